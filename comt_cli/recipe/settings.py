@@ -1,0 +1,156 @@
+"""Everything that a run is told, typed: the model, the data, the training. One class a section of a recipe.
+
+A field's type, limits and default are here and nowhere else; `recipes/README.md` explains each once, and a test holds
+the two together. Classes refuse unknown keys. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from comt_cli.recipe.sizes import LLAMA_SIZES
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """A group of keys: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ModelSettings(Section):
+    """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
+
+    family: Literal["llama"] = "llama"
+    size: str = "130m"
+    width: PositiveInt | None = None
+    ffn_width: PositiveInt | None = None
+    layers: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    kv_heads: PositiveInt | None = None
+    tied_embeddings: bool = False
+    rope_theta: PositiveFloat = 10000.0
+    norm_eps: PositiveFloat = 1e-6
+    init_std: PositiveFloat = 0.02
+    embedding_init_std: PositiveFloat = 0.02
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> Self:
+        if self.size not in LLAMA_SIZES:
+            raise ValueError(f"size: no size is called {self.size!r}; there are {', '.join(LLAMA_SIZES)}")
+        shape = self.shape()
+        if shape.width % shape.heads or (shape.width // shape.heads) % 2:
+            raise ValueError(
+                f"heads: width {shape.width} must split into {shape.heads} heads of an even size "
+                "(rotary embeddings turn channels in pairs)"
+            )
+        if shape.heads % shape.kv_heads:
+            raise ValueError(f"kv_heads: {shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly")
+        return self
+
+    def shape(self) -> LlamaShape:
+        """The numbers the model is built from: the named size with the overrides applied."""
+        size = LLAMA_SIZES[self.size]
+        heads = self.heads or size.heads
+        return LlamaShape(
+            width=self.width or size.width,
+            ffn_width=self.ffn_width or size.ffn_width,
+            layers=self.layers or size.layers,
+            heads=heads,
+            kv_heads=self.kv_heads or heads,
+        )
+
+
+class LlamaShape(Section):
+    """The widths and depth of a LLaMA, all given."""
+
+    width: PositiveInt
+    ffn_width: PositiveInt
+    layers: PositiveInt
+    heads: PositiveInt
+    kv_heads: PositiveInt
+
+
+class DataSettings(Section):
+    """What the model reads: the corpus, how it is cut into tokens, and how the tokens are laid out in rows."""
+
+    corpus: Annotated[str, Field(pattern=r"^(python-docs|c4|openwebtext|files:.+)$")] = "python-docs"
+    tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
+    vocabulary: PositiveInt | None = None
+    rows: Literal["pad", "pack"] = "pack"
+    sequence_length: Annotated[int, Field(ge=2)] = 256
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    max_train_tokens: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _vocabulary_fits(self) -> Self:
+        if self.tokenizer == "sentencepiece" and self.vocabulary is None:
+            raise ValueError("vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048")
+        fixed = FIXED_VOCABULARY.get(self.tokenizer)
+        if fixed is not None and self.vocabulary not in (None, fixed):
+            raise ValueError(f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out")
+        if self.corpus in ("c4", "openwebtext") and self.tokenizer == "sentencepiece" and self.max_train_tokens is None:
+            raise ValueError("max_train_tokens: say how many tokens of this corpus to prepare")
+        return self
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many token ids there are, special ones included: the model's embedding rows."""
+        size = FIXED_VOCABULARY.get(self.tokenizer, self.vocabulary)
+        assert size is not None  # the validator above saw to it
+        return size
+
+
+FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
+"""Vocabulary of the tokenizers that are not trained. T5's sentinels (32000 to 32099) are left out, as in the papers'
+scripts: text never produces them. Bytes: padding, end of text, then the 256 byte values."""
+
+
+class TrainSettings(Section):
+    """How the model learns. Steps are optimiser updates; batch sizes count rows over all devices."""
+
+    steps: PositiveInt
+    batch_size: PositiveInt = 512
+    micro_batch_size: PositiveInt | None = None
+    learning_rate: PositiveFloat = 1e-3
+    schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    min_lr_ratio: Fraction = 0.1
+    optimizer: Literal["adam", "adamw"] = "adam"
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegative = 0.0
+    gradient_clipping: NonNegative = 0.0
+    precision: Literal["fp32", "bf16-mixed", "bf16-pure"] = "fp32"
+    compile: bool = False
+    activation_checkpointing: bool = False
+    log_every: PositiveInt = 10
+    evaluate_every: PositiveInt | None = None
+    evaluation_batch_size: PositiveInt | None = None
+    evaluation_tokens: PositiveInt | None = None
+    save_every: PositiveInt = 1000
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Self:
+        if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"micro_batch_size: a batch of {self.batch_size} rows cannot be cut into parts of {self.micro_batch_size}"
+            )
+        if self.warmup_steps > self.steps:
+            raise ValueError(f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps")
+        if self.schedule == "noam" and self.warmup_steps == 0:
+            raise ValueError("warmup_steps: the noam schedule is defined by its warm-up; give at least 1")
+        return self
+
+
+class Settings(Section):
+    """All that a run is told, apart from its method and its seed."""
+
+    model: ModelSettings
+    data: DataSettings
+    train: TrainSettings
