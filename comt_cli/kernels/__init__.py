@@ -1,0 +1,1 @@
+"""The gated projection: its definition, and everything faster that must agree with it."""

@@ -1,0 +1,35 @@
+"""DeepNorm (Wang et al. 2022), decoder-only: y = N(alpha x + F(x)), alpha = (2L)^(1/4), constant, on the skip path.
+
+The initialisation is half of the method: Glorot normal with gain beta = (8L)^(-1/4) for the value, output and
+feed-forward projections (SwiGLU's three all count), gain 1 for query and key. No norm after the last block.
+The authors' own code (torchscale) is the authority here; the public code of the papers' baselines fixes alpha for 32
+layers and inverts beta, and is not what this file does.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from comt_cli.layers.gates import Site
+from comt_cli.layers.initialise import xavier_std
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+
+_UNSCALED = ("q_proj", "k_proj")
+
+
+class DeepNorm(ResidualConnection):
+    """y = N(alpha x + F(x)) with L the number of blocks."""
+
+    keeps_final_norm = False
+
+    def __init__(self, junction: Junction) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        self.alpha = (2 * junction.layers) ** 0.25
+        self.beta = (8 * junction.layers) ** -0.25
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        return self.norm(self.alpha * x_BTD + branch(x_BTD))
+
+    def initial_std(self, site: Site) -> float:
+        return xavier_std(site.d_in, site.d_out, 1.0 if site.name in _UNSCALED else self.beta)

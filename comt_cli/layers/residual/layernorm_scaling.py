@@ -1,0 +1,25 @@
+"""LayerNorm Scaling (Sun et al. 2025): y = x + F(N(x) / sqrt(l)), l the block counted from 1.
+
+The same constant on both norms of a block; the gain is kept; embedding and final norm are not scaled. The initialisation
+is the ordinary one: the authors warn against combining the method with a depth-scaled one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+
+
+class LayerNormScaling(ResidualConnection):
+    """y = x + F(N(x) / sqrt(layer + 1)) with `layer` counted from 0."""
+
+    def __init__(self, junction: Junction) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        self.scale = 1 / math.sqrt(junction.layer + 1)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        return x_BTD + branch(self.norm(x_BTD) * self.scale)

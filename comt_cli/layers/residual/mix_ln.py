@@ -1,0 +1,21 @@
+"""Mix-LN (Li et al. 2024): the first quarter of the blocks Post-LN, the rest Pre-LN, with the final norm."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+
+
+class MixLN(ResidualConnection):
+    """Post-LN where `layer < round(fraction * layers)` (layers counted from 0, as the authors' code does), else Pre-LN."""
+
+    def __init__(self, junction: Junction, fraction: float = 0.25) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        self.is_post = junction.layer < round(fraction * junction.layers)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        if self.is_post:
+            return self.norm(x_BTD + branch(x_BTD))
+        return x_BTD + branch(self.norm(x_BTD))

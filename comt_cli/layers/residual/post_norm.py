@@ -1,0 +1,18 @@
+"""Post-LN: y = N(x + F(x)) (Vaswani et al. 2017). The scripts behind the papers keep the final norm too, and so do we."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+
+
+class PostNorm(ResidualConnection):
+    """y = N(x + F(x))."""
+
+    def __init__(self, junction: Junction) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        return self.norm(x_BTD + branch(x_BTD))

@@ -1,0 +1,32 @@
+"""CoMT: a scalar gate in (0, 1) on every projection (Zhang et al. 2025, Eq. 4 to 8, Figure A5a).
+
+Deviations: no biases, as in Eq. 4 (the pseudo code's `nn.Linear` would add 21 numbers a block). The paper does not
+state the modulators' initialisation: the default is what its pseudo code would do, and it survives the model-wide
+initialisation, which in the original scripts overwrote it (`init: normal` is that).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
+
+
+class CoMT(Method):
+    """`hidden`: the modulator's width h; `sites`: the projections that carry one."""
+
+    name: ClassVar[str] = "comt"
+    hidden: PositiveInt = 2
+    sites: Sites = PROJECTIONS  # type: ignore[assignment]
+    residual: ResidualName = "pre-norm"
+    init: Literal["kaiming-uniform", "torch-linear", "normal"] = "torch-linear"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.gates import ComtGate
+        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+
+        gate = partial(ComtGate, hidden=self.hidden, init=self.init)
+        return Wiring(RESIDUAL_CONNECTIONS[self.residual], dict.fromkeys(self.sites, gate))

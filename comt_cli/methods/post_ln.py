@@ -1,0 +1,22 @@
+"""Post-LN, the original Transformer's block.
+
+y = N(x + F(x)); Vaswani et al. 2017, section 3.1.
+Deviations: see the residual connection's own file.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class PostLN(Method):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "post-ln"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import PostNorm
+
+        return Wiring(PostNorm)

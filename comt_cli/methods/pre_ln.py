@@ -1,0 +1,22 @@
+"""Pre-LN, the LLaMA block (CoMT's and Transponder's baseline).
+
+y = x + F(N(x)); Xiong et al. 2020, Eq. of Figure 1b.
+Deviations: see the residual connection's own file.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class PreLN(Method):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "pre-ln"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import PreNorm
+
+        return Wiring(PreNorm)

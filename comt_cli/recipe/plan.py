@@ -1,0 +1,120 @@
+"""A recipe at a scale, spelt out: one `RunSpec` per row, column and seed, each with its identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from comt_cli.errors import UserError
+from comt_cli.files import canonical_json, sha256
+from comt_cli.recipe.load import LoadedRecipe, select
+from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.settings import DataSettings, Section, Settings
+
+SPEC_VERSION = 1
+"""Part of every run's identity: raised when the meaning of a setting changes, so that old runs are not mistaken."""
+
+_CANNOT_CHANGE_NUMBERS = {"train": {"save_every"}}
+
+
+class RunSpec(Section):
+    """One training, fully resolved: everything that can change its numbers, and where it stands in its table."""
+
+    paper: str
+    table: str
+    command: str
+    scale: str
+    row: str
+    column: str
+    seed: int
+    method: dict[str, Any]
+    settings: Settings
+    data_fingerprint: str
+
+    @property
+    def id(self) -> str:
+        """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else.
+
+        Row, column and table are labels, so two tables that ask for the same training share its identity.
+        """
+        identity = {
+            "version": SPEC_VERSION,
+            "command": self.command,
+            "method": self.method,
+            "settings": self.settings.model_dump(mode="json", exclude=_CANNOT_CHANGE_NUMBERS),  # type: ignore[arg-type]
+            "seed": self.seed,
+            "data": self.data_fingerprint,
+        }
+        return sha256(canonical_json(identity))[:12]
+
+    @property
+    def relative_path(self) -> Path:
+        """`<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes within a name written as dashes."""
+        row, column = self.row.replace("/", "-"), self.column.replace("/", "-")
+        return Path(self.paper, self.table, row, column, f"seed{self.seed}-{self.id}")
+
+
+def parse_seeds(text: str | None) -> list[int] | None:
+    """`1,2,3` or `1-3` as a list; None for None. Raises `UserError` for anything else."""
+    if text is None:
+        return None
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            seeds.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+    except ValueError:
+        raise UserError(f"--seeds {text}: seeds are whole numbers", "for instance 1,2,3 or 1-3") from None
+    if not seeds or len(seeds) > 1000 or min(seeds) < 0 or max(seeds) >= 2**31:
+        raise UserError(f"--seeds {text}: give 1 to 1000 seeds from 0 to 2147483647", "for instance 1,2,3 or 1-3")
+    return list(dict.fromkeys(seeds))
+
+
+def plan(
+    loaded: LoadedRecipe,
+    scale: str,
+    fingerprint: Callable[[DataSettings], str],
+    *,
+    rows: str | None = None,
+    columns: str | None = None,
+    seeds: list[int] | None = None,
+) -> list[RunSpec]:
+    """Every run of the recipe at `scale`: columns outermost, then seeds, then rows, so that a table fills evenly.
+
+    `fingerprint` gives the identity of a data set (from the data room). `rows` and `columns` are comma-separated
+    selections.
+
+    Raises:
+        UserError: there is no such scale, row or column.
+    """
+    recipe = loaded.recipe
+    if scale not in recipe.scales:
+        raise UserError(f"{loaded.path}: there is no scale {scale!r}", nearest(scale, recipe.scales))
+    chosen_rows = select(rows, recipe.rows, "row")
+    chosen_columns = select(columns, loaded.columns(scale), "column")
+    chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds  # type: ignore[index]
+    prints: dict[str, str] = {}
+    runs = []
+    for column in chosen_columns:
+        for seed in chosen_seeds:
+            for row in chosen_rows:
+                settings = loaded.settings[scale][row, column]
+                key = settings.data.model_dump_json()
+                if key not in prints:
+                    prints[key] = fingerprint(settings.data)
+                runs.append(
+                    RunSpec(
+                        paper=recipe.paper,
+                        table=recipe.table,
+                        command=recipe.command,
+                        scale=scale,
+                        row=row,
+                        column=column,
+                        seed=seed,
+                        method=loaded.methods[row],
+                        settings=settings,
+                        data_fingerprint=prints[key],
+                    )
+                )
+    return runs

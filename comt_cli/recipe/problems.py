@@ -1,0 +1,53 @@
+"""What is wrong with a recipe, said so that it can be mended: file, line, dotted key, nearest valid name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from comt_cli.errors import UserError
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `line` is 1-based, None for what was said on the command line."""
+
+    key: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.line is None else f"line {self.line}: "
+        return f"{place}{self.key}: {self.message}" if self.key else f"{place}{self.message}"
+
+
+class RecipeError(UserError):
+    """A recipe that cannot be run; holds every problem found, in the order of the file."""
+
+    def __init__(self, source: Path | str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        listing = "\n".join(f"  {problem}" for problem in self.problems)
+        super().__init__(f"{source}: {count}, nothing was started\n{listing}")
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """`("rows", "pre-ln", "sites", 0)` as `rows.pre-ln.sites[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A phrase that points from a wrong name to the right one: the closest, or all of them."""
+    options = list(valid)
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"valid: {', '.join(options)}" if options else "no keys are allowed here"

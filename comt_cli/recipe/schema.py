@@ -1,0 +1,82 @@
+"""The keys of a recipe. `settings.py` has what a run is told; here is what makes a table of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, create_model
+
+from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, TrainSettings
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$")]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+def _partial(section: type[Section]) -> type[Section]:
+    """The same section with every key optional: what an override may say. Types and limits stay."""
+    fields: dict[str, Any] = {}
+    for name, info in section.model_fields.items():
+        constrained = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+        fields[name] = (constrained, None)
+    return create_model(f"Partial{section.__name__}", __base__=Section, **fields)
+
+
+PartialModel = _partial(ModelSettings)
+PartialData = _partial(DataSettings)
+PartialTrain = _partial(TrainSettings)
+
+
+class PartialSettings(Section):
+    """Overrides: any keys of the three sections. Validated for completeness only after merging."""
+
+    model: PartialModel | None = None  # type: ignore[valid-type]
+    data: PartialData | None = None  # type: ignore[valid-type]
+    train: PartialTrain | None = None  # type: ignore[valid-type]
+
+
+class Metric(Section):
+    """What a cell shows. Names are those of `result.json`."""
+
+    name: Literal["perplexity", "galore_perplexity", "accuracy"] = "perplexity"
+    direction: Literal["lower", "higher"] = "lower"
+
+
+class Row(Section):
+    """One method under one name, with the paper's value in every column."""
+
+    method: str | dict[str, Any]
+    paper: dict[str, float | None] = {}
+    in_paper: bool = True
+    settings: PartialSettings = PartialSettings()
+
+
+class Column(Section):
+    """One model and data set. Under a scale, `compare_to` names the paper's column it stands in for."""
+
+    settings: PartialSettings = PartialSettings()
+    compare_to: str | None = None
+
+
+class Scale(Section):
+    """What changes when the table is run smaller. `columns`, where given, replace the paper's."""
+
+    description: str
+    settings: PartialSettings = PartialSettings()
+    columns: dict[Name, Column] | None = None
+    seeds: list[Seed] | None = Field(default=None, min_length=1)
+
+
+class Recipe(Section):
+    """One published table."""
+
+    title: str
+    paper: Name
+    table: Name
+    command: Literal["train-lm"]
+    metric: Metric = Metric()
+    baseline: str
+    seeds: list[Seed] = Field(min_length=1)
+    settings: PartialSettings = PartialSettings()
+    rows: dict[Name, Row] = Field(min_length=1)
+    columns: dict[Name, Column] = Field(min_length=1)
+    scales: dict[Literal["smoke", "small", "paper"], Scale]
