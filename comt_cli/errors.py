@@ -17,6 +17,9 @@ class UserError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:  # errors travel between the processes of a distributed run
+        return type(self), (self.message, self.hint)
+
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  {self.hint}"
 
@@ -26,7 +29,11 @@ class RunInterrupted(UserError):
 
     def __init__(self, message: str, hint: str | None, signal_number: int) -> None:
         super().__init__(message, hint)
+        self.signal_number = signal_number
         self.exit_status = 128 + signal_number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.hint, self.signal_number)
 
 
 class StorageError(UserError):

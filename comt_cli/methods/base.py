@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from comt_cli.recipe.settings import Section
 
@@ -23,7 +23,15 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 """The seven projections of a LLaMA block."""
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-Sites = Annotated[tuple[Projection, ...], Field(min_length=1)]
+
+
+def _once_each(sites: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(sites)) < len(sites):
+        raise ValueError("a site stands twice")
+    return sites
+
+
+Sites = Annotated[tuple[Projection, ...], Field(min_length=1), AfterValidator(_once_each)]
 ResidualName = Literal["pre-norm", "post-norm", "deepnorm", "mix-ln", "layernorm-scaling"]
 
 

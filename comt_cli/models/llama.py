@@ -40,10 +40,10 @@ class Block(nn.Module):
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(make, self.mlp_connection))
 
     def forward(self, x_BTD: Tensor, rotation: Rotation) -> Tensor:
-        """The residual stream before and after the block, [B, T, D]."""
+        """The residual stream after the block, [B, T, D]."""
         x_BTD = self.attention_connection(x_BTD, lambda h_BTD: self.attention(h_BTD, rotation))
-        stream: Tensor = self.mlp_connection(x_BTD, self.mlp)
-        return stream
+        x_BTD = self.mlp_connection(x_BTD, self.mlp)
+        return x_BTD
 
 
 class Llama(nn.Module):
@@ -60,8 +60,13 @@ class Llama(nn.Module):
         self.final_norm = nn.RMSNorm(shape.width, eps=settings.norm_eps) if keeps_final_norm else nn.Identity()
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Logits, [B, T, V], in the parameters' type."""
+    @property
+    def head_weight(self) -> Tensor:
+        """The head's matrix, [V, D]: the embedding's where they are tied."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def hidden(self, tokens_BT: Tensor) -> Tensor:
+        """What the head reads: the stream after the last block and the final norm, [B, T, D]."""
         x_BTD = self.embedding(tokens_BT)
         rotation = rotation_table(
             tokens_BT.shape[1], self.shape.width // self.shape.heads, self.settings.rope_theta, x_BTD
@@ -71,5 +76,9 @@ class Llama(nn.Module):
                 x_BTD = checkpoint(block, x_BTD, rotation, use_reentrant=False)
             else:
                 x_BTD = block(x_BTD, rotation)
-        head = self.embedding if self.head is None else self.head
-        return F.linear(self.final_norm(x_BTD), head.weight)
+        normalised: Tensor = self.final_norm(x_BTD)
+        return normalised
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Logits, [B, T, V], in the parameters' type."""
+        return F.linear(self.hidden(tokens_BT), self.head_weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,8 @@ from comt_cli.recipe.merge import Overrides, merged_settings, parse_overrides
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
 from comt_cli.recipe.schema import Column, Recipe, Row
 from comt_cli.recipe.settings import Settings
-from comt_cli.recipe.validate import validate
-from comt_cli.recipe.yaml_lines import Document, parse, read
+from comt_cli.recipe.validate import salvage, validate
+from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
 MethodConfigs = Mapping[str, type[BaseModel]]
 """Every method's name and the class of its options; handed in, because methods stand above recipes."""
@@ -56,7 +57,9 @@ def recipe_roots() -> list[Path]:
     """Folders in which recipes are looked up by name: `./recipes`, then those that came with the program."""
     package = Path(__file__).resolve().parent.parent
     shipped = package / "_recipes"
-    return [root for root in (Path("recipes"), shipped if shipped.is_dir() else package.parent / "recipes") if root.is_dir()]
+    return [
+        root for root in (Path("recipes"), shipped if shipped.is_dir() else package.parent / "recipes") if root.is_dir()
+    ]
 
 
 def available_recipes() -> dict[str, Path]:
@@ -76,7 +79,7 @@ def find_recipe(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    relative = Path(name).with_suffix(".yaml") if not name.endswith((".yaml", ".yml")) else Path(name)
+    relative = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
     for root in recipe_roots():
         for candidate in (root / relative, root / DEFAULT_PAPER / relative):
             if candidate.is_file():
@@ -87,39 +90,95 @@ def find_recipe(name: str) -> Path:
     raise UserError(f"there is no recipe {name}", f"{nearest(wanted, [*known, *short])} (comt recipes lists them)")
 
 
-def load_recipe(path: Path, methods: MethodConfigs, overrides: Sequence[str] = ()) -> LoadedRecipe:
+def load_recipe(
+    path: Path, methods: MethodConfigs, overrides: Sequence[str] = (), scale: str | None = None
+) -> LoadedRecipe:
     """Read and check the recipe at `path`. `overrides` are `--set` arguments such as `train.steps=200`.
+
+    They apply to `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`.
 
     Raises:
         RecipeError: with every problem of the file and of the overrides, each with its line and dotted key.
     """
-    return check_recipe(read(path), path, methods, overrides)
+    return check_recipe(read(path), path, methods, overrides, scale)
 
 
-def load_recipe_text(text: str, methods: MethodConfigs, overrides: Sequence[str] = ()) -> LoadedRecipe:
+def load_recipe_text(
+    text: str, methods: MethodConfigs, overrides: Sequence[str] = (), scale: str | None = None
+) -> LoadedRecipe:
     """Like `load_recipe`, from text."""
-    return check_recipe(parse(text, "recipe"), Path("recipe"), methods, overrides)
+    return check_recipe(parse(text, "recipe"), Path("recipe"), methods, overrides, scale)
+
+
+_STAND_INS: dict[str, Any] = {
+    "title": "-",
+    "paper": "-",
+    "table": "-",
+    "command": "train-lm",
+    "baseline": "-",
+    "seeds": [0],
+    "method": "-",
+    "description": "-",
+}
+"""For keys that are missing or wrong, while the rest of the recipe is checked all the same."""
 
 
 def check_recipe(
-    document: Document, path: Path, methods: MethodConfigs, overrides: Sequence[str] = ()
+    document: Document, path: Path, methods: MethodConfigs, overrides: Sequence[str] = (), scale: str | None = None
 ) -> LoadedRecipe:
-    """All checks, in two stages: the shape of the file, then what only the whole can tell."""
-    problems: list[Problem] = []
-    if not isinstance(document.data, dict):
+    """All checks, in two stages: the shape of the file, then what only the whole can tell.
+
+    The second stage also sees a file that failed the first, without its broken parts, and tells what does not merely
+    follow from them: all problems come at once.
+    """
+    if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
-    recipe = validate(Recipe, document.data, (), document.line, problems)
+    problems = list(document.problems)
+    unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
+    shape: list[Problem] = []
+    recipe = validate(Recipe, document.data, (), document.line, shape)
+    problems.extend(problem for problem in shape if problem.key not in unreadable)
     commanded = parse_overrides(overrides, problems)
     resolved = _check_methods(document, methods, problems)
-    if recipe is None:
+    whole = recipe or salvage(Recipe, document.data, _STAND_INS)
+    if whole is None:
         raise RecipeError(path, problems)
-    problems.extend(_names(recipe, document))
-    settings = {
-        scale: merged_settings(recipe, scale, document, commanded, problems) for scale in recipe.scales
+    found = list(_names(whole, document))
+    settings: dict[str, dict[tuple[str, str], Settings]] = {
+        name: merged_settings(
+            whole,
+            name,
+            document,
+            commanded if scale in (None, name) else Overrides(),
+            found,
+            complete=not problems,
+        )
+        for name in whole.scales
     }
-    if problems:
+    problems.extend([problem for problem in found if not _follows(problem, problems)])
+    if recipe is None or problems:
         raise RecipeError(path, problems)
     return LoadedRecipe(path, recipe, resolved, settings)
+
+
+def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
+    """Whether `problem` is about a key, or a section of settings, that something is already known to be wrong with."""
+    section = _settings_section(problem.key)
+    for other in earlier:
+        outer, inner = sorted((other.key, problem.key), key=len)
+        if inner == outer or inner.startswith((f"{outer}.", f"{outer}[")):
+            return True
+        if problem.key.endswith(".paper") and other.key.startswith(f"{problem.key.removesuffix('paper')}in_paper"):
+            return True
+        if section and _settings_section(other.key) in (section, "all"):
+            return True
+    return False
+
+
+def _settings_section(key: str) -> str | None:
+    """`train` for `columns.c4.settings.train.steps`; `all` for the whole of the settings; None elsewhere."""
+    found = re.search(r"(?:^|\.)settings(?:\.(\w+))?", key)
+    return (found[1] or "all") if found else None
 
 
 def _check_methods(document: Document, methods: MethodConfigs, problems: list[Problem]) -> dict[str, dict[str, Any]]:
@@ -140,7 +199,9 @@ def _check_methods(document: Document, methods: MethodConfigs, problems: list[Pr
             continue  # missing or of a wrong type: the schema says so
         if method not in methods:
             problems.append(
-                Problem(dotted(path), f"no method is called {method!r}; {nearest(method, methods)}", document.line(path))
+                Problem(
+                    dotted(path), f"no method is called {method!r}; {nearest(method, methods)}", document.line(path)
+                )
             )
             continue
         config = validate(methods[method], options, path, document.line, problems)
@@ -168,10 +229,10 @@ def _names(recipe: Recipe, document: Document) -> Iterable[Problem]:
                     f"there is no column {column.compare_to!r}; {nearest(column.compare_to, recipe.columns)}",
                     document.line(path),
                 )
-    for name in recipe.columns:
-        if recipe.columns[name].compare_to is not None:
-            path = ("columns", name, "compare_to")
-            yield Problem(dotted(path), "belongs to the columns of a scale: this is the paper's own", document.line(path))
+    for name, column in recipe.columns.items():
+        if column.compare_to is not None:
+            at: KeyPath = ("columns", name, "compare_to")
+            yield Problem(dotted(at), "belongs to the columns of a scale: this is the paper's own", document.line(at))
 
 
 def _paper_cells(name: str, row: Row, recipe: Recipe, document: Document) -> Iterable[Problem]:

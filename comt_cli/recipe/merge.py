@@ -7,10 +7,10 @@ the line that made it so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
+from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
 from comt_cli.recipe.schema import PartialSettings, Recipe
 from comt_cli.recipe.settings import Settings
 from comt_cli.recipe.validate import valid_keys, validate
@@ -40,10 +40,13 @@ def parse_overrides(arguments: Sequence[str], problems: list[Problem]) -> Overri
             problems.append(Problem(shown, f"there is no section {section!r}; {nearest(section, sections)}"))
             continue
         try:
-            value = parse(text, shown).data if text.strip() else None
-        except Exception as error:
-            problems.append(Problem(shown, f"the value is not YAML: {error}"))
+            document = parse(text, shown)
+            if document.problems:
+                raise RecipeError(shown, document.problems)
+        except RecipeError as error:
+            problems.extend(Problem(shown, str(replace(problem, line=None))) for problem in error.problems)
             continue
+        value = document.data if text.strip() else None
         candidate = {section: {name: value}}
         found: list[Problem] = []
         validate(PartialSettings, candidate, (), lambda _: None, found)
@@ -56,9 +59,18 @@ def parse_overrides(arguments: Sequence[str], problems: list[Problem]) -> Overri
 
 
 def merged_settings(
-    recipe: Recipe, scale: str, document: Document, overrides: Overrides, problems: list[Problem]
+    recipe: Recipe,
+    scale: str,
+    document: Document,
+    overrides: Overrides,
+    problems: list[Problem],
+    *,
+    complete: bool = True,
 ) -> dict[tuple[str, str], Settings]:
-    """The settings of every (row, column) of a scale; a problem that several cells share is told once."""
+    """The settings of every (row, column) of a scale; a problem that several cells share is told once.
+
+    `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
+    """
     settings: dict[tuple[str, str], Settings] = {}
     seen: set[tuple[str, str]] = {(problem.key, problem.message) for problem in problems}
     chosen = recipe.scales[scale]  # type: ignore[index]
@@ -76,6 +88,8 @@ def merged_settings(
             found: list[Problem] = []
             result = validate(Settings, merged, (), lambda _: None, found)
             for problem in found:
+                if not complete and problem.key not in origin:
+                    continue
                 located = _locate(problem, origin, document, column_path)
                 if (located.key, located.message) not in seen:
                     seen.add((located.key, located.message))

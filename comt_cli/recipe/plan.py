@@ -15,6 +15,8 @@ from comt_cli.recipe.settings import DataSettings, Section, Settings
 SPEC_VERSION = 1
 """Part of every run's identity: raised when the meaning of a setting changes, so that old runs are not mistaken."""
 
+MAX_SEEDS = 1000
+
 _CANNOT_CHANGE_NUMBERS = {"train": {"save_every"}}
 
 
@@ -42,7 +44,7 @@ class RunSpec(Section):
             "version": SPEC_VERSION,
             "command": self.command,
             "method": self.method,
-            "settings": self.settings.model_dump(mode="json", exclude=_CANNOT_CHANGE_NUMBERS),  # type: ignore[arg-type]
+            "settings": self.settings.model_dump(mode="json", exclude=_CANNOT_CHANGE_NUMBERS),
             "seed": self.seed,
             "data": self.data_fingerprint,
         }
@@ -50,9 +52,12 @@ class RunSpec(Section):
 
     @property
     def relative_path(self) -> Path:
-        """`<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes within a name written as dashes."""
-        row, column = self.row.replace("/", "-"), self.column.replace("/", "-")
-        return Path(self.paper, self.table, row, column, f"seed{self.seed}-{self.id}")
+        """`<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes within a name written as dashes.
+
+        So a recipe, which may come from anywhere, cannot name a folder outside the runs.
+        """
+        names = [name.replace("/", "-") for name in (self.paper, self.table, self.row, self.column)]
+        return Path(*names, f"seed{self.seed}-{self.id}")
 
 
 def parse_seeds(text: str | None) -> list[int] | None:
@@ -63,11 +68,13 @@ def parse_seeds(text: str | None) -> list[int] | None:
     try:
         for part in text.split(","):
             first, dash, last = part.strip().partition("-")
-            seeds.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+            seeds.extend(range(int(first), min(int(last), int(first) + MAX_SEEDS) + 1) if dash else [int(first)])
     except ValueError:
         raise UserError(f"--seeds {text}: seeds are whole numbers", "for instance 1,2,3 or 1-3") from None
-    if not seeds or len(seeds) > 1000 or min(seeds) < 0 or max(seeds) >= 2**31:
-        raise UserError(f"--seeds {text}: give 1 to 1000 seeds from 0 to 2147483647", "for instance 1,2,3 or 1-3")
+    if not seeds or len(seeds) > MAX_SEEDS or min(seeds) < 0 or max(seeds) >= 2**31:
+        raise UserError(
+            f"--seeds {text}: give 1 to {MAX_SEEDS} seeds from 0 to 2147483647", "for instance 1,2,3 or 1-3"
+        )
     return list(dict.fromkeys(seeds))
 
 
@@ -93,7 +100,7 @@ def plan(
         raise UserError(f"{loaded.path}: there is no scale {scale!r}", nearest(scale, recipe.scales))
     chosen_rows = select(rows, recipe.rows, "row")
     chosen_columns = select(columns, loaded.columns(scale), "column")
-    chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds  # type: ignore[index]
+    chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
     prints: dict[str, str] = {}
     runs = []
     for column in chosen_columns:

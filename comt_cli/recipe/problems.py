@@ -35,6 +35,9 @@ class RecipeError(UserError):
         listing = "\n".join(f"  {problem}" for problem in self.problems)
         super().__init__(f"{source}: {count}, nothing was started\n{listing}")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.source, self.problems)
+
 
 def dotted(path: Iterable[str | int]) -> str:
     """`("rows", "pre-ln", "sites", 0)` as `rows.pre-ln.sites[0]`."""

@@ -1,13 +1,13 @@
 """The run directory: the only contract between training, which writes it, and everything that reads it.
 
-    spec.json          the run, fully resolved (`RunSpec`)
-    environment.json   versions, device, git commit: one entry per time the run was started
-    metrics.jsonl      one line per logged step: the ground truth; holds nothing that differs between two equal runs
-    timings.jsonl      one line per logged step: seconds, tokens per second (these do differ)
-    metrics.csv        metrics.jsonl as a table, written at the end
-    tokenizer.*        the tokenizer, so that a checkpoint can be fed text
-    checkpoint.pt      the newest complete checkpoint
-    result.json        written last: its presence means that the run is done
+spec.json          the run, fully resolved (`RunSpec`)
+environment.json   versions, device, git commit: one entry per time the run was started
+metrics.jsonl      one line per logged step: the ground truth; holds nothing that differs between two equal runs
+timings.jsonl      one line per logged step: seconds, tokens per second (these do differ)
+metrics.csv        metrics.jsonl as a table, written at the end
+tokenizer.*        the tokenizer, so that a checkpoint can be fed text
+checkpoint.pt      the newest complete checkpoint
+result.json        written last: its presence means that the run is done
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json
@@ -109,14 +110,12 @@ class RunDirectory:
         except OSError as error:
             raise StorageError(f"cannot lock {self.path}: {error.strerror}") from error
         with handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not _try_lock(handle):
                 handle.seek(0)
                 owner = handle.read().strip() or "another process"
                 raise UserError(
                     f"{self.path} is being trained by {owner}", "Wait for it, or stop it; then run this again."
-                ) from None
+                )
             handle.truncate(0)
             handle.write(f"process {os.getpid()} on {socket.gethostname()}")
             handle.flush()
@@ -128,9 +127,19 @@ class RunDirectory:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
-        except OSError:
+        except BlockingIOError:
             return True
         return False
+
+
+def _try_lock(handle: IO[str]) -> bool:
+    """Take the lock; False if another process has it. Tries thrice: `state()` elsewhere may hold it for a moment."""
+    for _ in range(3):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -147,8 +156,20 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out."""
+    """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out.
+
+    Raises:
+        UserError: another line is not JSON; says which.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
+    objects = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            objects.append(json.loads(line))
+        except ValueError:
+            raise UserError(
+                f"{path}, line {number} is not JSON", "Delete the run directory to train it anew."
+            ) from None
+    return objects

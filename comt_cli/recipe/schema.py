@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import AfterValidator, Field, create_model
 
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, TrainSettings
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$")]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+def _once_each(seeds: list[int]) -> list[int]:
+    if len(set(seeds)) < len(seeds):
+        raise ValueError("a seed stands twice")
+    return seeds
+
+
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_once_each)]
 
 
 def _partial(section: type[Section]) -> type[Section]:
@@ -63,7 +72,7 @@ class Scale(Section):
     description: str
     settings: PartialSettings = PartialSettings()
     columns: dict[Name, Column] | None = None
-    seeds: list[Seed] | None = Field(default=None, min_length=1)
+    seeds: Seeds | None = None
 
 
 class Recipe(Section):
@@ -75,7 +84,7 @@ class Recipe(Section):
     command: Literal["train-lm"]
     metric: Metric = Metric()
     baseline: str
-    seeds: list[Seed] = Field(min_length=1)
+    seeds: Seeds
     settings: PartialSettings = PartialSettings()
     rows: dict[Name, Row] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.sizes import LLAMA_SIZES
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -41,7 +42,7 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:
         if self.size not in LLAMA_SIZES:
-            raise ValueError(f"size: no size is called {self.size!r}; there are {', '.join(LLAMA_SIZES)}")
+            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, LLAMA_SIZES)}")
         shape = self.shape()
         if shape.width % shape.heads or (shape.width // shape.heads) % 2:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import types
 import typing
@@ -9,16 +10,30 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
 LineOf = Callable[[KeyPath], int | None]
 
+_EXPECTED = {
+    "bool_type": "should be true or false",
+    "dict_type": "should be a group of keys",
+    "finite_number": "should be a finite number",
+    "float_type": "should be a number",
+    "int_from_float": "should be a whole number",
+    "int_type": "should be a whole number",
+    "list_type": "should be a list",
+    "model_type": "should be a group of keys",
+    "string_type": "should be text",
+    "too_short": "should have at least one entry",
+    "tuple_type": "should be a list",
+}
+"""pydantic's kinds of complaint in the words of a recipe."""
 
-def validate(
-    model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, problems: list[Problem]
-) -> Model | None:
+
+def validate(model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, problems: list[Problem]) -> Model | None:
     """Check `data` against `model`, strictly (no "200" for 200); on failure append to `problems` and return None.
 
     `prefix` is where `data` stands in the recipe, so that errors name the whole dotted key.
@@ -26,14 +41,46 @@ def validate(
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            problems.append(_problem(model, data, detail, prefix, line_of))
+        found = [_problem(model, data, detail, prefix, line_of) for detail in _details(error)]
+        first_of_key: dict[str, Problem] = {}
+        for problem in found:
+            first_of_key.setdefault(problem.key, problem)  # a union complains once for each of its types
+        problems.extend(first_of_key.values())
         return None
 
 
-def _problem(
-    model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefix: KeyPath, line_of: LineOf
-) -> Problem:
+def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Model | None:
+    """`data` without what is wrong in it, with `stand_ins` for what is missing; None if too little is left.
+
+    Only for finding further problems: nothing is ever run from it.
+    """
+    kept = copy.deepcopy(data)
+    while True:
+        try:
+            return model.model_validate_json(json.dumps(kept), strict=True)
+        except ValidationError as error:
+            wrong = {_without_union_tags(kept, detail["loc"]): detail["type"] for detail in error.errors()}
+        for path in sorted(wrong, reverse=True):  # the inner before the outer, the later item before the earlier
+            if not path:
+                return None
+            parent = kept
+            for part in path[:-1]:
+                parent = parent[part]
+            if wrong[path] != "missing":
+                del parent[path[-1]]
+            elif path[-1] in stand_ins:
+                parent[path[-1]] = stand_ins[str(path[-1])]
+            else:
+                return None
+
+
+def _details(error: ValidationError) -> list[ErrorDetails]:
+    """pydantic's complaints, without those that a list is too short only because its items were refused."""
+    details = error.errors(include_url=False)
+    return [detail for detail in details if not (detail["type"] == "too_short" and detail["input"])]
+
+
+def _problem(model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefix: KeyPath, line_of: LineOf) -> Problem:
     kind, local = detail["type"], _without_union_tags(data, detail["loc"])
     path: KeyPath = (*prefix, *local)
     if kind == "extra_forbidden":
@@ -52,12 +99,14 @@ def _problem(
         else:
             message = text
     else:
-        message = f"{_shown(detail['input'])} does not fit: {detail['msg'][0].lower()}{detail['msg'][1:]}"
+        wanted = _EXPECTED.get(kind) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
+        message = f"{_shown(detail['input'])} does not fit: {wanted.removeprefix('input ')}"
     return Problem(dotted(path), message, line_of(path))
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    """A value as it would stand in YAML: `"200"` is text, `200` a number, `true` and `null` what they are."""
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -1,11 +1,13 @@
 """YAML 1.2 read as plain data, with the line every key stands on.
 
 A recipe may come from anywhere, so it is data only: no tags, no aliases (a few lines of them can expand to gigabytes),
-bounded size and depth. YAML 1.2 reads `3e-4` as a number (1.1 reads a string) and `no` as a string.
+no directives (`%YAML 1.1` would change what values mean), bounded size and depth. YAML 1.2
+reads `3e-4` as a number (1.1 reads a string) and `no` as a string.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,21 +15,40 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.tokens import AliasToken, TagToken
+from ruamel.yaml.tokens import (
+    AliasToken,
+    BlockEndToken,
+    BlockMappingStartToken,
+    BlockSequenceStartToken,
+    DirectiveToken,
+    FlowMappingEndToken,
+    FlowMappingStartToken,
+    FlowSequenceEndToken,
+    FlowSequenceStartToken,
+    TagToken,
+)
 
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = 200_000
 MAX_DEPTH = 20
+UNREADABLE = "is not a readable value"
+_NOT_DATA = {AliasToken: "an alias", TagToken: "a tag", DirectiveToken: "a directive"}
+_OPENING = (BlockMappingStartToken, BlockSequenceStartToken, FlowMappingStartToken, FlowSequenceStartToken)
+_CLOSING = (BlockEndToken, FlowMappingEndToken, FlowSequenceEndToken)
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
 
 
 @dataclass
 class Document:
-    """Plain data (dict, list, str, int, float, bool, None) and the 1-based line of every key path."""
+    """Plain data (dict, list, str, int, float, bool, None) and the 1-based line of every key path.
+
+    `problems` are those that left the rest readable, such as a key that stands twice.
+    """
 
     data: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
 
     def line(self, path: KeyPath) -> int | None:
         """The line of a key, or of the nearest enclosing key that stands in the file."""
@@ -54,25 +75,34 @@ def read(path: Path) -> Document:
 
 
 def parse(text: str, source: Path | str) -> Document:
-    """Parse YAML text; `source` names it in errors."""
+    """Parse YAML text; `source` names it in errors. Raises `RecipeError` where nothing can be made of it."""
     try:
-        for token in YAML(pure=True).scan(text):
-            if isinstance(token, AliasToken | TagToken):
-                what = "an alias" if isinstance(token, AliasToken) else "a tag"
-                raise RecipeError(
-                    source, [Problem("", f"{what} is not allowed: a recipe is plain data", token.start_mark.line + 1)]
-                )
+        _check_tokens(text, source)
         node = YAML(pure=True).compose(text)
         walker = _Walker(source)
         data = walker.value(node, ()) if node is not None else {}
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise RecipeError(source, [Problem("", f"is not YAML: {error.problem or error.context}", line)]) from None
-    except (YAMLError, RecursionError) as error:
+    except YAMLError as error:
         raise RecipeError(source, [Problem("", f"is not YAML: {error}")]) from None
-    if walker.problems:
-        raise RecipeError(source, walker.problems)
-    return Document(data, walker.lines)
+    return Document(data, walker.lines, walker.problems)
+
+
+def _check_tokens(text: str, source: Path | str) -> None:
+    """Refuse what is not plain data and what is nested too deeply, before anything is built from it."""
+    problems: list[Problem] = []
+    depth = 0
+    for token in YAML(pure=True).scan(text):
+        line = token.start_mark.line + 1
+        if type(token) in _NOT_DATA:
+            problems.append(Problem("", f"{_NOT_DATA[type(token)]} is not allowed: a recipe is plain data", line))
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if depth > MAX_DEPTH:
+            problems.append(Problem("", "is nested too deeply", line))
+            break
+    if problems:
+        raise RecipeError(source, problems)
 
 
 class _Walker:
@@ -85,8 +115,6 @@ class _Walker:
         self._constructor = YAML(typ="safe", pure=True).constructor
 
     def value(self, node: Node, path: KeyPath) -> Any:
-        if len(path) > MAX_DEPTH:
-            raise RecipeError(self.source, [Problem(dotted(path[:3]), "is nested too deeply", node.start_mark.line + 1)])
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):
@@ -96,10 +124,12 @@ class _Walker:
         if node.tag not in _PLAIN_TAGS:  # a date, a binary: read as the text that stands there
             return node.value
         try:
-            return self._constructor.construct_object(node)
-        except ValueError:  # for instance an integer of thousands of digits
-            self.problems.append(Problem(dotted(path), "is not a readable value", node.start_mark.line + 1))
+            value = self._constructor.construct_object(node)
+            json.dumps(value, ensure_ascii=False).encode()
+        except ValueError:  # an integer of thousands of digits, half of a surrogate pair
+            self.problems.append(Problem(dotted(path), UNREADABLE, node.start_mark.line + 1))
             return None
+        return value
 
     def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
         mapping: dict[str, Any] = {}

@@ -1,0 +1,122 @@
+# Everything a newcomer types. Needs Python 3.11 to 3.13 and make; sets up the rest in .venv, at the versions of constraints.txt.
+#
+#   make PYTHON=python3.12 ...   a particular interpreter; otherwise the first one that fits
+#   make TORCH_BACKEND=cpu ...   PyTorch's CPU build instead of the one PyPI serves (on Linux: CUDA, several gigabytes);
+#                                needs access to PyTorch's own package index. Also: auto, cu130, rocm6.4, ... (uv's names)
+#
+# The wheel folders and the index that pip is configured with are handed to uv, which does not read pip's settings:
+# a PyTorch wheel that lies in one of pip's find-links folders is used.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+SCALE ?= smoke
+SEEDS ?= 1-3
+TORCH_BACKEND ?=
+DEMO := runs/demo
+
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done)
+
+BIN := .venv/bin
+COMT := $(BIN)/comt
+READY := .venv/.ready
+LINT_READY := .venv/.ready-lint
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# A setting of pip's, from its environment variable or its files, with commas between several values.
+pip_setting = { echo "$${$(2):-}"; $(PIP) config get global.$(1) 2>/dev/null || true; } | xargs -n1 | awk '!seen[$$0]++' | paste -sd, -
+UV := links="$$($(call pip_setting,find-links,PIP_FIND_LINKS))"; index="$$($(call pip_setting,index-url,PIP_INDEX_URL))"; \
+	[ -z "$$links" ] || export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$links}"; \
+	[ -z "$$index" ] || export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${index%%,*}}"; \
+	$(BIN)/uv
+UV_INSTALL := $(UV) pip install --python $(BIN)/python -c constraints.txt -b constraints.txt \
+	$(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND))
+
+.PHONY: help
+help:  ## This list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+.PHONY: setup
+setup: $(READY)  ## Set up .venv, nothing else
+
+.PHONY: demo
+demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: under five minutes on two cores
+	$(COMT) train-lm --recipe table3.yaml --scale smoke --results $(DEMO)
+	for row in pre-ln+comt pre-ln+transponder; do $(COMT) analyze-gates "$$($(call run_of,$$row))" --results $(DEMO); done
+	$(COMT) plot-cosine "$$($(call run_of,pre-ln+comt))" --results $(DEMO)
+	@echo
+	$(COMT) report table3.yaml --scale smoke --results $(DEMO)
+	@echo; echo "Written:"; find $(DEMO) -type f | sort | sed 's/^/  /'
+
+# The run directory of a row of the demo, as `comt show` names it.
+run_of = $(COMT) show table3.yaml --scale smoke --rows $(1) --json \
+	| $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)[0]["directory"])'
+
+.PHONY: test
+test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
+	$(BIN)/pytest
+
+.PHONY: test-gpu
+test-gpu: $(READY)  ## The tests that need a CUDA device
+	$(BIN)/pytest -m gpu
+
+.PHONY: reproduce
+reproduce: $(READY)  ## Every recipe there is, with tables and figures; SCALE=smoke, small or paper
+	$(COMT) reproduce --scale $(SCALE)
+
+.PHONY: record
+record: $(READY)  ## The committed results: Table 3 at scale smoke with SEEDS=1-3, into results/
+	$(COMT) train-lm --recipe table3.yaml --scale smoke --seeds $(SEEDS)
+
+.PHONY: bench
+bench: $(READY)  ## How fast a training step is, beside the transformers library
+	$(COMT) bench step
+
+.PHONY: doctor
+doctor: $(READY)  ## What this machine can do, and what to mend
+	$(COMT) doctor
+
+.PHONY: lint
+lint: $(LINT_READY)  ## ruff (rules and format) and mypy --strict
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(LINT_READY)  ## Rewrite the code in the house format
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+.PHONY: constraints
+constraints: $(READY)  ## Choose the newest versions that fit and write them to constraints.txt
+	printf '%s\n' torch==2.13.0 torchvision==0.28.0 "triton==3.7.1; sys_platform == 'linux'" \
+	| env -u UV_FIND_LINKS $(BIN)/uv pip compile pyproject.toml - --extra gguf --group test --group lint --universal \
+		--python-version 3.11 --upgrade --no-annotate --custom-compile-command "make constraints" --quiet \
+		--output-file constraints.txt
+
+.PHONY: clean
+clean:  ## Remove .venv, caches and built files; keeps runs/ and results/
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find comt_cli tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@python='$(PYTHON)'; if ! "$${python:-none}" -c '$(SUPPORTED)' 2>/dev/null; then \
+		echo "comt needs Python 3.11, 3.12 or 3.13, and $${python:-python3} is none of them ($$("$${python:-python3}" --version 2>&1 || true))." >&2; \
+		echo "Install one (for instance apt-get install python3.12 python3.12-venv, or brew install python@3.12), or name it: make PYTHON=/path/to/python3.12" >&2; \
+		exit 1; fi; \
+	"$$python" -m venv --clear .venv || { \
+		echo "$$python could not make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Setting up .venv with $$($(BIN)/python --version) ..."
+	@$(PIP) install --quiet -c constraints.txt uv
+	@$(UV_INSTALL) --quiet -e '.[gguf]' --group test
+	@touch $@
+
+$(LINT_READY): $(READY)
+	@$(UV_INSTALL) --quiet --group lint
+	@touch $@

@@ -1,0 +1,52 @@
+"""The command line: registers the verbs and prints what they raise. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from comt_cli import __version__
+from comt_cli.commands import doctor, recipes, report, show, status, train_lm
+from comt_cli.errors import UserError
+
+app = typer.Typer(
+    name="comt",
+    help="Train, measure and look inside networks with learnable or input-dependent residual connections.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("train-lm")(train_lm.train_lm)
+app.command("show")(show.show)
+app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
+app.command("status")(status.status)
+app.command("recipes")(recipes.recipes)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Options of the program itself."""
+
+
+def main() -> None:
+    """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
+    try:
+        app()
+    except UserError as error:
+        sys.stdout.flush()
+        typer.secho(f"comt: {error.message}", err=True, fg="red" if sys.stderr.isatty() else None)
+        if error.hint:
+            typer.echo(f"  {error.hint}", err=True)
+        sys.exit(error.exit_status)

@@ -1,0 +1,39 @@
+"""Options that several verbs share, said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _recipe_names(incomplete: str) -> list[str]:
+    """Recipe names for the shell's completion: `comt/table3`, and CoMT's by their short name."""
+    from comt_cli.recipe.load import DEFAULT_PAPER, available_recipes
+
+    names = list(available_recipes())
+    names += [name.removeprefix(f"{DEFAULT_PAPER}/") for name in names if name.startswith(f"{DEFAULT_PAPER}/")]
+    return [f"{name}.yaml" for name in names if name.startswith(incomplete)]
+
+
+def _scale_names(incomplete: str) -> list[str]:
+    return [name for name in ("smoke", "small", "paper") if name.startswith(incomplete)]
+
+
+RECIPE_HELP = "A recipe file, or the name of one that came with the program: table3.yaml, comt/table3."
+
+RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP, autocompletion=_recipe_names)]
+RecipeOption = Annotated[str, typer.Option("--recipe", help=RECIPE_HELP, autocompletion=_recipe_names)]
+Scale = Annotated[
+    str, typer.Option(help="smoke (a laptop, minutes), small (one GPU) or paper.", autocompletion=_scale_names)
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable.")
+]
+Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.")]
+Columns = Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")]
+Seeds = Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="These seeds instead of the recipe's.")]
+Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
+Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
+Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]

@@ -1,0 +1,143 @@
+"""`comt show`: what a recipe would do, what it would cost, and what of it is done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from comt_cli.commands import options
+
+if TYPE_CHECKING:
+    from comt_cli.commands.planning import Planned
+
+
+def show(
+    recipe: options.RecipeArgument,
+    scale: options.Scale = "smoke",
+    rows: options.Rows = None,
+    columns: options.Columns = None,
+    seeds: options.Seeds = None,
+    set_: options.Set = None,
+    device: options.Device = None,
+    runs: options.Runs = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
+) -> None:
+    """Print the plan of a recipe: every run, its parameters and overhead, tokens, FLOPs, time, memory and state.
+
+    Parameters and FLOPs are counted on the real model, built without storage. Trains and downloads nothing.
+
+    Examples:
+
+      comt show table3.yaml
+
+      comt show table3.yaml --scale paper --json
+    """
+    from comt_cli.commands.planning import plan_recipe
+
+    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds)
+    if as_json:
+        typer.echo(json.dumps(plan_rows(planned, runs), indent=2))
+    else:
+        print_plan(planned, runs, device)
+
+
+def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
+    """One dictionary a run: who it is, what it costs, where it stands."""
+    from comt_cli.models.accounting import cost_of, total_flops, training_bytes
+    from comt_cli.recipe.run_directory import RunDirectory
+
+    rows = []
+    for spec in planned.specs:
+        cost, train = cost_of(spec), spec.settings.train
+        directory = RunDirectory.of(runs, spec)
+        rows.append(
+            {
+                "row": spec.row,
+                "column": spec.column,
+                "seed": spec.seed,
+                "id": spec.id,
+                "method": spec.method,
+                "parameters": cost.parameters,
+                "extra_parameters": cost.extra_parameters,
+                "extra_parameters_percent": round(cost.extra_parameters_percent, 4),
+                "steps": train.steps,
+                "tokens": train.steps * train.batch_size * spec.settings.data.sequence_length,
+                "flops": total_flops(spec),
+                "estimated_memory_bytes": training_bytes(spec, train.micro_batch_size or train.batch_size),
+                "state": directory.state().value,
+                "directory": str(directory.path),
+            }
+        )
+    return rows
+
+
+def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
+    """The plan as a table, with an estimate of the time on the device that would be used."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from comt_cli.training.devices import device_name as name_of
+    from comt_cli.training.devices import pick_device
+    from comt_cli.training.estimate import estimated_flops_per_second
+
+    rows = plan_rows(planned, runs)
+    device = pick_device(device_name)
+    recipe = planned.loaded.recipe
+    speeds = {
+        spec.settings.train.precision: estimated_flops_per_second(device, spec.settings.train.precision)
+        for spec in planned.specs
+    }
+    console = Console()
+    console.print(f"{recipe.title} ({recipe.paper} {recipe.table}), scale {planned.scale}", highlight=False)
+    console.print(f"{recipe.scales[planned.scale].description}\n", highlight=False)  # type: ignore[index]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for header in ("row", "column", "seed", "id"):
+        table.add_column(header, no_wrap=True)
+    for header in ("parameters", "+%", "tokens", "FLOPs", "time", "memory"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    remaining = 0.0
+    for row, spec in zip(rows, planned.specs, strict=True):
+        seconds = row["flops"] / speeds[spec.settings.train.precision]
+        if row["state"] not in ("done", "diverged"):
+            remaining += seconds
+        table.add_row(
+            row["row"],
+            row["column"],
+            str(row["seed"]),
+            row["id"],
+            f"{row['parameters']:,}",
+            f"{row['extra_parameters_percent']:.2f}",
+            _short(row["tokens"]),
+            f"{row['flops']:.2g}",
+            duration(seconds),
+            f"{row['estimated_memory_bytes'] / 2**30:.1f} GiB",
+            row["state"],
+        )
+    console.print(table)
+    open_runs = sum(row["state"] not in ("done", "diverged") for row in rows)
+    console.print(
+        f"\n{len(rows)} runs, {open_runs} to do, about {duration(remaining)} on {name_of(device)}. Time is estimated from "
+        "the speed of matrix products\nhere, memory from the tensors that the model keeps; both are rough. "
+        "Tokens count padding.",
+        highlight=False,
+    )
+
+
+def duration(seconds: float) -> str:
+    """A length of time as a person would say it: `40 s`, `12 min`, `3.5 h`, `12 d`."""
+    for unit, size in (("d", 172_800.0), ("h", 7_200.0), ("min", 120.0)):
+        if seconds >= size:
+            value = seconds / {"d": 86_400, "h": 3_600, "min": 60}[unit]
+            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _short(count: int) -> str:
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)

@@ -1,0 +1,130 @@
+"""`comt status`: how far the runs of every table are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from comt_cli.commands import options
+from comt_cli.commands.report import RecipesArgument
+
+if TYPE_CHECKING:
+    from comt_cli.recipe.load import LoadedRecipe
+    from comt_cli.report.collect import Run
+
+
+def status(
+    recipes: RecipesArgument = None,
+    scale: Annotated[str | None, typer.Option(help="Only this scale; every scale with runs if not given.")] = None,
+    seeds: options.Seeds = None,
+    set_: options.Set = None,
+    runs: options.Runs = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a table and scale.")] = False,
+) -> None:
+    """Show for each table how many runs are done, diverged, running, unfinished or missing, and how far they are.
+
+    Without recipes: every table that has runs. Reads only; safe while runs are going on.
+
+    Examples:
+
+      comt status
+
+      comt status table3.yaml --scale small --seeds 1-3
+    """
+    from comt_cli.errors import UserError
+    from comt_cli.methods import methods
+    from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
+    from comt_cli.report.collect import tables_with_runs
+
+    shown: list[dict[str, Any]] = []
+    for name in recipes or tables_with_runs(runs, available_recipes()):
+        try:
+            loaded = load_recipe(find_recipe(name), methods(), set_ or (), scale)
+            shown += _tables(loaded, scale, seeds, runs)
+        except UserError as error:
+            if recipes:
+                raise
+            shown.append({"recipe": name, "error": error.message})
+    if as_json:
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    for table in shown:
+        _print(table)
+    if not shown:
+        example = (recipes or ["table3.yaml"])[0]
+        typer.echo(f"Nothing was run below {runs}. To begin: comt train-lm --recipe {example}")
+
+
+def _tables(loaded: LoadedRecipe, scale: str | None, seeds: str | None, runs: Path) -> list[dict[str, Any]]:
+    """One dictionary a scale: the scale asked for, else every one with a run."""
+    from comt_cli.data import fingerprint
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.plan import parse_seeds, plan
+    from comt_cli.recipe.run_directory import RunState
+    from comt_cli.report.collect import collect
+
+    tables = []
+    recipe = loaded.recipe
+    for name in [scale] if scale else recipe.scales:
+        where: dict[str, Any] = {"recipe": f"{recipe.paper}/{recipe.table}", "scale": name}
+        try:
+            specs = plan(loaded, name, fingerprint, seeds=parse_seeds(seeds))
+        except UserError as error:
+            if scale:
+                raise
+            tables.append({**where, "error": error.message})  # for instance a corpus that is not in the cache
+            continue
+        collection = collect(specs, runs)
+        every = list(collection.runs())
+        counts = {state.value: sum(run.state is state for run in every) for state in RunState}
+        if scale or counts["missing"] < len(every) or collection.notes:
+            open_runs = [_described(run) for run in every if run.state in (RunState.running, RunState.unfinished)]
+            tables.append({**where, "runs": len(every), **counts, "open": open_runs, "notes": list(collection.notes)})
+    return tables
+
+
+def _described(run: Run) -> dict[str, Any]:
+    spec, progress = run.spec, run.progress
+    return {
+        "row": spec.row,
+        "column": spec.column,
+        "seed": spec.seed,
+        "id": spec.id,
+        "state": run.state.value,
+        "step": progress.step if progress else 0,
+        "steps": spec.settings.train.steps,
+        "loss": progress.loss if progress else None,
+        "tokens_per_second": progress.tokens_per_second if progress else None,
+        "eta_seconds": progress.eta_seconds if progress and run.state == "running" else None,
+    }
+
+
+def _print(table: dict[str, Any]) -> None:
+    from comt_cli.recipe.run_directory import RunState
+
+    heading = " ".join(part for part in (table["recipe"], table.get("scale")) if part)
+    if "error" in table:
+        typer.echo(f"{heading}: cannot tell: {table['error']}")
+        return
+    counts = [f"{table[state]} {state}" for state in RunState if table[state]]
+    typer.echo(f"{heading}: {table['runs']} runs: {', '.join(counts)}")
+    for run in table["open"]:
+        typer.echo(f"  {run['row']}, {run['column']}, seed {run['seed']}: {_progress(run)}")
+    for note in table["notes"]:
+        typer.echo(f"  {note}")
+
+
+def _progress(run: dict[str, Any]) -> str:
+    from comt_cli.report import format
+
+    parts = [f"{run['state']}, step {run['step']:,} of {run['steps']:,}"]
+    if run["loss"] is not None:
+        parts.append(f"loss {run['loss']:.3f}")
+    if run["tokens_per_second"] and run["state"] == "running":
+        parts.append(f"{format.speed(run['tokens_per_second'])} tokens/s")
+    if run["eta_seconds"] is not None:
+        parts.append(f"{format.duration(run['eta_seconds'])} to go")
+    return ", ".join(parts)

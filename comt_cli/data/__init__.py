@@ -1,0 +1,28 @@
+"""Text to rows of tokens: corpora, tokenizers, shards, and the order in which rows are seen. Never imports torch."""
+
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.evaluation import EvaluationBatches
+from comt_cli.data.loader import TrainBatches
+from comt_cli.data.order import sample_indices
+from comt_cli.data.prepare import fingerprint, is_prepared, load_tokenizer_for, prepare
+from comt_cli.data.rows import IGNORE, PAD, Batch, Rows
+from comt_cli.data.storage import ProgressCallback
+from comt_cli.data.tokenizer import Tokenizer, load_tokenizer
+
+__all__ = [
+    "IGNORE",
+    "PAD",
+    "Batch",
+    "Dataset",
+    "EvaluationBatches",
+    "ProgressCallback",
+    "Rows",
+    "Tokenizer",
+    "TrainBatches",
+    "fingerprint",
+    "is_prepared",
+    "load_tokenizer",
+    "load_tokenizer_for",
+    "prepare",
+    "sample_indices",
+]

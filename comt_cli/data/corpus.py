@@ -1,0 +1,95 @@
+"""What a corpus offers to preparation, and on which side of the split a document falls."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.recipe.settings import DataSettings
+
+Split = Literal["train", "validation"]
+SPLITS: tuple[Split, Split] = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text and its place in its stream: (file, number within the file), both counted from 0."""
+
+    text: str
+    place: tuple[int, int]
+
+
+class Stream(Protocol):
+    """Documents in a fixed order, readable from any place on."""
+
+    split: Split | None
+    """The side that all its documents are on; None: each goes by the hash of its text."""
+
+    @property
+    def total(self) -> int | None:
+        """How many documents there are, if that is known without reading them."""
+        ...
+
+    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+        """The documents from the place `start` on (included)."""
+        ...
+
+
+class Corpus(Protocol):
+    """A source of text with an identity that is known before any of it is tokenised."""
+
+    splits_itself: bool
+    """Its streams say which side they are on; `validation_fraction` plays no part."""
+    endless: bool
+    """Too large to be read through: reading stops when the train side has its tokens."""
+    validation_tokens: int | None
+    """The validation side gets no more than this, None: no limit."""
+
+    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
+        """What decides the text, as JSON: equal identities give equal documents in equal order."""
+        ...
+
+    def identity_is_known(self) -> bool:
+        """Whether `identity` answers at once."""
+        ...
+
+    def streams(self) -> Sequence[Stream]:
+        """What there is to read, in order. Raises `UserError` when it cannot be had."""
+        ...
+
+
+def corpus_for(data: DataSettings) -> Corpus:
+    """The corpus that `data.corpus` names."""
+    if data.corpus.startswith("files:"):
+        from comt_cli.data.local_files import LocalFiles
+
+        return LocalFiles(data.corpus.removeprefix("files:"))
+    if data.corpus == "python-docs":
+        from comt_cli.data.python_docs import PythonDocs
+
+        return PythonDocs()
+    from comt_cli.data.hub import hub_corpus
+
+    return hub_corpus(data.corpus)
+
+
+def side_of(text: str, validation_fraction: float) -> Split:
+    """The side that a document falls on: a pure function of its text, so equal documents are never on both sides.
+
+    The first 64 bits of the text's SHA-256, as a fraction of 2**64, are compared with `validation_fraction`.
+    """
+    head = hashlib.sha256(text.encode()).digest()[:8]
+    return "validation" if int.from_bytes(head, "big") / 2**64 < validation_fraction else "train"
+
+
+def train_texts(corpus: Corpus, validation_fraction: float) -> Iterator[str]:
+    """The texts of the train side in order, for the training of a tokenizer; it sees nothing of the validation side."""
+    for stream in corpus.streams():
+        if stream.split == "validation":
+            continue
+        for document in stream.documents():
+            if stream.split == "train" or side_of(document.text, validation_fraction) == "train":
+                yield document.text

@@ -1,0 +1,85 @@
+"""A prepared data set, opened: its tokenizer and its two sides as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from comt_cli.data.corpus import SPLITS, Split
+from comt_cli.data.manifest import TOKENIZER, Manifest, Part, damaged, verify
+from comt_cli.data.rows import PackedRows, PaddedRows, Rows
+from comt_cli.data.shards import OFFSET_DTYPE, open_shards
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.tokenizer import Tokenizer, load_tokenizer
+from comt_cli.errors import UserError
+from comt_cli.recipe.settings import DataSettings
+
+
+class Dataset:
+    """Memory-mapped token shards of one fingerprint. Opening reads next to nothing; rows are read when asked for.
+
+    Attributes:
+        fingerprint: the identity of the rows (see `comt_cli.data.fingerprint`).
+        content_hash: 16 hexadecimal digits over the tokens and the tokenizer themselves. Two machines with one
+            fingerprint can still differ here, when another version of SentencePiece trained the vocabulary.
+        vocabulary_size: how many token ids there are.
+        folder: where the shards lie.
+        train, validation: the two sides.
+    """
+
+    def __init__(self, data: DataSettings, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.fingerprint = manifest.fingerprint
+        self.content_hash = manifest.content_hash()
+        self.vocabulary_size = manifest.vocabulary_size
+        self.train = _open_rows(data, folder, manifest, "train")
+        self.validation = _open_rows(data, folder, manifest, "validation")
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the tokens."""
+        return load_tokenizer(self.folder / TOKENIZER)
+
+
+def open_dataset(data: DataSettings, folder: Path, name: str, progress: ProgressCallback = no_progress) -> Dataset:
+    """Open the prepared `folder` of fingerprint `name` after checking that it is as it was written.
+
+    Raises:
+        UserError: a file is damaged, missing or of other data; the message names it.
+    """
+    manifest = Manifest.read(folder, name)
+    verify(folder, manifest, progress)
+    try:
+        return Dataset(data, folder, manifest)
+    except (OSError, ValueError) as error:  # removed or cut since the check
+        raise damaged(folder / "manifest.json", str(error)) from error
+
+
+def check_rows(data: DataSettings, parts: Sequence[Part]) -> None:
+    """Refuse a data set that has no row on one side. Raises `UserError`."""
+    for split in SPLITS:
+        documents = sum(part.side(split).documents for part in parts)
+        tokens = sum(part.side(split).tokens for part in parts)
+        if documents == 0:
+            raise UserError(
+                f"corpus: no document of {data.corpus} falls on the {split} side",
+                "A document is never divided between the sides. Use more (or more, smaller) documents, "
+                "or another validation_fraction.",
+            )
+        if data.rows == "pack" and tokens < data.sequence_length:
+            raise UserError(
+                f"sequence_length: the {split} side of {data.corpus} has {tokens} tokens, "
+                f"less than one row of {data.sequence_length}",
+                "Use a shorter sequence_length, more text, another validation_fraction, or rows: pad.",
+            )
+
+
+def _open_rows(data: DataSettings, folder: Path, manifest: Manifest, split: Split) -> Rows:
+    sides = [part.side(split) for part in manifest.parts]
+    documents, text_bytes = sum(side.documents for side in sides), sum(side.bytes for side in sides)
+    shards = open_shards(folder, manifest.parts, split, "tokens", manifest.dtype)
+    if data.rows == "pack":
+        return PackedRows(shards, data.sequence_length, documents, text_bytes)
+    offsets = open_shards(folder, manifest.parts, split, "offsets", OFFSET_DTYPE.str)
+    return PaddedRows(shards, offsets, data.sequence_length, text_bytes)

@@ -1,0 +1,173 @@
+"""`c4` and `openwebtext`: the papers' corpora, streamed from the Hugging Face hub.
+
+The original scripts shuffle the stream through a buffer, so that what is read depends on the number of devices, of
+workers and on the version of `datasets`. Here the corpus's files are read in an order drawn from a fixed seed, each
+from its beginning: a preparation that was stopped goes on in the middle of a file without reading the earlier ones
+again. The training order does not suffer: every epoch is a permutation of all rows (see `order`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from comt_cli.data.corpus import Document, Split
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.errors import UserError
+
+FILE_ORDER_SEED = 42
+VALIDATION_TOKENS = 12_000_000
+"""Enough for the papers' evaluation, which stops after 10 million tokens."""
+
+
+class RemoteFiles(Protocol):
+    """The files of one split, each a sequence of texts."""
+
+    def __len__(self) -> int:
+        """How many files there are."""
+        ...
+
+    def texts(self, file: int) -> Iterator[str]:
+        """The texts of one file in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """One split on the hub: the repository, its revision, and the pattern of the split's files."""
+
+    repository: str
+    revision: str
+    files: str
+    split: Split | None
+
+
+C4_REVISION = "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
+SOURCES: dict[str, tuple[HubSource, ...]] = {
+    # Validation first: it is small, and training a tokenizer skips it.
+    "c4": (
+        HubSource("allenai/c4", C4_REVISION, "en/c4-validation.*.json.gz", "validation"),
+        HubSource("allenai/c4", C4_REVISION, "en/c4-train.*.json.gz", "train"),
+    ),
+    # The repository itself holds a loading script, which `datasets` no longer runs; this is the hub's conversion of it.
+    "openwebtext": (HubSource("Skylion007/openwebtext", "refs/convert/parquet", "plain_text/*train*/*.parquet", None),),
+}
+
+
+def hub_corpus(name: str) -> HubCorpus:
+    """The corpus called `name`: "c4" or "openwebtext"."""
+    return HubCorpus(name, SOURCES[name], open_on_hub)
+
+
+class HubCorpus:
+    """A corpus of the hub. Nothing is fetched before its streams are read."""
+
+    endless = True
+    validation_tokens: int | None = VALIDATION_TOKENS
+
+    def __init__(
+        self, name: str, sources: Sequence[HubSource], open_source: Callable[[HubSource], RemoteFiles]
+    ) -> None:
+        """`open_source` gives the files of a source; it may raise anything when the network does not answer."""
+        self.name = name
+        self.splits_itself = all(source.split is not None for source in sources)
+        self._sources = sources
+        self._open = open_source
+
+    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:  # noqa: ARG002 - part of Corpus
+        """What is asked of the hub; known without network."""
+        sources = [[source.repository, source.revision, source.files, source.split] for source in self._sources]
+        return {
+            "corpus": self.name,
+            "sources": sources,
+            "file_order_seed": FILE_ORDER_SEED,
+            "validation_tokens": self.validation_tokens,
+        }
+
+    def identity_is_known(self) -> bool:
+        """Always: it is declared."""
+        return True
+
+    def streams(self) -> Sequence[HubStream]:
+        """One stream a source."""
+        return [HubStream(self.name, source, self._open) for source in self._sources]
+
+
+class HubStream:
+    """The documents of one source, its files in the seeded order."""
+
+    total: int | None = None
+
+    def __init__(self, corpus: str, source: HubSource, open_source: Callable[[HubSource], RemoteFiles]) -> None:
+        self.split = source.split
+        self._corpus = corpus
+        self._source = source
+        self._open = open_source
+
+    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+        """The documents from `start` on; earlier files are not opened.
+
+        Raises:
+            UserError: the hub cannot be reached, or stopped answering; what was prepared so far is kept.
+        """
+        with _reachable(self._corpus, self._source.repository):
+            files = self._open(self._source)
+            order = list(range(len(files)))
+            random.Random(FILE_ORDER_SEED).shuffle(order)
+            for position, file in enumerate(order):
+                if position < start[0]:
+                    continue
+                skipped = start[1] if position == start[0] else 0
+                for number, text in enumerate(itertools.islice(files.texts(file), skipped, None), skipped):
+                    if text.strip():
+                        yield Document(text, (position, number))
+
+
+@contextlib.contextmanager
+def _reachable(corpus: str, repository: str) -> Iterator[None]:
+    """Say in one way what a dozen exception types of `datasets`, the hub's client and HTTP libraries mean."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {reason}",
+            f"{corpus} needs the network once; what was prepared so far is kept, so run the same command again when "
+            "there is one. Without network, use corpus: python-docs or corpus: files:GLOB.",
+        ) from error
+
+
+class _StreamedFiles:
+    """The files of a streaming `datasets.IterableDataset`."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return int(self._dataset.num_shards)
+
+    def texts(self, file: int) -> Iterator[str]:
+        """One file is one shard of the stream."""
+        for row in self._dataset.shard(num_shards=len(self), index=file):
+            yield row["text"]
+
+
+def open_on_hub(source: HubSource) -> RemoteFiles:
+    """Find the files of `source` on the hub (their listing is fetched, their content only when read)."""
+    import datasets
+
+    builder = "parquet" if source.files.endswith(".parquet") else "json"
+    revision = source.revision.replace("/", "%2F")
+    pattern = f"hf://datasets/{source.repository}@{revision}/{source.files}"
+    return stream_files(datasets, builder, pattern)
+
+
+def stream_files(datasets: Any, builder: str, pattern: str) -> RemoteFiles:
+    """The files that `pattern` names, local or remote, read by the builder "json" or "parquet" of `datasets`."""
+    return _StreamedFiles(datasets.load_dataset(builder, data_files=pattern, split="train", streaming=True))

@@ -1,0 +1,166 @@
+"""`files:GLOB`: any local text, one document a file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from comt_cli.data.corpus import Document, Split, Stream
+from comt_cli.data.storage import ProgressCallback, hash_file, make_folder, no_progress
+from comt_cli.errors import UserError
+from comt_cli.files import cache_folder, canonical_json, sha256, write_json
+
+_WILDCARDS = "*?["
+_SETTLED_NS = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str  # relative to the part of the pattern before its first wildcard, with "/"
+    path: Path
+    sha256: str
+
+
+class LocalFiles:
+    """The files that a glob matches, sorted by name. The corpus and, as there is only one, its stream."""
+
+    splits_itself = False
+    endless = False
+    validation_tokens: int | None = None
+    split: Split | None = None
+
+    def __init__(self, pattern: str) -> None:
+        """`pattern` as a shell reads it: `~`, `*`, `?`, `[...]`, and `**` for any folders; relative to where we run."""
+        self.pattern = pattern
+        self._found: list[_File] | None = None
+
+    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
+        """The hash of every file's name and content; where the folder lies does not count. Raises `UserError`."""
+        listing = [[file.name, file.sha256] for file in self._hashed(progress)]
+        return {"corpus": "files", "sha256": sha256(canonical_json(listing))}
+
+    def identity_is_known(self) -> bool:
+        """Hashes of unchanged files are kept, so it is always quick."""
+        return True
+
+    def streams(self) -> Sequence[Stream]:
+        """Itself."""
+        return [self]
+
+    @property
+    def total(self) -> int | None:
+        """How many files there are."""
+        return len(self._hashed())
+
+    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+        """The text of each file from `start` on; the number within a file is always 0. Empty files are left out.
+
+        Raises:
+            UserError: a file is not UTF-8, cannot be read, or has changed since it was hashed.
+        """
+        for number, file in enumerate(self._hashed()):
+            if (number, 0) < start:
+                continue
+            text = _text(file)
+            if text.strip():
+                yield Document(text, (number, 0))
+
+    def _hashed(self, progress: ProgressCallback = no_progress) -> list[_File]:
+        """The files with their hashes, found once per object: one preparation reads one state of the disk."""
+        if self._found is None:
+            self._found = self._hash_all(progress)
+        return self._found
+
+    def _hash_all(self, progress: ProgressCallback) -> list[_File]:
+        root, paths = _match(self.pattern)
+        if not paths:
+            raise UserError(
+                f"corpus: no file matches files:{self.pattern}",
+                f"It was looked up from {Path.cwd()}; ** stands for any folders, as in files:texts/**/*.txt",
+            )
+        known = _KnownHashes(root, self.pattern)
+        files = []
+        for number, path in enumerate(paths):
+            progress("hashing files", number, len(paths))
+            try:
+                files.append(_File(path.relative_to(root).as_posix(), path, known.of(path)))
+            except OSError as error:
+                raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
+        progress("hashing files", len(paths), len(paths))
+        known.save()
+        return files
+
+
+def _match(pattern: str) -> tuple[Path, list[Path]]:
+    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it.
+
+    As in a shell, a wildcard does not match names that begin with a dot.
+    """
+    parts = Path(pattern).expanduser().absolute().parts
+    wild = next((i for i, part in enumerate(parts) if any(c in part for c in _WILDCARDS)), len(parts) - 1)
+    root, rest = Path(*parts[:wild]), "/".join(parts[wild:])
+    if not rest:
+        return root, []
+    try:
+        paths = [path for path in root.glob(rest) if path.is_file()]
+    except (ValueError, NotImplementedError, OSError) as error:
+        raise UserError(f"corpus: files:{pattern} cannot be looked up: {error}") from error
+    if not any(part.startswith(".") for part in parts[wild:]):
+        paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(root).parts)]
+    return root, sorted(set(paths), key=lambda path: path.relative_to(root).as_posix())
+
+
+def _text(file: _File) -> str:
+    """The file's text, without a byte order mark and with one character a line end."""
+    try:
+        content = file.path.read_bytes()
+    except OSError as error:
+        raise UserError(f"corpus: cannot read {file.path}: {error.strerror or error}") from error
+    if sha256(content) != file.sha256:
+        raise UserError(f"corpus: {file.path} was changed while it was read", "Run the same command again.")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"corpus: {file.path} is not UTF-8 text (byte {error.start}: {error.reason})",
+            f"Convert it (for instance: iconv -f latin1 -t utf-8 {file.path.name}) or choose another glob.",
+        ) from error
+
+
+class _KnownHashes:
+    """Hashes of files as they were last seen, so that an unchanged corpus is not read to be recognised."""
+
+    def __init__(self, root: Path, pattern: str) -> None:
+        self._path = cache_folder() / "file-hashes" / f"{sha256(f'{root}:{pattern}')[:16]}.json"
+        self._old = self._load()
+        self._new: dict[str, list[Any]] = {}
+
+    def _load(self) -> dict[str, list[Any]]:
+        try:
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # absent or damaged: the files are hashed again
+            return {}
+        return stored if isinstance(stored, dict) else {}
+
+    def of(self, path: Path) -> str:
+        """SHA-256 of the file. Raises `OSError`."""
+        status = path.stat()
+        state = [status.st_size, status.st_mtime_ns]
+        known = self._old.get(str(path))
+        digest = str(known[2]) if isinstance(known, list) and known[:2] == state and len(known) == 3 else None
+        # A file written moments ago may be written again without its time moving on, so it is not remembered yet.
+        settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
+        digest = digest or hash_file(path)
+        if settled:
+            self._new[str(path)] = [*state, digest]
+        return digest
+
+    def save(self) -> None:
+        """Keep what was learned, if anything was."""
+        if self._new != self._old:
+            make_folder(self._path.parent)
+            write_json(self._path, self._new)

@@ -1,0 +1,72 @@
+"""The order in which training rows are seen: a pure function of (seed, position), at no cost in memory.
+
+Epoch e visits every row once, in the order of a permutation P_e of range(rows). P_e is a Feistel network keyed by
+(seed, e): any entry is computed alone, so c4's tens of millions of rows need no shuffled list, resuming needs no
+state but the step, and every rank computes the same order for itself.
+
+The network works on pairs (l, r) with l < a, r < b and a * b barely above `rows`. A round adds a hash of one half to
+the other half, modulo its size: that is invertible whatever the hash, hence the whole is a permutation of the a * b
+pairs. Pairs that stand for a number >= rows are sent through again until they fall below (cycle walking), which keeps
+it a permutation of range(rows). Since a * b - rows < a, nearly nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROUNDS = 8
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def sample_indices(seed: int, start: int, count: int, rows: int) -> NDArray[np.int64]:
+    """Row numbers at positions [start, start + count) of the infinite training order.
+
+    Args:
+        seed: the run's seed; any integer.
+        start: first position, counted in rows since the beginning of training (0 <= start).
+        count: how many positions.
+        rows: rows in the training split (1 <= rows < 2**62).
+
+    Returns:
+        int64 [count], each in [0, rows). Positions [e * rows, (e + 1) * rows) hold every row exactly once.
+    """
+    if rows < 1 or start < 0 or count < 0:
+        raise ValueError(f"no order for start={start}, count={count}, rows={rows}")
+    epochs, offsets = np.divmod(np.arange(start, start + count, dtype=np.int64), rows)
+    keys = _mix(epochs.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_seed_key(seed)))
+    values = _permute(offsets.astype(np.uint64), keys, rows)
+    outside = np.flatnonzero(values >= rows)
+    while outside.size:
+        values[outside] = _permute(values[outside], keys[outside], rows)
+        outside = outside[values[outside] >= rows]
+    return values.astype(np.int64)
+
+
+def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], rows: int) -> NDArray[np.uint64]:
+    """One pass of the network over range(a * b), the smallest near-square rectangle that holds range(rows)."""
+    a = math.isqrt(rows - 1) + 1
+    size_left, size_right = np.uint64(a), np.uint64(-(-rows // a))
+    left, right = np.divmod(values, size_right)
+    for number in range(ROUNDS):
+        round_keys = keys + np.uint64((number + 1) * _GOLDEN & _MASK)
+        if number % 2 == 0:
+            left = (left + _mix(right + round_keys) % size_left) % size_left
+        else:
+            right = (right + _mix(left + round_keys) % size_right) % size_right
+    return left * size_right + right
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's finaliser, element by element: every input bit changes every output bit with probability 1/2."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _seed_key(seed: int) -> int:
+    """Spread neighbouring seeds (0, 1, 2 ...) over all 64-bit keys."""
+    return int(_mix(np.array([(seed + 1) * _GOLDEN & _MASK], dtype=np.uint64))[0])

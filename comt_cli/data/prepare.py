@@ -1,0 +1,177 @@
+"""From a corpus to token shards, once: the fingerprint, the tokenizer, and the writing that survives being killed."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from comt_cli.data.corpus import Corpus, corpus_for, train_texts
+from comt_cli.data.dataset import Dataset, check_rows, open_dataset
+from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
+from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, train_sentencepiece
+from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
+from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
+from comt_cli.data.t5 import T5_SHA256, t5_tokenizer
+from comt_cli.data.tokenise import tokenise
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from comt_cli.errors import StorageError
+from comt_cli.files import cache_folder, canonical_json, sha256
+from comt_cli.recipe.settings import DataSettings
+
+FORMAT = 1
+"""Raise it when the same settings give other tokens, rows or files than before."""
+
+
+def fingerprint(data: DataSettings, progress: ProgressCallback | None = None) -> str:
+    """16 hexadecimal digits that identify the rows that `data` describes; needs no network and no tokenising.
+
+    Equal fingerprints mean equal corpus, tokenizer, split, limits and layout of rows. For `python-docs` and
+    `files:GLOB` the text itself is hashed (for `python-docs` after extracting it once, a few seconds); for the corpora
+    of the hub it is what is asked of the hub.
+
+    Raises:
+        UserError: the corpus cannot be read (no file matches, for instance).
+    """
+    return _fingerprint(data, corpus_for(data), progress or no_progress)
+
+
+def is_prepared(data: DataSettings) -> bool:
+    """Whether `prepare` would return at once. Extracts nothing, downloads nothing, trains nothing."""
+    corpus = corpus_for(data)
+    return corpus.identity_is_known() and (_folder(_fingerprint(data, corpus)) / MANIFEST).exists()
+
+
+def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset:
+    """The rows that `data` describes, made now unless they were made before.
+
+    Shards are written one by one under the cache folder and the manifest last. A preparation that was killed goes on
+    after its last whole shard; of two at once, one works and the other waits and uses the result.
+
+    Raises:
+        UserError: the corpus, the tokenizer or the network is not as needed, or prepared files are damaged.
+        StorageError: the disk is full or refuses; what was written before is kept.
+    """
+    return prepare_corpus(data, corpus_for(data), progress)
+
+
+def load_tokenizer_for(data: DataSettings) -> Tokenizer:
+    """The tokenizer of `data`: from the prepared folder, else from the cache, else trained (or, T5's, fetched).
+
+    Raises:
+        UserError: it must be made, and the corpus or the network is not as needed.
+    """
+    corpus = corpus_for(data)
+    if corpus.identity_is_known():
+        prepared = _folder(_fingerprint(data, corpus)) / TOKENIZER
+        if prepared.exists():
+            return load_tokenizer(prepared)
+    return _make_tokenizer(data, corpus, no_progress)
+
+
+def prepare_corpus(
+    data: DataSettings, corpus: Corpus, progress: ProgressCallback | None = None, part_bytes: int = PART_BYTES
+) -> Dataset:
+    """`prepare` for a corpus that is given, in shards of at most `part_bytes`."""
+    report = progress or no_progress
+    name = _fingerprint(data, corpus, report)
+    folder = _folder(name)
+    if not (folder / MANIFEST).exists():
+        with file_lock(folder.with_name(f"{name}.lock"), report):
+            if not (folder / MANIFEST).exists():  # another process may have made it while we waited
+                _write(data, corpus, name, report, part_bytes)
+    return open_dataset(data, folder, name, report)
+
+
+def _folder(name: str) -> Path:
+    return cache_folder() / "corpora" / name
+
+
+def _fingerprint(data: DataSettings, corpus: Corpus, progress: ProgressCallback = no_progress) -> str:
+    identity = corpus.identity(progress)
+    content = {
+        "format": FORMAT,
+        "corpus": identity,
+        "tokenizer": _tokenizer_identity(data),
+        "rows": data.rows,
+        "sequence_length": data.sequence_length,
+        "max_train_tokens": data.max_train_tokens,
+        "validation_fraction": _validation_fraction(data, corpus),
+    }
+    return sha256(canonical_json(content))[:16]
+
+
+def _validation_fraction(data: DataSettings, corpus: Corpus) -> float | None:
+    """The share that goes to validation, where it has a meaning."""
+    return None if corpus.splits_itself else data.validation_fraction
+
+
+def _tokenizer_identity(data: DataSettings) -> list[Any]:
+    """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
+    if data.tokenizer == "sentencepiece":
+        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS]
+    return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes"]
+
+
+def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
+    """The tokenizer; a trained one is kept in the cache, since layouts and limits of the same text share it."""
+    if data.tokenizer == "bytes":
+        return ByteTokenizer()
+    if data.tokenizer == "t5":
+        return t5_tokenizer(progress)
+    key = canonical_json([corpus.identity(progress), _validation_fraction(data, corpus), _tokenizer_identity(data)])
+    path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
+    if not path.exists():
+        with file_lock(path.with_suffix(".lock"), progress):
+            if not path.exists():
+                progress("training the tokenizer", 0, None)
+                train_sentencepiece(train_texts(corpus, data.validation_fraction), data.vocabulary_size).save(path)
+    return load_tokenizer(path)
+
+
+def _write(data: DataSettings, corpus: Corpus, name: str, progress: ProgressCallback, part_bytes: int) -> None:
+    folder = _folder(name)
+    make_folder(folder)
+    tokenizer_path = folder / TOKENIZER
+    if not tokenizer_path.exists():
+        _make_tokenizer(data, corpus, progress).save(tokenizer_path)
+    tokenizer = load_tokenizer(tokenizer_path)
+    dtype = token_dtype(tokenizer.vocabulary_size)
+    writer = PartWriter(folder, dtype, part_bytes)
+    _check_room(data, corpus, folder, writer, dtype)
+    tokenise(data, corpus, tokenizer, writer, progress)
+    check_rows(data, writer.parts)
+    Manifest(
+        format=FORMAT,
+        fingerprint=name,
+        settings=data.model_dump(mode="json"),
+        corpus=corpus.identity(),
+        versions={
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in ("comt", "numpy", "sentencepiece")},
+        },
+        dtype=dtype.str,
+        vocabulary_size=tokenizer.vocabulary_size,
+        tokenizer=FileRecord(name=TOKENIZER, bytes=tokenizer_path.stat().st_size, sha256=hash_file(tokenizer_path)),
+        parts=tuple(writer.parts),
+    ).write(folder)
+    remove_leftovers(folder, writer.parts)
+
+
+def _check_room(
+    data: DataSettings, corpus: Corpus, folder: Path, writer: PartWriter, dtype: np.dtype[Unsigned]
+) -> None:
+    """Say before hours of streaming that the disk cannot hold what is asked for."""
+    if not corpus.endless or data.max_train_tokens is None:
+        return
+    needed = (data.max_train_tokens - writer.tokens("train")) * dtype.itemsize
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StorageError(
+            f"{data.max_train_tokens:,} tokens need {needed / 1e9:.1f} GB; {folder} has {free / 1e9:.1f} GB left",
+            "Make room, lower max_train_tokens, or choose another cache folder: export COMT_CACHE=/some/folder",
+        )

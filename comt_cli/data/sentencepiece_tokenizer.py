@@ -1,0 +1,145 @@
+"""SentencePiece: the tokenizer that is trained on the corpus at hand, and the class that also runs T5's vocabulary."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from comt_cli.data.tokenizer import TOKENIZER_FORMAT
+from comt_cli.errors import UserError
+from comt_cli.files import sha256, write_json
+
+TRAINING_CHARACTERS = 20_000_000
+"""Training reads this much of the train split, from its start. More text hardly moves a vocabulary of this kind."""
+
+TRAINER: dict[str, Any] = {
+    "model_type": "unigram",
+    # T5's special ids, so that one convention holds everywhere; T5 has no beginning-of-text token.
+    "pad_id": 0,
+    "eos_id": 1,
+    "unk_id": 2,
+    "bos_id": -1,
+    # Characters outside the vocabulary are spelled as bytes: nothing is unknown.
+    "byte_fallback": True,
+    # Decoding gives the text back exactly: no Unicode folding, no squeezing of spaces (docstrings hold code).
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "allow_whitespace_only_pieces": True,
+    # A line break is a token of its own; otherwise pieces such as '"))\n' are learned, unreadable on a figure's axis.
+    "user_defined_symbols": ["\n"],
+    # The default skips texts over 4192 bytes in silence.
+    "max_sentence_length": 1 << 22,
+    # Not the number of cores: partial sums are added in the order of the threads, so this number is part of the result.
+    "num_threads": 4,
+}
+_SLICE = 1 << 18
+
+
+class SentencePieceTokenizer:
+    """A SentencePiece model. `vocabulary_size` and the special ids are the model's own."""
+
+    def __init__(self, model: bytes) -> None:
+        """Build from the bytes of a `.model` file. Raises `ValueError` when they are not one."""
+        import sentencepiece
+
+        self._model = model
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise ValueError(f"it holds no SentencePiece model ({error})") from error
+        self.vocabulary_size = int(self._processor.vocab_size())
+        self.pad_id = int(self._processor.pad_id())
+        self.eos_id = int(self._processor.eos_id())
+        if self.pad_id < 0 or self.eos_id < 0:
+            raise ValueError("its SentencePiece model has no padding or no end-of-text token")
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`. A literal '▁' (U+2581) comes back as a space: SentencePiece uses it to mean one."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of every text, on all cores; the order is kept."""
+        ids: list[list[int]] = self._processor.encode(list(texts), out_type=int)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; special tokens stand for no text."""
+        text: str = self._processor.decode([int(i) for i in ids])
+        return text
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        r"""The model's pieces: '▁castle' begins a word, '</s>' ends a text, '\\n' is a line break."""
+        return [str(self._processor.id_to_piece(int(i))).replace("\n", "\\n") for i in ids]
+
+    def to_json(self) -> dict[str, Any]:
+        """The model in base64 with its hash."""
+        model = base64.b64encode(self._model).decode("ascii")
+        return {"format": TOKENIZER_FORMAT, "kind": "sentencepiece", "sha256": sha256(self._model), "model": model}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SentencePieceTokenizer:
+        """The inverse of `to_json`. Raises `ValueError` when `value` is incomplete or its hash does not fit."""
+        try:
+            model = base64.b64decode(str(value.get("model")), validate=True)
+        except binascii.Error as error:
+            raise ValueError("its model is not base64") from error
+        if sha256(model) != value.get("sha256"):
+            raise ValueError("its model is not the one that was stored (the hash differs)")
+        return cls(model)
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer to one JSON file. Raises `StorageError`."""
+        write_json(path, self.to_json())
+
+
+def train_sentencepiece(texts: Iterable[str], vocabulary: int) -> SentencePieceTokenizer:
+    """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`.
+
+    Deterministic: the same texts in the same order give the same model, byte for byte, whatever the machine's number
+    of cores. At most `TRAINING_CHARACTERS` are read.
+
+    Raises:
+        UserError: the texts cannot carry a vocabulary of this size; the hint says which size they can.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_slices(texts),
+            model_writer=model,
+            vocab_size=vocabulary,
+            minloglevel=2,  # the C++ side logs to stderr past Python; its errors still come as exceptions
+            **TRAINER,
+        )
+    except RuntimeError as error:
+        raise UserError(
+            f"vocabulary: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", _mend(error)
+        ) from error
+    return SentencePieceTokenizer(model.getvalue())
+
+
+def _slices(texts: Iterable[str]) -> Iterator[str]:
+    """The texts up to the training limit, long ones in slices that stay far below `max_sentence_length`."""
+    budget = TRAINING_CHARACTERS
+    for text in texts:
+        for start in range(0, min(len(text), budget), _SLICE):
+            yield text[start : min(start + _SLICE, budget)]
+        budget -= len(text)
+        if budget <= 0:
+            return
+
+
+def _mend(error: RuntimeError) -> str:
+    """Turn SentencePiece's C++ message into advice."""
+    reason = str(error)
+    if found := re.search(r"value <= (\d+)", reason):
+        return f"The corpus is small: set vocabulary to {found[1]} or less, or use more text or tokenizer: bytes."
+    if "required_chars" in reason or "smaller than" in reason:
+        return "The special tokens, 256 bytes and the corpus's characters must fit: set a larger vocabulary."
+    return f"SentencePiece says: {reason}"

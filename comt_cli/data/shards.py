@@ -1,0 +1,154 @@
+"""Token shards: collected in memory, written one part at a time, found again after a kill, opened as memory maps.
+
+A part is written as up to four files, `train-00000.tokens` (ids, uint16 or uint32), `train-00000.offsets` (uint32,
+where each document begins within the shard, and the end) and the same for validation; then its record,
+`part-00000.json`. The record comes last: a part without one was cut off and is written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from comt_cli.data.corpus import SPLITS, Split
+from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Part, SplitPart, is_whole
+from comt_cli.errors import StorageError
+from comt_cli.files import atomic_file, write_json
+
+PART_BYTES = 128 * 1024 * 1024
+"""Bounds what a kill loses; larger parts mean fewer open files: a mapped file keeps its descriptor, and many systems
+allow 1024. The papers' largest corpus (10 billion tokens) makes 160 parts."""
+OFFSET_DTYPE = np.dtype("<u4")
+Unsigned: TypeAlias = np.unsignedinteger[Any]
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype[Unsigned]:
+    """The smallest unsigned type that holds every id, little-endian on any machine."""
+    return np.dtype("<u2") if vocabulary_size <= 1 << 16 else np.dtype("<u4")
+
+
+def open_shards(
+    folder: Path, parts: Sequence[Part], split: Split, kind: Literal["tokens", "offsets"], dtype: str
+) -> list[NDArray[Unsigned]]:
+    """Memory maps of one side's tokens or offsets, one array a shard, in order."""
+    names = [file.name for part in parts for file in part.side(split).files if file.name.endswith(f".{kind}")]
+    return [np.memmap(folder / name, dtype=np.dtype(dtype), mode="r") for name in names]
+
+
+class _Side:
+    """The documents of one side that are not yet on disk."""
+
+    def __init__(self) -> None:
+        self.documents: list[NDArray[Unsigned]] = []
+        self.tokens = 0
+        self.bytes = 0
+
+
+class PartWriter:
+    """Collects documents and writes them to `folder` part by part, going on after the parts that are there."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[Unsigned], part_bytes: int = PART_BYTES) -> None:
+        """A shard stays within `part_bytes`, unless a single document is larger: documents are never divided."""
+        self._folder = folder
+        self._dtype = dtype
+        self._limit = part_bytes // dtype.itemsize
+        self.parts = whole_parts(folder)
+        self._tokens = {split: sum(part.side(split).tokens for part in self.parts) for split in SPLITS}
+        self._sides: dict[Split, _Side] = {split: _Side() for split in SPLITS}
+
+    @property
+    def after(self) -> tuple[int, int, int]:
+        """Where reading goes on after the parts on disk."""
+        return self.parts[-1].after if self.parts else (0, 0, 0)
+
+    def tokens(self, split: Split) -> int:
+        """Tokens of one side so far, on disk and in memory."""
+        return self._tokens[split]
+
+    def add(self, split: Split, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
+        """Take one document, which is at `place` in the corpus; write a part first when it would not fit.
+
+        Raises:
+            StorageError: the disk refuses. The parts written before are intact.
+        """
+        side = self._sides[split]
+        if side.tokens and side.tokens + len(ids) > self._limit:
+            self.flush(place)
+            side = self._sides[split]
+        side.documents.append(np.asarray(ids, dtype=self._dtype))
+        side.tokens += len(ids)
+        side.bytes += text_bytes
+        self._tokens[split] += len(ids)
+
+    def flush(self, after: tuple[int, int, int]) -> None:
+        """Write what is in memory as one part; `after` is the place of the first document that is not in it."""
+        if not any(side.documents for side in self._sides.values()):
+            return
+        number = len(self.parts)
+        train, validation = (self._write_side(split, number) for split in SPLITS)
+        part = Part(number=number, after=after, train=train, validation=validation)
+        write_json(self._folder / _record_name(number), part.model_dump(mode="json"))
+        self.parts.append(part)
+        self._sides = {split: _Side() for split in SPLITS}
+
+    def _write_side(self, split: Split, number: int) -> SplitPart:
+        side = self._sides[split]
+        files: tuple[FileRecord, ...] = ()
+        if side.documents:
+            offsets = np.zeros(len(side.documents) + 1, dtype=OFFSET_DTYPE)
+            np.cumsum([len(document) for document in side.documents], out=offsets[1:])
+            tokens = np.concatenate(side.documents)
+            stem = f"{split}-{number:05d}"
+            files = (
+                _write_array(self._folder / f"{stem}.tokens", tokens),
+                _write_array(self._folder / f"{stem}.offsets", offsets),
+            )
+        return SplitPart(tokens=side.tokens, documents=len(side.documents), bytes=side.bytes, files=files)
+
+
+def _write_array(path: Path, values: NDArray[Unsigned]) -> FileRecord:
+    """Write an array's bytes, whole or not at all, and say what was written. Raises `StorageError`."""
+    content = values.view(np.uint8).data
+    with atomic_file(path) as handle:
+        handle.write(content)
+    return FileRecord(name=path.name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def whole_parts(folder: Path) -> list[Part]:
+    """The parts that an earlier preparation finished, each checked against its hashes, up to the first that is not."""
+    parts: list[Part] = []
+    while (part := _read_part(folder, len(parts))) is not None:
+        parts.append(part)
+    return parts
+
+
+def _read_part(folder: Path, number: int) -> Part | None:
+    try:
+        part = Part.model_validate(json.loads((folder / _record_name(number)).read_text(encoding="utf-8")))
+    except (OSError, ValueError, ValidationError):
+        return None
+    return part if part.number == number and is_whole(folder, part.files()) else None
+
+
+def _record_name(number: int) -> str:
+    return f"part-{number:05d}.json"
+
+
+def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
+    """Remove everything that the manifest does not name: records, files of cut-off parts, temporary files."""
+    kept = {MANIFEST, TOKENIZER, *(file.name for part in parts for file in part.files())}
+    try:
+        for path in folder.iterdir():
+            if path.name not in kept and path.is_file():
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+    except OSError as error:
+        raise StorageError(f"cannot tidy the folder {folder}: {error.strerror or error}") from error

@@ -1,0 +1,62 @@
+"""Folders, locks and file hashes of the cache, with the errors that people see when the disk refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from comt_cli.errors import StorageError
+
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called as `progress(stage, done, total)`. The stage names its unit ("tokenising documents"); `total` may be None."""
+
+
+def no_progress(stage: str, done: int, total: int | None) -> None:
+    """The callback of a caller that does not want to know."""
+
+
+def make_folder(path: Path) -> None:
+    """Create `path` and its parents if absent. Raises `StorageError` when the disk refuses."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot create the folder {path}: {error.strerror or error}",
+            "Make room or correct the permissions, or choose another cache folder: export COMT_CACHE=/some/folder",
+        ) from error
+
+
+def hash_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file of any size, read in pieces. Raises `OSError`."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, progress: ProgressCallback = no_progress) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (created, never deleted); wait for whoever holds it.
+
+    The kernel drops the lock when its holder dies, however it dies, so a killed preparation blocks nobody. It works
+    between processes and between threads, because every call opens the file anew.
+
+    Raises:
+        StorageError: the lock file cannot be created.
+    """
+    make_folder(path.parent)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"cannot create the lock {path}: {error.strerror or error}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process that prepares the same data", 0, None)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

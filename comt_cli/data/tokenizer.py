@@ -1,0 +1,112 @@
+"""What a tokenizer is, the one that needs no training (bytes), and the file that carries either kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from comt_cli.errors import UserError
+from comt_cli.files import write_json
+
+TOKENIZER_FORMAT = 1
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back. Ids are in [0, vocabulary_size); no special token is added or needed by `encode`."""
+
+    vocabulary_size: int
+    pad_id: int
+    eos_id: int
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, without an end-of-text token."""
+        ...
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of every text, on all cores; the order is kept."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; special tokens stand for no text."""
+        ...
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        r"""A readable name of each token, for the axes of figures: '▁castle', '</s>', '\\n'."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """All that `tokenizer_from_json` needs to build the same tokenizer elsewhere."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer to one JSON file, whole or not at all. Raises `StorageError`."""
+        ...
+
+
+class ByteTokenizer:
+    """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b."""
+
+    vocabulary_size = 258
+    pad_id = 0
+    eos_id = 1
+
+    def encode(self, text: str) -> list[int]:
+        """2 + each byte of the text's UTF-8."""
+        return [2 + byte for byte in text.encode()]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of every text."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text; bytes that are not UTF-8, such as a character cut in half, become U+FFFD."""
+        return bytes(int(i) - 2 for i in ids if i >= 2).decode(errors="replace")
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Printable ASCII as itself, the rest as '<0x0A>'."""
+        special = {self.pad_id: "<pad>", self.eos_id: "</s>"}
+        return [special.get(int(i)) or _byte_name(int(i) - 2) for i in ids]
+
+    def to_json(self) -> dict[str, Any]:
+        """There is nothing to store but the name."""
+        return {"format": TOKENIZER_FORMAT, "kind": "bytes"}
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer to one JSON file. Raises `StorageError`."""
+        write_json(path, self.to_json())
+
+
+def _byte_name(byte: int) -> str:
+    return chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
+
+
+def tokenizer_from_json(value: Any) -> Tokenizer:
+    """The tokenizer whose `to_json` is `value`. Raises `ValueError` when `value` is not that, or was damaged."""
+    if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
+        raise ValueError(f"it is not a tokenizer of format {TOKENIZER_FORMAT}")
+    if value.get("kind") == "bytes":
+        return ByteTokenizer()
+    if value.get("kind") == "sentencepiece":
+        from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer
+
+        return SentencePieceTokenizer.from_json(value)
+    raise ValueError(f"it holds a tokenizer of unknown kind {value.get('kind')!r}")
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a tokenizer that `Tokenizer.save` wrote.
+
+    Raises:
+        UserError: the file is absent, or is not a whole tokenizer; the message names it.
+    """
+    try:
+        return tokenizer_from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no tokenizer at {path}") from error
+    except (OSError, ValueError) as error:  # ValueError: also damaged JSON and damaged UTF-8
+        raise UserError(
+            f"cannot read the tokenizer {path}: {error}",
+            "It is damaged or not written by comt. If it is in the cache, delete it and run the same command again.",
+        ) from error

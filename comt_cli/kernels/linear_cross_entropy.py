@@ -1,0 +1,71 @@
+"""The language-model head and its loss together, a few rows at a time: the logits of a whole batch never exist.
+
+For V tokens of vocabulary the logits of a batch are by far its largest tensor, and computing, reading and
+differentiating them costs more than the head's three matrix products. Here a block of rows goes through product,
+softmax and gradient while it is in the cache. The gradient is computed in the forward pass (the loss is a scalar, so
+it only remains to be multiplied by the incoming derivative).
+
+Shapes: T tokens, D width, V vocabulary.
+    z = h W^T,  loss = sum_t [logsumexp(z_t) - z_t[target]],  dz = softmax(z) - onehot(target)
+    dh = dz W,  dW = dz^T h
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comt_cli.data import IGNORE
+
+BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
+"""Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
+
+
+def linear_cross_entropy(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tensor:
+    """The sum over targets other than `IGNORE` of -log softmax(h W^T)[target], in nats, fp32.
+
+    The products run in the type of `h_TD`, softmax and sums in fp32.
+    """
+    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD.to(h_TD.dtype), targets_T)
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad)
+        rows = max(1, BLOCK_ELEMENTS.get(h_TD.device.type, BLOCK_ELEMENTS["cuda"]) // len(W_VD))
+        loss = torch.zeros((), dtype=torch.float32, device=h_TD.device)
+        dh_TD = torch.empty_like(h_TD) if needs_gradient else None
+        # Sums over blocks are kept in fp32: in bf16 the small late terms would be lost.
+        dW_VD = torch.zeros_like(W_VD, dtype=torch.float32) if needs_gradient else None
+        with torch.autocast(h_TD.device.type, enabled=False):
+            for start in range(0, len(h_TD), rows):
+                h, targets = h_TD[start : start + rows], targets_T[start : start + rows]
+                counted = (targets != IGNORE).unsqueeze(1)
+                index = targets.clamp(min=0).unsqueeze(1)
+                z = (h @ W_VD.T).float()
+                z_target = z.gather(1, index)
+                z_max = z.amax(1, keepdim=True)
+                exp = z.sub_(z_max).exp_()
+                total = exp.sum(1, keepdim=True)
+                loss += ((total.log() + z_max - z_target) * counted).sum()
+                if dh_TD is None or dW_VD is None:
+                    continue
+                dz = exp.mul_(counted / total).scatter_add_(1, index, -counted.float()).to(h.dtype)
+                torch.mm(dz, W_VD, out=dh_TD[start : start + rows])
+                if dW_VD.dtype == dz.dtype:
+                    dW_VD.addmm_(dz.T, h)
+                else:
+                    dW_VD += dz.T @ h
+        if dh_TD is not None and dW_VD is not None:
+            ctx.save_for_backward(dh_TD, dW_VD.to(W_VD.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        (gradient,) = gradients
+        dh_TD, dW_VD = ctx.saved_tensors
+        return dh_TD * gradient.to(dh_TD.dtype), dW_VD * gradient.to(dW_VD.dtype), None

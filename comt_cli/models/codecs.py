@@ -1,0 +1,53 @@
+"""The tokenizers that models come with, as `TextCodec`: comt's own, and those of the `tokenizers` library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders
+
+from comt_cli.data.tokenizer import Tokenizer
+
+
+class OwnCodec:
+    """A tokenizer of comt. In training every text ends with the end-of-text token, so it does here."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, then the end-of-text token."""
+        return [*self.tokenizer.encode(text), self.tokenizer.eos_id]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The tokenizer's own names."""
+        return self.tokenizer.pieces(ids)
+
+
+class LibraryCodec:
+    """A `tokenizer.json`, with the special tokens that its own post-processor adds."""
+
+    def __init__(self, tokenizer: LibraryTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
+        self._decoder = decoders.ByteLevel()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, with a beginning-of-text token where this tokenizer has one."""
+        return list(self.tokenizer.encode(text).ids)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The vocabulary's names; those of byte-level vocabularies ('Ġcastle', 'Ċ') are turned into text first."""
+        names = [self.tokenizer.id_to_token(int(i)) or f"<{i}>" for i in ids]
+        if self._is_byte_level:
+            names = [self._decoder.decode([name]) for name in names]
+        return [name.replace(" ", "▁").replace("\n", "\\n") for name in names]
+
+
+def byte_alphabet() -> dict[int, str]:
+    """The printable character by which byte-level vocabularies (GPT-2's) write each byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}

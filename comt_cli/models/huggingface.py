@@ -1,0 +1,235 @@
+"""Folders in Hugging Face's layout: plain LLaMA checkpoints out of and into comt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import tokenizers
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import atomic_file, write_json
+from comt_cli.layers.residual import PreNorm
+from comt_cli.models.codecs import LibraryCodec
+from comt_cli.models.huggingface_weights import join_weights, split_weights
+from comt_cli.models.llama import Llama
+from comt_cli.models.loaded import LoadedModel, describe, gated_sites, residual_name
+from comt_cli.models.tokenizer_files import tokenizer_files
+from comt_cli.recipe.settings import ModelSettings
+
+CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
+"""What is fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
+
+_ARCHITECTURE = "LlamaForCausalLM"
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "hidden_act": ("silu", "swish"),
+    "quantization_config": (None,),
+    "partial_rotary_factor": (None, 1.0),
+}
+"""Options of a configuration that change the network, and the values that our LLaMA has; absent is fine."""
+
+
+def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str]]:
+    """Write `loaded` as a folder that `transformers` reads as LlamaForCausalLM. Weights keep their types.
+
+    Returns every path with a few words on what it holds. The configuration is written last, so that a folder whose
+    writing was cut short is not taken for a model.
+
+    Raises:
+        UserError: LLaMA cannot express the network (gates, another residual connection), or the folder is in use.
+        StorageError: the disk is full or the folder cannot be written.
+    """
+    _refuse_inexpressible(loaded.model)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+    tensors = {name: tensor.contiguous() for name, tensor in split_weights(loaded.model).items()}
+    # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
+    content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"format": "pt"})
+    with atomic_file(folder / WEIGHTS) as handle:
+        handle.write(content)
+    written = [(folder / WEIGHTS, f"{len(tensors)} tensors, {_dtype(loaded.model)}")]
+    special: dict[str, int] = {}
+    if loaded.codec is not None:
+        files, special = tokenizer_files(loaded.codec, loaded.context_length)
+        for name, (data, words) in files.items():
+            with atomic_file(folder / name) as handle:
+                handle.write(data)
+            written.append((folder / name, words))
+    write_json(folder / CONFIG, huggingface_config(loaded.model, loaded.context_length) | special)
+    written.append((folder / CONFIG, f"{_ARCHITECTURE}: {loaded.description}"))
+    return written
+
+
+def huggingface_config(model: Llama, context_length: int | None) -> dict[str, Any]:
+    """`config.json` of a plain LLaMA. `rope_theta` stands at the top, where every version of transformers reads it."""
+    shape, settings = model.shape, model.settings
+    config = {
+        "architectures": [_ARCHITECTURE],
+        "model_type": "llama",
+        "vocab_size": model.vocabulary,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.ffn_width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.width // shape.heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": settings.norm_eps,
+        "rope_theta": settings.rope_theta,
+        "tie_word_embeddings": settings.tied_embeddings,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "initializer_range": settings.init_std,
+        "torch_dtype": _dtype(model),
+        # transformers' defaults (1, 2) would point at ids that mean something else in most vocabularies
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    # Ours have no limit built in; this is the length the model has seen.
+    return config if context_length is None else {**config, "max_position_embeddings": context_length}
+
+
+def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
+    """Read a LLaMA from a folder with config.json, model.safetensors (one or several files) and tokenizer.json.
+
+    `name` replaces the folder's name in what is written about the model.
+
+    Raises:
+        UserError: a file is missing, damaged, or of another architecture; or an option is one that our LLaMA lacks.
+    """
+    config = _read_json(folder / CONFIG)
+    settings, vocabulary = settings_from_config(config, str(folder / CONFIG))
+    tensors = _read_weights(folder)
+    # Written by old versions of transformers, recomputed by all: not weights.
+    tensors = {key: value for key, value in tensors.items() if not key.endswith("rotary_emb.inv_freq")}
+    if settings.tied_embeddings:
+        tensors.pop("lm_head.weight", None)
+    model = join_weights(settings, vocabulary, tensors, str(folder))
+    context = config.get("max_position_embeddings")
+    return LoadedModel(
+        model=model,
+        name=name or folder.resolve().name,
+        description=describe(model),
+        codec=_read_tokenizer(folder / TOKENIZER),
+        context_length=context if isinstance(context, int) and context > 0 else None,
+    )
+
+
+def settings_from_config(config: Mapping[str, Any], origin: str) -> tuple[ModelSettings, int]:
+    """Our settings and the vocabulary of a `config.json`. Raises `UserError` naming what cannot be expressed."""
+    architectures = config.get("architectures") or [f"model_type {config.get('model_type')}"]
+    if config.get("model_type") != "llama" or architectures != [_ARCHITECTURE]:
+        raise UserError(f"{origin} describes {', '.join(map(str, architectures))}", f"comt reads {_ARCHITECTURE}.")
+    for key, allowed in _UNSUPPORTED.items():
+        if key in config and config[key] not in allowed:
+            raise UserError(f"{origin}: {key} = {json.dumps(config[key])} is not supported", "Our LLaMA has no such part.")
+    rope = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or {}
+    for key, options in (("rope_parameters", rope), ("rope_scaling", scaling)):
+        if not isinstance(options, dict) or options.get("rope_type", options.get("type", "default")) != "default":
+            raise UserError(f"{origin}: {key} = {json.dumps(options)} is not supported", "Only unscaled rotary positions.")
+    try:
+        heads, width = config["num_attention_heads"], config["hidden_size"]
+        settings = ModelSettings(
+            width=width,
+            ffn_width=config["intermediate_size"],
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            tied_embeddings=config.get("tie_word_embeddings", False),
+            rope_theta=rope.get("rope_theta", config.get("rope_theta", 10000.0)),
+            norm_eps=config.get("rms_norm_eps", 1e-6),
+        )
+        vocabulary = config["vocab_size"]
+        head_width = config.get("head_dim") or width // heads
+    except KeyError as error:
+        raise UserError(f"{origin} does not say {error.args[0]}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UserError(f"{origin}: {'.'.join(map(str, problem['loc']))} {problem['msg']}") from None
+    if head_width != width // heads:
+        raise UserError(f"{origin}: head_dim = {head_width} is not supported", f"Ours is hidden_size / heads = {width // heads}.")
+    if not isinstance(vocabulary, int) or vocabulary < 1:
+        raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")
+    return settings, vocabulary
+
+
+def _refuse_inexpressible(model: Llama) -> None:
+    reasons = []
+    if sites := gated_sites(model):
+        reasons.append(f"gates at {', '.join(sites)}")
+    connections = [getattr(block, name) for block in model.blocks for name in ("attention_connection", "mlp_connection")]
+    if any(type(connection) is not PreNorm for connection in connections) or not isinstance(model.final_norm, nn.RMSNorm):
+        reasons.append(f"the residual connection {residual_name(model)}")
+    if reasons:
+        raise UserError(
+            f"Hugging Face's LLaMA cannot express {' and '.join(reasons)}",
+            "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is installed.",
+        )
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, from its one file or from those that its index names."""
+    index = folder / INDEX
+    if index.exists():
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise UserError(f"{index} has no weight_map")
+        names = sorted({str(value) for value in weight_map.values()})
+        if outside := [name for name in names if Path(name).name != name]:
+            raise UserError(f"{index} points outside its folder: {outside[0]}")
+    elif (folder / WEIGHTS).exists():
+        names = [WEIGHTS]
+    else:
+        pickles = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pth")])
+        if pickles:
+            raise UserError(
+                f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when it is read",
+                "comt reads safetensors; transformers' save_pretrained writes them.",
+            )
+        raise UserError(f"{folder} holds no weights", f"It needs {WEIGHTS}, or {INDEX} with the files that it names.")
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        try:
+            tensors.update(safetensors.torch.load_file(folder / name))
+        except FileNotFoundError:
+            raise UserError(f"{folder} lacks {name}, which its index names") from None
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
+            raise UserError(f"{folder / name} is not a whole safetensors file: {error}", "Copy it again.") from None
+    return tensors
+
+
+def _read_tokenizer(path: Path) -> LibraryCodec | None:
+    if not path.exists():
+        return None
+    try:
+        return LibraryCodec(tokenizers.Tokenizer.from_file(str(path)))
+    except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
+        raise UserError(f"{path} is not a tokenizer: {error}", "Copy it again.") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} does not hold a JSON object")
+    return value
+
+
+def _dtype(model: Llama) -> str:
+    return str(model.embedding.weight.dtype).removeprefix("torch.")

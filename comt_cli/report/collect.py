@@ -1,0 +1,186 @@
+"""From the plan and the folder of run directories to cells: what every seed ended with, and what is missing."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from comt_cli.errors import UserError
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.report import format
+
+_RUN_NAME = re.compile(r"seed(\d+)-([0-9a-f]{12})")
+_SPEED_LINES = 10
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an unended run is: steps, the newest training loss (nats), tokens per second, seconds to go."""
+
+    step: int
+    steps: int
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    eta_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One planned run and what its directory holds. `problem` says why a directory could not be read."""
+
+    spec: RunSpec
+    state: RunState
+    result: dict[str, Any] | None = None
+    progress: Progress | None = None
+    problem: str | None = None
+
+    def number(self, key: str) -> float | None:
+        """A finite number of `result.json`; None where there is none."""
+        found = (self.result or {}).get(key)
+        if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+            return None
+        return float(found)
+
+    def value(self, metric: str) -> float | None:
+        """The metric of a run that is done; a diverged run has none."""
+        return self.number(metric) if self.state is RunState.done else None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row under one column: a run per seed."""
+
+    row: str
+    column: str
+    runs: tuple[Run, ...]
+
+    def values(self, metric: str) -> dict[int, float]:
+        """The metric by seed, of the runs that are done."""
+        pairs = ((run.spec.seed, run.value(metric)) for run in self.runs)
+        return {seed: value for seed, value in pairs if value is not None}
+
+    def having(self, *states: RunState) -> list[Run]:
+        """The runs in one of `states`."""
+        return [run for run in self.runs if run.state in states]
+
+    def average(self, key: str) -> float | None:
+        """Mean over seeds of a number of `result.json`; None where no run has it."""
+        numbers = [number for run in self.runs if (number := run.number(key)) is not None]
+        return math.fsum(numbers) / len(numbers) if numbers else None
+
+    @property
+    def state(self) -> str:
+        """`done`, `missing`, ...; where seeds differ, `2 done, 1 running`."""
+        counts = {state: len(self.having(state)) for state in _ORDER}
+        present = {state: count for state, count in counts.items() if count}
+        if len(present) == 1:
+            return next(iter(present))
+        return ", ".join(f"{count} {state}" for state, count in present.items())
+
+
+_ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Every planned cell by row and column, and remarks about the folder that the table must not hide."""
+
+    cells: dict[tuple[str, str], Cell]
+    notes: tuple[str, ...]
+
+    def runs(self) -> Iterator[Run]:
+        """Every planned run."""
+        for cell in self.cells.values():
+            yield from cell.runs
+
+
+def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:
+    """Those of the recipes' names (`paper/table`) that have a folder below `runs`."""
+    return [name for name in names if (runs / name).is_dir()]
+
+
+def collect(specs: Sequence[RunSpec], runs: Path, metric: str | None = None) -> Collection:
+    """Look up every planned run below the folder `runs`, by the id in its directory's name.
+
+    With `metric`, a run that is done but holds no such number is remarked on. A directory that cannot be read counts
+    as unfinished and is remarked on: one broken run must not hide a table.
+    """
+    grouped: dict[tuple[str, str], list[Run]] = {}
+    for spec in specs:
+        grouped.setdefault((spec.row, spec.column), []).append(_look_up(spec, runs, metric))
+    cells = {key: Cell(*key, tuple(sorted(found, key=lambda run: run.spec.seed))) for key, found in grouped.items()}
+    problems = [run.problem for cell in cells.values() for run in cell.runs if run.problem]
+    return Collection(cells, (*problems, *_remarks(specs, runs)))
+
+
+def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
+    directory = RunDirectory.of(runs, spec)
+    try:
+        state = directory.state()
+        ended = state in (RunState.done, RunState.diverged)
+        result = directory.result() if ended else None
+        progress = None if ended or state is RunState.missing else _progress(directory, spec)
+    except (UserError, OSError, ValueError, KeyError, TypeError) as error:
+        reason = error.message if isinstance(error, UserError) else f"{directory.path} cannot be read: {error!r}"
+        return Run(spec, RunState.unfinished, problem=reason)
+    run = Run(spec, state, result, progress)
+    if metric is not None and state is RunState.done and run.value(metric) is None:
+        return Run(spec, state, result, problem=f"{directory.result_file} has no {metric}")
+    return run
+
+
+def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
+    """The newest logged step; None before the first.
+
+    Time to go = steps to go x seconds per step, over the last lines of timings.jsonl, whose `seconds` count from the
+    run's start.
+    """
+    steps = spec.settings.train.steps
+    logged = [line for line in directory.metrics() if "loss" in line]
+    if not logged:
+        return None
+    newest = logged[-1]
+    timings = directory.timings()[-_SPEED_LINES:]
+    if not timings:
+        return Progress(newest["step"], steps, newest["loss"])
+    first = timings[0] if len(timings) > 1 else {"step": 0, "seconds": 0.0}
+    step_seconds = (timings[-1]["seconds"] - first["seconds"]) / max(timings[-1]["step"] - first["step"], 1)
+    speed = math.fsum(line["tokens_per_second"] for line in timings) / len(timings)
+    return Progress(newest["step"], steps, newest["loss"], speed, max(steps - newest["step"], 0) * step_seconds)
+
+
+def _remarks(specs: Sequence[RunSpec], runs: Path) -> Iterator[str]:
+    """What else is finished in the planned cells' folders: seeds that were not asked for, and runs with another id."""
+    planned = {RunDirectory.of(runs, spec).path for spec in specs}
+    one_per_cell = {(spec.row, spec.column): spec for spec in specs}
+    more_seeds: set[int] = set()
+    others = 0
+    for spec in one_per_cell.values():
+        folder = RunDirectory.of(runs, spec).path.parent
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            name = _RUN_NAME.fullmatch(path.name)
+            if name is None or path in planned or not RunDirectory(path).result_file.exists():
+                continue
+            seed = int(name[1])
+            if spec.model_copy(update={"seed": seed}).id == name[2]:
+                more_seeds.add(seed)
+            elif _may_be_of_scale(path, spec.scale):
+                others += 1
+    if more_seeds:
+        every = format.seeds(more_seeds | {spec.seed for spec in specs})
+        yield f"Seeds that are finished and not shown here: {format.seeds(more_seeds)} (--seeds {every} shows them)."
+    if others:
+        were = "was" if others == 1 else "were"
+        yield f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data."
+
+
+def _may_be_of_scale(path: Path, scale: str) -> bool:
+    try:
+        return RunDirectory(path).spec().scale == scale
+    except UserError:  # written by another version: it cannot be told
+        return True

@@ -1,0 +1,92 @@
+"""How numbers look. Every table, line and file takes them from here, so that one number looks the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from comt_cli.report.statistics import Paired, Summary
+
+
+def value(number: float) -> str:
+    """A metric: two decimals, none from 1000 up."""
+    return f"{number:.2f}" if abs(number) < 1000 else f"{number:.0f}"
+
+
+def summary(ours: Summary) -> str:
+    """`26.73 ± 0.12 (3)`: mean, standard error, n; one seed shows no error."""
+    if ours.stderr is None:
+        return f"{value(ours.mean)} ({ours.n})"
+    error = "<0.01" if 0 < ours.stderr < 0.005 else value(ours.stderr)
+    return f"{value(ours.mean)} ± {error} ({ours.n})"
+
+
+def signed_percent(number: float) -> str:
+    """A difference in per cent with its sign: two decimals, one from 10 up, none from 100 up; without the `%`."""
+    decimals = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
+    text = f"{number:+.{decimals}f}"
+    return text if float(text) else f"{0:.{decimals}f}"
+
+
+def difference(paired: Paired) -> str:
+    """`-3.21 [-4.93, -1.49]`: mean and 95 % interval in per cent; one seed has no interval."""
+    if paired.low is None or paired.high is None:
+        return signed_percent(paired.mean)
+    return f"{signed_percent(paired.mean)} [{signed_percent(paired.low)}, {signed_percent(paired.high)}]"
+
+
+def share(number: float) -> str:
+    """Per cent of something: `0.98 %`."""
+    return f"{number:.2f} %"
+
+
+def speed(tokens_per_second: float) -> str:
+    """Tokens per second, `12,345`."""
+    return f"{tokens_per_second:,.0f}"
+
+
+def short_count(number: float) -> str:
+    """`812`, `3.9 k`, `131 M`, `2.2 B`."""
+    for limit, unit in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if number >= limit:
+            scaled = number / limit
+            return f"{scaled:.1f}{unit}" if scaled < 100 else f"{scaled:.0f}{unit}"
+    return f"{number:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `7 min`, `2 h 10 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def seeds(numbers: Iterable[int]) -> str:
+    """Seeds as `--seeds` takes them: `1-3,7`."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def listing(names: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    words = list(names)
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def machine(cell: object) -> str:
+    """A CSV field: eight significant digits for fractions, whole numbers whole, nothing for None."""
+    if cell is None:
+        return ""
+    return f"{cell:.8g}" if isinstance(cell, float) else str(cell)

@@ -1,0 +1,109 @@
+r"""A table as LaTeX: a `table` float to `\input`, which needs no package but booktabs."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from comt_cli.report import words
+from comt_cli.report.layout import Line, headings, lines
+from comt_cli.report.table import Table
+
+_SHOWN = 6
+"""Method to direction; parameters and speed are in the CSV and on the Markdown page: a line of text is not wider."""
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    "[": "{[}",  # after a line's end a bare one would be read as its optional argument
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "–": "--",
+    "—": "---",
+    "…": r"\ldots{}",
+    "‘": "`",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "λ": r"$\lambda$",
+    "σ": r"$\sigma$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+}
+
+
+def latex(table: Table) -> str:
+    r"""The float: `\label{tab:<paper>-<table>-<scale>}`, one block of lines a column, footnotes below."""
+    body = []
+    for column in table.columns:
+        body.append(rf"\midrule \multicolumn{{{_SHOWN}}}{{@{{}}l}}{{\textit{{{escaped(column)}}}}} \\")
+        body += [_row(line) for line in lines(table, column)]
+    head = " & ".join(escaped(heading) for heading in headings(table)[:_SHOWN])
+    notes = [f"{_mark(mark)}{escaped(text)}" for mark, text in enumerate(table.footnotes, start=1)]
+    notes += [escaped(note) for note in table.notes]
+    label = "-".join(_label(part) for part in (table.paper, table.name, table.scale))
+    return "\n".join(
+        [
+            rf"% Needs \usepackage{{booktabs}}. Written by comt report from {table.recipe_file}.",
+            r"\begin{table}[htbp]",
+            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+            rf"\caption{{{escaped(table.title)}. {escaped(words.origin(table))}}}",
+            rf"\label{{tab:{label}}}",
+            r"\begin{tabular}{@{}lrrrrl@{}}",
+            r"\toprule",
+            rf"{head} \\",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par\smallskip\raggedright {note}" for note in notes),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _row(line: Line) -> str:
+    method, ours, difference, paper, paper_difference, direction = line.cells()[:_SHOWN]
+    shown = escaped(ours)
+    if line.best:
+        shown = rf"\textbf{{{shown}}}"
+    shown += "".join(_mark(mark) for mark in line.marks)
+    cells = [escaped(method), shown, _number(difference), _number(paper), _number(paper_difference), escaped(direction)]
+    return " & ".join(cells) + r" \\"
+
+
+def _mark(mark: int) -> str:
+    return rf"\textsuperscript{{{mark}}}"
+
+
+def _number(text: str) -> str:
+    """A number's sign as a minus; a lone dash stays a dash."""
+    return escaped(text.replace("-", "−") if any(letter.isdigit() for letter in text) else text)
+
+
+def _label(text: str) -> str:
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)
+
+
+def escaped(text: str) -> str:
+    r"""Text that LaTeX prints as it stands. Letters outside Latin that it has no glyph for are spelt `U+2603`."""
+    return "".join(_letter(letter) for letter in text)
+
+
+def _letter(letter: str) -> str:
+    if letter in _LATEX:
+        return _LATEX[letter]
+    if ord(letter) < 0x20:
+        return " "
+    if ord(letter) < 0x7F or (ord(letter) < 0x180 and unicodedata.category(letter)[0] == "L"):
+        return letter
+    return f"U+{ord(letter):04X}"

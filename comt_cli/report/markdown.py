@@ -1,0 +1,43 @@
+"""A table as a Markdown page."""
+
+from __future__ import annotations
+
+from comt_cli.report import words
+from comt_cli.report.layout import Line, headings, lines
+from comt_cli.report.table import Table
+
+_ALIGNMENT = "| :--- | ---: | ---: | ---: | ---: | :--- | ---: | ---: |"
+
+
+def markdown(table: Table) -> str:
+    """Title, how it was made, the verdict, a table for each column, footnotes and notes."""
+    parts = [
+        f"# {_escaped(table.title)}",
+        _escaped(words.origin(table)),
+        f"**Verdict.** {_escaped(words.verdict(table))}",
+    ]
+    for column in table.columns:
+        parts += [f"## {_escaped(column)}", _escaped(words.setup(table, column)), _grid(table, column)]
+    if table.footnotes:
+        parts.append("\n".join(f"- [{mark}] {_escaped(text)}" for mark, text in enumerate(table.footnotes, start=1)))
+    if table.notes:
+        parts.append("\n".join(f"- {_escaped(note)}" for note in table.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _grid(table: Table, column: str) -> str:
+    head = "| " + " | ".join(_escaped(heading) for heading in headings(table)) + " |"
+    return "\n".join([head, _ALIGNMENT, *(_row(line) for line in lines(table, column))])
+
+
+def _row(line: Line) -> str:
+    method, ours, *others = (_escaped(cell) for cell in line.cells())
+    if line.best:
+        ours = f"**{ours}**"
+    ours += "".join(f" [{mark}]" for mark in line.marks)
+    return "| " + " | ".join([method, ours, *others]) + " |"
+
+
+def _escaped(text: str) -> str:
+    r"""Keep text from being read as Markdown: `|`, `*`, `<`, `_` and the like get a backslash."""
+    return "".join(f"\\{letter}" if letter in "\\`*_<|" else letter for letter in text)

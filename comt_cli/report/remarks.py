@@ -1,0 +1,80 @@
+"""What a reader must know beside the numbers: the footnotes of a cell, and the notes of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunState
+from comt_cli.report import format
+from comt_cli.report.collect import Cell
+from comt_cli.report.statistics import Paired
+
+_ENDED = (RunState.done, RunState.diverged)
+
+
+def cell_remarks(
+    cell: Cell, values: Mapping[int, float], difference: Paired | None, collapsed_in_paper: bool
+) -> Iterator[str]:
+    """The footnotes of a cell: seeds that diverged or are absent, unpaired seeds, a collapsed value of the paper's."""
+    total = len(cell.runs)
+    diverged = cell.having(RunState.diverged)
+    if diverged:
+        details = "; ".join(_diverged(run.spec.seed, run.result or {}) for run in diverged)
+        apart = ", and the mean is over the others alone" if values else ""
+        yield f"{len(diverged)} of {format.plural(total, 'seed')} diverged ({details}){apart}."
+    ended = len(diverged) + len(values)
+    if ended and ended < total:
+        absent = [f"seed {run.spec.seed} is {run.state}" for run in cell.runs if run.state not in _ENDED]
+        done = cell.having(RunState.done)
+        absent += [f"seed {run.spec.seed} has no value" for run in done if run.spec.seed not in values]
+        yield f"{ended} of {format.plural(total, 'seed')} ended: {format.listing(absent)}."
+    if difference and difference.n < len(values):
+        yield f"The difference is over the {format.plural(difference.n, 'seed')} that the baseline has too."
+    if collapsed_in_paper:
+        yield "Collapsed in the paper: a perplexity above 1000 is how a run that diverged looks there."
+
+
+def _diverged(seed: int, result: Mapping[str, Any]) -> str:
+    loss = result.get("last_finite_loss")
+    ending = "" if loss is None else f", last finite loss {loss:.2f}"
+    return f"seed {seed} at step {result.get('diverged_at', '?')}{ending}"
+
+
+def selection_notes(
+    loaded: LoadedRecipe, rows: Sequence[str], columns: Sequence[str], scale: str, overrides: Sequence[str]
+) -> Iterator[str]:
+    """In what the table differs from the whole recipe: fewer rows or columns, no baseline, changed settings."""
+    recipe = loaded.recipe
+    if len(rows) < len(recipe.rows):
+        yield f"These are {len(rows)} of the recipe's {format.plural(len(recipe.rows), 'row')}."
+    every = loaded.columns(scale)
+    if len(columns) < len(every):
+        yield f"These are {len(columns)} of the recipe's {format.plural(len(every), 'column')}."
+    if recipe.baseline not in rows:
+        yield f"The baseline {recipe.baseline} is not among the selected rows, so there are no differences of ours."
+    if overrides:
+        yield f"Settings were changed on the command line: {', '.join(overrides)}."
+
+
+def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
+    """Rows that train under other settings than the baseline of their column, and which settings those are."""
+    references = {spec.column: spec for spec in specs if spec.row == baseline}
+    differing: dict[str, set[str]] = {}
+    for spec in specs:
+        reference = references.get(spec.column)
+        if reference is not None:
+            differing.setdefault(spec.row, set()).update(_differences(spec, reference))
+    for row, keys in differing.items():
+        if keys:
+            yield f"{row} differs from the baseline in settings too: {', '.join(sorted(keys))}."
+
+
+def _differences(spec: RunSpec, reference: RunSpec) -> Iterator[str]:
+    ours, theirs = spec.settings.model_dump(), reference.settings.model_dump()
+    for section, values in ours.items():
+        for key, value in values.items():
+            if value != theirs[section][key]:
+                yield f"{section}.{key}"

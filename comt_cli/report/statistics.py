@@ -1,0 +1,115 @@
+"""Mean, standard error, and the paired difference to a baseline with its interval. Plain Python: n is a handful."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean over n seeds and its standard error, s / sqrt(n) with the sample deviation s; None for one seed."""
+
+    mean: float
+    stderr: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean difference to the baseline over the n seeds both have, in per cent of the baseline.
+
+    `low` and `high` bound the 95 % interval of Student's t with n - 1 degrees of freedom; None for one seed.
+    """
+
+    mean: float
+    stderr: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval lies wholly on one side of zero. One seed has no interval."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def summarise(values: Sequence[float]) -> Summary | None:
+    """Mean, standard error and n; None for no values."""
+    n = len(values)
+    if n == 0:
+        return None
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Summary(mean, None, 1)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return Summary(mean, math.sqrt(variance / n), n)
+
+
+def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Paired | None:
+    """Mean over common seeds s of d_s = 100 (x_s - b_s) / b_s, and mean +- t(0.975, n - 1) times its standard error.
+
+    Pairing by seed takes out what the seeds share: the same order of samples, and the same initial weights.
+    None where there is no common seed, or a baseline of zero.
+    """
+    seeds = sorted(seed for seed in ours if seed in baseline)
+    if any(baseline[seed] == 0 for seed in seeds):
+        return None
+    summary = summarise([100 * (ours[seed] - baseline[seed]) / baseline[seed] for seed in seeds])
+    if summary is None:
+        return None
+    if summary.stderr is None:
+        return Paired(summary.mean, None, None, None, 1)
+    margin = student_t(0.5 + CONFIDENCE / 2, summary.n - 1) * summary.stderr
+    return Paired(summary.mean, summary.stderr, summary.mean - margin, summary.mean + margin, summary.n)
+
+
+def percent_difference(value: float | None, baseline: float | None) -> float | None:
+    """100 (value - baseline) / baseline; None where one is missing or the baseline is zero."""
+    if value is None or not baseline:
+        return None
+    return 100 * (value - baseline) / baseline
+
+
+@functools.cache
+def student_t(probability: float, degrees: int) -> float:
+    """The t below which Student's distribution with `degrees` degrees of freedom has `probability`, in (0.5, 1).
+
+    Found by bisection over theta = atan(t / sqrt(degrees)), in which the distribution is a finite series.
+
+    Raises:
+        ValueError: outside that range, or with fewer than one degree of freedom.
+    """
+    if not 0.5 < probability < 1 or degrees < 1:
+        raise ValueError(f"no quantile for probability {probability} with {degrees} degrees of freedom")
+    wanted = 2 * probability - 1
+    low, high = 0.0, math.pi / 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _central_probability(middle, degrees) < wanted:
+            low = middle
+        else:
+            high = middle
+    return math.tan((low + high) / 2) * math.sqrt(degrees)
+
+
+def _central_probability(theta: float, degrees: int) -> float:
+    """P(|T| < t) at theta = atan(t / sqrt(degrees)): Abramowitz and Stegun 26.7.3 (odd) and 26.7.4 (even).
+
+    Odd: (2 / pi) (theta + sin (cos + 2/3 cos^3 + (2 4)/(3 5) cos^5 + ...)); even: sin (1 + 1/2 cos^2 +
+    (1 3)/(2 4) cos^4 + ...); the last power is degrees - 2. Every term is positive, so nothing cancels.
+    """
+    sine, cosine = math.sin(theta), math.cos(theta)
+    if degrees == 1:
+        return 2 * theta / math.pi
+    odd = degrees % 2
+    term = cosine if odd else 1.0
+    total = term
+    for power in range(2 + odd, degrees - 1, 2):
+        term *= (power - 1) / power * cosine**2
+        total += term
+    return 2 / math.pi * (theta + sine * total) if odd else sine * total

@@ -1,0 +1,191 @@
+"""The table: every cell with ours, the paper's, the difference and the verdict. The writers only lay it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunState
+from comt_cli.recipe.schema import Metric
+from comt_cli.report import format
+from comt_cli.report.collect import Cell, Collection, collect
+from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes
+from comt_cli.report.statistics import Paired, Summary, paired_difference, percent_difference, summarise
+from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell. `difference` and `paper_difference` are in per cent of the baseline; `tokens_per_second` and
+    `extra_parameters_percent` (against the row's plain model) are means over seeds.
+
+    `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
+    """
+
+    cell: Cell
+    ours: Summary | None
+    difference: Paired | None
+    paper_column: str | None
+    paper: float | None
+    paper_difference: float | None
+    paper_collapsed: bool
+    direction: int
+    verdict: Verdict
+    extra_parameters_percent: float | None
+    tokens_per_second: float | None
+    marks: tuple[int, ...] = ()
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of one recipe at one scale, for the selected rows, columns and seeds. Dictionaries are in table order."""
+
+    title: str
+    paper: str
+    name: str
+    recipe_file: str
+    scale: str
+    scale_description: str
+    metric: Metric
+    baseline: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    seeds: tuple[int, ...]
+    entries: dict[tuple[str, str], Entry]
+    specs: dict[str, RunSpec]
+    """Of every column the baseline's run (the first row's, where the baseline was not selected)."""
+    footnotes: tuple[str, ...]
+    notes: tuple[str, ...]
+    devices: tuple[str, ...]
+    commits: tuple[str, ...]
+
+    def column(self, name: str) -> list[Entry]:
+        """The cells of a column, in the order of the rows."""
+        return [self.entries[row, name] for row in self.rows]
+
+
+@dataclass
+class _Footnotes:
+    """Numbered from 1 in order of appearance; equal texts share a number."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def mark(self, text: str) -> int:
+        if text not in self.texts:
+            self.texts.append(text)
+        return self.texts.index(text) + 1
+
+
+def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, overrides: Sequence[str] = ()) -> Table:
+    """The table of a plan (`recipe.plan.plan`, not empty), from the run directories below `runs`.
+
+    `overrides`, the `--set` arguments behind `specs`, are named in the table.
+    """
+    recipe = loaded.recipe
+    scale, metric = specs[0].scale, recipe.metric.name
+    collection = collect(specs, runs, metric)
+    rows = tuple(row for row in recipe.rows if any(spec.row == row for spec in specs))
+    columns = tuple(name for name in loaded.columns(scale) if any(spec.column == name for spec in specs))
+    footnotes = _Footnotes()
+    entries: dict[tuple[str, str], Entry] = {}
+    for column in columns:
+        built = {row: _entry(loaded, collection.cells, collection.cells[row, column], scale, footnotes) for row in rows}
+        best = _best(built.values(), recipe.metric.direction)
+        entries.update({(row, column): replace(entry, best=row in best) for row, entry in built.items()})
+    return Table(
+        title=recipe.title,
+        paper=recipe.paper,
+        name=recipe.table,
+        recipe_file=loaded.path.name,
+        scale=scale,
+        scale_description=recipe.scales[scale].description,  # type: ignore[index]
+        metric=recipe.metric,
+        baseline=recipe.baseline,
+        rows=rows,
+        columns=columns,
+        seeds=tuple(sorted({spec.seed for spec in specs})),
+        entries=entries,
+        specs={column: _reference(specs, column, recipe.baseline) for column in columns},
+        footnotes=tuple(footnotes.texts),
+        notes=(
+            *selection_notes(loaded, rows, columns, scale, overrides),
+            *other_settings(specs, recipe.baseline),
+            *collection.notes,
+        ),
+        devices=_distinct(collection, "device"),
+        commits=_distinct(collection, "git_commit"),
+    )
+
+
+def _entry(
+    loaded: LoadedRecipe,
+    cells: dict[tuple[str, str], Cell],
+    cell: Cell,
+    scale: str,
+    footnotes: _Footnotes,
+) -> Entry:
+    recipe = loaded.recipe
+    metric = recipe.metric.name
+    row, column = cell.row, cell.column
+    baseline = cells.get((recipe.baseline, column))
+    values = cell.values(metric)
+    baseline_values = baseline.values(metric) if baseline else {}
+    is_baseline = row == recipe.baseline
+    difference = None if is_baseline else paired_difference(values, baseline_values)
+    compared = loaded.compared_column(scale, column)
+    paper = recipe.rows[row].paper.get(compared) if compared else None
+    paper_baseline = recipe.rows[recipe.baseline].paper.get(compared) if compared else None
+    either_collapsed = collapsed(paper, metric) or collapsed(paper_baseline, metric)
+    return Entry(
+        cell=cell,
+        ours=summarise(list(values.values())),
+        difference=difference,
+        paper_column=compared,
+        paper=paper,
+        paper_difference=None if is_baseline or either_collapsed else percent_difference(paper, paper_baseline),
+        paper_collapsed=collapsed(paper, metric),
+        direction=0 if is_baseline else published_direction(paper, paper_baseline, metric),
+        verdict=judge(
+            is_baseline=is_baseline,
+            ours=_outcome(cell, values),
+            baseline=_outcome(baseline, baseline_values),
+            difference=difference,
+            paper=paper,
+            paper_baseline=paper_baseline,
+            metric=metric,
+        ),
+        extra_parameters_percent=cell.average("extra_parameters_percent"),
+        tokens_per_second=cell.average("tokens_per_second"),
+        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, values, difference, collapsed(paper, metric))),
+    )
+
+
+def _outcome(cell: Cell | None, values: dict[int, float]) -> Outcome:
+    return Outcome(len(values), len(cell.having(RunState.diverged)) if cell else 0)
+
+
+def _best(entries: Iterable[Entry], direction: str) -> set[str]:
+    """The rows whose mean prints as the best of at least two; a cell of which a seed diverged is not in the running."""
+    means = {
+        entry.cell.row: entry.ours.mean
+        for entry in entries
+        if entry.ours is not None and not entry.cell.having(RunState.diverged)
+    }
+    if len(means) < 2:
+        return set()
+    best = min(means.values()) if direction == "lower" else max(means.values())
+    return {row for row, mean in means.items() if format.value(mean) == format.value(best)}
+
+
+def _reference(specs: Sequence[RunSpec], column: str, baseline: str) -> RunSpec:
+    here = [spec for spec in specs if spec.column == column]
+    return next((spec for spec in here if spec.row == baseline), here[0])
+
+
+def _distinct(collection: Collection, key: str) -> tuple[str, ...]:
+    found = [str(run.result[key]) for run in collection.runs() if run.result and run.result.get(key) is not None]
+    return tuple(sorted(set(found)))

@@ -1,0 +1,119 @@
+"""Does our direction against the baseline agree with the paper's? Every combination has one name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from comt_cli.report.statistics import Paired
+
+COLLAPSED_PERPLEXITY = 1000.0
+"""A published perplexity above this is a collapsed run. These papers print 1088 to 1415 for runs that diverged: about
+what a network reaches that predicts token frequencies and nothing else; every other published value is below 260.
+It is read as worse than any other, and no difference in per cent is taken from it."""
+
+
+class Verdict(StrEnum):
+    """What a cell says about the published direction. The value is what tables print."""
+
+    baseline = "-"
+    agrees = "agrees"
+    disagrees = "disagrees"
+    not_resolved = "not resolved"
+    one_seed_same = "one seed (same direction)"
+    one_seed_opposite = "one seed (opposite direction)"
+    one_seed_equal = "one seed (no difference)"
+    diverged_here = "diverged here"
+    diverged_in_both = "diverged in both"
+    baseline_diverged_here = "baseline diverged here"
+    baseline_diverged_in_both = "baseline diverged in both"
+    not_in_paper = "not in the paper"
+    no_baseline_in_paper = "no baseline in the paper"
+    equal_in_paper = "equal in the paper"
+    both_collapsed_in_paper = "both collapsed in the paper"
+    no_result = "no result"
+    no_baseline = "no baseline"
+    no_common_seed = "no common seed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many of a cell's seeds ended with a value, and how many diverged."""
+
+    values: int
+    diverged: int
+
+
+def collapsed(value: float | None, metric: str) -> bool:
+    """Whether a published value is that of a collapsed run (`COLLAPSED_PERPLEXITY`)."""
+    return value is not None and "perplexity" in metric and value > COLLAPSED_PERPLEXITY
+
+
+def published_direction(paper: float | None, paper_baseline: float | None, metric: str) -> int:
+    """The sign of the published difference to the baseline; 0 where the paper shows none.
+
+    There is none where a value is missing, both are equal, or both runs collapsed.
+    """
+    if paper is None or paper_baseline is None:
+        return 0
+    if collapsed(paper, metric) and collapsed(paper_baseline, metric):
+        return 0
+    return _sign(paper - paper_baseline)
+
+
+def judge(
+    *,
+    is_baseline: bool,
+    ours: Outcome,
+    baseline: Outcome,
+    difference: Paired | None,
+    paper: float | None,
+    paper_baseline: float | None,
+    metric: str,
+) -> Verdict:
+    """The verdict of one cell.
+
+    A seed that diverged has no value to pair, and the seeds that survived it are the lucky ones: so one diverged seed
+    is enough to say `diverged`, and no interval over the others is consulted.
+    """
+    if is_baseline or paper is None:
+        return Verdict.baseline if is_baseline else Verdict.not_in_paper
+    if ours.diverged:
+        return Verdict.diverged_in_both if collapsed(paper, metric) else Verdict.diverged_here
+    if not ours.values:
+        return Verdict.no_result
+    published = published_direction(paper, paper_baseline, metric)
+    if not published:
+        return _undirected(paper, paper_baseline)
+    if difference is None or baseline.diverged:
+        return _unpaired(baseline, collapsed(paper_baseline, metric))
+    return _compare(difference, published)
+
+
+def _undirected(paper: float, paper_baseline: float | None) -> Verdict:
+    """Why the paper shows no direction."""
+    if paper_baseline is None:
+        return Verdict.no_baseline_in_paper
+    return Verdict.equal_in_paper if paper == paper_baseline else Verdict.both_collapsed_in_paper
+
+
+def _unpaired(baseline: Outcome, collapsed_in_paper: bool) -> Verdict:
+    """Why our baseline is nothing to compare with."""
+    if baseline.diverged:
+        return Verdict.baseline_diverged_in_both if collapsed_in_paper else Verdict.baseline_diverged_here
+    return Verdict.no_common_seed if baseline.values else Verdict.no_baseline
+
+
+def _compare(difference: Paired, published: int) -> Verdict:
+    same = _sign(difference.mean) == published
+    if difference.n == 1:
+        if difference.mean == 0:
+            return Verdict.one_seed_equal
+        return Verdict.one_seed_same if same else Verdict.one_seed_opposite
+    if not difference.excludes_zero:
+        return Verdict.not_resolved
+    return Verdict.agrees if same else Verdict.disagrees
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)

@@ -1,0 +1,110 @@
+"""What a table says in sentences: how it was made, and which published directions hold. All computed from the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from comt_cli.report import format
+from comt_cli.report.table import Entry, Table
+from comt_cli.report.verdict import Verdict
+
+_METRICS = {
+    "perplexity": "validation perplexity",
+    "galore_perplexity": "validation perplexity as the original scripts print it",
+    "accuracy": "accuracy in per cent",
+}
+
+
+def origin(table: Table) -> str:
+    """Where the table comes from, what a cell shows, on what it was made."""
+    better = f"{table.metric.direction} is better"
+    seeds = f"seed{'s' if len(table.seeds) > 1 else ''} {format.seeds(table.seeds)}"
+    sentences = [
+        f"{table.name} of the paper {table.paper} (recipe {table.recipe_file}) at scale {table.scale}: "
+        f"{table.scale_description.rstrip('.')}.",
+        f"Cells show {_METRICS[table.metric.name]} ({better}): mean ± standard error (number of seeds), {seeds}.",
+        f"Differences are paired by seed, in per cent of {table.baseline}, with the 95 % interval of Student's t.",
+    ]
+    if table.devices:
+        commits = f", commit {format.listing(table.commits)}" if table.commits else ""
+        sentences.append(f"Trained on {format.listing(table.devices)}{commits}.")
+    return " ".join(sentences)
+
+
+def setup(table: Table, column: str) -> str:
+    """Model, data and length of a column's runs: the baseline's, since a table's rows share them."""
+    spec = table.specs[column]
+    model, data, train = spec.settings.model, spec.settings.data, spec.settings.train
+    shape = model.shape()
+    reference = table.entries.get((table.baseline, column)) or table.column(column)[0]
+    parameters = reference.cell.average("parameters")
+    size = f", {format.short_count(parameters)} parameters" if parameters else ""
+    tokens = [tokens for entry in table.column(column) for tokens in _tokens(entry)]
+    amount = f" ({_between(tokens)} tokens a run, padding apart)" if tokens else ""
+    beside = table.column(column)[0].paper_column
+    comparison = f"Beside the paper's column {beside}." if beside else "The paper has no such column."
+    return (
+        f"LLaMA {model.size}: {shape.layers} layers, {shape.width} wide{size}. Corpus {data.corpus}, "
+        f"{data.vocabulary_size:,} tokens ({data.tokenizer}); {train.steps:,} steps of {train.batch_size} x "
+        f"{data.sequence_length}{amount}. {comparison}"
+    )
+
+
+def _tokens(entry: Entry) -> Iterator[float]:
+    for run in entry.cell.runs:
+        tokens = run.number("tokens")
+        if tokens is not None and (run.result or {})["state"] == "done":
+            yield tokens
+
+
+def _between(numbers: Sequence[float]) -> str:
+    low, high = format.short_count(min(numbers)), format.short_count(max(numbers))
+    return low if low == high else f"{low} to {high}"
+
+
+def verdict(table: Table) -> str:
+    """How many of the published directions hold, do not hold, or cannot be told from these runs, by name."""
+    judged = [entry for entry in table.entries.values() if entry.direction]
+    if not judged:
+        return "The paper gives no direction to compare with."
+    groups = [(_named(table, judged, *verdicts), words) for verdicts, words in _GROUPS]
+    told = [f"{len(names)} {words} ({format.listing(names)})" for names, words in groups if names]
+    sentences = [f"Of {format.plural(len(judged), 'published direction')} against {table.baseline}: {'; '.join(told)}."]
+    if _any(judged, Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal):
+        sentences.append("One seed shows no error, so nothing is claimed from it.")
+    if _any(judged, Verdict.agrees, Verdict.disagrees):
+        sentences.append(
+            "Each interval is taken by itself: of twenty differences that are not there, one would seem resolved."
+        )
+    if table.scale != "paper":
+        sentences.append(f"These runs are not of the paper's size: this is said of scale {table.scale} alone.")
+    return " ".join(sentences)
+
+
+_GROUPS: tuple[tuple[tuple[Verdict, ...], str], ...] = (
+    ((Verdict.agrees,), "hold"),
+    ((Verdict.disagrees,), "do not hold"),
+    ((Verdict.not_resolved,), "not resolved, the interval spans zero"),
+    ((Verdict.one_seed_same,), "one seed only, in the same direction"),
+    ((Verdict.one_seed_opposite,), "one seed only, in the opposite direction"),
+    ((Verdict.one_seed_equal,), "one seed only, without a difference"),
+    ((Verdict.diverged_in_both,), "diverged here as in the paper"),
+    ((Verdict.diverged_here,), "diverged here, not in the paper"),
+    ((Verdict.baseline_diverged_in_both,), "with a baseline that diverged here as in the paper"),
+    ((Verdict.baseline_diverged_here,), "with a baseline that diverged here, not in the paper"),
+    ((Verdict.no_result,), "without a result yet"),
+    ((Verdict.no_baseline, Verdict.no_common_seed), "without a baseline to compare with yet"),
+)
+
+
+def _named(table: Table, entries: Sequence[Entry], *verdicts: Verdict) -> list[str]:
+    several = len(table.columns) > 1
+    return [
+        f"{entry.cell.row} at {entry.cell.column}" if several else entry.cell.row
+        for entry in entries
+        if entry.verdict in verdicts
+    ]
+
+
+def _any(entries: Sequence[Entry], *verdicts: Verdict) -> bool:
+    return any(entry.verdict in verdicts for entry in entries)

@@ -1,0 +1,91 @@
+"""Everything that must survive a stop, in one dictionary and one file.
+
+The file is written beside the old one, flushed, and renamed over it: a kill at any moment leaves one whole checkpoint.
+It holds tensors and plain values only and is read with `weights_only=True`, so a checkpoint from a stranger runs no code.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from comt_cli.errors import UserError
+from comt_cli.files import atomic_file
+from comt_cli.recipe.plan import RunSpec
+
+FORMAT = 1
+
+
+def save_checkpoint(
+    path: Path,
+    spec: RunSpec,
+    tokenizer: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    progress: dict[str, Any],
+) -> None:
+    """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run.
+
+    Raises:
+        StorageError: the disk is full or the folder gone; the checkpoint written before is whole.
+    """
+    state = {
+        "format": FORMAT,
+        "spec": spec.model_dump(mode="json"),
+        "id": spec.id,
+        "vocabulary": spec.settings.data.vocabulary_size,
+        "tokenizer": tokenizer,
+        "model": model.state_dict(),
+        "optimizer": None if optimizer is None else optimizer.state_dict(),
+        "progress": progress,
+        "random": random_states(),
+    }
+    with atomic_file(path) as handle:
+        torch.save(state, handle)
+
+
+def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote.
+
+    Raises:
+        UserError: the file is not there, cut short, or not one of ours; says what it holds.
+    """
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"there is no checkpoint {path}") from None
+    except Exception as error:  # torch.load has no error type of its own: zip, pickle, key and runtime errors all occur
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", "It may be cut short or foreign.") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT or "spec" not in state:
+        held = f"keys {', '.join(map(str, list(state)[:6]))}" if isinstance(state, dict) else type(state).__name__
+        raise UserError(f"{path} is not a checkpoint of comt: it holds {held}")
+    return state
+
+
+def random_states() -> dict[str, Any]:
+    """The state of every random generator a step could draw from, as tensors and plain values."""
+    numpy_state = np.random.get_state(legacy=False)
+    assert isinstance(numpy_state, dict)
+    return {
+        "python": random.getstate(),
+        "numpy": {"key": numpy_state["state"]["key"].tolist(), "pos": int(numpy_state["state"]["pos"])},
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Put every generator back to where it was."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    key = np.array(states["numpy"]["key"], dtype=np.uint32)
+    np.random.set_state({"bit_generator": "MT19937", "state": {"key": key, "pos": states["numpy"]["pos"]}})
+    torch.set_rng_state(states["torch"].cpu())
+    if torch.cuda.is_available() and states["cuda"]:
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])

@@ -1,0 +1,121 @@
+"""Which device a run uses, what it is called, how fast it could be, and how much memory is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+from comt_cli.errors import UserError
+
+PEAK_BF16_FLOPS = {
+    "H200": 989.5e12,
+    "H100 PCIe": 756e12,
+    "H100": 989.5e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "A10G": 70e12,
+    "RTX 4090": 165.2e12,
+    "RTX 3090": 71e12,
+}
+"""Dense bf16 matrix FLOP/s from the makers' data sheets. A device that is not here gets no MFU rather than a wrong one."""
+
+
+def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
+    """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"--device {name}: there is no such device", "Use cuda, cuda:1, mps or cpu.") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        index = device.index if device.index is not None else local_rank
+        if not torch.cuda.is_available() or index >= count:
+            raise UserError(f"--device {name}: {count} CUDA devices are visible here", "comt doctor says why.")
+        return torch.device("cuda", index)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("--device mps: Apple's MPS is not available here", "Use --device cpu.")
+    if device.type not in ("cpu", "mps"):
+        raise UserError(f"--device {name}: this program does not use {device.type}", "Use cuda, mps or cpu.")
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """What people call the device: `NVIDIA H200`, or the processor with the number of threads used."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def _processor() -> str:
+    """The processor's model name from the kernel, or the architecture where it does not say."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                if name and name.lower() != "unknown":
+                    return name
+    except OSError:
+        pass
+    return f"{platform.machine()} CPU"
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Peak matrix FLOP/s of the device in the precision that does the work; None where it is not known."""
+    if device.type != "cuda" or precision == "fp32":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for key, peak in PEAK_BF16_FLOPS.items() if key in name), None)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """The most memory held so far: by tensors on a GPU, else by the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return usage if sys.platform == "darwin" else usage * 1024
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was given; needed before a clock is read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def prepare_process(device: torch.device) -> None:
+    """Settings of the process that training wants, made once before the first step."""
+    if device.type == "cuda":
+        # Bit-exact resume needs kernels that add in a fixed order. The CPU's do, for a fixed number of threads.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    else:
+        _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep freed memory for the next step instead of returning it to the system.
+
+    A step allocates and frees the same large tensors every time; getting them afresh costs a page fault per 4 KiB,
+    which on two cores was 10 % of a plain step's time and a third of an eager gated one's. Linux with glibc only.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+        mallopt(mmap_threshold, 32 * 2**20)  # the most that glibc takes
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(top_pad, 64 * 2**20)

@@ -1,0 +1,105 @@
+"""Several processes that train one model: each takes its share of every batch (DistributedDataParallel).
+
+The global batch, its samples and their order are the recipe's, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from comt_cli.errors import UserError
+from comt_cli.training.devices import pick_device
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all: `rank` of `size`, on `device`."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def broadcast(self, value: object) -> object:
+        """The main process's value, in every process; `value` is pickled between processes of one run."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self.size > 1:
+            dist.barrier()
+
+
+def launched_by_torchrun() -> bool:
+    """Whether a launcher has already started one process per device."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+@contextlib.contextmanager
+def join_world(device_name: str | None) -> Iterator[World]:
+    """This process's `World`, from the launcher's environment variables; a world of one without them."""
+    if not launched_by_torchrun():
+        yield World(pick_device(device_name))
+        return
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", rank)))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
+    try:
+        yield World(device, rank, size)
+    finally:
+        dist.destroy_process_group()
+
+
+def share_of_batch(batch_size: int, world: World) -> int:
+    """Rows of the global batch that each process takes.
+
+    Raises:
+        UserError: the batch does not divide evenly.
+    """
+    if batch_size % world.size:
+        raise UserError(
+            f"a batch of {batch_size} rows cannot be shared evenly by {world.size} processes",
+            "Choose --gpus so that it divides train.batch_size, which stays as the recipe says.",
+        )
+    return batch_size // world.size
+
+
+def distribute(module: nn.Module, world: World) -> nn.Module:
+    """The module, its gradients averaged over all processes after each backward pass outside `no_sync`."""
+    if world.size == 1:
+        return module
+    devices = [world.device.index] if world.device.type == "cuda" else None
+    return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+
+
+def without_sync(module: nn.Module, active: bool) -> contextlib.AbstractContextManager[object]:
+    """While `active`, backward passes only add to this process's own gradients."""
+    if active and isinstance(module, DistributedDataParallel):
+        return module.no_sync()
+    return contextlib.nullcontext()

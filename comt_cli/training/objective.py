@@ -1,0 +1,38 @@
+"""What is minimised: the summed negative log likelihood of the targets. Summed, not averaged, so that parts of a batch,
+devices and evaluation batches add up to the exact token-weighted mean."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
+from comt_cli.models.llama import Llama
+
+
+class SummedLoss(nn.Module):
+    """(tokens, targets), both [B, T] -> the sum over counted targets of -log p(target), fp32, in nats.
+
+    One module holds model and loss, so that they are wrapped for several devices as one. `compile_model` compiles the
+    model alone: the loss is already blocked, and a compiler would unroll its loop.
+    """
+
+    def __init__(self, model: Llama) -> None:
+        super().__init__()
+        self.model = model
+        self._hidden = model.hidden
+
+    def compile_model(self) -> None:
+        """Compile the forward and backward pass of everything below the head (`torch.compile`, static shapes)."""
+        # Every run's model shares its code objects: without a reset, and with a limit that only warns, the ninth
+        # variant in one process would silently run uncompiled.
+        torch._dynamo.reset()
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        self._hidden = torch.compile(self.model.hidden, dynamic=False, fullgraph=True)
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        hidden_TD = self._hidden(tokens_BT).flatten(0, 1)
+        device = hidden_TD.device.type
+        if torch.is_autocast_enabled(device):
+            hidden_TD = hidden_TD.to(torch.get_autocast_dtype(device))
+        return linear_cross_entropy(hidden_TD, self.model.head_weight, targets_BT.flatten())

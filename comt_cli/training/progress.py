@@ -1,0 +1,165 @@
+"""What a person sees while a table trains: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from comt_cli.recipe.plan import RunSpec
+
+PLAIN_SECONDS = 10.0
+"""How often a plain line says where a run is."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A logged step. Loss in nats per token; speed in token positions per second, over all devices; MFU a share."""
+
+    step: int
+    loss: float
+    tokens_per_second: float
+    mfu: float | None
+    memory_bytes: int | None
+
+    def __str__(self) -> str:
+        parts = [f"loss {self.loss:.3f}", f"{self.tokens_per_second:,.0f} tok/s"]
+        if self.mfu is not None:
+            parts.append(f"MFU {self.mfu:.1%}")
+        if self.memory_bytes is not None:
+            parts.append(f"{self.memory_bytes / 2**30:.1f} GiB")
+        return ", ".join(parts)
+
+
+class Listener:
+    """Hears what the loop does, and by itself says nothing (the other processes of a distributed run use it as it is)."""
+
+    def table_started(self, runs: int, done: int) -> None:
+        """`runs` will be gone through, `done` of which need nothing more."""
+
+    def preparing(self, stage: str, done: int, total: int | None) -> None:
+        """A corpus is being prepared."""
+
+    def run_started(self, spec: RunSpec, step: int) -> None:
+        """A run starts at `step`; not 0 when it goes on from a checkpoint."""
+
+    def step_done(self, report: StepReport) -> None:
+        """A step was logged."""
+
+    def evaluating(self) -> None:
+        """The validation set is being gone through."""
+
+    def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
+        """A run has its result."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+def outcome(result: dict[str, Any]) -> str:
+    """One run's result in a few words."""
+    if result["state"] == "diverged":
+        return f"diverged at step {result['diverged_at']}"
+    quality = f"perplexity {result['perplexity']:.2f}" if result["perplexity"] is not None else "perplexity beyond range"
+    return f"{quality}, {result['train_seconds']:.0f} s, {result['tokens_per_second']:,.0f} tok/s"
+
+
+class PlainListener(Listener):
+    """Plain lines on standard error: when a run starts and ends, and every few seconds in between."""
+
+    def __init__(self) -> None:
+        self._runs = self._position = 0
+        self._spoke = 0.0
+        self._stage = ""
+        self._steps = 0
+        self._started_at: tuple[float, int] = (0.0, 0)
+
+    def table_started(self, runs: int, done: int) -> None:
+        self._runs, self._position = runs, done
+        if done:
+            self._say(f"{done} of {runs} runs are finished already")
+
+    def preparing(self, stage: str, done: int, total: int | None) -> None:
+        if stage != self._stage or self._is_time():
+            self._stage = stage
+            self._say(f"{stage}: {done:,}" + (f" of {total:,}" if total else ""))
+
+    def run_started(self, spec: RunSpec, step: int) -> None:
+        self._position += 1
+        self._steps = spec.settings.train.steps
+        self._started_at = (time.monotonic(), step)
+        going_on = f", going on after step {step}" if step else ""
+        place = f"[{self._position}/{self._runs}] " if self._runs else ""
+        self._say(f"{place}{spec.row}, {spec.column}, seed {spec.seed}: {self._steps} steps{going_on}")
+
+    def step_done(self, report: StepReport) -> None:
+        if self._is_time():
+            began, first = self._started_at
+            remaining = (time.monotonic() - began) / max(1, report.step - first) * (self._steps - report.step)
+            self._say(f"  step {report.step}/{self._steps}, {report}, {remaining:.0f} s left")
+
+    def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
+        self._say(f"  {outcome(result)}")
+
+    def _is_time(self) -> bool:
+        return time.monotonic() - self._spoke > PLAIN_SECONDS
+
+    def _say(self, text: str) -> None:
+        self._spoke = time.monotonic()
+        print(text, file=sys.stderr, flush=True)
+
+
+class RichListener(Listener):
+    """Bars: one for the table, one for the run at hand with its loss, speed, MFU, memory and remaining time."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=Console(stderr=True),
+        )
+        self._progress.start()
+        self._table = self._progress.add_task("table", total=None, visible=False, note="")
+        self._run = self._progress.add_task("run", total=None, visible=False, note="")
+        self._data = self._progress.add_task("data", total=None, visible=False, note="")
+
+    def table_started(self, runs: int, done: int) -> None:
+        self._progress.update(self._data, visible=False)
+        self._progress.update(self._table, total=runs, completed=done, visible=True)
+
+    def preparing(self, stage: str, done: int, total: int | None) -> None:
+        self._progress.update(self._data, description=stage, completed=done, total=total, visible=True)
+
+    def run_started(self, spec: RunSpec, step: int) -> None:
+        description = f"{spec.row} {spec.column} seed {spec.seed}"
+        self._progress.reset(self._run, total=spec.settings.train.steps, completed=step, description=description)
+        self._progress.update(self._run, visible=True, note="")
+
+    def step_done(self, report: StepReport) -> None:
+        self._progress.update(self._run, completed=report.step, note=str(report))
+
+    def evaluating(self) -> None:
+        self._progress.update(self._run, note="evaluating")
+
+    def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
+        self._progress.console.print(f"{spec.row}, {spec.column}, seed {spec.seed}: {outcome(result)}", highlight=False)
+        self._progress.advance(self._table)
+        self._progress.update(self._run, visible=False)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def make_listener(is_main: bool) -> Listener:
+    """Bars on a terminal, plain lines elsewhere, silence in all processes but the main one."""
+    if not is_main:
+        return Listener()
+    return RichListener() if sys.stderr.isatty() else PlainListener()

@@ -1,0 +1,104 @@
+"""What a run writes down about itself: its environment, a line per logged step, and the table made of them."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from comt_cli import __version__
+from comt_cli.errors import StorageError
+from comt_cli.files import write_json, write_text
+from comt_cli.recipe.run_directory import RunDirectory, read_lines
+from comt_cli.training.devices import device_name
+from comt_cli.training.distribution import World
+
+
+class LineLog:
+    """A JSON-lines file that is appended to, and cut back to a known length when a run resumes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = self._guard(lambda: path.open("ab"))
+
+    def append(self, values: dict[str, Any]) -> None:
+        """Add one line; equal values give equal bytes."""
+        line = json.dumps(values, allow_nan=False) + "\n"
+        self._guard(lambda: self._handle.write(line.encode()))
+        self._guard(self._handle.flush)
+
+    def durable_length(self) -> int:
+        """Flush to disk; the file's length in bytes."""
+        self._guard(lambda: os.fsync(self._handle.fileno()))
+        return self._handle.tell()
+
+    def cut(self, length: int) -> None:
+        """Drop everything after `length` bytes: what was written after the checkpoint that is resumed."""
+        self._guard(lambda: self._handle.truncate(length))
+        self._handle.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._handle.close()
+
+    def _guard(self, action: Any) -> Any:
+        try:
+            return action()
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {self.path}: {error.strerror or error}",
+                "The last checkpoint is intact. Make room, then run the same command again.",
+            ) from error
+
+
+def write_metrics_table(directory: RunDirectory) -> None:
+    """`metrics.csv`: the lines of `metrics.jsonl` with one column a quantity, empty where a line has none."""
+    lines = read_lines(directory.metrics_file)
+    columns = list(dict.fromkeys(key for line in lines for key in line))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    write_text(directory.metrics_table, text.getvalue())
+
+
+def record_environment(directory: RunDirectory, world: World) -> dict[str, Any]:
+    """Append to `environment.json` what this start of the run has under it; returns the new entry."""
+    entry = {
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "comt": __version__,
+        "git_commit": git_commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": device_name(world.device),
+        "processes": world.size,
+        "threads": torch.get_num_threads(),
+        "kernels": "reference (plain PyTorch)",
+    }
+    before = []
+    if directory.environment_file.exists():
+        before = json.loads(directory.environment_file.read_text(encoding="utf-8"))
+    write_json(directory.environment_file, [*before, entry])
+    return entry
+
+
+def git_commit() -> str | None:
+    """The commit of the source tree this program runs from, with `-dirty` for local changes; None outside a checkout."""
+    folder = Path(__file__).resolve().parent.parent.parent
+    if not (folder / ".git").exists():
+        return None
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,180 @@
+"""What the Markdown says is so: its links lead somewhere, and its commands are understood by the programs they name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from comt_cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_OURS = {".venv", "runs", "build", "dist", "node_modules", ".git"}
+LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL)
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
+VARIABLES = set(re.findall(r"^([A-Z_]+) \?=", MAKEFILE, re.MULTILINE))
+COMMAND_LINE = typer.main.get_command(app)
+
+
+def markdown_files() -> list[Path]:
+    """The Markdown that is, or is about to be, committed; without git, all but what lies in folders of other things."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    try:
+        names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+        found = [ROOT / name for name in names]
+    except (OSError, subprocess.CalledProcessError):
+        found = [path for path in ROOT.rglob("*.md") if not NOT_OURS & set(path.relative_to(ROOT).parts)]
+    return sorted(path for path in found if path.exists())
+
+
+FILES = markdown_files()
+NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
+GUIDES = [path for path in FILES if path.name in ("README.md", "CONTRIBUTING.md")]
+
+
+def broken_links(path: Path, text: str) -> list[str]:
+    """Relative links that lead nowhere: to a file that is absent, or a heading that is not there."""
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    broken = []
+    for target in LINK.findall(prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = path.parent / name if name else path
+        is_found = not name or (linked.exists() and linked.resolve().is_relative_to(ROOT))
+        if is_found and anchor and linked.suffix == ".md":
+            is_found = anchor in anchors(text if not name else linked.read_text(encoding="utf-8"))
+        if not is_found:
+            broken.append(target)
+    return broken
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that the common hosts make of headings."""
+    headings = re.findall(r"^#+ (.+?)\s*#*$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every `comt` and `make` command in the fenced blocks of a text."""
+    for _, block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            try:
+                lexer = shlex.shlex(line.strip().removeprefix("$ "), posix=True, punctuation_chars=True)
+                lexer.whitespace_split = True
+                words = list(lexer)
+            except ValueError:  # not a shell's line: an apostrophe in some output, for instance
+                continue
+            yield from (command for command in _split(words) if command and command[0] in ("comt", "make"))
+
+
+def _split(words: list[str]) -> Iterator[list[str]]:
+    """The simple commands of a line, without variables set before them and what is redirected after them."""
+    command: list[str] = []
+    for word in [*words, ";"]:
+        if word and set(word) <= set("();<>|&"):
+            yield command
+            command = ["(redirected)"] if set(word) & set("<>") else []
+        elif command or not re.fullmatch(r"[A-Z_]+=.*", word):
+            command.append(word)
+
+
+def complaint(words: list[str]) -> str | None:
+    """Why a command would not be understood; None if it would. Nothing is run."""
+    program, *arguments = words
+    if program == "make":
+        unknown = [
+            word
+            for word in arguments
+            if (word.partition("=")[0] not in VARIABLES if "=" in word else word not in TARGETS | {"-j"})
+        ]
+        return f"make knows no {', '.join(unknown)}" if unknown else None
+    if not arguments or arguments[0].startswith("-"):
+        command, rest = COMMAND_LINE, arguments
+        known = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
+        return None if set(rest) <= known else f"comt has no option {rest[0]}"
+    verb, *rest = arguments
+    command = COMMAND_LINE.commands.get(verb)
+    if command is None:
+        return f"comt has no verb {verb}"
+    while hasattr(command, "commands") and rest and rest[0] in command.commands:  # comt bench step
+        command, rest = command.commands[rest[0]], rest[1:]
+    if {"-h", "--help"} & set(rest):
+        return None
+    try:
+        # Only options and the number of arguments are checked: making the context in earnest would check values too,
+        # such as files that need not be here.
+        context = command.make_context(verb, [], resilient_parsing=True)
+        context.resilient_parsing = False
+        values, left, _ = command.make_parser(context).parse_args(list(rest))
+    except Exception as error:
+        return str(error)
+    missing = [
+        parameter.name
+        for parameter in command.params
+        if parameter.required and values.get(parameter.name) in (None, ())
+    ]
+    if missing:
+        return f"needs {', '.join(missing)}"
+    return f"does not take {', '.join(left)}" if left else None
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_links_lead_somewhere(path):
+    assert broken_links(path, path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=[path.relative_to(ROOT).as_posix() for path in GUIDES])
+def test_commands_are_understood(path):
+    text = path.read_text(encoding="utf-8")
+    assert {shlex.join(words): why for words in commands(text) if (why := complaint(words))} == {}
+
+
+def test_commands_in_the_help_of_every_verb_are_understood():
+    texts = [f"```\n{command.help}\n```\n" for command in COMMAND_LINE.commands.values()]
+    found = [words for text in texts for words in commands(text)]
+    assert found
+    assert {shlex.join(words): why for words in found if (why := complaint(words))} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("comt shwo table3.yaml", "no verb shwo"),
+        ("comt show table3.yaml --scales paper", "--scales"),
+        ("comt show", "needs recipe"),
+        ("comt show table3.yaml table4.yaml", "table4.yaml"),
+        ("COMT_CACHE=/tmp/x comt train-lm --recipe table3.yaml --row pre-ln | tee log", "--row"),
+        ("make dmo", "dmo"),
+        ("$ make demo SCALES=smoke  # a comment", "SCALES"),
+    ],
+)
+def test_a_wrong_command_is_found(line, why):
+    (words,) = commands(f"Text\n\n```bash\n{line}\n```\n")
+    assert why in complaint(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "comt show table3.yaml --scale paper --json > plan.json  # about a second",
+        "comt train-lm --recipe table3.yaml \\\n  --set train.steps=200 && comt --help",
+        "make reproduce SCALE=smoke",
+    ],
+)
+def test_a_right_command_passes(line):
+    found = list(commands(f"```\n{line}\n```\n"))
+    assert found
+    assert [complaint(words) for words in found] == [None] * len(found)
+
+
+def test_a_broken_link_is_found():
+    text = "# One Head\n[a](absent.md) [b](README.md) [c](#one-head) [d](#two) `[e](x)` [f](https://example.org)"
+    assert broken_links(ROOT / "x.md", text) == ["absent.md", "#two"]

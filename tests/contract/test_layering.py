@@ -1,0 +1,157 @@
+"""The rooms and their one-way flow, read from the imports; and what every source file owes its reader."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "comt_cli"
+
+FLOW = ("recipe", "data", "kernels", "layers", "methods", "models", "training", "analysis")
+BASE = {"errors": {"errors"}, "files": {"errors", "files"}}
+EVERYTHING = {*FLOW, *BASE, "report", "commands", "app"}
+MAY_IMPORT = {
+    **BASE,
+    **{room: {*FLOW[: i + 1], *BASE} for i, room in enumerate(FLOW)},
+    "report": {"report", "recipe", *BASE},
+    "commands": EVERYTHING - {"app"},
+    "app": {"commands", *BASE},
+    "__main__": {"app"},
+    "__init__": set(),
+}
+TORCH_ROOMS = {"kernels", "layers", "models", "training", "analysis"}
+TORCH_FREE = set(MAY_IMPORT) - TORCH_ROOMS
+TORCH_PACKAGES = {"torch", "torchvision", "triton", "transformers"}
+MOST_LINES = 500
+
+
+@dataclass(frozen=True)
+class Import:
+    line: int
+    module: str
+    at_import: bool  # runs when the file is imported: not within a function, not only for type checkers
+
+
+def imports(tree: ast.Module) -> list[Import]:
+    """Every import of a file, relative ones aside (the house style forbids them; a test says so)."""
+    return list(_imports(tree, True))
+
+
+def _imports(node: ast.AST, at_import: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(child.lineno, alias.name, at_import) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            # `from comt_cli import kernels` imports the room kernels; `from comt_cli.layers import gates` a file of layers.
+            names = [child.module or ""] if child.module != "comt_cli" else [f"comt_cli.{a.name}" for a in child.names]
+            yield from (Import(child.lineno, "." * child.level + name, at_import) for name in names)
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            for statement in child.body:
+                yield from _imports(ast.Module([statement], []), False)
+            for statement in child.orelse:
+                yield from _imports(ast.Module([statement], []), at_import)
+        else:
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _imports(child, at_import and not inside)
+
+
+def violations(room: str, source: str) -> list[str]:
+    """What the imports of a file of `room` do that they must not."""
+    found = []
+    for entry in imports(ast.parse(source)):
+        top, _, rest = entry.module.partition(".")
+        if not top:
+            found.append(f"line {entry.line}: a relative import")
+        elif top in TORCH_PACKAGES and room in TORCH_FREE and entry.at_import:
+            found.append(f"line {entry.line}: {room} imports {entry.module} when it is imported")
+        elif top == "comt_cli":
+            target = rest.partition(".")[0]
+            if target.startswith("__"):  # the version
+                continue
+            if target not in MAY_IMPORT[room]:
+                found.append(f"line {entry.line}: {room} imports {target}")
+            elif target in TORCH_ROOMS and room in TORCH_FREE and entry.at_import:
+                found.append(f"line {entry.line}: {room} imports {target}, and with it torch, when it is imported")
+    return found
+
+
+def undocumented(tree: ast.Module) -> list[str]:
+    """The module, public classes and public functions that have no docstring."""
+    missing = [] if ast.get_docstring(tree) else ["the module"]
+    for node in tree.body:
+        is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if is_definition and not node.name.startswith("_") and not ast.get_docstring(node):
+            missing.append(f"line {node.lineno}: {node.name}")
+    return missing
+
+
+def room_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_recipes" not in path.parts)
+SOURCE_NAMES = [path.relative_to(ROOT).as_posix() for path in SOURCES]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=SOURCE_NAMES)
+def test_imports_flow_one_way(path):
+    assert room_of(path) in MAY_IMPORT, "a new room: say in MAY_IMPORT, and in the README's map, what it may import"
+    assert violations(room_of(path), path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=SOURCE_NAMES)
+def test_everything_public_says_what_it_is(path):
+    assert undocumented(ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize("folder", ["comt_cli", "tests"])
+def test_no_file_is_too_long_to_read(folder):
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    assert {path.name: length for path, length in lengths.items() if length > MOST_LINES} == {}
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "finds"),
+    [
+        ("layers", "from comt_cli.methods import methods", "layers imports methods"),
+        ("layers", "def f():\n    from comt_cli.models.llama import Llama", "layers imports models"),
+        (
+            "models",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import comt_cli.training.loop",
+            "training",
+        ),
+        ("report", "def f():\n    import comt_cli.data", "report imports data"),
+        ("files", "from comt_cli import recipe", "files imports recipe"),
+        ("recipe", "import torch", "recipe imports torch"),
+        ("commands", "class A:\n    from torch import nn", "commands imports torch"),
+        ("methods", "from comt_cli.layers.gates import Gate", "and with it torch"),
+        ("data", "from . import shards", "a relative import"),
+    ],
+)
+def test_a_violation_is_found(room, source, finds):
+    (found,) = violations(room, source)
+    assert finds in found
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("methods", "def wiring():\n    from comt_cli.layers.gates import Gate"),
+        ("methods", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("training", "import torch\nfrom comt_cli.methods import methods"),
+        ("commands", "from comt_cli import __version__"),
+    ],
+)
+def test_what_is_allowed_passes(room, source):
+    assert violations(room, source) == []
+
+
+def test_a_missing_docstring_is_found():
+    tree = ast.parse('"""A module."""\ndef f(): ...\nclass C:\n    """Said."""\ndef _g(): ...')
+    assert undocumented(tree) == ["line 2: f"]

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from comt_cli.data import Dataset, prepare
+from comt_cli.recipe.settings import DataSettings
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder of the test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("COMT_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache folder in which the embedded corpus is prepared once."""
+    return tmp_path_factory.mktemp("shared-cache")
+
+
+@pytest.fixture(scope="session")
+def python_docs_pack(shared_cache: Path) -> Dataset:
+    return _prepare_in(shared_cache, DataSettings(vocabulary=2048, sequence_length=128))
+
+
+@pytest.fixture(scope="session")
+def python_docs_pad(shared_cache: Path) -> Dataset:
+    return _prepare_in(shared_cache, DataSettings(vocabulary=2048, sequence_length=64, rows="pad"))
+
+
+@pytest.fixture
+def with_shared_cache(shared_cache: Path, python_docs_pack: Dataset, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Run in the cache where python-docs is prepared (`python_docs_pack`). Not for tests that damage it."""
+    monkeypatch.setenv("COMT_CACHE", str(shared_cache))
+    return shared_cache
+
+
+def _prepare_in(folder: Path, data: DataSettings) -> Dataset:
+    before = os.environ.get("COMT_CACHE")
+    os.environ["COMT_CACHE"] = str(folder)
+    try:
+        return prepare(data)
+    finally:
+        if before is None:
+            del os.environ["COMT_CACHE"]
+        else:
+            os.environ["COMT_CACHE"] = before

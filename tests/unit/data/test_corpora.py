@@ -1,0 +1,208 @@
+"""The embedded corpus, local files, and the side of the split that a document falls on."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comt_cli.data import Dataset, fingerprint, is_prepared, python_docs
+from comt_cli.data.corpus import corpus_for, side_of, train_texts
+from comt_cli.data.local_files import LocalFiles
+from comt_cli.data.python_docs import PythonDocs
+from comt_cli.errors import UserError
+from comt_cli.recipe.settings import DataSettings
+
+
+class TestSplit:
+    @given(text=st.text(st.characters(codec="utf-8")), low=st.floats(0, 1), high=st.floats(0, 1))
+    def test_a_larger_share_keeps_what_a_smaller_one_had(self, text: str, low: float, high: float) -> None:
+        low, high = sorted((low, high))
+        if side_of(text, low) == "validation":
+            assert side_of(text, high) == "validation"
+        assert side_of(text, 0) == "train"
+        assert side_of(text, 1) == "validation"
+
+    def test_the_share_is_kept(self) -> None:
+        sides = [side_of(f"document {number}", 0.2) for number in range(5000)]
+        assert 0.18 < sides.count("validation") / 5000 < 0.22
+
+    def test_the_side_of_a_text_never_changes(self) -> None:
+        assert [side_of(text, 0.5) for text in "abcdef"] == [SIDES[text] for text in "abcdef"]
+
+
+# From `sha256sum`: the first digit is below 8 for validation.
+SIDES = {"a": "train", "b": "validation", "c": "validation", "d": "validation", "e": "validation", "f": "validation"}
+
+
+class TestPythonDocs:
+    def test_it_is_about_two_megabytes_of_prose(self, with_shared_cache: Path, python_docs_pack: Dataset) -> None:
+        texts = [document.text for document in PythonDocs().documents()]
+        assert 1_800_000 < sum(len(text.encode()) for text in texts) < 4_000_000
+        assert len(texts) > 5000
+        assert len(set(texts)) == len(texts)
+        assert min(map(len, texts)) >= 40
+        assert all(text == text.strip("\n") for text in texts)
+        some = "\n".join(texts)
+        assert 'The "assert" statement' in some  # a topic
+        assert "Return a string containing a printable representation of an object" in some.replace("\n", " ")  # C
+        assert "A Path represents a filesystem path" in " ".join(some.split()) or "PurePath subclass" in some  # a class
+        assert python_docs_pack.train.documents + python_docs_pack.validation.documents == len(texts)
+
+    def test_documents_can_be_read_from_any_place(self, with_shared_cache: Path) -> None:
+        corpus = PythonDocs()
+        everything = list(corpus.documents())
+        assert list(corpus.documents((0, 7000))) == everything[7000:]
+        assert list(corpus.documents((1, 0))) == []
+        assert corpus.total == len(everything)
+
+    def test_tests_and_installed_packages_are_left_out(self) -> None:
+        root = Path(os.__file__).parent
+        names = {path.relative_to(root).as_posix() for path in python_docs._source_files(root)}
+        assert {"argparse.py", "json/decoder.py"} <= names
+        assert not any(part in ("test", "tests", "site-packages") for name in names for part in name.split("/"))
+
+    def test_only_docstrings_are_taken_and_in_order(self) -> None:
+        source = b'''"""Module."""
+x = "no docstring"
+if x:
+    class A:
+        "Class."
+        def f(self):
+            """Function."""
+            "no docstring"
+try:
+    pass
+except ImportError:
+    async def g():
+        """Handler."""
+'''
+        assert list(python_docs._docstrings(source)) == ["Module.", "Class.", "Function.", "Handler."]
+        assert list(python_docs._docstrings(b"print 'python 2'")) == []
+        assert list(python_docs._docstrings(b'"""Old escape \\d."""')) == ["Old escape \\d."]
+
+    def test_a_replaced_builtin_does_not_change_the_corpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = list(python_docs._c_docstrings("builtins"))
+
+        def hook() -> None:
+            """A hook of some debugger that has nothing to do with the corpus."""
+
+        monkeypatch.setattr("builtins.hook_of_a_debugger", hook, raising=False)
+        assert list(python_docs._c_docstrings("builtins")) == before
+        assert list(python_docs._c_docstrings("no_such_module")) == []
+
+    def test_it_is_extracted_once_and_a_damaged_extract_is_made_anew(
+        self, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[int] = []
+
+        def extract(progress: object) -> tuple[str, ...]:
+            calls.append(1)
+            return tuple(f"document {number} of the library" for number in range(100))
+
+        monkeypatch.setattr(python_docs, "extract", extract)
+        data = DataSettings(tokenizer="bytes")
+        assert not is_prepared(data)
+        assert not calls  # asking costs nothing
+        name = fingerprint(data)
+        assert fingerprint(data) == name
+        assert len(calls) == 1
+        path = next((cache / "python-docs").glob("*.json"))
+        path.write_text(path.read_text().replace("document 7 ", "document 8 "))
+        assert fingerprint(data) == name
+        assert len(calls) == 2
+
+
+class TestLocalFiles:
+    @pytest.fixture
+    def texts(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "texts"
+        (folder / "b" / "c").mkdir(parents=True)
+        for name in ("z.txt", "a.txt", "b/m.txt", "b/c/n.txt", "b/note.md", ".hidden.txt"):
+            (folder / name).write_text(f"the text of {name}")
+        return folder
+
+    def test_one_document_a_file_sorted_by_name(self, texts: Path, cache: Path) -> None:
+        corpus = LocalFiles(f"{texts}/**/*.txt")
+        expected = ["a.txt", "b/c/n.txt", "b/m.txt", "z.txt"]
+        assert [document.text for document in corpus.documents()] == [f"the text of {name}" for name in expected]
+        assert [document.text for document in corpus.documents((2, 0))] == ["the text of b/m.txt", "the text of z.txt"]
+        assert corpus.total == 4
+
+    def test_one_file_and_relative_patterns(self, texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(texts)
+        assert [document.text for document in LocalFiles("b/m.txt").documents()] == ["the text of b/m.txt"]
+        assert [document.text for document in LocalFiles("?.txt").documents()] == [
+            "the text of a.txt",
+            "the text of z.txt",
+        ]
+        assert [document.text for document in LocalFiles(".h*").documents()] == ["the text of .hidden.txt"]
+
+    def test_the_identity_is_that_of_the_content(self, texts: Path, cache: Path, tmp_path: Path) -> None:
+        identity = LocalFiles(f"{texts}/*.txt").identity()
+        moved = texts.rename(tmp_path / "moved")
+        assert LocalFiles(f"{moved}/*.txt").identity() == identity
+        (moved / "a.txt").write_text("another text")
+        changed = LocalFiles(f"{moved}/*.txt").identity()
+        (moved / "a.txt").rename(moved / "a2.txt")
+        renamed = LocalFiles(f"{moved}/*.txt").identity()
+        assert len({str(one) for one in (identity, changed, renamed)}) == 3
+
+    def test_unchanged_files_are_not_read_again(
+        self, texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        long_ago = time.time() - 3600
+        for path in (texts / "a.txt", texts / "z.txt"):
+            os.utime(path, (long_ago, long_ago))
+        hashed: list[str] = []
+
+        def hash_file(path: Path) -> str:
+            hashed.append(path.name)
+            return "0" * 64
+
+        monkeypatch.setattr("comt_cli.data.local_files.hash_file", hash_file)
+        (texts / "new.txt").write_text("written this moment: it may still change within the clock's step")
+        LocalFiles(f"{texts}/*.txt").identity()
+        LocalFiles(f"{texts}/*.txt").identity()
+        assert hashed == ["a.txt", "new.txt", "z.txt", "new.txt"]
+        for path in (cache / "file-hashes").iterdir():
+            path.write_text("{ damaged")
+        LocalFiles(f"{texts}/*.txt").identity()
+        assert hashed[4:] == ["a.txt", "new.txt", "z.txt"]
+
+    def test_marks_and_line_ends_are_not_text(self, texts: Path, cache: Path) -> None:
+        (texts / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+        (texts / "z.txt").write_bytes(b" \n")
+        assert [document.text for document in LocalFiles(f"{texts}/*.txt").documents()] == ["one\ntwo\n"]
+
+    def test_no_match_is_an_error_that_says_where(self, texts: Path, cache: Path) -> None:
+        for pattern in (f"{texts}/*.html", f"{texts}/absent.txt", str(texts), "/"):
+            with pytest.raises(UserError, match="no file matches files:"):
+                fingerprint(DataSettings(corpus=f"files:{pattern}", tokenizer="bytes"))
+
+    def test_a_file_that_is_not_utf8_is_named(self, texts: Path, cache: Path) -> None:
+        (texts / "b" / "m.txt").write_bytes("Gärten".encode("latin1"))
+        with pytest.raises(UserError, match=r"b/m\.txt is not UTF-8 text \(byte 1"):
+            list(LocalFiles(f"{texts}/**/*.txt").documents())
+
+    def test_a_file_changed_meanwhile_is_named(self, texts: Path, cache: Path) -> None:
+        corpus = LocalFiles(f"{texts}/*.txt")
+        corpus.identity()
+        (texts / "z.txt").write_text("changed")
+        with pytest.raises(UserError, match=r"z\.txt was changed"):
+            list(corpus.documents())
+        (texts / "z.txt").unlink()
+        with pytest.raises(UserError, match=r"cannot read .*z\.txt"):
+            list(corpus.documents())
+
+
+def test_a_tokenizer_sees_the_train_side_only(with_shared_cache: Path) -> None:
+    corpus = corpus_for(DataSettings(vocabulary=2048))
+    texts = set(train_texts(corpus, 0.3))
+    everything = {document.text for stream in corpus.streams() for document in stream.documents()}
+    assert texts == {text for text in everything if side_of(text, 0.3) == "train"}
+    assert len(texts) < len(everything)

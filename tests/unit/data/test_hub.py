@@ -1,0 +1,144 @@
+"""The hub's corpora, offline: with injected files, with local files read by `datasets`, and without network."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_corpus import sentences
+
+from comt_cli.data import fingerprint, hub, is_prepared, prepare
+from comt_cli.data.corpus import train_texts
+from comt_cli.data.hub import FILE_ORDER_SEED, SOURCES, HubCorpus, HubSource, RemoteFiles
+from comt_cli.data.prepare import prepare_corpus
+from comt_cli.errors import StorageError, UserError
+from comt_cli.recipe.settings import DataSettings
+
+
+class FakeFiles:
+    """Some files of texts, of which it is known which were opened; the network may break at one of them."""
+
+    def __init__(self, name: str, files: int, each: int, breaks_at: int | None = None) -> None:
+        self.name, self.files, self.each, self.breaks_at = name, files, each, breaks_at
+        self.opened: list[int] = []
+
+    def __len__(self) -> int:
+        return self.files
+
+    def texts(self, file: int) -> Iterator[str]:
+        self.opened.append(file)
+        if len(self.opened) - 1 == self.breaks_at:
+            raise TimeoutError("the hub does not answer\nand here are forty more lines")
+        for number, sentence in enumerate(sentences(self.each)):
+            yield f"{self.name} {file}.{number}: {sentence}"
+
+
+def fake_hub(name: str, **files: FakeFiles) -> HubCorpus:
+    def open_source(source: HubSource) -> RemoteFiles:
+        return files[str(source.split)]
+
+    return HubCorpus(name, SOURCES[name], open_source)
+
+
+C4 = DataSettings(corpus="c4", tokenizer="bytes", rows="pad", sequence_length=64, max_train_tokens=20_000)
+
+
+def seeded_order(count: int) -> list[int]:
+    order = list(range(count))
+    random.Random(FILE_ORDER_SEED).shuffle(order)
+    return order
+
+
+def test_c4_has_its_own_split_and_stops_at_the_limits(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HubCorpus, "validation_tokens", 3000)
+    train, validation = FakeFiles("t", 50, 40), FakeFiles("v", 8, 40)
+    dataset = prepare_corpus(C4, fake_hub("c4", train=train, validation=validation))
+    assert dataset.train.tokens == 20_000
+    assert dataset.validation.tokens == 3000
+    first = dataset.tokenizer.decode(dataset.train.batch([0]).tokens[0].tolist())
+    order = seeded_order(50)
+    assert first.startswith(f"t {order[0]}.0: ")
+    assert dataset.tokenizer.decode(dataset.validation.batch([0]).tokens[0].tolist()).startswith("v ")
+    assert train.opened == order[: len(train.opened)]
+    assert len(train.opened) < 12  # only what was needed
+
+
+def test_its_share_for_validation_plays_no_part(cache: Path) -> None:
+    other = C4.model_copy(update={"validation_fraction": 0.5})
+    assert fingerprint(C4) == fingerprint(other)
+    assert fingerprint(C4) != fingerprint(C4.model_copy(update={"max_train_tokens": 21_000}))
+
+
+def test_openwebtext_is_split_by_hash(cache: Path) -> None:
+    data = C4.model_copy(update={"corpus": "openwebtext", "validation_fraction": 0.2})
+    dataset = prepare_corpus(data, fake_hub("openwebtext", **{"None": FakeFiles("o", 50, 40)}))
+    assert dataset.train.tokens == 20_000
+    assert 2500 < dataset.validation.tokens < 8000
+
+
+def test_a_tokenizer_for_c4_is_trained_on_its_train_files() -> None:
+    validation = FakeFiles("v", 8, 40)
+    texts = train_texts(fake_hub("c4", train=FakeFiles("t", 3, 5), validation=validation), 0.5)
+    assert all(text.startswith("t ") for text in texts)
+    assert not validation.opened
+
+
+def test_a_broken_connection_keeps_what_was_prepared_and_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HubCorpus, "validation_tokens", 500)
+    undisturbed = prepare_corpus(C4, fake_hub("c4", train=FakeFiles("t", 50, 40), validation=FakeFiles("v", 8, 40)))
+
+    monkeypatch.setenv("COMT_CACHE", str(cache.with_name("second")))
+    monkeypatch.setattr("comt_cli.data.tokenise._CHUNK_DOCUMENTS", 16)
+    broken = fake_hub("c4", train=FakeFiles("t", 50, 40, breaks_at=6), validation=FakeFiles("v", 8, 40))
+    with pytest.raises(UserError, match="the hub does not answer$") as caught:
+        prepare_corpus(C4, broken, part_bytes=4000)
+    assert "what was prepared so far is kept" in str(caught.value.hint)
+    assert "python-docs" in str(caught.value.hint)
+    train = FakeFiles("t", 50, 40)
+    dataset = prepare_corpus(C4, fake_hub("c4", train=train, validation=FakeFiles("v", 8, 40)), part_bytes=4000)
+    assert train.opened[0] == seeded_order(50)[4]  # earlier files are not fetched again
+    rows = range(len(dataset.train))
+    assert dataset.train.batch([*rows]).tokens.tolist() == undisturbed.train.batch([*rows]).tokens.tolist()
+
+
+def test_without_network_the_error_says_what_works(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(*_: object, **__: object) -> None:
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    for corpus in ("c4", "openwebtext"):
+        data = DataSettings(corpus=corpus, tokenizer="bytes", max_train_tokens=1000)
+        assert not is_prepared(data)
+        with pytest.raises(UserError, match=f"cannot read {corpus} from .*: Name or service not known") as caught:
+            prepare(data)
+        assert "files:GLOB" in str(caught.value.hint)
+
+
+def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, object]] = []
+
+    def load_dataset(builder: str, *, data_files: object, split: str, streaming: bool) -> object:
+        assert (split, streaming) == ("train", True)
+        asked.append((builder, data_files))
+        return None
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    for sources in SOURCES.values():
+        for source in sources:
+            hub.open_on_hub(source)
+    at = "hf://datasets/allenai/c4@1588ec454efa1a09f29cd18ddd04fe05fc8653a2/en"
+    assert asked == [
+        ("json", f"{at}/c4-validation.*.json.gz"),
+        ("json", f"{at}/c4-train.*.json.gz"),
+        ("parquet", "hf://datasets/Skylion007/openwebtext@refs%2Fconvert%2Fparquet/plain_text/*train*/*.parquet"),
+    ]
+
+
+def test_a_disk_that_cannot_hold_the_corpus_is_refused_at_once(cache: Path) -> None:
+    data = C4.model_copy(update={"max_train_tokens": 10**16})
+    train = FakeFiles("t", 5, 5)
+    with pytest.raises(StorageError, match=r"need 20000000\.0 GB"):
+        prepare_corpus(data, fake_hub("c4", train=train, validation=FakeFiles("v", 1, 5)))
+    assert not train.opened

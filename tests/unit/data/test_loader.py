@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from comt_cli.data import Batch, Dataset, EvaluationBatches, Rows, TrainBatches, sample_indices
+from comt_cli.data.rows import PaddedRows
+from comt_cli.errors import UserError
+
+
+def small_rows(count: int = 37) -> PaddedRows:
+    lengths = [2 + number % 4 for number in range(count)]
+    tokens = np.concatenate([np.full(length, 10 + number, np.uint16) for number, length in enumerate(lengths)])
+    return PaddedRows([tokens], [np.cumsum([0, *lengths]).astype(np.uint32)], 6, 0)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "comt-train-batches"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    world_size=st.sampled_from([1, 2, 3, 4, 6]),
+    micro=st.one_of(st.none(), st.integers(1, 13)),
+    seed=st.integers(0, 9),
+    first=st.integers(0, 10),
+)
+def test_a_step_has_the_same_rows_for_every_number_of_devices(
+    world_size: int, micro: int | None, seed: int, first: int
+) -> None:
+    rows = small_rows()
+    steps: list[list[Batch]] = [[], [], []]
+    for rank in range(world_size):
+        with TrainBatches(
+            rows, seed=seed, batch_size=12, micro_batch_size=micro, rank=rank, world_size=world_size,
+            first_step=first, last_step=first + 3,
+        ) as batches:  # fmt: skip
+            for number, micro_batches in enumerate(batches):
+                assert all(len(batch.tokens) <= (micro or 12) for batch in micro_batches)
+                steps[number] += micro_batches
+    for number, parts in enumerate(steps):
+        expected = rows.batch(sample_indices(seed, (first + number) * 12, 12, len(rows)))
+        assert np.array_equal(np.concatenate([part.tokens for part in parts]), expected.tokens)
+        assert np.array_equal(np.concatenate([part.targets for part in parts]), expected.targets)
+
+
+def test_going_on_is_the_same_as_never_stopping() -> None:
+    rows = small_rows()
+    with TrainBatches(rows, seed=1, batch_size=5, last_step=20) as batches:
+        undisturbed = [step[0].tokens for step in batches]
+    with TrainBatches(rows, seed=1, batch_size=5, first_step=13, last_step=20) as batches:
+        assert batches.step == 13
+        resumed = [step[0].tokens for step in batches]
+        assert batches.step == 20
+    assert np.array_equal(undisturbed[13:], resumed)
+
+
+def test_the_targets_of_a_step_are_known_without_the_other_ranks() -> None:
+    rows = small_rows()
+    with TrainBatches(rows, seed=1, batch_size=12, rank=1, world_size=3) as batches:
+        for step in range(4):
+            assert batches.target_tokens(step) == rows.batch(batches.indices(step)).target_tokens
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_before_a_thread_starts() -> None:
+    with pytest.raises(UserError, match="12 rows cannot be divided equally among 5 devices"):
+        TrainBatches(small_rows(), seed=0, batch_size=12, world_size=5)
+    assert not threads()
+
+
+class Failing(PaddedRows):
+    """Rows on a disk that breaks at the third step."""
+
+    def __init__(self) -> None:
+        good = small_rows()
+        super().__init__(good._shards, good._offsets, 6, 0)
+        self.calls = 0
+
+    def batch(self, indices: NDArray[np.int64]) -> Batch:
+        self.calls += 1
+        if self.calls == 3:
+            raise OSError("the disk broke")
+        return super().batch(indices)
+
+
+def test_an_error_of_the_thread_comes_with_its_batch_and_ends_it() -> None:
+    batches = TrainBatches(Failing(), seed=0, batch_size=4)
+    next(batches)
+    next(batches)
+    with pytest.raises(OSError, match="the disk broke"):
+        next(batches)
+    assert not threads()
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_closing_stops_a_thread_that_waits_for_room() -> None:
+    batches = TrainBatches(small_rows(), seed=0, batch_size=4, prefetch=1)
+    time.sleep(0.05)  # the queue is full by now
+    batches.close()
+    batches.close()
+    assert not threads()
+    assert list(batches) == []
+
+
+def test_a_forgotten_loader_stops_its_thread() -> None:
+    batches = TrainBatches(small_rows(), seed=0, batch_size=4)
+    reference, thread = weakref.ref(batches), threads()[0]
+    del batches
+    gc.collect()
+    assert reference() is None
+    thread.join(timeout=5)
+    assert not thread.is_alive()
+
+
+class Slow(PaddedRows):
+    def __init__(self) -> None:
+        good = small_rows()
+        super().__init__(good._shards, good._offsets, 6, 0)
+
+    def batch(self, indices: NDArray[np.int64]) -> Batch:
+        time.sleep(0.03)
+        return super().batch(indices)
+
+
+def test_waiting_is_measured() -> None:
+    with TrainBatches(Slow(), seed=0, batch_size=4, last_step=4) as batches:
+        list(batches)
+        assert 0.06 < batches.waited_seconds < 5
+    with TrainBatches(small_rows(), seed=0, batch_size=4, last_step=4) as batches:
+        time.sleep(0.1)  # a model at work
+        list(batches)
+        assert batches.waited_seconds < 0.05
+
+
+@settings(deadline=None)
+@given(batch_size=st.integers(1, 40), world_size=st.integers(1, 5), limit=st.one_of(st.none(), st.integers(1, 200)))
+def test_evaluation_reads_the_same_rows_however_it_is_divided(
+    batch_size: int, world_size: int, limit: int | None
+) -> None:
+    rows: Rows = small_rows()
+    counts = rows.target_counts(np.arange(len(rows))).tolist()
+    used = next((n for n in range(1, len(rows)) if limit is not None and sum(counts[:n]) >= limit), len(rows))
+    ranks = [
+        EvaluationBatches(rows, batch_size=batch_size, rank=rank, world_size=world_size, max_tokens=limit)
+        for rank in range(world_size)
+    ]
+    per_rank = [list(rank) for rank in ranks]
+    assert {len(batches) for batches in per_rank} == {len(ranks[0])}
+    assert all(len(batch.tokens) for batches in per_rank for batch in batches)
+    parts = [batch for step in zip(*per_rank, strict=True) for batch in step if batch.target_tokens]
+    expected = rows.batch(np.arange(used))
+    assert np.array_equal(np.concatenate([part.tokens for part in parts]), expected.tokens)
+    assert np.array_equal(np.concatenate([part.targets for part in parts]), expected.targets)
+    assert ranks[0].rows_used == used
+    assert ranks[0].target_tokens == sum(counts[:used]) == expected.target_tokens
+
+
+def test_evaluation_can_be_repeated(python_docs_pad: Dataset) -> None:
+    batches = EvaluationBatches(python_docs_pad.validation, batch_size=16, max_tokens=2000)
+    assert 2000 <= batches.target_tokens < 2064
+    first, second = ([batch.tokens.sum() for batch in batches] for _ in range(2))
+    assert first == second
+    assert len(first) == len(batches)

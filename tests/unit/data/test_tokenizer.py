@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_corpus import sentences
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comt_cli.data import Dataset, Tokenizer, load_tokenizer, load_tokenizer_for
+from comt_cli.data import t5 as t5_room
+from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer
+from comt_cli.errors import UserError
+from comt_cli.files import sha256
+from comt_cli.recipe.settings import DataSettings
+
+# U+2581 is SentencePiece's sign for a space; a lone surrogate has no UTF-8.
+any_text = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), max_size=60)
+
+
+@pytest.fixture(scope="session")
+def trained() -> SentencePieceTokenizer:
+    return train_sentencepiece(sentences(300), 330)
+
+
+@given(text=any_text)
+def test_bytes_round_trip(text: str) -> None:
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(2 <= i < tokenizer.vocabulary_size for i in ids)
+    assert len(tokenizer.pieces(ids)) == len(ids)
+
+
+@given(text=any_text)
+def test_trained_pieces_spell_every_text(python_docs_pack: Dataset, text: str) -> None:
+    """Byte fallback: nothing is unknown, and nothing is normalised away."""
+    tokenizer = python_docs_pack.tokenizer
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert 2 not in ids
+    assert tokenizer.eos_id not in ids
+    assert tokenizer.decode([*ids, tokenizer.eos_id, tokenizer.pad_id]) == text
+
+
+def test_names_of_tokens(trained: SentencePieceTokenizer) -> None:
+    assert trained.pieces([0, 1, 2, 3]) == ["<pad>", "</s>", "<unk>", "\\n"]
+    assert "▁the" in trained.pieces(range(330))
+    assert ByteTokenizer().pieces([0, 1, 2 + ord("A"), 2 + ord("\n")]) == ["<pad>", "</s>", "A", "<0x0A>"]
+
+
+def test_special_ids_and_size(python_docs_pack: Dataset) -> None:
+    tokenizer = python_docs_pack.tokenizer
+    assert (tokenizer.pad_id, tokenizer.eos_id, tokenizer.vocabulary_size) == (0, 1, 2048)
+    assert python_docs_pack.vocabulary_size == 2048
+
+
+def test_batches_are_encoded_in_order(trained: SentencePieceTokenizer) -> None:
+    texts = sentences(50)
+    assert trained.encode_batch(texts) == [trained.encode(text) for text in texts]
+    assert trained.encode_batch([]) == []
+
+
+def test_training_is_deterministic(trained: SentencePieceTokenizer) -> None:
+    again = train_sentencepiece(iter(sentences(300)), 330)
+    assert again.to_json() == trained.to_json()
+    assert train_sentencepiece(sentences(301), 330).to_json() != trained.to_json()
+
+
+def test_training_reads_up_to_its_limit(monkeypatch: pytest.MonkeyPatch, trained: SentencePieceTokenizer) -> None:
+    texts = sentences(300)
+    monkeypatch.setattr("comt_cli.data.sentencepiece_tokenizer.TRAINING_CHARACTERS", sum(map(len, texts)))
+    assert train_sentencepiece([*texts, "never seen " * 50], 330).to_json() == trained.to_json()
+
+
+def test_a_long_text_is_not_left_out() -> None:
+    """By default SentencePiece skips in silence what is longer than 4192 bytes."""
+    tokenizer = train_sentencepiece(["\n".join(sentences(2000))], 330)
+    assert "▁the" in tokenizer.pieces(range(330))
+
+
+def test_a_vocabulary_that_is_too_large_says_what_fits() -> None:
+    with pytest.raises(UserError, match=r"set vocabulary to \d+ or less") as caught:
+        train_sentencepiece(sentences(20), 5000)
+    size = int(str(caught.value).split("set vocabulary to ")[1].split()[0])
+    assert train_sentencepiece(sentences(20), size).vocabulary_size == size
+
+
+def test_a_vocabulary_that_is_too_small_says_so() -> None:
+    with pytest.raises(UserError, match="set a larger vocabulary"):
+        train_sentencepiece(sentences(20), 200)
+
+
+@pytest.mark.parametrize("make", [ByteTokenizer, lambda: train_sentencepiece(sentences(300), 330)])
+def test_a_saved_tokenizer_is_the_same(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
+    tokenizer, path = make(), tmp_path / "tokenizer.json"
+    tokenizer.save(path)
+    loaded = load_tokenizer(path)
+    assert loaded.to_json() == tokenizer.to_json()
+    text = "the gate — reads\nthe token"
+    assert loaded.encode(text) == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "not a tokenizer"),
+        ('{"format": 99, "kind": "bytes"}', "not a tokenizer of format 1"),
+        ('{"format": 1, "kind": "magic"}', "unknown kind 'magic'"),
+        ('{"format": 1, "kind": "sentencepiece", "model": "?"}', "not base64"),
+        ('{"format": 1, "kind": "sentencepiece", "model": "AAAA", "sha256": "0"}', "hash differs"),
+    ],
+)
+def test_a_damaged_file_is_named(content: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=reason) as caught:
+        load_tokenizer(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    model = b"not a model"
+    stored = {"kind": "sentencepiece", "sha256": sha256(model), "model": base64.b64encode(model).decode()}
+    path.write_text(json.dumps({"format": 1, **stored}))
+    with pytest.raises(UserError, match="no SentencePiece model"):
+        load_tokenizer(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no tokenizer at"):
+        load_tokenizer(tmp_path / "absent.json")
+
+
+def test_the_tokenizer_of_prepared_data(with_shared_cache: Path, python_docs_pack: Dataset) -> None:
+    """From the prepared folder, from the trained one in the cache (another layout), and without any."""
+    expected = python_docs_pack.tokenizer.to_json()
+    assert load_tokenizer_for(DataSettings(vocabulary=2048, sequence_length=128)).to_json() == expected
+    assert load_tokenizer_for(DataSettings(vocabulary=2048, sequence_length=77)).to_json() == expected
+    assert isinstance(load_tokenizer_for(DataSettings(tokenizer="bytes")), ByteTokenizer)
+
+
+class TestT5:
+    """The real file cannot be had here: another model stands in for it, under its own hash."""
+
+    @pytest.fixture
+    def stand_in(self, trained: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch) -> bytes:
+        model = base64.b64decode(trained.to_json()["model"])
+        monkeypatch.setattr(t5_room, "T5_SHA256", sha256(model))
+        return model
+
+    def test_from_a_local_file(
+        self, stand_in: bytes, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "spiece.model"
+        path.write_bytes(stand_in)
+        monkeypatch.setenv("COMT_T5_SPM", str(path))
+        assert t5_room.t5_tokenizer().vocabulary_size == 330
+
+    def test_fetched_once_then_from_the_cache(
+        self, stand_in: bytes, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "download"
+        path.write_bytes(stand_in)
+        fetched: list[tuple[str, str, str]] = []
+
+        def download(repository: str, name: str, revision: str) -> str:
+            fetched.append((repository, name, revision))
+            return str(path)
+
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+        assert t5_room.t5_tokenizer().vocabulary_size == 330
+        assert t5_room.t5_tokenizer().vocabulary_size == 330
+        assert fetched == [("google-t5/t5-base", "spiece.model", t5_room.T5_REVISION)]
+
+    def test_another_file_is_refused(
+        self, stand_in: bytes, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "spiece.model"
+        path.write_bytes(stand_in + b"x")
+        monkeypatch.setenv("COMT_T5_SPM", str(path))
+        with pytest.raises(UserError, match="is not the T5 vocabulary"):
+            t5_room.t5_tokenizer()
+        monkeypatch.delenv("COMT_T5_SPM")
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *names, revision: str(path))
+        with pytest.raises(UserError, match="the download of google-t5/t5-base"):
+            t5_room.t5_tokenizer()
+        assert not t5_room.t5_path().exists()
+
+    def test_without_network_the_error_says_what_mends_it(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def download(*names: str, revision: str) -> str:
+            raise ConnectionError("no route to host")
+
+        monkeypatch.delenv("COMT_T5_SPM", raising=False)
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+        with pytest.raises(UserError, match="no route to host") as caught:
+            t5_room.t5_tokenizer()
+        assert "curl -LO https://huggingface.co/google-t5/t5-base/resolve/" in str(caught.value)
+        assert "export COMT_T5_SPM=" in str(caught.value)
+
+    def test_a_variable_that_points_nowhere(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COMT_T5_SPM", "/nowhere/spiece.model")
+        with pytest.raises(UserError, match="cannot read the T5 vocabulary /nowhere/"):
+            t5_room.t5_tokenizer()

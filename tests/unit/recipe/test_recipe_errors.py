@@ -1,0 +1,273 @@
+"""Everything that can be wrong with a recipe, each with the line, the key and the words that mend it."""
+# ruff: noqa: E501 (a case is a line)
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from comt_cli.errors import UserError
+from comt_cli.methods import methods
+from comt_cli.recipe.load import find_recipe, load_recipe, select
+from comt_cli.recipe.plan import parse_seeds, plan
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.yaml_lines import MAX_BYTES, MAX_DEPTH, parse
+
+# What stands in the small recipe, what is put in its place, then the whole text of the one problem that must come.
+BROKEN = {
+    "unknown key at the top": ("title:", "titel: x\ntitle:", "line 1: titel: unknown key; did you mean title?"),
+    "unknown key in settings": ("  data: {v", "  date: {}\n  data: {v", "line 8: settings.date: unknown key; did you mean data?"),
+    "unknown key in a section": ("    warmup_steps: 10", "    warmup_step: 10", "line 11: settings.train.warmup_step: unknown key; did you mean warmup_steps?"),
+    "unknown key in a row": ("    in_paper: false", "    in_papers: false\n    in_paper: false", "line 26: rows.extra.in_papers: unknown key; did you mean in_paper?"),
+    "unknown key in a column": ("c4/130m: {}", "c4/130m: {setings: {}}", "line 28: columns.c4/130m.setings: unknown key; did you mean settings?"),
+    "unknown key in a scale": ("    seeds: [7]", "    seed: [7]", "line 35: scales.smoke.seed: unknown key; did you mean seeds?"),
+    "unknown key in a column of a scale": ("        compare_to:", "        compare: c\n        compare_to:", "line 38: scales.smoke.columns.tiny.compare: unknown key; did you mean compare_to?"),
+    "unknown key far from any": ("title:", "zzz: 1\ntitle:", "line 1: zzz: unknown key; valid: title, paper, table, command, metric, baseline, seeds, settings, rows, columns, scales"),
+    "text for a number": ("steps: 100", 'steps: "100"', 'line 10: settings.train.steps: "100" does not fit: should be a whole number'),
+    "true for a number": ("steps: 100", "steps: true", "line 10: settings.train.steps: true does not fit: should be a whole number"),
+    "number for text": ("title: A small table", "title: 3", "line 1: title: 3 does not fit: should be text"),
+    "fraction for a whole number": ("steps: 100", "steps: 1.5", "line 10: settings.train.steps: 1.5 does not fit: should be a whole number"),
+    "text for true": ("in_paper: false", "in_paper: no", 'line 26: rows.extra.in_paper: "no" does not fit: should be true or false'),
+    "not a number": ("steps: 100", "learning_rate: .nan\n    steps: 100", "line 10: settings.train.learning_rate: NaN does not fit: should be a finite number"),
+    "infinite": ("steps: 100", "learning_rate: .inf\n    steps: 100", "line 10: settings.train.learning_rate: Infinity does not fit: should be a finite number"),
+    "infinite paper value": ("c4/130m: 19.5", "c4/130m: .inf", "line 22: rows.gated.paper.c4/130m: Infinity does not fit: should be a finite number"),
+    "true as a paper value": ("c4/130m: 19.5", "c4/130m: true", "line 22: rows.gated.paper.c4/130m: true does not fit: should be a number"),
+    "out of range": ("steps: 100", "beta2: 1.0\n    steps: 100", "line 10: settings.train.beta2: 1.0 does not fit: should be less than 1"),
+    "not one of the choices": ("steps: 100", "schedule: cosin\n    steps: 100", "line 10: settings.train.schedule: 'cosin' is not one of cosine, linear, noam, constant; did you mean cosine?"),
+    "unknown command": ("train-lm", "train-ml", "line 4: command: 'train-ml' is not one of train-lm; did you mean train-lm?"),
+    "unknown scale": ("  smoke:", "  smok:", "line 33: scales.smok: 'smok' is not one of smoke, small, paper; did you mean smoke?"),
+    "unknown size": ("size: 250m", "size: 250n", "line 31: columns.c4/250m.settings.model.size: no size is called '250n'; did you mean 250m?"),
+    "a list for a group": ("  data: {vocabulary: 300}", "  data: [300]", "line 8: settings.data: [300] does not fit: should be a group of keys"),
+    "a number for a method": ("method: pre-ln", "method: 5", "line 15: rows.plain.method: 5 does not fit: should be text"),
+    "missing key": ("title: A small table\n", "", "title: is missing"),
+    "missing key in a row": ("    method: mix-ln\n", "", "line 24: rows.extra.method: is missing"),
+    "missing key in a scale": ("    description: quick\n", "", "line 33: scales.smoke.description: is missing"),
+    "missing name of a method": ("      name: comt\n", "", "line 18: rows.gated.method.name: is missing: say which method"),
+    "missing setting": ("    steps: 100\n    warmup_steps: 10\n", "", "line 26: train.steps: is missing (needed by columns.c4/130m)"),
+    "empty name": ("  extra:", "  ex tra:", "line 24: rows.ex tra: \"ex tra\" does not fit: string should match pattern '^[A-Za-z0-9][A-Za-z0-9+._/-]*$'"),
+    "no seeds": ("seeds: [1, 2]", "seeds: []", "line 6: seeds: [] does not fit: should have at least one entry"),
+    "negative seed": ("seeds: [1, 2]", "seeds: [1, -2]", "line 6: seeds[1]: -2 does not fit: should be greater than or equal to 0"),
+    "seed twice": ("seeds: [1, 2]", "seeds: [1, 1]", "line 6: seeds: a seed stands twice"),
+    "unknown method": ("mix-ln", "mixln", "line 25: rows.extra.method: no method is called 'mixln'; did you mean mix-ln?"),
+    "unknown option": ("hidden: 4", "hiden: 4", "line 20: rows.gated.method.hiden: unknown key; did you mean hidden?"),
+    "option of a wrong type": ("hidden: 4", 'hidden: "4"', 'line 20: rows.gated.method.hidden: "4" does not fit: should be a whole number'),
+    "option out of range": ("hidden: 4", "hidden: 0", "line 20: rows.gated.method.hidden: 0 does not fit: should be greater than 0"),
+    "option where there is none": ("pre-ln", "{name: pre-ln, alpha: 1}", "line 15: rows.plain.method.alpha: unknown key; no keys are allowed here"),
+    "unknown site": ("hidden: 4", "sites: [q_proj, k_prj]", "line 20: rows.gated.method.sites[1]: 'k_prj' is not one of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; did you mean k_proj?"),
+    "site twice": ("hidden: 4", "sites: [q_proj, q_proj]", "line 20: rows.gated.method.sites: a site stands twice"),
+    "no sites": ("hidden: 4", "sites: []", "line 20: rows.gated.method.sites: [] does not fit: should have at least one entry"),
+    "sites not a list": ("hidden: 4", "sites: q_proj", 'line 20: rows.gated.method.sites: "q_proj" does not fit: should be a list'),
+    "baseline without a row": ("baseline: plain", "baseline: plan", "line 5: baseline: there is no row 'plan'; did you mean plain?"),
+    "paper value without a column": ("c4/130m: 20.5", "c4/130m: 20.5, c4/131m: 2", "line 16: rows.plain.paper.c4/131m: there is no column 'c4/131m'; did you mean c4/130m?"),
+    "paper value missing": ("      c4/250m: 18.5\n", "", "line 21: rows.gated.paper: has no value for c4/250m: give the paper's (null where it prints none), or say in_paper: false"),
+    "paper value of a row not in the paper": ("in_paper: false", "in_paper: false\n    paper: {c4/130m: 1}", "line 27: rows.extra.paper: has values, but the row says in_paper: false"),
+    "compared to no column": ("compare_to: c4/130m", "compare_to: c4/13m", "line 38: scales.smoke.columns.tiny.compare_to: there is no column 'c4/13m'; did you mean c4/130m?"),
+    "a paper's column compared": ("c4/130m: {}", "c4/130m: {compare_to: c4/250m}", "line 28: columns.c4/130m.compare_to: belongs to the columns of a scale: this is the paper's own"),
+    "key twice": ("    warmup_steps: 10", "    steps: 10", "line 11: settings.train.steps: stands twice, first on line 10"),
+    "row twice": ("  extra:", "  plain:", "line 24: rows.plain: stands twice, first on line 14"),
+    "number too long to read": ("steps: 100", f"steps: {'9' * 5000}", "line 10: settings.train.steps: is not a readable value"),
+    "long number in another base": ("steps: 100", f"steps: 0x{'f' * 5000}", "line 10: settings.train.steps: is not a readable value"),
+    "half a character": ("A small table", '"\\ud800"', "line 1: title: is not a readable value"),
+    "key that is no word": ("c4/130m: {}", "c4/130m: {}\n  ? [a, b]\n  : {}", "line 29: columns: has a key that is not a word"),
+    "tab": ("    steps: 100", "\tsteps: 100", "line 10: is not YAML: found character '\\t' that cannot start any token"),
+    "bad YAML": ("seeds: [1, 2]", "seeds: [1, 2", "line 7: is not YAML: expected ',' or ']', but got ':'"),
+    "alias": ("seeds: [1, 2]", "seeds: *many", "line 6: an alias is not allowed: a recipe is plain data"),
+    "tag": ("seeds: [1, 2]", "seeds: !!python/object:os.system [1]", "line 6: a tag is not allowed: a recipe is plain data"),
+    "directive": ("title:", "%YAML 1.1\n---\ntitle:", "line 1: a directive is not allowed: a recipe is plain data"),
+    "two documents": ("rows:", "---\nrows:", "line 13: is not YAML: but found another document"),
+    "too deep": ("seeds: [1, 2]", f"seeds: {'[' * (MAX_DEPTH + 1)}{']' * (MAX_DEPTH + 1)}", "line 6: is nested too deeply"),
+    "warm-up longer than training": ("warmup_steps: 10", "warmup_steps: 101", "line 11: settings.train.warmup_steps: warm-up of 101 steps is longer than 100 steps"),
+    "noam without warm-up": ("warmup_steps: 10", "schedule: noam", "line 28: train.warmup_steps: the noam schedule is defined by its warm-up; give at least 1 (needed by columns.c4/130m)"),
+    "batch that cannot be cut": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size: a batch of 8 rows cannot be cut into parts of 3"),
+    "heads that do not divide": ("size: tiny}", "size: tiny, heads: 7}", "line 40: scales.smoke.columns.tiny.settings.model.heads: width 128 must split into 7 heads of an even size (rotary embeddings turn channels in pairs)"),
+    "heads of odd size": ("size: tiny}", "size: tiny, heads: 128}", "line 40: scales.smoke.columns.tiny.settings.model.heads: width 128 must split into 128 heads of an even size (rotary embeddings turn channels in pairs)"),
+    "key-value heads that do not divide": ("size: tiny}", "size: tiny, kv_heads: 3}", "line 40: scales.smoke.columns.tiny.settings.model.kv_heads: 4 heads cannot share 3 key-value heads evenly"),
+    "no vocabulary to train": ("{vocabulary: 300}", "{}", "line 28: data.vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048 (needed by columns.c4/130m)"),
+    "vocabulary of a fixed tokenizer": ("{vocabulary: 300}", "{vocabulary: 300, tokenizer: bytes}", "line 8: settings.data.vocabulary: the tokenizer bytes has 258 tokens; leave the key out"),
+    "endless corpus for a tokenizer": ("{vocabulary: 300}", "{vocabulary: 300, corpus: c4}", "line 28: data.max_train_tokens: say how many tokens of this corpus to prepare (needed by columns.c4/130m)"),
+}  # fmt: skip
+
+
+def problems_of(text: str, load, *overrides: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        load(text, *overrides)
+    error = caught.value
+    assert error.exit_status == 2
+    assert str(error).splitlines()[1:] == [f"  {problem}" for problem in error.problems]
+    return [str(problem) for problem in error.problems]
+
+
+def test_the_recipe_that_the_others_are_made_from_is_right(small, load):
+    assert load(small).recipe.title == "A small table"
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), BROKEN.values(), ids=list(BROKEN))
+def test_broken(old, new, expected, small, load):
+    assert old in small
+    found = problems_of(small.replace(old, new, 1), load)
+    assert expected in found
+    # What a setting lacks is said for every column that needs it; nothing else may be said.
+    place = r"^line \d+: |\(needed by \S+\)"
+    assert {re.sub(place, "", problem) for problem in found} == {re.sub(place, "", expected)}
+
+
+def test_all_problems_of_a_file_come_at_once_in_its_order(small, load):
+    broken = (
+        small.replace("title: A small table", "titel: A small table")
+        .replace("baseline: plain", "baseline: plan")
+        .replace("seeds: [1, 2]", "seeds: [1, two]")
+        .replace("    warmup_steps: 10\n", "    warmup_steps: 10\n    steps: 10\n")
+        .replace("steps: 100", 'steps: "100"')
+        .replace("hidden: 4", "hiden: 4")
+        .replace("c4/250m: 18.5", "c4/251m: 18.5")
+        .replace("mix-ln", "mix")
+        .replace("size: 250m", "size: 250m, heads: 7")
+        .replace("    description: quick\n", "")
+        .replace("compare_to: c4/130m", "compare_to: c4/31m")
+    )
+    assert [problem.partition(": ")[2].split(":")[0] for problem in problems_of(broken, load, "train.stps=1")] == [
+        "is missing",  # title
+        "unknown key; did you mean steps?",  # --set train.stps=1
+        "titel",
+        "baseline",
+        "seeds[1]",
+        "settings.train.steps",  # text for a number
+        "settings.train.steps",  # twice
+        "rows.gated.method.hiden",
+        "rows.gated.paper",
+        "rows.gated.paper.c4/251m",
+        "rows.extra.method",
+        "columns.c4/250m.settings.model.heads",
+        "scales.smoke.description",
+        "scales.smoke.columns.tiny.compare_to",
+    ]
+
+
+def test_what_merely_follows_from_a_problem_is_not_told(small, load):
+    (only,) = problems_of(small.replace("steps: 100", "stepz: 100"), load)  # not also: steps is missing
+    assert only.startswith("line 10: settings.train.stepz")
+    (only,) = problems_of(small.replace("c4/130m: 19.5", 'c4/130m: "19.5"'), load)  # not also: no value for c4/130m
+    assert only.startswith("line 22: rows.gated.paper.c4/130m")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "- a\n- b\n", "just text"])
+def test_a_file_that_is_no_recipe(text, load):
+    assert problems_of(text, load) == ["is not a recipe: the file has no keys"]
+
+
+def test_files_that_are_not_text(tmp_path, small):
+    path = tmp_path / "bad.yaml"
+
+    def only_problem() -> str:
+        with pytest.raises(RecipeError) as caught:
+            load_recipe(path, methods())
+        assert str(caught.value).startswith(f"{path}: 1 problem, nothing was started\n")
+        return str(caught.value.problems[0])
+
+    assert only_problem() == "cannot be read: No such file or directory"
+    path.write_bytes(b"title: a\npaper: \xff\n")
+    assert only_problem() == "line 2: is not UTF-8 text"
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+    assert only_problem() == "has 200,001 bytes; a recipe has at most 200,000"
+    path.write_bytes(small.encode("utf-16"))
+    assert "is not UTF-8 text" in only_problem()
+    path.write_bytes(b"title: \x00\n")
+    assert "is not YAML" in only_problem()
+
+
+def test_nesting_is_refused_before_it_costs_time(load):
+    """The scanner takes quadratic time in the depth, half a minute for this one."""
+    assert problems_of("[" * 50_000, load) == ["line 1: is nested too deeply"]
+
+
+def test_a_depth_that_is_allowed():
+    assert parse("[" * MAX_DEPTH + "]" * MAX_DEPTH, "x").data is not None
+
+
+SET = {
+    "train": "write SECTION.KEY=VALUE, for instance train.steps=200",
+    "train.steps": "write SECTION.KEY=VALUE, for instance train.steps=200",
+    "train=5": "write SECTION.KEY=VALUE, for instance train.steps=200",
+    "=5": "write SECTION.KEY=VALUE, for instance train.steps=200",
+    "trian.steps=5": "there is no section 'trian'; did you mean train?",
+    "train.step=5": "unknown key; did you mean steps?",
+    "train.steps.now=5": "unknown key; did you mean steps?",
+    "train.steps=5.5": "5.5 does not fit: should be a whole number",
+    "train.steps='5'": '"5" does not fit: should be a whole number',
+    "train.steps=true": "true does not fit: should be a whole number",
+    "train.steps=": "null does not fit: should be a whole number",
+    "train.steps=0": "0 does not fit: should be greater than 0",
+    "train.steps={a: 1}": '{"a": 1} does not fit: should be a whole number',
+    "train.learning_rate=.nan": "NaN does not fit: should be a finite number",
+    "train.schedule=cosin": "'cosin' is not one of cosine, linear, noam, constant; did you mean cosine?",
+    "train.steps=[1": "is not YAML: expected ',' or ']', but got '<stream end>'",
+    "train.steps=*a": "an alias is not allowed: a recipe is plain data",
+    "train.steps=!!int 5": "a tag is not allowed: a recipe is plain data",
+    "train.steps={a: 1, a: 2}": "a: stands twice, first on line 1",
+    "train.warmup_steps=200": "warm-up of 200 steps is longer than 100 steps",
+    "model.size=tyni": "no size is called 'tyni'; did you mean tiny?",
+    "model.heads=7": "width 128 must split into 7 heads of an even size",
+}
+
+
+@pytest.mark.parametrize(("argument", "expected"), SET.items(), ids=list(SET))
+def test_broken_set(argument, expected, small, load):
+    found = problems_of(small, load, argument)
+    assert all(problem.startswith(f"--set {argument}: ") for problem in found)
+    assert any(expected in problem for problem in found)
+
+
+def test_all_broken_sets_come_at_once(small, load):
+    assert len(problems_of(small, load, "train.step=5", "x.y=1", "train.batch_size=4", "train.steps=a")) == 3
+
+
+def test_a_selection_that_is_not_there(small, load):
+    loaded = load(small)
+
+    def refused(message: str, hint: str, **selection):
+        with pytest.raises(UserError, match=re.escape(message)) as caught:
+            plan(loaded, selection.pop("scale", "paper"), lambda _: "", **selection)
+        assert caught.value.hint == hint
+        assert caught.value.exit_status == 2
+
+    refused("there is no row 'plane'", "did you mean plain?", rows="gated,plane")
+    refused("there is no column 'c4/103m'", "did you mean c4/130m?", columns="c4/103m")
+    refused("there is no column 'c4/130m'", "valid: tiny", columns="c4/130m", scale="smoke")
+    refused("there is no scale 'smokey'", "did you mean smoke?", scale="smokey")
+    refused("no row was selected", "there are plain, gated, extra", rows=" ,")
+    assert select("extra, plain", loaded.recipe.rows, "row") == ["plain", "extra"]  # the table's order
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "1,,2", "1.5", "-1", "3-1", "2147483648", "1-1001", "1-99999999999999999999"]
+)
+def test_seeds_that_are_none(text):
+    with pytest.raises(UserError, match="--seeds"):
+        parse_seeds(text)
+
+
+def test_seeds():
+    assert parse_seeds(None) is None
+    assert parse_seeds("3,1-3, 7") == [3, 1, 2, 7]
+    assert parse_seeds("1-1000") == list(range(1, 1001))
+
+
+@pytest.mark.parametrize(("name", "hint"), [("table33", "table3"), ("cmt/table3.yaml", "comt/table3")])
+def test_a_recipe_that_is_not_there(name, hint):
+    with pytest.raises(UserError, match=f"there is no recipe {name}") as caught:
+        find_recipe(name)
+    assert f"did you mean {hint}?" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/", "comt", "comt/", "table3.v2"])
+def test_names_that_are_no_recipe(name):
+    with pytest.raises(UserError, match="there is no recipe"):
+        find_recipe(name)
+
+
+def test_errors_survive_a_process_boundary():
+    with pytest.raises(RecipeError) as caught:
+        parse("a: *b", "x.yaml")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
