@@ -46,7 +46,8 @@ setup: $(READY)  ## Set up .venv, nothing else
 .PHONY: demo
 demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: under five minutes on two cores
 	$(COMT) train-lm --recipe table3.yaml --scale smoke --results $(DEMO)
-	for row in pre-ln+comt pre-ln+transponder; do $(COMT) analyze-gates "$$($(call run_of,$$row))" --results $(DEMO); done
+	$(COMT) analyze-gates "$$($(call run_of,pre-ln+comt))" --results $(DEMO)
+	$(COMT) analyze-gates "$$($(call run_of,pre-ln+transponder))" --results $(DEMO)
 	$(COMT) plot-cosine "$$($(call run_of,pre-ln+comt))" --results $(DEMO)
 	@echo
 	$(COMT) report table3.yaml --scale smoke --results $(DEMO)

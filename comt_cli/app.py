@@ -7,7 +7,7 @@ import sys
 import typer
 
 from comt_cli import __version__
-from comt_cli.commands import doctor, recipes, report, show, status, train_lm
+from comt_cli.commands import analyze_gates, bench, doctor, export, plot_cosine, recipes, report, show, status, train_lm
 from comt_cli.errors import UserError
 
 app = typer.Typer(
@@ -25,6 +25,10 @@ app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
 app.command("status")(status.status)
 app.command("recipes")(recipes.recipes)
+app.command("analyze-gates")(analyze_gates.analyze_gates)
+app.command("plot-cosine")(plot_cosine.plot_cosine)
+app.command("export")(export.export)
+app.add_typer(bench.app, name="bench")
 
 
 def _version(wanted: bool) -> None:

@@ -307,7 +307,7 @@ def check_offline_data() -> Finding:
     return Finding(
         "warn" if sources or topics else "fail",
         f"{text}; this Python lacks {missing}, so python-docs is smaller than elsewhere and numbers will differ",
-        "Use a Python with its whole library (python.org, pyenv, or Debian's full package), or --set data.corpus=files:GLOB.",
+        "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB.",
     )
 
 
@@ -334,7 +334,10 @@ def check_compilation() -> Finding:
     )
     headers = Path(sysconfig.get_path("include"), "Python.h").exists()
     triton = importlib.util.find_spec("triton") is not None
-    text = f"C++ compiler {compiler or 'none'}, Python headers {'yes' if headers else 'no'}, Triton {'yes' if triton else 'no'}"
+    text = (
+        f"C++ compiler {compiler or 'none'}, Python's headers {'found' if headers else 'not found'}, "
+        f"Triton {'found' if triton else 'not found'}"
+    )
     missing = []
     if compiler is None:
         missing.append("a C++ compiler (apt-get install g++, or xcode-select --install)")

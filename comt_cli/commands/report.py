@@ -18,6 +18,7 @@ RecipesArgument = Annotated[
 
 def report(
     recipes: RecipesArgument = None,
+    *,
     scale: options.Scale = "smoke",
     rows: options.Rows = None,
     columns: options.Columns = None,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def status(
     recipes: RecipesArgument = None,
+    *,
     scale: Annotated[str | None, typer.Option(help="Only this scale; every scale with runs if not given.")] = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,

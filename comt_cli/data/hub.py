@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from comt_cli.data.corpus import Document, Split
-from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.storage import ProgressCallback, first_line, no_progress
 from comt_cli.errors import UserError
 
 FILE_ORDER_SEED = 42
@@ -78,7 +78,7 @@ class HubCorpus:
         self._sources = sources
         self._open = open_source
 
-    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:  # noqa: ARG002 - part of Corpus
+    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """What is asked of the hub; known without network."""
         sources = [[source.repository, source.revision, source.files, source.split] for source in self._sources]
         return {
@@ -135,9 +135,8 @@ def _reachable(corpus: str, repository: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {reason}",
+            f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {first_line(error)}",
             f"{corpus} needs the network once; what was prepared so far is kept, so run the same command again when "
             "there is one. Without network, use corpus: python-docs or corpus: files:GLOB.",
         ) from error

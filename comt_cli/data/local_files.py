@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from comt_cli.data.corpus import Document, Split, Stream
 from comt_cli.data.storage import ProgressCallback, hash_file, make_folder, no_progress
-from comt_cli.errors import UserError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, sha256, write_json
 
 _WILDCARDS = "*?["
@@ -103,7 +104,7 @@ def _match(pattern: str) -> tuple[Path, list[Path]]:
     parts = Path(pattern).expanduser().absolute().parts
     wild = next((i for i, part in enumerate(parts) if any(c in part for c in _WILDCARDS)), len(parts) - 1)
     root, rest = Path(*parts[:wild]), "/".join(parts[wild:])
-    if not rest:
+    if wild == 0:  # the root of the file system: it is no file
         return root, []
     try:
         paths = [path for path in root.glob(rest) if path.is_file()]
@@ -160,7 +161,8 @@ class _KnownHashes:
         return digest
 
     def save(self) -> None:
-        """Keep what was learned, if anything was."""
+        """Keep what was learned, if anything was. A cache that may only be read costs time, nothing else."""
         if self._new != self._old:
-            make_folder(self._path.parent)
-            write_json(self._path, self._new)
+            with contextlib.suppress(StorageError):
+                make_folder(self._path.parent)
+                write_json(self._path, self._new)

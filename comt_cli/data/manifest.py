@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from comt_cli.data.corpus import Split
-from comt_cli.data.storage import ProgressCallback, hash_file, no_progress
+from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import canonical_json, sha256, write_json
 
@@ -97,7 +98,7 @@ class Manifest(_Record):
                 raise ValueError("its content is not what was written (the hash differs)")
             manifest = cls.model_validate(content)
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
-            raise damaged(path, str(error).splitlines()[0]) from error
+            raise damaged(path, first_line(error)) from error
         if manifest.fingerprint != fingerprint:
             raise damaged(path, f"it belongs to other data ({manifest.fingerprint}, expected {fingerprint})")
         return manifest
@@ -129,10 +130,8 @@ def verify(folder: Path, manifest: Manifest, progress: ProgressCallback = no_pro
         progress("verifying files of prepared data", number, len(files))
         _check_hash(folder, file)
     progress("verifying files of prepared data", len(files), len(files))
-    try:
+    with contextlib.suppress(StorageError):  # a shared cache that we may only read: the check is made again next time
         write_json(folder / STAMP, stamp)
-    except StorageError:
-        return  # a shared cache that we may only read: the check is made again next time, nothing else is lost
 
 
 def is_whole(folder: Path, files: tuple[FileRecord, ...]) -> bool:

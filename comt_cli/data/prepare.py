@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from comt_cli import __version__ as comt_version
 from comt_cli.data.corpus import Corpus, corpus_for, train_texts
 from comt_cli.data.dataset import Dataset, check_rows, open_dataset
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
@@ -151,8 +152,9 @@ def _write(data: DataSettings, corpus: Corpus, name: str, progress: ProgressCall
         settings=data.model_dump(mode="json"),
         corpus=corpus.identity(),
         versions={
+            "comt": comt_version,
             "python": platform.python_version(),
-            **{package: metadata.version(package) for package in ("comt", "numpy", "sentencepiece")},
+            **{package: metadata.version(package) for package in ("numpy", "sentencepiece")},
         },
         dtype=dtype.str,
         vocabulary_size=tokenizer.vocabulary_size,

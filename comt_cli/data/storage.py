@@ -30,6 +30,11 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of some library says, short enough to stand in a message of ours."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def hash_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file of any size, read in pieces. Raises `OSError`."""
     with path.open("rb") as handle:

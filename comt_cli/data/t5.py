@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer
-from comt_cli.data.storage import ProgressCallback, hash_file, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, first_line, hash_file, make_folder, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, sha256
 
@@ -71,7 +71,7 @@ def _fetch() -> Path:
     # The hub's client raises its own, the HTTP library's and the system's errors; all mean the same to the user.
     except Exception as error:
         raise UserError(
-            f"cannot fetch the T5 vocabulary ({T5_REPOSITORY}/{T5_FILE}): {str(error).splitlines()[0]}",
+            f"cannot fetch the T5 vocabulary ({T5_REPOSITORY}/{T5_FILE}): {first_line(error)}",
             f"Where there is network, run: curl -LO https://huggingface.co/{T5_REPOSITORY}/resolve/{T5_REVISION}/{T5_FILE}"
             f" - then here: export {T5_VARIABLE}=/path/to/{T5_FILE}",
         ) from error

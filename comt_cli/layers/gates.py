@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.kernels.reference import comt_gate, transponder_gate
+from comt_cli.kernels.transponder import modulate
 from comt_cli.layers.initialise import Draw, Initialised
 
 GateInit = Literal["kaiming-uniform", "torch-linear", "normal"]
@@ -117,6 +118,12 @@ class TransponderGate(Gate):
             "channel": transponder_gate(u_Tr, self.B_channel, self.log_alpha_channel.exp()),
             "scalar": transponder_gate(u_Tr, self.B_scalar, self.log_alpha_scalar.exp()),
         }
+
+    def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
+        assert u_Tr is not None
+        return modulate(
+            z_TN, u_Tr, self.B_channel, self.log_alpha_channel.exp(), self.B_scalar, self.log_alpha_scalar.exp()
+        )
 
     def initialise(self, draw: Draw) -> None:
         draw_gate_weight(draw, self.A, "A", self.init)

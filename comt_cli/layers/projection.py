@@ -36,7 +36,7 @@ class Projections(Initialised):
         """[T, D] -> one [T, N] a site."""
         if not self.gates:
             return F.linear(x_TD, self.weight).split(self.widths, dim=-1)
-        summaries = [A for gate in self._gates() if (A := gate.summary()) is not None]
+        summaries = [A for A in (gate.summary() for gate in self._gates()) if A is not None]
         zu = F.linear(x_TD, torch.cat([self.weight, *summaries]))
         z, u = zu.split([sum(self.widths), sum(len(A) for A in summaries)], dim=-1)
         return tuple(self._gated(z, u))

@@ -78,7 +78,9 @@ def settings_from_metadata(metadata: Mapping[str, Any], tied_embeddings: bool, o
     if architecture != "llama":
         raise UserError(f"{origin} holds a network of architecture {architecture!r}", "comt reads llama.")
     if metadata.get("split.count", 1) > 1:
-        raise UserError(f"{origin} is one of {metadata['split.count']} parts", "Join them first: llama-gguf-split --merge")
+        raise UserError(
+            f"{origin} is one of {metadata['split.count']} parts", "Join them first: llama-gguf-split --merge"
+        )
     if metadata.get("llama.expert_count", 0):
         raise UserError(f"{origin} is a mixture of experts, which comt's LLaMA is not")
     if metadata.get("llama.rope.scaling.type", "none") != "none":
@@ -102,7 +104,9 @@ def settings_from_metadata(metadata: Mapping[str, Any], tied_embeddings: bool, o
         raise UserError(f"{origin}: {'.'.join(map(str, problem['loc']))} {problem['msg']}") from None
     for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
         if metadata.get(f"llama.{key}", width // heads) != width // heads:
-            raise UserError(f"{origin}: {key} = {metadata[f'llama.{key}']} is not supported: heads are {width // heads} wide")
+            raise UserError(
+                f"{origin}: {key} = {metadata[f'llama.{key}']} is not supported: heads are {width // heads} wide"
+            )
     return settings
 
 

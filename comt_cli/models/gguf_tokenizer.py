@@ -14,7 +14,8 @@ _KEY = "tokenizer.ggml."
 _SPECIAL = (3, 4)
 """llama.cpp's token types for control and user-defined tokens: matched before the text is cut."""
 _LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
@@ -58,7 +59,9 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str)
     elif whole:
         cut = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_LLAMA3), "isolated"), byte_level])
     else:
-        raise UserError(f"{origin}: comt does not know the cutting rule {rule!r}", "It knows gpt-2, smollm and llama-bpe.")
+        raise UserError(
+            f"{origin}: comt does not know the cutting rule {rule!r}", "It knows gpt-2, smollm and llama-bpe."
+        )
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.get(f"{_KEY}merges") or []]
     if not all(len(merge) == 2 for merge in merges):
         raise UserError(f"{origin}: its list of merges is damaged")

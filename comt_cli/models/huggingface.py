@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import tokenizers
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, write_json
 from comt_cli.layers.residual import PreNorm
 from comt_cli.models.codecs import LibraryCodec
+from comt_cli.models.huggingface_config import ARCHITECTURE, huggingface_config, settings_from_config, type_name
 from comt_cli.models.huggingface_weights import join_weights, split_weights
 from comt_cli.models.llama import Llama
 from comt_cli.models.loaded import LoadedModel, describe, gated_sites, residual_name
 from comt_cli.models.tokenizer_files import tokenizer_files
-from comt_cli.recipe.settings import ModelSettings
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
 """What is fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
-
-_ARCHITECTURE = "LlamaForCausalLM"
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "hidden_act": ("silu", "swish"),
-    "quantization_config": (None,),
-    "partial_rotary_factor": (None, 1.0),
-}
-"""Options of a configuration that change the network, and the values that our LLaMA has; absent is fine."""
 
 
 def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str]]:
@@ -60,7 +48,7 @@ def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str
     content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"format": "pt"})
     with atomic_file(folder / WEIGHTS) as handle:
         handle.write(content)
-    written = [(folder / WEIGHTS, f"{len(tensors)} tensors, {_dtype(loaded.model)}")]
+    written = [(folder / WEIGHTS, f"{len(tensors)} tensors, {type_name(loaded.model)}")]
     special: dict[str, int] = {}
     if loaded.codec is not None:
         files, special = tokenizer_files(loaded.codec, loaded.context_length)
@@ -69,37 +57,8 @@ def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str
                 handle.write(data)
             written.append((folder / name, words))
     write_json(folder / CONFIG, huggingface_config(loaded.model, loaded.context_length) | special)
-    written.append((folder / CONFIG, f"{_ARCHITECTURE}: {loaded.description}"))
+    written.append((folder / CONFIG, f"{ARCHITECTURE}: {loaded.description}"))
     return written
-
-
-def huggingface_config(model: Llama, context_length: int | None) -> dict[str, Any]:
-    """`config.json` of a plain LLaMA. `rope_theta` stands at the top, where every version of transformers reads it."""
-    shape, settings = model.shape, model.settings
-    config = {
-        "architectures": [_ARCHITECTURE],
-        "model_type": "llama",
-        "vocab_size": model.vocabulary,
-        "hidden_size": shape.width,
-        "intermediate_size": shape.ffn_width,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.width // shape.heads,
-        "hidden_act": "silu",
-        "rms_norm_eps": settings.norm_eps,
-        "rope_theta": settings.rope_theta,
-        "tie_word_embeddings": settings.tied_embeddings,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "initializer_range": settings.init_std,
-        "torch_dtype": _dtype(model),
-        # transformers' defaults (1, 2) would point at ids that mean something else in most vocabularies
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
-    # Ours have no limit built in; this is the length the model has seen.
-    return config if context_length is None else {**config, "max_position_embeddings": context_length}
 
 
 def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
@@ -128,51 +87,13 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
     )
 
 
-def settings_from_config(config: Mapping[str, Any], origin: str) -> tuple[ModelSettings, int]:
-    """Our settings and the vocabulary of a `config.json`. Raises `UserError` naming what cannot be expressed."""
-    architectures = config.get("architectures") or [f"model_type {config.get('model_type')}"]
-    if config.get("model_type") != "llama" or architectures != [_ARCHITECTURE]:
-        raise UserError(f"{origin} describes {', '.join(map(str, architectures))}", f"comt reads {_ARCHITECTURE}.")
-    for key, allowed in _UNSUPPORTED.items():
-        if key in config and config[key] not in allowed:
-            raise UserError(f"{origin}: {key} = {json.dumps(config[key])} is not supported", "Our LLaMA has no such part.")
-    rope = config.get("rope_parameters") or {}
-    scaling = config.get("rope_scaling") or {}
-    for key, options in (("rope_parameters", rope), ("rope_scaling", scaling)):
-        if not isinstance(options, dict) or options.get("rope_type", options.get("type", "default")) != "default":
-            raise UserError(f"{origin}: {key} = {json.dumps(options)} is not supported", "Only unscaled rotary positions.")
-    try:
-        heads, width = config["num_attention_heads"], config["hidden_size"]
-        settings = ModelSettings(
-            width=width,
-            ffn_width=config["intermediate_size"],
-            layers=config["num_hidden_layers"],
-            heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            tied_embeddings=config.get("tie_word_embeddings", False),
-            rope_theta=rope.get("rope_theta", config.get("rope_theta", 10000.0)),
-            norm_eps=config.get("rms_norm_eps", 1e-6),
-        )
-        vocabulary = config["vocab_size"]
-        head_width = config.get("head_dim") or width // heads
-    except KeyError as error:
-        raise UserError(f"{origin} does not say {error.args[0]}") from None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise UserError(f"{origin}: {'.'.join(map(str, problem['loc']))} {problem['msg']}") from None
-    if head_width != width // heads:
-        raise UserError(f"{origin}: head_dim = {head_width} is not supported", f"Ours is hidden_size / heads = {width // heads}.")
-    if not isinstance(vocabulary, int) or vocabulary < 1:
-        raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")
-    return settings, vocabulary
-
-
 def _refuse_inexpressible(model: Llama) -> None:
     reasons = []
     if sites := gated_sites(model):
         reasons.append(f"gates at {', '.join(sites)}")
-    connections = [getattr(block, name) for block in model.blocks for name in ("attention_connection", "mlp_connection")]
-    if any(type(connection) is not PreNorm for connection in connections) or not isinstance(model.final_norm, nn.RMSNorm):
+    connections = [getattr(block, f"{branch}_connection") for block in model.blocks for branch in ("attention", "mlp")]
+    is_pre_norm = all(type(connection) is PreNorm for connection in connections)
+    if not is_pre_norm or not isinstance(model.final_norm, nn.RMSNorm):
         reasons.append(f"the residual connection {residual_name(model)}")
     if reasons:
         raise UserError(
@@ -229,7 +150,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a JSON object")
     return value
-
-
-def _dtype(model: Llama) -> str:
-    return str(model.embedding.weight.dtype).removeprefix("torch.")

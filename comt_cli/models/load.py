@@ -21,6 +21,8 @@ from comt_cli.models.loaded import LoadedModel, describe
 from comt_cli.recipe.plan import RunSpec
 
 FORMAT = 1
+_ZIP = b"PK\x03\x04"
+"""What a file of torch.save begins with."""
 _ACCEPTED = (
     "Give a checkpoint.pt or run directory of comt, a Hugging Face folder (config.json and safetensors), "
     "a hub name (owner/model), or a .gguf file."
@@ -129,20 +131,29 @@ def read_own(path: Path) -> LoadedModel:
 
 def _read_state(path: Path) -> dict[str, Any]:
     """The dictionary of a checkpoint file, with the parts that are needed here checked for their types."""
+    with path.open("rb") as handle:
+        start = handle.read(4)
+    if start != _ZIP:
+        raise UserError(f"{path} is not a checkpoint: it begins with {start!r}, not with {_ZIP!r}", _ACCEPTED)
     try:
-        # mmap: the optimizer's state, twice the model, is never read. Old kinds of file cannot be mapped, and warn.
+        # mmap: the optimizer's state, twice the model, is never read. Foreign archives (TorchScript's) warn.
         with warnings.catch_warnings(action="ignore"):
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load has no error type of its own: zip, pickle, key and runtime errors all occur
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", "It is cut short, or not of comt.") from None
+        raise UserError(
+            f"{path} cannot be read as a checkpoint: {reason}", "It is cut short, or not of comt."
+        ) from None
     if not isinstance(state, dict) or "spec" not in state or "model" not in state:
         raise UserError(f"{path} is not a checkpoint of comt: it holds {_what(state)}", _ACCEPTED)
     if state.get("format") != FORMAT:
         raise UserError(f"{path} is a checkpoint of format {state.get('format')!r}; this comt reads format {FORMAT}")
     weights = state["model"]
-    if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
-        raise UserError(f"{path}: its model is {_what(weights)}, not tensors by name")
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.is_floating_point()
+        for name, tensor in weights.items()
+    ):
+        raise UserError(f"{path}: its model is {_what(weights)}, not floating-point tensors by name")
     if missing := [key for key in ("vocabulary", "tokenizer") if key not in state]:
         raise UserError(f"{path} lacks {' and '.join(missing)}")
     return state

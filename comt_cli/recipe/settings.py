@@ -140,7 +140,8 @@ class TrainSettings(Section):
     def _batches_fit(self) -> Self:
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(
-                f"micro_batch_size: a batch of {self.batch_size} rows cannot be cut into parts of {self.micro_batch_size}"
+                f"micro_batch_size: a batch of {self.batch_size} rows cannot be cut into parts of "
+                f"{self.micro_batch_size}"
             )
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps")

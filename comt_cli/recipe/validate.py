@@ -75,7 +75,7 @@ def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Mode
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:
-    """pydantic's complaints, without those that a list is too short only because its items were refused."""
+    """What pydantic complains of, without those that a list is too short only because its items were refused."""
     details = error.errors(include_url=False)
     return [detail for detail in details if not (detail["type"] == "too_short" and detail["input"])]
 
@@ -116,10 +116,8 @@ def _without_union_tags(data: Any, location: tuple[str | int, ...]) -> KeyPath:
     here = data
     for position, part in enumerate(location):
         is_last = position == len(location) - 1
-        if isinstance(here, Mapping) and part in here:
-            path.append(part)
-            here = here[part]
-        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+        is_item = isinstance(here, list) and isinstance(part, int) and part < len(here)
+        if is_item or (isinstance(here, Mapping) and part in here):
             path.append(part)
             here = here[part]
         elif is_last and isinstance(here, Mapping) and part != "[key]":

@@ -8,8 +8,8 @@ from comt_cli.report.statistics import Paired, Summary
 
 
 def value(number: float) -> str:
-    """A metric: two decimals, none from 1000 up."""
-    return f"{number:.2f}" if abs(number) < 1000 else f"{number:.0f}"
+    """A metric: two decimals, as the papers print it; none from 10000 up."""
+    return f"{number:.2f}" if abs(number) < 10_000 else f"{number:.0f}"
 
 
 def summary(ours: Summary) -> str:

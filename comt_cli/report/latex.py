@@ -56,9 +56,9 @@ def latex(table: Table) -> str:
             rf"% Needs \usepackage{{booktabs}}. Written by comt report from {table.recipe_file}.",
             r"\begin{table}[htbp]",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{escaped(table.title)}. {escaped(words.origin(table))}}}",
+            rf"\caption{{{escaped(table.title.rstrip('.'))}. {escaped(words.origin(table))}}}",
             rf"\label{{tab:{label}}}",
-            r"\begin{tabular}{@{}lrrrrl@{}}",
+            r"\begin{tabular}{@{}lrrrrp{0.17\textwidth}@{}}",
             r"\toprule",
             rf"{head} \\",
             *body,
@@ -77,8 +77,8 @@ def _row(line: Line) -> str:
     if line.best:
         shown = rf"\textbf{{{shown}}}"
     shown += "".join(_mark(mark) for mark in line.marks)
-    cells = [escaped(method), shown, _number(difference), _number(paper), _number(paper_difference), escaped(direction)]
-    return " & ".join(cells) + r" \\"
+    cells = [escaped(method), shown, _number(difference), _number(paper), _number(paper_difference)]
+    return " & ".join([*cells, rf"\raggedright {escaped(direction)} \tabularnewline"])
 
 
 def _mark(mark: int) -> str:
@@ -94,9 +94,16 @@ def _label(text: str) -> str:
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)
 
 
+_ACCENTS = (
+    "\u0300\u0301\u0302\u0303\u0308\u030a\u0327\u030c"  # grave, acute, circumflex, tilde, dots, ring, cedilla, caron
+)
+_LETTERS = "æÆøØœŒßłŁ"
+"""Accents on Latin letters, and letters beside them, that plain LaTeX sets without further packages."""
+
+
 def escaped(text: str) -> str:
-    r"""Text that LaTeX prints as it stands. Letters outside Latin that it has no glyph for are spelt `U+2603`."""
-    return "".join(_letter(letter) for letter in text)
+    r"""Text that LaTeX prints as it stands. What it has no glyph for without further packages is spelt `U+2603`."""
+    return "".join(_letter(letter) for letter in unicodedata.normalize("NFC", text))
 
 
 def _letter(letter: str) -> str:
@@ -104,6 +111,8 @@ def _letter(letter: str) -> str:
         return _LATEX[letter]
     if ord(letter) < 0x20:
         return " "
-    if ord(letter) < 0x7F or (ord(letter) < 0x180 and unicodedata.category(letter)[0] == "L"):
+    decomposed = unicodedata.normalize("NFD", letter)
+    base, accents = decomposed[0], decomposed[1:]
+    if letter in _LETTERS or (base.isascii() and base.isprintable() and all(accent in _ACCENTS for accent in accents)):
         return letter
     return f"U+{ord(letter):04X}"

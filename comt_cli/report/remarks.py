@@ -23,7 +23,7 @@ def cell_remarks(
     diverged = cell.having(RunState.diverged)
     if diverged:
         details = "; ".join(_diverged(run.spec.seed, run.result or {}) for run in diverged)
-        apart = ", and the mean is over the others alone" if values else ""
+        apart = ", and the numbers are of the others alone" if values else ""
         yield f"{len(diverged)} of {format.plural(total, 'seed')} diverged ({details}){apart}."
     ended = len(diverged) + len(values)
     if ended and ended < total:

@@ -169,11 +169,11 @@ def _outcome(cell: Cell | None, values: dict[int, float]) -> Outcome:
 
 
 def _best(entries: Iterable[Entry], direction: str) -> set[str]:
-    """The rows whose mean prints as the best of at least two; a cell of which a seed diverged is not in the running."""
+    """The rows whose mean prints as the best of at least two; only cells of which every seed has a value compete."""
     means = {
         entry.cell.row: entry.ours.mean
         for entry in entries
-        if entry.ours is not None and not entry.cell.having(RunState.diverged)
+        if entry.ours is not None and entry.ours.n == len(entry.cell.runs)
     }
     if len(means) < 2:
         return set()

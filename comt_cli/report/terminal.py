@@ -47,10 +47,12 @@ def _print_grid(console: Console, table: Table, column: str) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    shape = box.SIMPLE_HEAD if console.is_terminal else box.ASCII2
-    grid = Grid(box=shape, header_style="bold", pad_edge=False, show_edge=not console.is_terminal)
+    shape = box.SIMPLE_HEAD if console.is_terminal else None
+    grid = Grid(box=shape, header_style="bold", pad_edge=False, show_edge=False)
+    last = _SHOWN - 1  # the direction, whose words may wrap; names and numbers may not
     for position, heading in enumerate(headings(table)[:_SHOWN]):
-        grid.add_column(Text(heading), justify="right" if 0 < position < _SHOWN - 1 else "left")
+        numeric = 0 < position < last
+        grid.add_column(Text(heading), justify="right" if numeric else "left", no_wrap=position < last)
     for line in lines(table, column):
         method, ours, *others = line.cells()[:_SHOWN]
         marked = ours + "".join(f" [{mark}]" for mark in line.marks)

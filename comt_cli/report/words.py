@@ -67,9 +67,9 @@ def verdict(table: Table) -> str:
     judged = [entry for entry in table.entries.values() if entry.direction]
     if not judged:
         return "The paper gives no direction to compare with."
-    groups = [(_named(table, judged, *verdicts), words) for verdicts, words in _GROUPS]
-    told = [f"{len(names)} {words} ({format.listing(names)})" for names, words in groups if names]
-    sentences = [f"Of {format.plural(len(judged), 'published direction')} against {table.baseline}: {'; '.join(told)}."]
+    groups = [(wording, _named(table, judged, *verdicts)) for wording, verdicts in _GROUPS]
+    told = [f"{wording}: {len(names)} ({format.listing(names)})" for wording, names in groups if names]
+    sentences = [f"Of {format.plural(len(judged), 'published direction')} against {table.baseline}, {'; '.join(told)}."]
     if _any(judged, Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal):
         sentences.append("One seed shows no error, so nothing is claimed from it.")
     if _any(judged, Verdict.agrees, Verdict.disagrees):
@@ -81,19 +81,19 @@ def verdict(table: Table) -> str:
     return " ".join(sentences)
 
 
-_GROUPS: tuple[tuple[tuple[Verdict, ...], str], ...] = (
-    ((Verdict.agrees,), "hold"),
-    ((Verdict.disagrees,), "do not hold"),
-    ((Verdict.not_resolved,), "not resolved, the interval spans zero"),
-    ((Verdict.one_seed_same,), "one seed only, in the same direction"),
-    ((Verdict.one_seed_opposite,), "one seed only, in the opposite direction"),
-    ((Verdict.one_seed_equal,), "one seed only, without a difference"),
-    ((Verdict.diverged_in_both,), "diverged here as in the paper"),
-    ((Verdict.diverged_here,), "diverged here, not in the paper"),
-    ((Verdict.baseline_diverged_in_both,), "with a baseline that diverged here as in the paper"),
-    ((Verdict.baseline_diverged_here,), "with a baseline that diverged here, not in the paper"),
-    ((Verdict.no_result,), "without a result yet"),
-    ((Verdict.no_baseline, Verdict.no_common_seed), "without a baseline to compare with yet"),
+_GROUPS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
+    ("agreeing", (Verdict.agrees,)),
+    ("disagreeing", (Verdict.disagrees,)),
+    ("not resolved, since the interval spans zero", (Verdict.not_resolved,)),
+    ("pointed to by one seed", (Verdict.one_seed_same,)),
+    ("contradicted by one seed", (Verdict.one_seed_opposite,)),
+    ("without a difference in one seed", (Verdict.one_seed_equal,)),
+    ("diverged here as in the paper", (Verdict.diverged_in_both,)),
+    ("diverged here but not in the paper", (Verdict.diverged_here,)),
+    ("with a baseline that diverged here as in the paper", (Verdict.baseline_diverged_in_both,)),
+    ("with a baseline that diverged here but not in the paper", (Verdict.baseline_diverged_here,)),
+    ("without a result so far", (Verdict.no_result,)),
+    ("without a baseline of ours to compare with", (Verdict.no_baseline, Verdict.no_common_seed)),
 )
 
 

@@ -22,11 +22,15 @@ class SummedLoss(nn.Module):
         self.model = model
         self._hidden = model.hidden
 
-    def compile_model(self) -> None:
-        """Compile the forward and backward pass of everything below the head (`torch.compile`, static shapes)."""
-        # Every run's model shares its code objects: without a reset, and with a limit that only warns, the ninth
-        # variant in one process would silently run uncompiled.
-        torch._dynamo.reset()
+    def compile_model(self, *, keep_others: bool = False) -> None:
+        """Compile the forward and backward pass of everything below the head (`torch.compile`, static shapes).
+
+        Models compiled earlier in this process are forgotten unless `keep_others`.
+        """
+        # All models share their code objects, and a code object has room for only so many compiled versions: without
+        # the reset, and with a limit that only warns, the ninth model in a process would silently run uncompiled.
+        if not keep_others:
+            torch._dynamo.reset()
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         self._hidden = torch.compile(self.model.hidden, dynamic=False, fullgraph=True)
 

@@ -89,38 +89,36 @@ def _split(words: list[str]) -> Iterator[list[str]]:
 def complaint(words: list[str]) -> str | None:
     """Why a command would not be understood; None if it would. Nothing is run."""
     program, *arguments = words
-    if program == "make":
-        unknown = [
-            word
-            for word in arguments
-            if (word.partition("=")[0] not in VARIABLES if "=" in word else word not in TARGETS | {"-j"})
-        ]
-        return f"make knows no {', '.join(unknown)}" if unknown else None
-    if not arguments or arguments[0].startswith("-"):
-        command, rest = COMMAND_LINE, arguments
-        known = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
-        return None if set(rest) <= known else f"comt has no option {rest[0]}"
-    verb, *rest = arguments
-    command = COMMAND_LINE.commands.get(verb)
-    if command is None:
-        return f"comt has no verb {verb}"
-    while hasattr(command, "commands") and rest and rest[0] in command.commands:  # comt bench step
-        command, rest = command.commands[rest[0]], rest[1:]
-    if {"-h", "--help"} & set(rest):
+    return make_complaint(arguments) if program == "make" else comt_complaint(arguments)
+
+
+def make_complaint(arguments: list[str]) -> str | None:
+    unknown = [
+        word
+        for word in arguments
+        if (word.partition("=")[0] not in VARIABLES if "=" in word else word not in TARGETS | {"-j"})
+    ]
+    return f"make knows no {', '.join(unknown)}" if unknown else None
+
+
+def comt_complaint(arguments: list[str]) -> str | None:
+    command, name = COMMAND_LINE, "comt"
+    while arguments and arguments[0] in getattr(command, "commands", {}):  # comt bench step
+        name, *arguments = arguments
+        command = command.commands[name]
+    if {"-h", "--help"} & set(arguments):
         return None
+    if hasattr(command, "commands") and arguments[:1] != ["--version"]:
+        return f"{name} has no verb {' '.join(arguments[:1])}"
+    # Only options and the number of arguments are checked: making the context in earnest would check values too,
+    # such as files that need not be here.
+    context = command.make_context(name, [], resilient_parsing=True)
+    context.resilient_parsing = False
     try:
-        # Only options and the number of arguments are checked: making the context in earnest would check values too,
-        # such as files that need not be here.
-        context = command.make_context(verb, [], resilient_parsing=True)
-        context.resilient_parsing = False
-        values, left, _ = command.make_parser(context).parse_args(list(rest))
+        values, left, _ = command.make_parser(context).parse_args(arguments)
     except Exception as error:
         return str(error)
-    missing = [
-        parameter.name
-        for parameter in command.params
-        if parameter.required and values.get(parameter.name) in (None, ())
-    ]
+    missing = [option.name for option in command.params if option.required and values.get(option.name) in (None, ())]
     if missing:
         return f"needs {', '.join(missing)}"
     return f"does not take {', '.join(left)}" if left else None
@@ -138,7 +136,9 @@ def test_commands_are_understood(path):
 
 
 def test_commands_in_the_help_of_every_verb_are_understood():
-    texts = [f"```\n{command.help}\n```\n" for command in COMMAND_LINE.commands.values()]
+    verbs = [*COMMAND_LINE.commands.values()]
+    verbs += [command for group in verbs for command in getattr(group, "commands", {}).values()]
+    texts = [f"```\n{command.help}\n```\n" for command in verbs]
     found = [words for text in texts for words in commands(text)]
     assert found
     assert {shlex.join(words): why for words in found if (why := complaint(words))} == {}

@@ -47,7 +47,7 @@ def _imports(node: ast.AST, at_import: bool) -> Iterator[Import]:
         if isinstance(child, ast.Import):
             yield from (Import(child.lineno, alias.name, at_import) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            # `from comt_cli import kernels` imports the room kernels; `from comt_cli.layers import gates` a file of layers.
+            # `from comt_cli import kernels` imports a room, `from comt_cli.layers import gates` a file of one.
             names = [child.module or ""] if child.module != "comt_cli" else [f"comt_cli.{a.name}" for a in child.names]
             yield from (Import(child.lineno, "." * child.level + name, at_import) for name in names)
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):

@@ -10,6 +10,12 @@ from comt_cli.data import Dataset, prepare
 from comt_cli.recipe.settings import DataSettings
 
 
+@pytest.fixture(autouse=True)
+def no_flush_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flushing matters when the power goes out, which no test here does; on a busy disk it is most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder of the test's own."""

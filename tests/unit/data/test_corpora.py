@@ -49,8 +49,8 @@ class TestPythonDocs:
         assert all(text == text.strip("\n") for text in texts)
         some = "\n".join(texts)
         assert 'The "assert" statement' in some  # a topic
-        assert "Return a string containing a printable representation of an object" in some.replace("\n", " ")  # C
-        assert "A Path represents a filesystem path" in " ".join(some.split()) or "PurePath subclass" in some  # a class
+        assert "Return the absolute value of the argument." in texts  # a function in C
+        assert "PurePath subclass" in some  # a class
         assert python_docs_pack.train.documents + python_docs_pack.validation.documents == len(texts)
 
     def test_documents_can_be_read_from_any_place(self, with_shared_cache: Path) -> None:

@@ -17,7 +17,7 @@ from comt_cli.recipe.settings import DataSettings, ModelSettings, TrainSettings
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted((ROOT / "recipes").glob("*/*.yaml"))
-CELLS = list(csv.DictReader((ROOT / "tests/data/paper_cells.csv").open()))
+CELLS = list(csv.DictReader((ROOT / "tests/data/paper_cells.csv").read_text().splitlines()))
 README = (ROOT / "recipes/README.md").read_text()
 SECTIONS = {
     "recipe": Recipe,

@@ -1,0 +1,51 @@
+"""What each layer makes of the residual stream (CoMT, Figure 1). Shapes: T tokens, D width."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch.nn.functional as F
+from torch import Tensor
+
+from comt_cli.analysis.text import DEFAULT_TEXT, tokens_of
+from comt_cli.analysis.watch import watch
+from comt_cli.models.loaded import LoadedModel
+
+
+def residual_stream(loaded: LoadedModel, text: str = DEFAULT_TEXT) -> pd.DataFrame:
+    """Compare every decoder layer's input x with its output y, on each token of `text`.
+
+    Rows `layer` (from 1), `position` (from 0), `token`, and
+
+        cosine           <x, y> / (|x| |y|)
+        angle            arccos(cosine) / pi, the angular distance: 0 same direction, 0.5 orthogonal, 1 opposite
+        update_cosine    <x, y - x> / (|x| |y - x|): whether what the layer changes points along its input
+        norm_ratio       |y| / |x|, L2 norms
+
+    Raises:
+        UserError: see `tokens_of` and `watch`.
+    """
+    tokens = tokens_of(loaded, text)
+    frames: dict[int, pd.DataFrame] = {}
+
+    def compare(layer: int, x_BTD: Tensor, y_BTD: Tensor | None) -> None:
+        assert y_BTD is not None
+        x_TD, y_TD = x_BTD[0].double(), y_BTD[0].double()
+        cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
+        frames[layer] = pd.DataFrame(
+            {
+                "layer": layer,
+                "position": np.arange(len(tokens.pieces)),
+                "token": tokens.pieces,
+                "cosine": cosine_T.numpy(),
+                "angle": cosine_T.arccos().numpy() / np.pi,
+                "update_cosine": F.cosine_similarity(x_TD, y_TD - x_TD, dim=-1).numpy(),
+                "norm_ratio": (y_TD.norm(dim=-1) / x_TD.norm(dim=-1)).numpy(),
+            }
+        )
+
+    observers = [(block, partial(compare, layer)) for layer, block in enumerate(loaded.model.blocks, start=1)]
+    watch(loaded, tokens.ids, observers)
+    return pd.concat([frames[layer] for layer in sorted(frames)], ignore_index=True)

@@ -1,0 +1,45 @@
+"""The text that a network is watched on, as tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from comt_cli.errors import UserError
+from comt_cli.models.loaded import LoadedModel
+
+DEFAULT_TEXT = "Once the storm was over, the old king walked down from his castle to the sea."
+"""Of the papers' kind: content words, function words, punctuation."""
+MAX_TOKENS = 512
+"""A text may be this long, or as long as the model was trained on if that is less."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text as the model sees it: `ids` int64 [T], and the name of each token."""
+
+    ids: Tensor
+    pieces: list[str]
+
+
+def tokens_of(loaded: LoadedModel, text: str) -> Tokens:
+    """Cut `text` into the model's tokens, with the special ones that its texts begin and end with.
+
+    Raises:
+        UserError: the model has no tokenizer, the text has fewer than two tokens or too many (`MAX_TOKENS`), or the
+            tokenizer belongs to another model.
+    """
+    codec = loaded.text_codec()
+    ids = codec.encode(text)
+    limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
+    if not 2 <= len(ids) <= limit:
+        raise UserError(
+            f"the text has {len(ids)} tokens; {loaded.name} is watched on 2 to {limit}", "Give another --text."
+        )
+    if max(ids) >= loaded.model.vocabulary:
+        raise UserError(
+            f"{loaded.name}: its tokenizer makes the id {max(ids)}, but the model has {loaded.model.vocabulary} tokens"
+        )
+    return Tokens(torch.tensor(ids), codec.pieces(ids))

@@ -1,0 +1,40 @@
+"""One forward pass with observers on some of a network's modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.errors import UserError
+from comt_cli.models.loaded import LoadedModel
+
+Observer = Callable[[Tensor, Tensor | None], None]
+"""Called with a module's first input, and its output where that is one tensor."""
+
+
+def watch(loaded: LoadedModel, ids_T: Tensor, observers: Iterable[tuple[nn.Module, Observer]]) -> None:
+    """Run the model once on the text, [T], in fp32 and without gradients, and call each observer as its module runs.
+
+    The weights of the given model become fp32: values in a figure should not show the rounding of a storage type.
+
+    Raises:
+        UserError: the network's outputs are not finite.
+    """
+    model = loaded.model.float().eval()
+    handles = []
+    for module, observer in observers:
+
+        def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: object, observer: Observer = observer) -> None:
+            observer(inputs[0], output if isinstance(output, Tensor) else None)
+
+        handles.append(module.register_forward_hook(hook))
+    try:
+        with torch.no_grad():
+            logits_BTV = model(ids_T[None])
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not logits_BTV.isfinite().all():
+        raise UserError(f"the outputs of {loaded.name} are not finite numbers", "Did its training diverge?")

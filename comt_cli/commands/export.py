@@ -1,0 +1,38 @@
+"""`comt export`: a trained model in another program's layout."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Layout(StrEnum):
+    """The layouts that can be written."""
+
+    huggingface = "huggingface"
+
+
+def export(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A checkpoint.pt, a run directory, or a .gguf file.", show_default=False)
+    ],
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.", file_okay=False, show_default=False)],
+    to: Annotated[Layout, typer.Option("--to", help="The layout to write.")] = Layout.huggingface,
+) -> None:
+    """Write a model as a folder that the transformers library reads as LlamaForCausalLM.
+
+    Only pre-norm models without gates can be expressed there; weights keep their types. The tokenizer is written too.
+
+    Example:
+
+      comt export runs/comt/table3/pre-ln/130m/seed1-0123456789ab --to huggingface exported
+    """
+    from comt_cli.models.huggingface import write_huggingface
+    from comt_cli.models.load import load_model
+
+    writers = {Layout.huggingface: write_huggingface}
+    for path, words in writers[to](load_model(checkpoint), folder):
+        typer.echo(f"{path}  {words}")

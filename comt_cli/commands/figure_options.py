@@ -1,0 +1,30 @@
+"""What the verbs that draw a trained model share: their options, and where the figures go."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from comt_cli.models.loaded import LoadedModel
+
+Text = Annotated[
+    str | None,
+    typer.Option(help="The text to watch the model on, 2 to 512 tokens; by default a sentence about a castle."),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the figures; below --results if not given.", file_okay=False)
+]
+
+
+def figure_folder(loaded: LoadedModel, out: Path | None, results: Path) -> Path:
+    """`out`, else `<results>/<scale>/<paper>/figures/<run>` for our runs and `<results>/figures/<name>` for others."""
+    if out is not None:
+        return out
+    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", loaded.name)
+    if loaded.spec is not None:
+        return results / loaded.spec.scale / loaded.spec.paper / "figures" / name
+    return results / "figures" / name.lower()

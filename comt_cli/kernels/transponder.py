@@ -1,0 +1,61 @@
+"""Transponder's channel and scalar gates with their closed-form backward pass: nothing but z and u is kept.
+
+Autograd on the definition (`reference.transponder_gate`) keeps five [T, N] tensors a projection. Here the gates are
+computed again in the backward pass, where one product of activations, h = G * zhat, is all that the gradients need.
+
+Shapes: T tokens (any leading dimensions), N output width, r bottleneck width; G = dL/dzhat.
+    p = sigmoid(u)   gc = 2 sigmoid(ac p Bc^T) [T, N]   gs = 2 sigmoid(as p bs^T) [T, 1]   zhat = z gc gs
+    h = G zhat       dz = G gc gs
+    ec = ac h (1 - gc/2)               es = as rowsum(h) (1 - gs/2)
+    dBc = ec^T p     dbs = es^T p      dp = ec Bc + es bs     du = dp p (1 - p)
+    dac = <Bc, dBc> / ac               das = <bs, dbs> / as
+The last line holds because the logit is linear in B: sum_t e_t l_t = sum_nk B_nk (e^T p)_nk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def modulate(
+    z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_1r: Tensor, as_: Tensor
+) -> Tensor:
+    """zhat = z * 2 sigmoid(ac sigmoid(u) Bc^T) * 2 sigmoid(as sigmoid(u) bs^T), [T, N], in the type of `z_TN`."""
+    dtype = z_TN.dtype
+    zhat: Tensor = _Modulate.apply(
+        z_TN, u_Tr.to(dtype), Bc_Nr.to(dtype), ac.to(dtype), bs_1r.to(dtype), as_.to(dtype)
+    )
+    return zhat
+
+
+class _Modulate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, u: Tensor, Bc: Tensor, ac: Tensor, bs: Tensor, as_: Tensor) -> Tensor:
+        ctx.save_for_backward(z, u, Bc, ac, bs, as_)
+        with torch.autocast(z.device.type, enabled=False):
+            p = torch.sigmoid(u)
+            half_gc = torch.sigmoid(p @ (ac * Bc).T)
+            half_gs = torch.sigmoid(p @ (as_ * bs).T)
+            return z * half_gc * (4 * half_gs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        (G,) = gradients
+        z, u, Bc, ac, bs, as_ = ctx.saved_tensors
+        with torch.autocast(z.device.type, enabled=False):
+            p = torch.sigmoid(u)
+            half_gc = torch.sigmoid(p @ (ac * Bc).T)
+            half_gs = torch.sigmoid(p @ (as_ * bs).T)
+            dz = G * half_gc * (4 * half_gs)
+            h = dz * z
+            ec = h * (1 - half_gc) * ac
+            es = h.sum(-1, keepdim=True) * (1 - half_gs) * as_
+            rank = p.shape[-1]
+            rows = p.reshape(-1, rank)
+            dBc = ec.reshape(-1, Bc.shape[0]).T @ rows
+            dbs = es.reshape(-1, 1).T @ rows
+            du = (ec @ Bc + es * bs) * p * (1 - p)
+            return dz, du, dBc, (Bc * dBc).sum() / ac, dbs, (bs * dbs).sum() / as_

@@ -1,0 +1,60 @@
+"""A figure on disk: for the screen, for the paper, and the numbers it was drawn from."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+from PIL import Image
+
+from comt_cli.errors import StorageError
+from comt_cli.files import atomic_file, write_text
+from comt_cli.report.figures.style import DPI, style
+
+_HEAVY = 380_000
+"""Bytes. Figures are committed beside the tables, and a repository keeps every version."""
+
+
+def write_figure(figure: Figure, frame: pd.DataFrame, folder: Path, stem: str) -> list[Path]:
+    """Write `<stem>.png`, `<stem>.pdf` and `<stem>.csv`, each whole or not at all; returns the three paths.
+
+    `frame` is what the figure was drawn from; the CSV has six significant digits. The files hold no date: the same
+    data give the same bytes.
+
+    Raises:
+        StorageError: the disk is full, or the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+    written = []
+    with style():
+        for kind, content in (("png", _png(figure)), ("pdf", _pdf(figure))):
+            path = folder / f"{stem}.{kind}"
+            with atomic_file(path) as handle:
+                handle.write(content)
+            written.append(path)
+    path = folder / f"{stem}.csv"
+    write_text(path, frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    return [*written, path]
+
+
+def _png(figure: Figure) -> bytes:
+    """In full colour; a heavy one in 256 colours, which is a third of the size and costs smooth colour bars a little."""
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png")
+    if len(full.getvalue()) < _HEAVY:
+        return full.getvalue()
+    Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+        small, "png", optimize=True, dpi=(DPI, DPI)
+    )
+    return small.getvalue()
+
+
+def _pdf(figure: Figure) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="pdf", metadata={"CreationDate": None})
+    return content.getvalue()

@@ -1,0 +1,134 @@
+"""The command line as a shell sees it: quick, without torch where it is not needed, and completed by the shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+COMT = Path(sys.executable).with_name("comt")
+
+
+def leaves(group, path=()):
+    """Every verb that does something, by its words: ("show",), ("bench", "step")."""
+    for name, command in group.commands.items():
+        yield from leaves(command, (*path, name)) if hasattr(command, "commands") else [((*path, name), command)]
+
+
+VERBS = {" ".join(path): command for path, command in leaves(typer.main.get_command(app))}
+HEAVY = ("torch", "torchvision", "triton", "transformers", "datasets", "pandas", "matplotlib", "numpy")
+ANSWERS_WITHIN_SECONDS = 0.4
+"""What the project promises for `comt --help`. It takes about 0.1 s of the processor's time on a slow machine."""
+
+RUN_AND_LIST = """
+import json, sys
+from comt_cli.__main__ import main
+sys.argv = ["comt", *sys.argv[1:]]
+status = 0
+try:
+    main()
+except SystemExit as stop:
+    status = stop.code or 0
+print(json.dumps({"status": status, "modules": sorted(sys.modules)}))
+"""
+
+
+def run_and_list(arguments: list[str], folder: Path) -> tuple[int, set[str]]:
+    """The exit status of `comt ARGUMENTS`, and the modules that it imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_AND_LIST, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "Traceback" not in done.stderr
+    return found["status"], set(found["modules"])
+
+
+HELPS = [["--help"], ["--version"], *([*verb.split(), "--help"] for verb in VERBS)]
+
+
+@pytest.mark.parametrize("arguments", HELPS, ids=" ".join)
+def test_help_imports_nothing_heavy(arguments, tmp_path):
+    status, modules = run_and_list(arguments, tmp_path)
+    assert status == 0
+    assert modules & set(HEAVY) == set()
+    if len(arguments) == 1:  # a verb's own options are read with pydantic, by typer
+        assert modules & {"pydantic", "ruamel.yaml"} == set()
+
+
+@pytest.mark.parametrize("arguments", [["recipes"], ["status"], ["report", "table3.yaml"]], ids=" ".join)
+def test_reading_needs_no_torch(arguments, tmp_path):
+    status, modules = run_and_list(arguments, tmp_path)
+    assert status == 0
+    assert "torch" not in modules
+
+
+def test_help_answers_at_once():
+    seconds = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "comt_cli", "--help"], check=True, capture_output=True, cwd=ROOT)
+        after = os.times()
+        # The processor's time, not the clock's: other programs on the machine are not this one's fault.
+        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(seconds) < ANSWERS_WITHIN_SECONDS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_with_an_example(verb):
+    text = VERBS[verb].help
+    assert text
+    assert re.search(rf"^ *comt {verb}\b", text, re.MULTILINE), "its docstring gives no example"
+    assert all(getattr(parameter, "help", None) for parameter in VERBS[verb].params), "an option without help"
+
+
+def test_the_version_is_the_packages():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.output.strip() == re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+
+
+def test_a_wrong_verb_is_an_error_with_status_2(tmp_path):
+    done = subprocess.run([COMT, "shwo"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "shwo" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def completions(line: str, folder: Path) -> set[str]:
+    """What bash is offered after `line`."""
+    environment = {
+        **os.environ,
+        "_COMT_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    done = subprocess.run([COMT], env=environment, cwd=folder, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("comt tr", {"train-lm"}),
+        ("comt ", {"train-lm", "show", "doctor"}),
+        ("comt show ta", {"table3.yaml"}),
+        ("comt show comt/", {"comt/table3.yaml"}),
+        ("comt train-lm --recipe ta", {"table3.yaml"}),
+        ("comt train-lm --scale s", {"smoke", "small"}),
+    ],
+)
+def test_the_shell_completes(line, offered, tmp_path):
+    assert offered <= completions(line, tmp_path)
+
+
+def test_the_shell_is_offered_only_what_fits(tmp_path):
+    assert completions("comt show nonesuch", tmp_path) == set()

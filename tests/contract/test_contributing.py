@@ -1,0 +1,65 @@
+"""The method that CONTRIBUTING.md walks through works as it stands there, recipe row included."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from comt_cli.layers.initialise import initialise
+from comt_cli.methods import Method, methods
+from comt_cli.models.llama import Llama
+from comt_cli.recipe.load import load_recipe_text
+from comt_cli.recipe.settings import ModelSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    return found
+
+
+@pytest.fixture
+def example(tmp_path):
+    """The class of the method, from a file of its own."""
+    path = tmp_path / "learnable_scale.py"
+    path.write_text(block("python"), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("learnable_scale", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["learnable_scale"] = module  # pydantic looks the annotations up there
+    try:
+        spec.loader.exec_module(module)
+        assert module.__doc__
+        yield module.LearnableScale
+    finally:
+        del sys.modules["learnable_scale"]
+
+
+def test_the_example_trains_what_it_says(example):
+    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2)
+    method: Method = example(start=0.5)
+    model = Llama(settings, 11, method.wiring())
+    initialise(model, seed=1)
+    scales = {name: p for name, p in model.named_parameters() if name.endswith(".scale")}
+    assert len(scales) == 7 * 2
+    assert all(scale.item() == 0.5 for scale in scales.values())
+    model(torch.arange(8)[None]).square().mean().backward()
+    assert all(scale.grad.any() for scale in scales.values())
+    plain = Llama(settings, 11, method.wiring().without_gates())
+    counts = [sum(p.numel() for p in m.parameters()) for m in (model, plain)]
+    assert counts[0] - counts[1] == 14
+
+
+def test_its_row_stands_in_a_recipe(example):
+    recipe = (ROOT / "recipes" / "comt" / "table3.yaml").read_text(encoding="utf-8")
+    assert recipe.count("\nrows:\n") == 1
+    recipe = recipe.replace("\nrows:\n", "\nrows:\n" + block("yaml"))
+    loaded = load_recipe_text(recipe, {**methods(), example.name: example})
+    assert loaded.methods["pre-ln+scale"]["name"] == "learnable-scale"
+    assert loaded.methods["pre-ln+scale"]["start"] == 1.0

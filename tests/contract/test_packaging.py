@@ -1,0 +1,115 @@
+"""A wheel built from the tree is whole and works elsewhere; the files that pin versions agree with each other."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+PINS = [line for line in CONSTRAINTS if not line.startswith("#")]
+UV = [sys.executable, "-m", "uv"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    # Without isolation: hatchling is one of the tests' own packages, so that nothing is fetched.
+    build = [*UV, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder)]
+    subprocess.run([*build, str(ROOT)], check=True, capture_output=True, text=True)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A fresh environment with the wheel; what it depends on is lent by the tests' environment, nothing is fetched."""
+    environment = tmp_path_factory.mktemp("elsewhere") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python = environment / "bin" / "python"
+    install = [*UV, "pip", "install", "--offline", "--no-deps", "--python", str(python), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, text=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    # A folder named in a .pth file is searched; its own .pth files (the editable install of this tree) are not read.
+    (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return environment
+
+
+def run(environment: Path, folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        [environment / "bin" / command[0], *command[1:]], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_all_modules_and_recipes(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "comt_cli").rglob("*.py")}
+    recipes = {f"comt_cli/_recipes/{path.relative_to(ROOT / 'recipes')}" for path in (ROOT / "recipes").rglob("*.yaml")}
+    assert modules - names == set()
+    assert recipes
+    assert recipes - names == set()
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    strangers = {name for name in names if not name.startswith(("comt_cli/", "comt-"))}
+    assert strangers == set()
+
+
+def test_the_installed_program_is_not_this_tree(installed, tmp_path):
+    where = run(installed, tmp_path, "python", "-c", "import comt_cli; print(comt_cli.__file__)")
+    assert Path(where.strip()).is_relative_to(installed)
+
+
+def test_the_installed_program_finds_its_recipes(installed, tmp_path):
+    assert "comt/table3" in run(installed, tmp_path, "comt", "recipes")
+
+
+def test_the_installed_program_reads_a_recipe(installed, tmp_path):
+    found = run(
+        installed,
+        tmp_path,
+        "python",
+        "-c",
+        "from comt_cli.methods import methods; from comt_cli.recipe.load import find_recipe, load_recipe;"
+        "print(load_recipe(find_recipe('table3.yaml'), methods()).path)",
+    )
+    assert Path(found.strip()).is_relative_to(installed)
+
+
+def test_constraints_are_names_and_versions_only():
+    assert PINS
+    for line in PINS:
+        assert re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[0-9][a-z0-9.]*( ; .+)?", line), line
+
+
+def test_constraints_cover_what_the_project_asks_for():
+    pinned = {line.partition("==")[0] for line in PINS}
+    groups = [entry for group in PROJECT["dependency-groups"].values() for entry in group if isinstance(entry, str)]
+    project = PROJECT["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["gguf"], *groups]
+    names = {re.match(r"[A-Za-z0-9._-]+", entry)[0].lower().replace(".", "-").replace("_", "-") for entry in asked}
+    assert names - pinned == set()
+
+
+def test_ci_calls_make_test():
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    text = script.read_text(encoding="utf-8")
+    assert "set -euo pipefail" in text
+    assert re.search(r"^make test$", text, re.MULTILINE)
+
+
+def test_make_alone_explains_every_target():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    listed = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
+    targets = set(re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE))
+    assert {"demo", "test", "reproduce", "lint", "format", "test-gpu", "bench", "record", "clean", "help"} <= targets
+    assert {target for target in targets if f"make {target} " not in listed} == set()

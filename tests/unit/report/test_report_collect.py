@@ -1,0 +1,116 @@
+"""Run directories in every state: done, diverged, running, unfinished, torn, foreign, missing."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from comt_cli.recipe.run_directory import RunState
+from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
+from comt_cli.report.layout import state
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+
+def cell_of(collection: Collection, row: str) -> Cell:
+    return collection.cells[row, "tiny"]
+
+
+def test_values_states_and_averages(mixed: Bench) -> None:
+    collection = collect(mixed.specs(), mixed.runs, "perplexity")
+    assert cell_of(collection, "pre-ln").values("perplexity") == {1: 100.0, 2: 110.0, 3: 105.0}
+    assert cell_of(collection, "pre-ln").state == "done"
+    assert cell_of(collection, "post-ln").values("perplexity") == {1: 120.0, 2: 130.0}
+    assert cell_of(collection, "post-ln").state == "2 done, 1 diverged"
+    assert cell_of(collection, "pre-ln+own").state == "1 done, 1 unfinished, 1 missing"
+    assert cell_of(collection, "pre-ln+comt").average("extra_parameters_percent") == 1.0
+    assert cell_of(collection, "pre-ln+own").average("mfu") is None
+    assert collection.notes == ()
+
+
+def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
+    directory = bench.started("pre-ln", 1)
+    with directory.lock():
+        cell = cell_of(collect(bench.specs(), bench.runs), "pre-ln")
+    (run,) = cell.having(RunState.running)
+    assert run.progress is not None
+    assert (run.progress.step, run.progress.steps) == (30, 200)
+    assert run.progress.loss == pytest.approx(8.7)
+    assert run.progress.tokens_per_second == 1024.0
+    assert run.progress.eta_seconds == pytest.approx(170 * 0.5)
+    assert cell.state == "1 running, 2 missing"
+    assert state(cell) == "1 running, 2 missing (step 30 of 200)"
+
+
+def test_time_to_go_after_the_first_line_and_before_it(bench: Bench) -> None:
+    bench.started("pre-ln", 1, steps=1)
+    bench.directory("pre-ln", 2)
+    first, second, _ = cell_of(collect(bench.specs(), bench.runs), "pre-ln").runs
+    assert first.progress is not None
+    assert first.progress.eta_seconds == pytest.approx(190 * 0.5)
+    assert (second.state, second.progress) == (RunState.unfinished, None)
+
+
+def test_a_line_cut_short_by_a_crash_is_left_out(bench: Bench) -> None:
+    directory = bench.started("pre-ln", 1)
+    with directory.metrics_file.open("a") as handle:
+        handle.write('{"step": 40, "lo')
+    (run,) = cell_of(collect(bench.specs(), bench.runs), "pre-ln").having(RunState.unfinished)
+    assert run.progress is not None
+    assert run.progress.step == 30
+
+
+@pytest.mark.parametrize("content", ['{"state": "do', "[]", "{}", ""])
+def test_a_torn_result_is_remarked_on_and_hides_no_other(bench: Bench, content: str) -> None:
+    bench.done("pre-ln", {1: 100.0, 2: 110.0})
+    bench.directory("pre-ln", 3).result_file.write_text(content)
+    collection = collect(bench.specs(), bench.runs, "perplexity")
+    assert cell_of(collection, "pre-ln").state == "2 done, 1 unfinished"
+    (note,) = collection.notes
+    assert "cannot be read" in note or "does not hold a JSON object" in note
+
+
+def test_a_torn_line_within_metrics_is_remarked_on(bench: Bench) -> None:
+    bench.started("pre-ln", 1).metrics_file.write_text('{"step": 1\n{"step": 2}\n')
+    (note,) = collect(bench.specs(), bench.runs).notes
+    assert "line 1 is not JSON" in note
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "12", True])
+def test_a_result_without_the_metric_is_remarked_on(bench: Bench, value: object) -> None:
+    bench.done("pre-ln", {1: 100.0}, perplexity=value)
+    collection = collect(bench.specs(), bench.runs, "perplexity")
+    assert cell_of(collection, "pre-ln").values("perplexity") == {}
+    (note,) = collection.notes
+    assert note.endswith("result.json has no perplexity")
+
+
+def test_other_finished_seeds_are_named_with_the_option_that_shows_them(mixed: Bench) -> None:
+    (note,) = collect(mixed.specs(seeds=[1]), mixed.runs).notes
+    assert note == "Seeds that are finished and not shown here: 2-3 (--seeds 1-3 shows them)."
+
+
+def test_runs_with_other_settings_are_counted(mixed: Bench) -> None:
+    (note,) = collect(mixed.specs(overrides=("train.steps=100",)), mixed.runs).notes
+    assert note == "10 finished runs of this table were made with other settings or data."
+
+
+def test_runs_of_another_scale_and_replaced_ones_are_not_counted(bench: Bench) -> None:
+    bench.done("pre-ln", {1: 100.0})
+    done = bench.directory("pre-ln", 1).path
+    shutil.copytree(done, done.with_name(f"{done.name}.replaced-1"))
+    shutil.copytree(done, done.with_name("seed1-0123456789ab"))
+    text = (done / "spec.json").read_text().replace('"scale": "smoke"', '"scale": "paper"')
+    (done.with_name("seed1-0123456789ab") / "spec.json").write_text(text)
+    assert collect(bench.specs(), bench.runs).notes == ()
+    (done.with_name("seed1-0123456789ab") / "spec.json").write_text('{"of": "another version"}')
+    (note,) = collect(bench.specs(), bench.runs).notes
+    assert note == "1 finished run of this table was made with other settings or data."
+
+
+def test_tables_with_runs(mixed: Bench) -> None:
+    assert tables_with_runs(mixed.runs, ["comt/table9", "comt/table8"]) == ["comt/table9"]
+    assert tables_with_runs(mixed.folder / "nowhere", ["comt/table9"]) == []

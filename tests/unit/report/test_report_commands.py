@@ -1,0 +1,135 @@
+"""The verbs `report`, `status` and `recipes`, in this process; and that none of them imports torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import comt_cli.commands.planning
+import comt_cli.data
+from comt_cli.app import app
+from comt_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+
+@pytest.fixture(autouse=True)
+def here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the bench's folder, with its recipe as ./recipes/comt/table9.yaml, and no corpus to hash."""
+    folder = bench.folder / "recipes" / "comt"
+    folder.mkdir(parents=True)
+    bench.recipe = bench.recipe.rename(folder / "table9.yaml")
+    monkeypatch.chdir(bench.folder)
+    for module in (comt_cli.data, comt_cli.commands.planning):
+        monkeypatch.setattr(module, "fingerprint", lambda data: "feedfeedfeedfeed", raising=False)
+
+
+def comt(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=True)
+
+
+def test_report_writes_and_prints(mixed: Bench) -> None:
+    result = comt("report")
+    assert result.exit_code == 0, result.output
+    assert "99.67 ± 2.60 (3)" in result.output
+    assert "wrote results/smoke/comt/table9.md" in result.output
+    assert Path("results/smoke/comt/table9.tex").exists()
+
+
+def test_report_as_json(mixed: Bench) -> None:
+    result = comt("report", "table9.yaml", "--rows", "pre-ln,pre-ln+comt", "--seeds", "1-2", "--json")
+    (table,) = json.loads(result.stdout)
+    assert [cell["row"] for cell in table["cells"]] == ["pre-ln", "pre-ln+comt"]
+    assert table["cells"][1]["n"] == 2
+    assert table["cells"][1]["verdict"] in ("agrees", "not resolved")
+    assert table["notes"][-1] == "Seeds that are finished and not shown here: 3 (--seeds 1-3 shows them)."
+    assert table["files"]["csv"] == "results/smoke/comt/table9.csv"
+
+
+def test_report_names_changed_settings(mixed: Bench) -> None:
+    result = comt("report", "table9", "--set", "train.steps=100", "--json")
+    (table,) = json.loads(result.stdout)
+    assert table["files"] is None
+    assert "Settings were changed on the command line: train.steps=100." in table["notes"]
+
+
+def test_report_without_runs_says_what_makes_some() -> None:
+    result = comt("report")
+    assert isinstance(result.exception, UserError)
+    assert "there are no runs below runs" in str(result.exception)
+
+
+def test_report_leaves_out_a_broken_recipe_that_was_not_named(mixed: Bench) -> None:
+    mixed.recipe.write_text("title: broken\n")
+    result = comt("report", "--json")
+    assert json.loads(result.stdout) == []
+    assert "comt/table9 is left out" in result.stderr
+    assert comt("report", "table9").exception is not None
+
+
+def test_status_counts_and_shows_progress(mixed: Bench) -> None:
+    with mixed.started("pre-ln+own", 3).lock():
+        result = comt("status")
+    assert result.output.splitlines() == [
+        "comt/table9 smoke: 12 runs: 1 unfinished, 1 running, 9 done, 1 diverged",
+        "  pre-ln+own, tiny, seed 2: unfinished, step 30 of 200, loss 8.700",
+        "  pre-ln+own, tiny, seed 3: running, step 30 of 200, loss 8.700, 1,024 tokens/s, 1 min to go",
+    ]
+
+
+def test_status_as_json(mixed: Bench) -> None:
+    (table,) = json.loads(comt("status", "table9.yaml", "--scale", "smoke", "--json").stdout)
+    assert (table["runs"], table["done"], table["diverged"], table["missing"]) == (12, 9, 1, 1)
+    assert table["open"][0]["step"] == 30
+    assert table["open"][0]["eta_seconds"] is None
+
+
+def test_status_of_a_scale_without_runs(mixed: Bench) -> None:
+    result = comt("status", "table9.yaml", "--scale", "paper")
+    assert result.output == "comt/table9 paper: 24 runs: 24 missing\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("table9.yaml",)])
+def test_status_where_nothing_was_run_says_how_to_begin(arguments: tuple[str, ...]) -> None:
+    result = comt("status", *arguments)
+    assert result.exit_code == 0
+    assert result.output.startswith("Nothing was run below runs. To begin: comt train-lm --recipe table")
+
+
+def test_recipes_lists_shapes_and_broken_files(bench: Bench) -> None:
+    bench.recipe.with_name("table8.yaml").write_text("title: only\nrow: 3\n")
+    output = comt("recipes").output
+    assert "comt/table9  Gates & norms_50% | a test\n" in output
+    assert "  smoke  4 rows x 1 column x 3 seeds      A tiny model\n" in output
+    assert "comt/table8  broken\n" in output
+    assert "unknown key; did you mean rows?" in output
+
+
+def test_recipes_as_json(bench: Bench) -> None:
+    listed = {recipe["name"]: recipe for recipe in json.loads(comt("recipes", "--json").stdout)}
+    assert listed["comt/table9"]["scales"]["paper"] == {
+        "description": "As published",
+        "rows": 4,
+        "columns": 2,
+        "seeds": 3,
+    }
+
+
+def test_no_torch_and_no_pandas(mixed: Bench) -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; import comt_cli.data\n"
+        "import comt_cli.commands.planning as p\n"
+        "comt_cli.data.fingerprint = p.fingerprint = lambda data: 'feedfeedfeedfeed'\n"
+        "from comt_cli.app import app\n"
+        "for verb in ('report', 'status', 'recipes'): assert CliRunner().invoke(app, [verb]).exit_code == 0\n"
+        "print([name for name in ('torch', 'pandas', 'matplotlib', 'datasets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,187 @@
+"""The written tables: golden files, escapes, what is not written, and what a table says about itself."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from comt_cli.errors import StorageError
+from comt_cli.report.latex import escaped, latex
+from comt_cli.report.markdown import markdown
+from comt_cli.report.table import Table, build_table
+from comt_cli.report.terminal import WIDTH, print_table
+from comt_cli.report.words import verdict
+from comt_cli.report.write import print_report, write_report
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def table_of(bench: Bench, scale: str = "smoke", **selection: object) -> Table:
+    return build_table(bench.loaded(), bench.specs(scale, **selection), bench.runs)
+
+
+def printed(table: Table) -> str:
+    text = io.StringIO()
+    print_table(table, text)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("name", ["table9.csv", "table9-runs.csv", "table9.md", "table9.tex"])
+def test_files_equal_the_golden_ones(mixed: Bench, name: str) -> None:
+    report = write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
+    assert report.files is not None
+    text = (mixed.results / "smoke" / "comt" / name).read_text(encoding="utf-8")
+    for spec in mixed.specs():  # an id changes with every new setting: the table's shape does not
+        text = text.replace(spec.id, f"{spec.row}:{spec.seed}")
+    if os.environ.get("COMT_WRITE_GOLDEN"):
+        (GOLDEN / name).write_text(text, encoding="utf-8")
+    assert text == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_the_csv_reads_back(mixed: Bench) -> None:
+    write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
+    with (mixed.results / "smoke/comt/table9.csv").open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    assert [row["row"] for row in rows] == ["post-ln", "pre-ln", "pre-ln+comt", "pre-ln+own"]
+    assert float(rows[2]["mean"]) == pytest.approx(299 / 3)
+    assert rows[3]["stderr"] == ""
+
+
+def test_nothing_is_written_before_a_run_ended(bench: Bench) -> None:
+    bench.started("pre-ln", 1)
+    report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
+    assert report.files is None
+    assert not bench.results.exists()
+    text = io.StringIO()
+    print_report(report, text)
+    assert "nothing was written" in text.getvalue()
+    assert "1 unfinished, 2 missing (step 30 of 200)" in text.getvalue()
+
+
+def test_a_diverged_run_is_a_result(bench: Bench) -> None:
+    bench.diverged("pre-ln", 1, 2, 3, last_finite_loss=None)
+    bench.done("pre-ln+comt", {1: 20.0})
+    report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
+    entry = report.table.entries["pre-ln+comt", "tiny"]
+    assert entry.verdict == "baseline diverged here"
+    assert "| pre-ln | diverged [1] |" in markdown(report.table)
+    assert "seed 1 at step 120;" in report.table.footnotes[0]
+
+
+def test_a_full_disk_is_said(mixed: Bench) -> None:
+    mixed.results.write_text("a file where the folder should be")
+    with pytest.raises(StorageError, match="cannot make"):
+        write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
+
+
+def test_names_cannot_lead_out_of_the_results(bench: Bench) -> None:
+    text = bench.recipe.read_text().replace("paper: comt\n", "paper: x/../../../out\n").replace("table9", "a/../../t")
+    bench.recipe.write_text(text)
+    bench.done("pre-ln", {1: 100.0})
+    report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
+    assert report.files is not None
+    for path in vars(report.files).values():
+        assert path.resolve().is_relative_to(bench.results.resolve())
+
+
+def test_the_terminal_gets_plain_text_of_bounded_width(mixed: Bench) -> None:
+    text = printed(table_of(mixed)) + printed(table_of(mixed, "paper"))
+    assert max(len(line) for line in text.splitlines()) <= WIDTH
+    assert "\x1b" not in text
+    assert "[1] 1 of 3 seeds diverged (seed 3 at step 120, last finite loss 7.25)" in text
+    assert "collapsed" in text
+
+
+def test_only_complete_cells_compete_for_bold(mixed: Bench) -> None:
+    table = table_of(mixed)
+    assert [entry.cell.row for entry in table.entries.values() if entry.best] == ["pre-ln+comt"]
+
+
+def test_the_verdict_counts_and_names(mixed: Bench) -> None:
+    text = verdict(table_of(mixed))
+    assert "Of 2 published directions against pre-ln, agreeing: 1 (pre-ln+comt)" in text
+    assert "diverged here but not in the paper: 1 (post-ln)" in text
+    assert "scale smoke alone" in text
+
+
+def test_one_seed_claims_nothing(mixed: Bench) -> None:
+    table = table_of(mixed, seeds=[1])
+    assert table.entries["pre-ln+comt", "tiny"].verdict == "one seed (same direction)"
+    assert "nothing is claimed" in verdict(table)
+    assert "±" not in "".join(line for line in markdown(table).splitlines() if line.startswith("| pre"))
+
+
+def test_the_papers_columns_stand_for_themselves(bench: Bench) -> None:
+    table = table_of(bench, "paper")
+    entry = table.entries["post-ln", "c4/250m"]
+    assert (entry.paper, entry.paper_difference, entry.direction) == (1409.79, None, 1)
+    assert table.entries["pre-ln+comt", "c4/250m"].verdict == "not in the paper"
+    assert "post-ln at c4/250m" in verdict(table)
+    assert "paper's size" not in verdict(table)
+
+
+def test_a_selection_says_so(mixed: Bench) -> None:
+    specs = mixed.specs(rows="pre-ln+comt,post-ln", columns="c4/130m", scale="paper")
+    table = build_table(mixed.loaded(), specs, mixed.runs, ["train.steps=20"])
+    assert table.notes == (
+        "These are 2 of the recipe's 4 rows.",
+        "These are 1 of the recipe's 2 columns.",
+        "The baseline pre-ln is not among the selected rows, so there are no differences of ours.",
+        "Settings were changed on the command line: train.steps=20.",
+    )
+
+
+def test_a_row_with_settings_of_its_own_is_named(bench: Bench) -> None:
+    text = bench.recipe.read_text()
+    text = text.replace("{method: post-ln,", "{method: post-ln, settings: {train: {learning_rate: 5e-4}},")
+    bench.recipe.write_text(text)
+    assert table_of(bench).notes == ("post-ln differs from the baseline in settings too: train.learning_rate.",)
+
+
+def test_unpaired_seeds_are_said(bench: Bench) -> None:
+    bench.done("pre-ln", {1: 100.0, 2: 101.0})
+    bench.done("pre-ln+comt", {1: 90.0, 2: 92.0, 3: 93.0})
+    bench.done("post-ln", {3: 93.0})
+    table = table_of(bench)
+    assert "The difference is over the 2 seeds that the baseline has too." in table.footnotes
+    assert table.entries["post-ln", "tiny"].verdict == "no common seed"
+
+
+def test_latex_escapes() -> None:
+    assert escaped("a_b & 5% #1 $x$ {y} ~^\\") == (
+        r"a\_b \& 5\% \#1 \$x\$ \{y\} \textasciitilde{}\textasciicircum{}\textbackslash{}"
+    )
+    assert escaped("[1] ± − é ☃") == r"{[}1] $\pm$ $-$ é U+2603"
+    assert escaped('<a|b> "q"\n') == r"\textless{}a\textbar{}b\textgreater{} ''q'' "
+
+
+def test_latex_lines_end_and_braces_match(mixed: Bench) -> None:
+    text = latex(table_of(mixed))
+    plain = re.sub(r"\\[{}]", "", text)
+    assert plain.count("{") == plain.count("}")
+    assert [line.count(" & ") for line in text.splitlines() if line.startswith(("pre-ln", "post-ln"))] == [5] * 4
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles(mixed: Bench) -> None:
+    body = latex(table_of(mixed)) + escaped("".join(chr(number) for number in range(0x20, 0x17F)) + "☃αβ…“”‘’≤≥×")
+    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}%s\\end{document}"
+    (mixed.folder / "t.tex").write_text(document % body, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=mixed.folder, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+def test_markdown_escapes(bench: Bench) -> None:
+    assert markdown(table_of(bench)).startswith("# Gates & norms\\_50% \\| a test\n")

@@ -1,0 +1,53 @@
+"""How numbers look."""
+
+from __future__ import annotations
+
+import pytest
+
+from comt_cli.recipe.plan import parse_seeds
+from comt_cli.report import format
+from comt_cli.report.statistics import Paired, Summary
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (format.value(26.734), "26.73"),
+        (format.value(1409.79), "1409.79"),
+        (format.value(123456.7), "123457"),
+        (format.summary(Summary(26.734, 0.123, 3)), "26.73 ± 0.12 (3)"),
+        (format.summary(Summary(26.734, None, 1)), "26.73 (1)"),
+        (format.summary(Summary(26.734, 0.0001, 3)), "26.73 ± <0.01 (3)"),
+        (format.summary(Summary(26.734, 0.0, 2)), "26.73 ± 0.00 (2)"),
+        (format.signed_percent(-0.001), "0.00"),
+        (format.signed_percent(-11.07), "-11.1"),
+        (format.signed_percent(5174.2), "+5174"),
+        (format.difference(Paired(-3.21, 0.4, -4.93, -1.49, 3)), "-3.21 [-4.93, -1.49]"),
+        (format.difference(Paired(-3.21, None, None, None, 1)), "-3.21"),
+        (format.share(0.9849), "0.98 %"),
+        (format.speed(12345.6), "12,346"),
+        (format.short_count(812), "812"),
+        (format.short_count(3.94e6), "3.9 M"),
+        (format.short_count(131e6), "131 M"),
+        (format.short_count(2.2e9), "2.2 B"),
+        (format.duration(42.4), "42 s"),
+        (format.duration(420), "7 min"),
+        (format.duration(7800), "2 h 10 min"),
+        (format.plural(1, "run"), "1 run"),
+        (format.plural(1200, "run"), "1,200 runs"),
+        (format.listing([]), ""),
+        (format.listing(["a"]), "a"),
+        (format.listing(["a", "b", "c"]), "a, b and c"),
+        (format.machine(None), ""),
+        (format.machine(1 / 3), "0.33333333"),
+        (format.machine(1_234_567), "1234567"),
+        (format.machine("a"), "a"),
+    ],
+)
+def test_numbers(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+@pytest.mark.parametrize("numbers", [[1], [1, 2, 3], [1, 3, 4, 9]])
+def test_seeds_read_back_as_the_option_takes_them(numbers: list[int]) -> None:
+    assert parse_seeds(format.seeds(numbers)) == numbers

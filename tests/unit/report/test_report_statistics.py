@@ -1,0 +1,90 @@
+"""Statistics against values worked out by hand or printed in tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from comt_cli.report.statistics import Paired, paired_difference, percent_difference, student_t, summarise
+
+
+# Two-sided 95 % points and others, as every printed table of Student's t has them.
+@pytest.mark.parametrize(
+    ("probability", "degrees", "expected"),
+    [
+        (0.975, 1, 12.7062),
+        (0.975, 2, 4.30265),
+        (0.975, 3, 3.18245),
+        (0.975, 4, 2.77645),
+        (0.975, 5, 2.57058),
+        (0.975, 9, 2.26216),
+        (0.975, 10, 2.22814),
+        (0.975, 30, 2.04227),
+        (0.975, 120, 1.97993),
+        (0.95, 2, 2.91999),
+        (0.995, 3, 5.84091),
+        (0.75, 1, 1.0),
+        (0.75, 2, math.sqrt(2 / 3)),
+    ],
+)
+def test_t_quantile_equals_the_printed_tables(probability: float, degrees: int, expected: float) -> None:
+    assert student_t(probability, degrees) == pytest.approx(expected, abs=6e-5)
+
+
+def test_t_quantile_tends_to_the_normal_one() -> None:
+    assert student_t(0.975, 999) == pytest.approx(1.959964, abs=3e-3)
+    assert student_t(0.975, 999) > 1.959964
+
+
+@pytest.mark.parametrize(("probability", "degrees"), [(0.5, 3), (1.0, 3), (0.975, 0)])
+def test_t_quantile_refuses_what_has_none(probability: float, degrees: int) -> None:
+    with pytest.raises(ValueError, match="no quantile"):
+        student_t(probability, degrees)
+
+
+def test_mean_and_standard_error_by_hand() -> None:
+    # deviations -2, 0, 2: s^2 = 8 / 2 = 4, s / sqrt(3)
+    summary = summarise([10.0, 12.0, 14.0])
+    assert summary is not None
+    assert (summary.mean, summary.n) == (12.0, 3)
+    assert summary.stderr == pytest.approx(2 / math.sqrt(3))
+
+
+def test_one_value_has_no_error_and_none_no_mean() -> None:
+    summary = summarise([5.0])
+    assert summary is not None
+    assert (summary.mean, summary.stderr, summary.n) == (5.0, None, 1)
+    assert summarise([]) is None
+
+
+def test_paired_difference_by_hand() -> None:
+    # -10 %, -20 %, -30 %: mean -20, s = 10, standard error 10 / sqrt(3), t(0.975, 2) = 4.30265
+    paired = paired_difference({1: 90.0, 2: 160.0, 3: 70.0}, {1: 100.0, 2: 200.0, 3: 100.0})
+    assert paired is not None
+    margin = 4.30265 * 10 / math.sqrt(3)
+    assert (paired.mean, paired.n) == (pytest.approx(-20.0), 3)
+    assert paired.stderr == pytest.approx(10 / math.sqrt(3))
+    assert (paired.low, paired.high) == (pytest.approx(-20 - margin, abs=1e-3), pytest.approx(-20 + margin, abs=1e-3))
+    assert not paired.excludes_zero
+
+
+def test_only_common_seeds_are_paired() -> None:
+    paired = paired_difference({1: 90.0, 2: 1.0}, {1: 100.0, 3: 5.0})
+    assert paired == Paired(pytest.approx(-10.0), None, None, None, 1)
+    assert paired_difference({1: 1.0}, {2: 1.0}) is None
+    assert paired_difference({}, {1: 1.0}) is None
+
+
+def test_equal_differences_exclude_zero_without_an_error() -> None:
+    paired = paired_difference({1: 90.0, 2: 90.0}, {1: 100.0, 2: 100.0})
+    assert paired is not None
+    assert paired.stderr == 0
+    assert paired.excludes_zero
+
+
+def test_no_per_cent_of_zero() -> None:
+    assert paired_difference({1: 1.0}, {1: 0.0}) is None
+    assert percent_difference(1.0, 0.0) is None
+    assert percent_difference(None, 2.0) is None
+    assert percent_difference(1.0, 2.0) == -50

@@ -1,0 +1,112 @@
+"""Every combination of ours and the paper's has its verdict."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from comt_cli.report.statistics import Paired
+from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
+
+RESOLVED_LOWER = Paired(-5.0, 1.0, -8.0, -2.0, 3)
+RESOLVED_HIGHER = Paired(5.0, 1.0, 2.0, 8.0, 3)
+UNRESOLVED = Paired(-1.0, 1.0, -5.0, 3.0, 3)
+ALL, SOME_DIVERGED, ALL_DIVERGED, NONE = Outcome(3, 0), Outcome(2, 1), Outcome(0, 3), Outcome(0, 0)
+
+
+def verdict(
+    *,
+    ours: Outcome = ALL,
+    baseline: Outcome = ALL,
+    difference: Paired | None = RESOLVED_LOWER,
+    paper: float | None = 23.0,
+    paper_baseline: float | None = 26.0,
+    is_baseline: bool = False,
+    metric: str = "perplexity",
+) -> Verdict:
+    return judge(
+        is_baseline=is_baseline,
+        ours=ours,
+        baseline=baseline,
+        difference=difference,
+        paper=paper,
+        paper_baseline=paper_baseline,
+        metric=metric,
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "paper", "expected"),
+    [
+        (RESOLVED_LOWER, 23.0, "agrees"),
+        (RESOLVED_HIGHER, 23.0, "disagrees"),
+        (RESOLVED_LOWER, 27.0, "disagrees"),
+        (RESOLVED_HIGHER, 27.0, "agrees"),
+        (UNRESOLVED, 23.0, "not resolved"),
+        (UNRESOLVED, 27.0, "not resolved"),
+        (Paired(0.0, 0.0, 0.0, 0.0, 2), 23.0, "not resolved"),
+        (Paired(-5.0, 1.0, -8.0, 0.0, 3), 23.0, "not resolved"),
+        (Paired(-5.0, None, None, None, 1), 23.0, "one seed (same direction)"),
+        (Paired(5.0, None, None, None, 1), 23.0, "one seed (opposite direction)"),
+        (Paired(0.0, None, None, None, 1), 23.0, "one seed (no difference)"),
+        (RESOLVED_HIGHER, 1400.0, "agrees"),  # a collapsed row is worse than its baseline
+        (RESOLVED_LOWER, 1400.0, "disagrees"),
+    ],
+)
+def test_direction_against_the_papers(difference: Paired, paper: float, expected: str) -> None:
+    assert verdict(difference=difference, paper=paper) == expected
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ({"is_baseline": True}, "-"),
+        ({"is_baseline": True, "ours": ALL_DIVERGED}, "-"),
+        ({"paper": None}, "not in the paper"),
+        ({"paper": None, "ours": ALL_DIVERGED}, "not in the paper"),
+        ({"paper": None, "ours": NONE}, "not in the paper"),
+        ({"ours": ALL_DIVERGED, "difference": None}, "diverged here"),
+        ({"ours": SOME_DIVERGED}, "diverged here"),
+        ({"ours": SOME_DIVERGED, "paper": 1400.0}, "diverged in both"),
+        ({"ours": ALL_DIVERGED, "difference": None, "paper": 1400.0}, "diverged in both"),
+        ({"ours": ALL_DIVERGED, "difference": None, "paper": 1400.0, "paper_baseline": 1300.0}, "diverged in both"),
+        ({"ours": ALL_DIVERGED, "difference": None, "baseline": ALL_DIVERGED}, "diverged here"),
+        ({"ours": NONE, "difference": None}, "no result"),
+        ({"ours": NONE, "difference": None, "baseline": NONE}, "no result"),
+        ({"paper_baseline": None}, "no baseline in the paper"),
+        ({"paper": 1400.0, "paper_baseline": 1300.0}, "both collapsed in the paper"),
+        ({"paper": 26.0}, "equal in the paper"),
+        ({"baseline": ALL_DIVERGED, "difference": None}, "baseline diverged here"),
+        ({"baseline": SOME_DIVERGED}, "baseline diverged here"),
+        ({"baseline": ALL_DIVERGED, "difference": None, "paper_baseline": 1400.0}, "baseline diverged in both"),
+        ({"baseline": NONE, "difference": None}, "no baseline"),
+        ({"difference": None}, "no common seed"),
+    ],
+)
+def test_what_has_no_direction_says_why(case: dict[str, object], expected: str) -> None:
+    assert verdict(**case) == expected  # type: ignore[arg-type]
+
+
+def test_no_combination_is_left_out() -> None:
+    outcomes = [ALL, SOME_DIVERGED, ALL_DIVERGED, NONE]
+    papers = [None, 23.0, 26.0, 1400.0]
+    differences = [None, RESOLVED_LOWER, UNRESOLVED, Paired(1.0, None, None, None, 1)]
+    for ours, baseline, paper, paper_baseline, difference in itertools.product(
+        outcomes, outcomes, papers, papers, differences
+    ):
+        found = verdict(ours=ours, baseline=baseline, difference=difference, paper=paper, paper_baseline=paper_baseline)
+        compared = found in (Verdict.agrees, Verdict.disagrees, Verdict.not_resolved) or "one seed" in found
+        if compared:
+            assert difference is not None
+            assert not ours.diverged
+            assert not baseline.diverged
+            assert published_direction(paper, paper_baseline, "perplexity") != 0
+
+
+def test_only_a_perplexity_collapses_by_being_large() -> None:
+    assert collapsed(1088.0, "perplexity")
+    assert collapsed(1088.0, "galore_perplexity")
+    assert not collapsed(257.0, "perplexity")
+    assert not collapsed(1088.0, "accuracy")
+    assert not collapsed(None, "perplexity")
