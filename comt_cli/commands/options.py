@@ -24,6 +24,9 @@ def _scale_names(incomplete: str) -> list[str]:
 RECIPE_HELP = "A recipe file, or the name of one that came with the program: table3.yaml, comt/table3."
 
 RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP, autocompletion=_recipe_names)]
+Recipes = Annotated[
+    list[str] | None, typer.Argument(metavar="[RECIPE]...", help=RECIPE_HELP, autocompletion=_recipe_names)
+]
 RecipeOption = Annotated[str, typer.Option("--recipe", help=RECIPE_HELP, autocompletion=_recipe_names)]
 Scale = Annotated[
     str, typer.Option(help="smoke (a laptop, minutes), small (one GPU) or paper.", autocompletion=_scale_names)

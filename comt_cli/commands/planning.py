@@ -31,6 +31,6 @@ def plan_recipe(
 ) -> Planned:
     """Find, check and expand a recipe. Raises `UserError` (`RecipeError`) with everything that is wrong."""
     path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
-    loaded = load_recipe(path, methods(), overrides or ())
+    loaded = load_recipe(path, methods(), overrides or (), scale)
     specs = plan(loaded, scale, fingerprint, rows=rows, columns=columns, seeds=parse_seeds(seeds))
     return Planned(loaded, scale, specs)

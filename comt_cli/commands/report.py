@@ -10,14 +10,9 @@ import typer
 
 from comt_cli.commands import options
 
-RecipesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[RECIPE]...", help=options.RECIPE_HELP, autocompletion=options._recipe_names),
-]
-
 
 def report(
-    recipes: RecipesArgument = None,
+    recipes: options.Recipes = None,
     *,
     scale: options.Scale = "smoke",
     rows: options.Rows = None,

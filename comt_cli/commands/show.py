@@ -79,6 +79,7 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from comt_cli.report.format import duration
     from comt_cli.training.devices import device_name as name_of
     from comt_cli.training.devices import pick_device
     from comt_cli.training.estimate import estimated_flops_per_second
@@ -94,7 +95,7 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     console.print(f"{recipe.title} ({recipe.paper} {recipe.table}), scale {planned.scale}", highlight=False)
     console.print(f"{recipe.scales[planned.scale].description}\n", highlight=False)  # type: ignore[index]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for header in ("row", "column", "seed", "id"):
+    for header in ("row", "column", "seed"):
         table.add_column(header, no_wrap=True)
     for header in ("parameters", "+%", "tokens", "FLOPs", "time", "memory"):
         table.add_column(header, justify="right", no_wrap=True)
@@ -108,7 +109,6 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
             row["row"],
             row["column"],
             str(row["seed"]),
-            row["id"],
             f"{row['parameters']:,}",
             f"{row['extra_parameters_percent']:.2f}",
             _short(row["tokens"]),
@@ -120,20 +120,11 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     console.print(table)
     open_runs = sum(row["state"] not in ("done", "diverged") for row in rows)
     console.print(
-        f"\n{len(rows)} runs, {open_runs} to do, about {duration(remaining)} on {name_of(device)}. Time is estimated from "
-        "the speed of matrix products\nhere, memory from the tensors that the model keeps; both are rough. "
-        "Tokens count padding.",
+        f"\n{len(rows)} runs, {open_runs} to do, about {duration(remaining)} on {name_of(device)}.\n"
+        "Time is estimated from the speed of matrix products, memory from the tensors that the\n"
+        "model keeps; both are rough. Tokens count padding.",
         highlight=False,
     )
-
-
-def duration(seconds: float) -> str:
-    """A length of time as a person would say it: `40 s`, `12 min`, `3.5 h`, `12 d`."""
-    for unit, size in (("d", 172_800.0), ("h", 7_200.0), ("min", 120.0)):
-        if seconds >= size:
-            value = seconds / {"d": 86_400, "h": 3_600, "min": 60}[unit]
-            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _short(count: int) -> str:

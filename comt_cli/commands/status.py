@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comt_cli.commands import options
-from comt_cli.commands.report import RecipesArgument
 
 if TYPE_CHECKING:
     from comt_cli.recipe.load import LoadedRecipe
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def status(
-    recipes: RecipesArgument = None,
+    recipes: options.Recipes = None,
     *,
     scale: Annotated[str | None, typer.Option(help="Only this scale; every scale with runs if not given.")] = None,
     seeds: options.Seeds = None,

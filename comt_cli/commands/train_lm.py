@@ -18,10 +18,10 @@ def train_lm(
     seeds: options.Seeds = None,
     set_: options.Set = None,
     device: options.Device = None,
-    gpus: Annotated[int, typer.Option(min=1, help="Processes that share every batch, one per GPU (or on the CPU).")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="Processes sharing every batch, one per GPU (or on the CPU).")] = 1,
     runs: options.Runs = Path("runs"),
     results: options.Results = Path("results"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, not deleted.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")] = False,
 ) -> None:
     """Train every run of a language-model recipe and write the table beside the paper's numbers.
@@ -55,4 +55,6 @@ def train_lm(
     if is_main_process():
         from comt_cli.report.write import print_report, write_report
 
-        print_report(write_report(planned.loaded, planned.specs, runs, results))
+        # The whole table, not only the part that was selected: training one row must not erase the others.
+        table = plan_recipe(recipe, scale, set_, seeds=seeds)
+        print_report(write_report(table.loaded, table.specs, runs, results, set_ or ()))

@@ -28,7 +28,7 @@ def linear_cross_entropy(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tenso
 
     The products run in the type of `h_TD`, softmax and sums in fp32.
     """
-    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD.to(h_TD.dtype), targets_T)
+    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD.to(h_TD.dtype), targets_T)  # type: ignore[no-untyped-call]
     return loss
 
 

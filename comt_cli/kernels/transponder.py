@@ -20,14 +20,11 @@ import torch
 from torch import Tensor
 
 
-def modulate(
-    z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_1r: Tensor, as_: Tensor
-) -> Tensor:
-    """zhat = z * 2 sigmoid(ac sigmoid(u) Bc^T) * 2 sigmoid(as sigmoid(u) bs^T), [T, N], in the type of `z_TN`."""
+def modulate(z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_1r: Tensor, as_: Tensor) -> Tensor:
+    """Return z * 2 sigmoid(ac sigmoid(u) Bc^T) * 2 sigmoid(as sigmoid(u) bs^T), [T, N], in the type of `z_TN`."""
     dtype = z_TN.dtype
-    zhat: Tensor = _Modulate.apply(
-        z_TN, u_Tr.to(dtype), Bc_Nr.to(dtype), ac.to(dtype), bs_1r.to(dtype), as_.to(dtype)
-    )
+    arguments = [z_TN, *(tensor.to(dtype) for tensor in (u_Tr, Bc_Nr, ac, bs_1r, as_))]
+    zhat: Tensor = _Modulate.apply(*arguments)  # type: ignore[no-untyped-call]
     return zhat
 
 

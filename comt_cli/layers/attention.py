@@ -52,8 +52,8 @@ class Attention(nn.Module):
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=self.kv_heads != self.heads
         )
-        (output,) = self.output(mixed_BHTE.transpose(1, 2).reshape(B, T, D))
-        return output
+        output_BTD: Tensor = self.output(mixed_BHTE.transpose(1, 2).reshape(B, T, D))[0]
+        return output_BTD
 
 
 class FeedForward(nn.Module):
@@ -67,5 +67,5 @@ class FeedForward(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         gate_BTF, up_BTF = self.gate_up(x_BTD)
-        (output,) = self.down(F.silu(gate_BTF) * up_BTF)
-        return output
+        output_BTD: Tensor = self.down(F.silu(gate_BTF) * up_BTF)[0]
+        return output_BTD

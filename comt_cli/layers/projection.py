@@ -35,15 +35,15 @@ class Projections(Initialised):
     def forward(self, x_TD: Tensor) -> tuple[Tensor, ...]:
         """[T, D] -> one [T, N] a site."""
         if not self.gates:
-            return F.linear(x_TD, self.weight).split(self.widths, dim=-1)
+            return torch.split(F.linear(x_TD, self.weight), self.widths, dim=-1)
         summaries = [A for A in (gate.summary() for gate in self._gates()) if A is not None]
         zu = F.linear(x_TD, torch.cat([self.weight, *summaries]))
-        z, u = zu.split([sum(self.widths), sum(len(A) for A in summaries)], dim=-1)
+        z, u = torch.split(zu, [sum(self.widths), sum(len(A) for A in summaries)], dim=-1)
         return tuple(self._gated(z, u))
 
     def _gated(self, z_TM: Tensor, u_TR: Tensor) -> list[Tensor]:
         outputs, used = [], 0
-        for site, z_TN in zip(self.sites, z_TM.split(self.widths, dim=-1), strict=True):
+        for site, z_TN in zip(self.sites, torch.split(z_TM, self.widths, dim=-1), strict=True):
             if site.name not in self.gates:
                 outputs.append(z_TN)
                 continue
@@ -77,7 +77,7 @@ class Projections(Initialised):
     def site_weights(self) -> dict[str, Tensor]:
         """Views of `weight`, [N, D] a site: what an ordinary linear layer would hold."""
         names = [site.name for site in self.sites]
-        return dict(zip(names, self.weight.split(self.widths), strict=True))
+        return dict(zip(names, torch.split(self.weight, self.widths), strict=True))
 
     def initialise(self, draw: Draw) -> None:
         weights = self.site_weights()

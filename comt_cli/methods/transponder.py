@@ -1,7 +1,8 @@
 """Transponder: a channel gate times a scalar gate on every projection (2025, Eq. 4 to 10, "layer-channel-scalar").
 
-Deviations: one A serves both gates, because only that adds the printed 1 % of parameters (1.05 % at 130M; two would add
-1.52 %). No biases (the paper starts them at zero). alpha is kept positive as exp(log_alpha); the paper does not say how.
+Deviations: one A serves both gates, because only that adds the printed 1 % of parameters (1.05 % at 130M; two would
+add 1.52 %). No biases (the paper starts them at zero). alpha is kept positive as exp(log_alpha), starting at 1; the
+paper does not say how.
 """
 
 from __future__ import annotations

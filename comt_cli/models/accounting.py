@@ -97,7 +97,7 @@ def _measure(model: Llama, length: int) -> tuple[int, int]:
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         logits = model(tokens)
-        F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="sum").backward()
+        torch.autograd.backward(F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="sum"))
     storages = {key: tensor for key, tensor in kept.items() if key not in parameters}
     elements = sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in storages.values())
     return counter.get_total_flops(), elements

@@ -33,6 +33,6 @@ def wiring_of(method: Mapping[str, Any]) -> Wiring:
 
 
 def materialise(model: nn.Module, device: torch.device, seed: int) -> None:
-    """Give a meta model storage on `device` and its initial values: a pure function of `seed`, equal on every device."""
+    """Give a meta model storage on `device` and initial values: a pure function of `seed`, equal on every device."""
     model.to_empty(device=device)
     initialise(model, seed)

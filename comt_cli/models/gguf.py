@@ -86,9 +86,9 @@ def settings_from_metadata(metadata: Mapping[str, Any], tied_embeddings: bool, o
     if metadata.get("llama.rope.scaling.type", "none") != "none":
         raise UserError(f"{origin}: rope.scaling.type = {metadata['llama.rope.scaling.type']} is not supported")
     try:
-        heads, width = metadata["llama.attention.head_count"], metadata["llama.embedding_length"]
+        heads = metadata["llama.attention.head_count"]
         settings = ModelSettings(
-            width=width,
+            width=metadata["llama.embedding_length"],
             ffn_width=metadata["llama.feed_forward_length"],
             layers=metadata["llama.block_count"],
             heads=heads,
@@ -102,11 +102,12 @@ def settings_from_metadata(metadata: Mapping[str, Any], tied_embeddings: bool, o
     except ValidationError as error:
         problem = error.errors()[0]
         raise UserError(f"{origin}: {'.'.join(map(str, problem['loc']))} {problem['msg']}") from None
+    shape = settings.shape()
+    head_width = shape.width // shape.heads
     for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
-        if metadata.get(f"llama.{key}", width // heads) != width // heads:
-            raise UserError(
-                f"{origin}: {key} = {metadata[f'llama.{key}']} is not supported: heads are {width // heads} wide"
-            )
+        if metadata.get(f"llama.{key}", head_width) != head_width:
+            found = metadata[f"llama.{key}"]
+            raise UserError(f"{origin}: {key} = {found} is not supported: heads are {head_width} wide")
     return settings
 
 

@@ -98,7 +98,7 @@ def _refuse_inexpressible(model: Llama) -> None:
     if reasons:
         raise UserError(
             f"Hugging Face's LLaMA cannot express {' and '.join(reasons)}",
-            "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is installed.",
+            "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is.",
         )
 
 

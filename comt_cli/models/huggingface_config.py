@@ -54,9 +54,9 @@ def huggingface_config(model: Llama, context_length: int | None) -> dict[str, An
 
 def settings_from_config(config: Mapping[str, Any], origin: str) -> tuple[ModelSettings, int]:
     """Our settings and the vocabulary of a `config.json`. Raises `UserError` naming what cannot be expressed."""
-    architectures = config.get("architectures") or [f"model_type {config.get('model_type')}"]
-    if config.get("model_type") != "llama" or architectures != [ARCHITECTURE]:
-        raise UserError(f"{origin} describes {', '.join(map(str, architectures))}", f"comt reads {ARCHITECTURE}.")
+    kind, architectures = config.get("model_type"), config.get("architectures") or [ARCHITECTURE]
+    if kind != "llama" or architectures != [ARCHITECTURE]:
+        raise UserError(f"{origin} describes {architectures} of type {kind!r}", f"comt reads {ARCHITECTURE}, 'llama'.")
     for key, allowed in _UNSUPPORTED.items():
         if key in config and config[key] not in allowed:
             raise UserError(
@@ -70,9 +70,9 @@ def settings_from_config(config: Mapping[str, Any], origin: str) -> tuple[ModelS
                 f"{origin}: {key} = {json.dumps(options)} is not supported", "Only unscaled rotary positions."
             )
     try:
-        heads, width = config["num_attention_heads"], config["hidden_size"]
+        heads = config["num_attention_heads"]
         settings = ModelSettings(
-            width=width,
+            width=config["hidden_size"],
             ffn_width=config["intermediate_size"],
             layers=config["num_hidden_layers"],
             heads=heads,
@@ -82,15 +82,16 @@ def settings_from_config(config: Mapping[str, Any], origin: str) -> tuple[ModelS
             norm_eps=config.get("rms_norm_eps", 1e-6),
         )
         vocabulary = config["vocab_size"]
-        head_width = config.get("head_dim") or width // heads
     except KeyError as error:
         raise UserError(f"{origin} does not say {error.args[0]}") from None
     except ValidationError as error:
         problem = error.errors()[0]
         raise UserError(f"{origin}: {'.'.join(map(str, problem['loc']))} {problem['msg']}") from None
-    if head_width != width // heads:
+    shape = settings.shape()
+    if config.get("head_dim") not in (None, shape.width // shape.heads):
         raise UserError(
-            f"{origin}: head_dim = {head_width} is not supported", f"Ours is hidden_size / heads = {width // heads}."
+            f"{origin}: head_dim = {json.dumps(config['head_dim'])} is not supported",
+            f"Ours is hidden_size / num_attention_heads = {shape.width // shape.heads}.",
         )
     if not isinstance(vocabulary, int) or vocabulary < 1:
         raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")

@@ -38,7 +38,7 @@ def join_weights(settings: ModelSettings, vocabulary: int, given: Mapping[str, T
     """The plain LLaMA that holds the tensors `given` under their public names; their types are kept.
 
     Raises:
-        UserError: a tensor is missing, has another shape than `settings` say, or is one that this model has no place for.
+        UserError: a tensor is missing, has another shape than `settings` say, or has no place in this model.
     """
     model = empty_model(settings, vocabulary, method_from({"name": "pre-ln"}).wiring())
     state, used = {}, set()

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation_table
 from comt_cli.layers.gates import Site
 from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual import Junction
+from comt_cli.layers.residual import Junction, ResidualConnection
 from comt_cli.methods.base import Wiring
 from comt_cli.recipe.settings import ModelSettings
 
@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.attention_connection = wiring.residual(junction(branch="attention"))
         self.mlp_connection = wiring.residual(junction(branch="mlp"))
 
-        def make(connection: nn.Module, widths: dict[str, tuple[int, int]]) -> Projections:
+        def make(connection: ResidualConnection, widths: dict[str, tuple[int, int]]) -> Projections:
             sites = [Site(name, layer, shape.layers, d_in, d_out) for name, (d_in, d_out) in widths.items()]
             return Projections(sites, wiring.gates, lambda site: connection.initial_std(site) or settings.init_std)
 
@@ -55,8 +55,9 @@ class Llama(nn.Module):
         self.settings, self.shape, self.vocabulary = settings, shape, vocabulary
         self.activation_checkpointing = False
         self.embedding = TokenEmbedding(vocabulary, shape.width, settings.embedding_init_std)
-        self.blocks = nn.ModuleList(Block(settings, wiring, layer) for layer in range(shape.layers))
-        keeps_final_norm = self.blocks[-1].mlp_connection.keeps_final_norm
+        blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
+        self.blocks = nn.ModuleList(blocks)
+        keeps_final_norm = blocks[-1].mlp_connection.keeps_final_norm
         self.final_norm = nn.RMSNorm(shape.width, eps=settings.norm_eps) if keeps_final_norm else nn.Identity()
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
 

@@ -1,4 +1,4 @@
-"""A trained model from wherever it lies: our checkpoints and run directories, Hugging Face folders and hub names, GGUF."""
+"""A trained model from wherever it lies: our checkpoints and runs, Hugging Face folders and hub names, GGUF files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _load_from_hub(name: str) -> LoadedModel:
             f"{reason[0] if reason else type(error).__name__}",
             "Without network, give the path of a downloaded folder.",
         ) from None
-    return read_huggingface(Path(folder), name.split("/")[-1])
+    return read_huggingface(Path(folder), name.rpartition("/")[2])
 
 
 def read_own(path: Path) -> LoadedModel:

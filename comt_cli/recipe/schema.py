@@ -54,7 +54,7 @@ class Row(Section):
     """One method under one name, with the paper's value in every column."""
 
     method: str | dict[str, Any]
-    paper: dict[str, float | None] = {}
+    paper: dict[str, float | None] = Field(default_factory=dict)
     in_paper: bool = True
     settings: PartialSettings = PartialSettings()
 

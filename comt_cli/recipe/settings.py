@@ -94,7 +94,7 @@ class DataSettings(Section):
         fixed = FIXED_VOCABULARY.get(self.tokenizer)
         if fixed is not None and self.vocabulary not in (None, fixed):
             raise ValueError(f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out")
-        if self.corpus in ("c4", "openwebtext") and self.tokenizer == "sentencepiece" and self.max_train_tokens is None:
+        if self.corpus in ("c4", "openwebtext") and self.max_train_tokens is None:
             raise ValueError("max_train_tokens: say how many tokens of this corpus to prepare")
         return self
 

@@ -54,7 +54,8 @@ def _markdown(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, str], de
         "",
         "Variants took turns; a ratio is the median over rounds of the ratio within a round. Below 1 is faster.",
         "",
-        "| shape | precision | variant | ms a step (p10 to p90) | tokens/s | / best plain | / transformers | forward / best plain |",
+        "| shape | precision | variant | ms a step (p10 to p90) | tokens/s "
+        "| / best plain | / transformers | forward / best plain |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:

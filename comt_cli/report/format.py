@@ -54,13 +54,16 @@ def short_count(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`42 s`, `7 min`, `2 h 10 min`."""
+    """`42 s`, `7 min`, `2 h 10 min`, `12 d 4 h`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"
+    hours = minutes // 60
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min"
+    return f"{hours // 24} d {hours % 24} h"
 
 
 def plural(number: int, noun: str) -> str:

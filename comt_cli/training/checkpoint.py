@@ -1,7 +1,7 @@
 """Everything that must survive a stop, in one dictionary and one file.
 
 The file is written beside the old one, flushed, and renamed over it: a kill at any moment leaves one whole checkpoint.
-It holds tensors and plain values only and is read with `weights_only=True`, so a checkpoint from a stranger runs no code.
+It holds tensors and plain values only and is read with `weights_only=True`: a stranger's checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from comt_cli.data import Dataset
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file
 from comt_cli.recipe.plan import RunSpec
@@ -24,7 +25,7 @@ FORMAT = 1
 def save_checkpoint(
     path: Path,
     spec: RunSpec,
-    tokenizer: dict[str, Any],
+    dataset: Dataset,
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     progress: dict[str, Any],
@@ -39,7 +40,8 @@ def save_checkpoint(
         "spec": spec.model_dump(mode="json"),
         "id": spec.id,
         "vocabulary": spec.settings.data.vocabulary_size,
-        "tokenizer": tokenizer,
+        "tokenizer": dataset.tokenizer.to_json(),
+        "data": dataset.content_hash,
         "model": model.state_dict(),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "progress": progress,

@@ -24,7 +24,7 @@ PEAK_BF16_FLOPS = {
     "RTX 4090": 165.2e12,
     "RTX 3090": 71e12,
 }
-"""Dense bf16 matrix FLOP/s from the makers' data sheets. A device that is not here gets no MFU rather than a wrong one."""
+"""Dense bf16 FLOP/s from the makers' data sheets. A device that is not here gets no MFU rather than a wrong one."""
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:

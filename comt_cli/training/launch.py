@@ -8,8 +8,9 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-import torch.multiprocessing as multiprocessing
+from torch import multiprocessing
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.plan import RunSpec
@@ -40,13 +41,16 @@ def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str |
     for worker in workers:
         worker.start()
 
-    def forward(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, _: FrameType | None) -> None:
         for worker in workers:
             if worker.pid is not None and worker.is_alive():
                 os.kill(worker.pid, number)
 
     # A terminal sends Ctrl-C to all processes itself; SIGTERM reaches only this one.
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, forward), signal.SIGINT: signal.signal(signal.SIGINT, _wait)}
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
+        signal.SIGINT: signal.signal(signal.SIGINT, _wait),
+    }
     try:
         for worker in workers:
             worker.join()
@@ -71,7 +75,7 @@ def _worker(
     specs: list[RunSpec],
     runs: Path,
     device: str | None,
-    errors: multiprocessing.SimpleQueue,  # type: ignore[name-defined]
+    errors: Any,
 ) -> None:
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)

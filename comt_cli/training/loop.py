@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comt_cli.data import IGNORE, Dataset, EvaluationBatches, TrainBatches
+from comt_cli.data import Batch, Dataset, EvaluationBatches, TrainBatches
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import write_json
 from comt_cli.models.accounting import cost_of, total_flops
@@ -22,7 +22,7 @@ from comt_cli.models.build import materialise, model_of
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.checkpoint import read_checkpoint, restore_random_states, save_checkpoint
-from comt_cli.training.devices import prepare_process, peak_flops, peak_memory_bytes, synchronise
+from comt_cli.training.devices import peak_flops, peak_memory_bytes, prepare_process, synchronise
 from comt_cli.training.distribution import World, distribute, share_of_batch, without_sync
 from comt_cli.training.evaluation import Evaluation, evaluate
 from comt_cli.training.objective import SummedLoss
@@ -35,7 +35,7 @@ from comt_cli.training.signals import StopSignal
 
 @dataclass
 class Counters:
-    """Where a run stands; saved with every checkpoint. Seconds are those spent in steps, over all starts of the run."""
+    """Where a run stands; saved with every checkpoint. Seconds are of steps only, over all starts of the run."""
 
     step: int = 0
     tokens: int = 0
@@ -58,7 +58,13 @@ class Training:
     """One run in one process of a `World`. `run` trains it to its end and returns `result.json`'s content."""
 
     def __init__(
-        self, spec: RunSpec, directory: RunDirectory, dataset: Dataset, world: World, listener: Listener, stop: StopSignal
+        self,
+        spec: RunSpec,
+        directory: RunDirectory,
+        dataset: Dataset,
+        world: World,
+        listener: Listener,
+        stop: StopSignal,
     ) -> None:
         self.spec, self.directory, self.dataset = spec, directory, dataset
         self.world, self.listener, self.stop = world, listener, stop
@@ -120,6 +126,12 @@ class Training:
                 f"{self.directory.checkpoint_file} belongs to run {state['id']}, not {self.spec.id}",
                 "Move it out of the run directory.",
             )
+        if state["data"] != self.dataset.content_hash:
+            raise UserError(
+                f"{self.directory.checkpoint_file} was trained on other tokens than those prepared here",
+                "The same text can give another vocabulary under another version of sentencepiece. "
+                "Train anew with --fresh.",
+            )
         self.model.load_state_dict(state["model"])
         if state["optimizer"] is not None:
             self.optimizer.load_state_dict(state["optimizer"])
@@ -133,7 +145,7 @@ class Training:
         with self._batches() as batches:
             mark = _Mark(time.perf_counter(), self.counters.step, batches.waited_seconds)
             for micro_batches in batches:
-                loss, norm = self._step(micro_batches)
+                loss, norm = self._step(micro_batches, batches.target_tokens(self.counters.step))
                 pending.losses.append(loss)
                 step = self.counters.step
                 is_last = step == settings.steps
@@ -162,11 +174,12 @@ class Training:
                     )
         return self._finish()
 
-    def _step(self, micro_batches: list[Any]) -> tuple[Tensor, Tensor | None]:
-        """One update from this process's part of the global batch; the token-weighted mean loss, on the device."""
+    def _step(self, micro_batches: list[Batch], total: int) -> tuple[Tensor, Tensor | None]:
+        """One update from this process's part of the global batch, which has `total` targets over all processes.
+
+        Returns the token-weighted mean loss, on the device, and the gradient norm if this step needs it.
+        """
         settings, world = self.settings, self.world
-        tokens = sum(int((batch.targets != IGNORE).sum()) for batch in micro_batches)
-        total = int(world.sum(torch.tensor(tokens, device=world.device))) if world.size > 1 else tokens
         loss_sum = torch.zeros((), device=world.device)
         for index, batch in enumerate(micro_batches):
             is_last = index == len(micro_batches) - 1
@@ -299,7 +312,7 @@ class Training:
             save_checkpoint(
                 self.directory.checkpoint_file,
                 self.spec,
-                self.dataset.tokenizer.to_json(),
+                self.dataset,
                 self.model,
                 None if final else self.optimizer,
                 vars(self.counters),

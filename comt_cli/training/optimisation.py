@@ -20,7 +20,7 @@ def learning_rate(settings: TrainSettings, step: int, width: int) -> float:
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if settings.schedule == "noam":
         count = step + 1
-        return peak * width**-0.5 * min(count**-0.5, count * warmup**-1.5)
+        return peak / math.sqrt(width) * min(1 / math.sqrt(count), count / math.sqrt(warmup) ** 3)
     if step < warmup:
         return peak * step / warmup
     progress = (step - warmup) / max(1, settings.steps - warmup)

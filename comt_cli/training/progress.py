@@ -18,7 +18,7 @@ PLAIN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class StepReport:
-    """A logged step. Loss in nats per token; speed in token positions per second, over all devices; MFU a share."""
+    """A logged step. Loss in nats per token; speed in token positions per second over all devices; MFU a share."""
 
     step: int
     loss: float
@@ -36,7 +36,7 @@ class StepReport:
 
 
 class Listener:
-    """Hears what the loop does, and by itself says nothing (the other processes of a distributed run use it as it is)."""
+    """Hears what the loop does, and by itself says nothing: what all processes but the main one use."""
 
     def table_started(self, runs: int, done: int) -> None:
         """`runs` will be gone through, `done` of which need nothing more."""
@@ -64,7 +64,9 @@ def outcome(result: dict[str, Any]) -> str:
     """One run's result in a few words."""
     if result["state"] == "diverged":
         return f"diverged at step {result['diverged_at']}"
-    quality = f"perplexity {result['perplexity']:.2f}" if result["perplexity"] is not None else "perplexity beyond range"
+    quality = (
+        f"perplexity {result['perplexity']:.2f}" if result["perplexity"] is not None else "perplexity beyond range"
+    )
     return f"{quality}, {result['train_seconds']:.0f} s, {result['tokens_per_second']:,.0f} tok/s"
 
 

@@ -38,7 +38,8 @@ class LineLog:
     def durable_length(self) -> int:
         """Flush to disk; the file's length in bytes."""
         self._guard(lambda: os.fsync(self._handle.fileno()))
-        return self._handle.tell()
+        length: int = self._handle.tell()
+        return length
 
     def cut(self, length: int) -> None:
         """Drop everything after `length` bytes: what was written after the checkpoint that is resumed."""
@@ -92,7 +93,7 @@ def record_environment(directory: RunDirectory, world: World) -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """The commit of the source tree this program runs from, with `-dirty` for local changes; None outside a checkout."""
+    """The commit of the source tree that is running, with `-dirty` for local changes; None outside a checkout."""
     folder = Path(__file__).resolve().parent.parent.parent
     if not (folder / ".git").exists():
         return None

@@ -56,9 +56,8 @@ class Shape:
     length: int = 128
 
     def __str__(self) -> str:
-        return (
-            f"d{self.width}-f{self.ffn_width}-l{self.layers}-h{self.heads}-v{self.vocabulary}-b{self.batch}x{self.length}"
-        )
+        sizes = f"d{self.width}-f{self.ffn_width}-l{self.layers}-h{self.heads}-v{self.vocabulary}"
+        return f"{sizes}-b{self.batch}x{self.length}"
 
     def model(self) -> ModelSettings:
         """The model's settings."""

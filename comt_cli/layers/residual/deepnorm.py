@@ -29,7 +29,8 @@ class DeepNorm(ResidualConnection):
         self.beta = (8 * junction.layers) ** -0.25
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        return self.norm(self.alpha * x_BTD + branch(x_BTD))
+        y_BTD: Tensor = self.norm(self.alpha * x_BTD + branch(x_BTD))
+        return y_BTD
 
     def initial_std(self, site: Site) -> float:
         return xavier_std(site.d_in, site.d_out, 1.0 if site.name in _UNSCALED else self.beta)

@@ -8,7 +8,7 @@ from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
 
 
 class MixLN(ResidualConnection):
-    """Post-LN where `layer < round(fraction * layers)` (layers counted from 0, as the authors' code does), else Pre-LN."""
+    """Post-LN where `layer < round(fraction * layers)`, layers counted from 0 as in the authors' code, else Pre-LN."""
 
     def __init__(self, junction: Junction, fraction: float = 0.25) -> None:
         super().__init__(junction)
@@ -17,5 +17,6 @@ class MixLN(ResidualConnection):
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         if self.is_post:
-            return self.norm(x_BTD + branch(x_BTD))
+            y_BTD: Tensor = self.norm(x_BTD + branch(x_BTD))
+            return y_BTD
         return x_BTD + branch(self.norm(x_BTD))

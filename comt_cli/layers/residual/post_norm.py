@@ -1,4 +1,4 @@
-"""Post-LN: y = N(x + F(x)) (Vaswani et al. 2017). The scripts behind the papers keep the final norm too, and so do we."""
+"""Post-LN: y = N(x + F(x)) (Vaswani et al. 2017). The final norm stays, as in the scripts behind the papers."""
 
 from __future__ import annotations
 
@@ -15,4 +15,5 @@ class PostNorm(ResidualConnection):
         self.norm = junction.norm()
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        return self.norm(x_BTD + branch(x_BTD))
+        y_BTD: Tensor = self.norm(x_BTD + branch(x_BTD))
+        return y_BTD

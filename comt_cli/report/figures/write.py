@@ -43,7 +43,7 @@ def write_figure(figure: Figure, frame: pd.DataFrame, folder: Path, stem: str) -
 
 
 def _png(figure: Figure) -> bytes:
-    """In full colour; a heavy one in 256 colours, which is a third of the size and costs smooth colour bars a little."""
+    """In full colour; a heavy one in 256 colours, a third of the size, at a small cost to smooth colour bars."""
     full, small = io.BytesIO(), io.BytesIO()
     figure.savefig(full, format="png")
     if len(full.getvalue()) < _HEAVY:

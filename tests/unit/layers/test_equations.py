@@ -1,7 +1,7 @@
 """Every equation against a second implementation, written from the papers with explicit loops, in float64.
 
 Tolerance: both sides sum the same float64 numbers in different orders, at most a few thousand terms of order 1. An
-error of some 1e-13 relative is all that can be right, and 1e-11 leaves room for a model's depth. The one exception is the
+error of some 1e-13 relative is all that can be right, and 1e-11 leaves room for a model's depth. The exception is the
 rotary table, which the model computes in float32, as public checkpoints expect: there, angles up to 10 carry 1e-6.
 """
 
@@ -133,9 +133,7 @@ def rms_norm(x_D: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     return x_D / math.sqrt(dot(x_D, x_D) / len(x_D) + eps) * gain_D
 
 
-def naive_connection(  # noqa: PLR0917
-    name: str, x_D: Tensor, branch, gain_D: Tensor, eps: float, layer: int, layers: int
-) -> Tensor:
+def naive_connection(name: str, x_D: Tensor, branch, gain_D: Tensor, eps: float, layer: int, layers: int) -> Tensor:
     """One junction of one token, `layer` counted from 1 as the papers do."""
     norm = partial(rms_norm, gain_D=gain_D, eps=eps)
     match name:
