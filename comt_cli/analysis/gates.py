@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from comt_cli.analysis.text import DEFAULT_TEXT, tokens_of
+from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.layers.gates import ComtGate, Gate, TransponderGate
@@ -45,8 +45,8 @@ class GateValues:
         return [site for site, known in self.factors if known == kind]
 
 
-def gate_values(loaded: LoadedModel, text: str = DEFAULT_TEXT) -> GateValues:
-    """Run `text` through the network and take every gate's factors on every token.
+def gate_values(loaded: LoadedModel, text: str | None = None) -> GateValues:
+    """Run `text` (None: `DEFAULT_TEXT`) through the network and take every gate's factors on every token.
 
     Raises:
         UserError: the network has no gates (says what it has), or see `tokens_of`.

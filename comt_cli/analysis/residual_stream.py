@@ -9,13 +9,13 @@ import pandas as pd
 import torch.nn.functional as F
 from torch import Tensor
 
-from comt_cli.analysis.text import DEFAULT_TEXT, tokens_of
+from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
 from comt_cli.models.loaded import LoadedModel
 
 
-def residual_stream(loaded: LoadedModel, text: str = DEFAULT_TEXT) -> pd.DataFrame:
-    """Compare every decoder layer's input x with its output y, on each token of `text`.
+def residual_stream(loaded: LoadedModel, text: str | None = None) -> pd.DataFrame:
+    """Compare every decoder layer's input x with its output y, on each token of `text` (None: `DEFAULT_TEXT`).
 
     Rows `layer` (from 1), `position` (from 0), `token`, and
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from comt_cli.errors import UserError
 from comt_cli.models.loaded import LoadedModel
 
-DEFAULT_TEXT = "Once the storm was over, the old king walked down from his castle to the sea."
+DEFAULT_TEXT = "Once a king left his castle by the sea."
 """Of the papers' kind: content words, function words, punctuation."""
 MAX_TOKENS = 512
 """A text may be this long, or as long as the model was trained on if that is less."""
@@ -24,16 +24,18 @@ class Tokens:
     pieces: list[str]
 
 
-def tokens_of(loaded: LoadedModel, text: str) -> Tokens:
+def tokens_of(loaded: LoadedModel, text: str | None = None) -> Tokens:
     """Cut `text` into the model's tokens, with the special ones that its texts begin and end with.
+
+    None stands for `DEFAULT_TEXT`, of which a model of short texts is shown the beginning.
 
     Raises:
         UserError: the model has no tokenizer, the text has fewer than two tokens or too many (`MAX_TOKENS`), or the
             tokenizer belongs to another model.
     """
     codec = loaded.text_codec()
-    ids = codec.encode(text)
     limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
+    ids = codec.encode(DEFAULT_TEXT)[:limit] if text is None else codec.encode(text)
     if not 2 <= len(ids) <= limit:
         raise UserError(
             f"the text has {len(ids)} tokens; {loaded.name} is watched on 2 to {limit}", "Give another --text."

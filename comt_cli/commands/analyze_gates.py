@@ -31,13 +31,12 @@ def analyze_gates(
       comt analyze-gates checkpoint.pt --text "The king left the castle." --out figures
     """
     from comt_cli.analysis import gates
-    from comt_cli.analysis.text import DEFAULT_TEXT
     from comt_cli.errors import UserError
     from comt_cli.models.load import load_model
     from comt_cli.report import figures
 
     loaded = load_model(checkpoint)
-    values = gates.gate_values(loaded, DEFAULT_TEXT if text is None else text)
+    values = gates.gate_values(loaded, text)
     folder = figure_options.figure_folder(loaded, out, results)
     channel_sites = values.sites("channel")
     if site is not None and not channel_sites:

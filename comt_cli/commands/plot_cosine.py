@@ -36,12 +36,11 @@ def plot_cosine(
       comt plot-cosine HuggingFaceTB/SmolLM2-135M
     """
     from comt_cli.analysis.residual_stream import residual_stream
-    from comt_cli.analysis.text import DEFAULT_TEXT
     from comt_cli.models.load import load_model
     from comt_cli.report import figures
 
     loaded = load_model(model)
-    figure, drawn = figures.draw_residual_stream(residual_stream(loaded, DEFAULT_TEXT if text is None else text))
+    figure, drawn = figures.draw_residual_stream(residual_stream(loaded, text))
     folder = figure_options.figure_folder(loaded, out, results)
     for path in figures.write_figure(figure, drawn, folder, "residual-stream"):
         typer.echo(path)

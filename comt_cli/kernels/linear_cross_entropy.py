@@ -26,8 +26,10 @@ BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 def linear_cross_entropy(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tensor:
     """The sum over targets other than `IGNORE` of -log softmax(h W^T)[target], in nats, fp32.
 
-    The products run in the type of `h_TD`, softmax and sums in fp32.
+    The products run in the type of `h_TD`, softmax and sums in fp32 (all in fp64 where `h_TD` is).
     """
+    if not torch.is_grad_enabled():  # inside the function this cannot be told any more
+        h_TD, W_VD = h_TD.detach(), W_VD.detach()
     loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD.to(h_TD.dtype), targets_T)  # type: ignore[no-untyped-call]
     return loss
 
@@ -37,16 +39,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         rows = max(1, BLOCK_ELEMENTS.get(h_TD.device.type, BLOCK_ELEMENTS["cuda"]) // len(W_VD))
-        loss = torch.zeros((), dtype=torch.float32, device=h_TD.device)
+        wide = torch.promote_types(h_TD.dtype, torch.float32)
+        loss = torch.zeros((), dtype=wide, device=h_TD.device)
         dh_TD = torch.empty_like(h_TD) if needs_gradient else None
         # Sums over blocks are kept in fp32: in bf16 the small late terms would be lost.
-        dW_VD = torch.zeros_like(W_VD, dtype=torch.float32) if needs_gradient else None
+        dW_VD = torch.zeros_like(W_VD, dtype=wide) if needs_gradient else None
         with torch.autocast(h_TD.device.type, enabled=False):
             for start in range(0, len(h_TD), rows):
                 h, targets = h_TD[start : start + rows], targets_T[start : start + rows]
                 counted = (targets != IGNORE).unsqueeze(1)
                 index = targets.clamp(min=0).unsqueeze(1)
-                z = (h @ W_VD.T).float()
+                z = (h @ W_VD.T).to(wide)
                 z_target = z.gather(1, index)
                 z_max = z.amax(1, keepdim=True)
                 exp = z.sub_(z_max).exp_()
@@ -54,7 +57,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 loss += ((total.log() + z_max - z_target) * counted).sum()
                 if dh_TD is None or dW_VD is None:
                     continue
-                dz = exp.mul_(counted / total).scatter_add_(1, index, -counted.float()).to(h.dtype)
+                dz = exp.mul_(counted / total).scatter_add_(1, index, -counted.to(wide)).to(h.dtype)
                 torch.mm(dz, W_VD, out=dh_TD[start : start + rows])
                 if dW_VD.dtype == dz.dtype:
                     dW_VD.addmm_(dz.T, h)

@@ -76,7 +76,12 @@ def random_states() -> dict[str, Any]:
     assert isinstance(numpy_state, dict)
     return {
         "python": random.getstate(),
-        "numpy": {"key": numpy_state["state"]["key"].tolist(), "pos": int(numpy_state["state"]["pos"])},
+        "numpy": {
+            "key": numpy_state["state"]["key"].tolist(),
+            "pos": int(numpy_state["state"]["pos"]),
+            "has_gauss": int(numpy_state["has_gauss"]),
+            "gauss": float(numpy_state["gauss"]),
+        },
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -86,8 +91,9 @@ def restore_random_states(states: dict[str, Any]) -> None:
     """Put every generator back to where it was."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
-    key = np.array(states["numpy"]["key"], dtype=np.uint32)
-    np.random.set_state({"bit_generator": "MT19937", "state": {"key": key, "pos": states["numpy"]["pos"]}})
+    stored = states["numpy"]
+    key = np.array(stored["key"], dtype=np.uint32)
+    np.random.set_state(("MT19937", key, stored["pos"], stored["has_gauss"], stored["gauss"]))
     torch.set_rng_state(states["torch"].cpu())
     if torch.cuda.is_available() and states["cuda"]:
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
 import resource
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from comt_cli.errors import UserError
 PEAK_BF16_FLOPS = {
     "H200": 989.5e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989.5e12,
     "A100": 312e12,
     "L40S": 362e12,
@@ -24,6 +26,8 @@ PEAK_BF16_FLOPS = {
     "RTX 4090": 165.2e12,
     "RTX 3090": 71e12,
 }
+_OTHER_CHIPS = re.compile(r"Laptop|Max-Q| (Ti|D|SUPER)\b")
+"""What makes another, slower or faster device of a name above."""
 """Dense bf16 FLOP/s from the makers' data sheets. A device that is not here gets no MFU rather than a wrong one."""
 
 
@@ -78,6 +82,8 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
     if device.type != "cuda" or precision == "fp32":
         return None
     name = torch.cuda.get_device_name(device)
+    if _OTHER_CHIPS.search(name):
+        return None
     return next((peak for key, peak in PEAK_BF16_FLOPS.items() if key in name), None)
 
 
@@ -103,6 +109,7 @@ def prepare_process(device: torch.device) -> None:
         # Bit-exact resume needs kernels that add in a fixed order. The CPU's do, for a fixed number of threads.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        torch.cuda.reset_peak_memory_stats(device)  # of this run, not of the largest in its table
     else:
         _keep_freed_memory()
 

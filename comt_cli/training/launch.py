@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,12 +19,15 @@ from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.distribution import launched_by_torchrun
 from comt_cli.training.table import train_table
 
+GRACE_SECONDS = 10.0
+"""How long processes may go on after one of them has failed."""
+
 
 def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None) -> None:
     """Train `specs` with `processes` processes, one per GPU, or sharing the CPU.
 
     Raises:
-        UserError: what the main process raised; its exit status is kept.
+        UserError: what the first of the processes raised; its exit status is kept.
     """
     if processes == 1 or launched_by_torchrun():
         if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
@@ -52,8 +57,7 @@ def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str |
         signal.SIGINT: signal.signal(signal.SIGINT, _wait),
     }
     try:
-        for worker in workers:
-            worker.join()
+        _join(workers)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -62,6 +66,22 @@ def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str |
     failed = [rank for rank, worker in enumerate(workers) if worker.exitcode]
     if failed:
         raise UserError(f"process {failed[0]} of {processes} ended with status {workers[failed[0]].exitcode}")
+
+
+def _join(workers: Sequence[BaseProcess]) -> None:
+    """Wait for all. Once one has failed the others may wait for it for ever: they get a moment, and are then ended."""
+    running = list(workers)
+    patience: float | None = None
+    while running:
+        ended = connection.wait([worker.sentinel for worker in running], patience)
+        for worker in [worker for worker in running if worker.sentinel in ended]:
+            running.remove(worker)
+            worker.join()
+            if worker.exitcode:
+                patience = GRACE_SECONDS
+        if not ended:
+            for worker in running:
+                worker.kill()
 
 
 def _wait(number: int, frame: FrameType | None) -> None:
@@ -83,8 +103,8 @@ def _worker(
     try:
         train_table(specs, runs, device)
     except UserError as error:
-        if rank == 0:
-            errors.put(error)
+        errors.put(error)
+        raise SystemExit(error.exit_status) from None
 
 
 def _free_port() -> int:

@@ -48,9 +48,11 @@ class Counters:
 
 @dataclass
 class _Pending:
-    """Losses of steps whose finiteness has not been looked at yet: looking waits for the device."""
+    """Losses of steps whose finiteness has not been looked at yet, since looking waits for the device; and the tokens
+    seen up to each."""
 
     losses: list[Tensor] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
     first_step: int = 0
 
 
@@ -82,15 +84,11 @@ class Training:
         lock = self.directory.lock() if self.world.is_main else contextlib.nullcontext()
         if self.world.is_main:
             self.directory.create(self.spec)
-        with lock:
-            self._set_up()
-            try:
-                return self._train()
-            finally:
-                self.metrics.close()
-                self.timings.close()
+        with lock, contextlib.ExitStack() as files:
+            self._set_up(files)
+            return self._train()
 
-    def _set_up(self) -> None:
+    def _set_up(self, files: contextlib.ExitStack) -> None:
         prepare_process(self.world.device)
         torch.manual_seed(self.spec.seed)
         model = model_of(self.spec)
@@ -105,8 +103,10 @@ class Training:
             for leftover in self.directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
             self.environment = record_environment(self.directory, self.world)
-        self.metrics = LineLog(self.directory.metrics_file if self.world.is_main else Path(os.devnull))
-        self.timings = LineLog(self.directory.timings_file if self.world.is_main else Path(os.devnull))
+        names = (self.directory.metrics_file, self.directory.timings_file)
+        self.metrics, self.timings = (
+            files.enter_context(LineLog(name if self.world.is_main else Path(os.devnull))) for name in names
+        )
         self.world.barrier()
         if self.directory.checkpoint_file.exists():
             self._resume()
@@ -147,6 +147,7 @@ class Training:
             for micro_batches in batches:
                 loss, norm = self._step(micro_batches, batches.target_tokens(self.counters.step))
                 pending.losses.append(loss)
+                pending.tokens.append(self.counters.tokens)
                 step = self.counters.step
                 is_last = step == settings.steps
                 is_logged = step % settings.log_every == 0 or is_last or step == 1
@@ -154,10 +155,10 @@ class Training:
                 is_evaluated = settings.evaluate_every is not None and step % settings.evaluate_every == 0
                 stopped = self._stopped()
                 if is_logged or is_saved or is_last or stopped or is_evaluated:
-                    diverged_at = self._look(pending)
+                    diverged = self._look(pending)
                     mark = self._clock(mark, batches.waited_seconds)
-                    if diverged_at is not None:
-                        return self._diverged(diverged_at)
+                    if diverged:
+                        return self._diverged()
                 if is_logged:
                     self._log(float(loss), norm, mark)
                 if is_evaluated and not is_last:
@@ -215,16 +216,20 @@ class Training:
             return asked
         return bool(self.world.sum(torch.tensor(int(asked), device=self.world.device)))
 
-    def _look(self, pending: _Pending) -> int | None:
-        """The first step whose loss is not finite, None if all are; waits for the device."""
+    def _look(self, pending: _Pending) -> bool:
+        """Whether a loss is not finite; waits for the device. If so, the counters go back to the first such step: the
+        result must not depend on when it was looked for."""
         losses = torch.stack(pending.losses).tolist() if pending.losses else []
         for offset, loss in enumerate(losses):
             if not math.isfinite(loss):
-                return pending.first_step + offset + 1
+                self.counters.step = pending.first_step + offset + 1
+                self.counters.tokens = pending.tokens[offset]
+                return True
             self.counters.last_finite_loss = loss
         pending.losses.clear()
+        pending.tokens.clear()
         pending.first_step = self.counters.step
-        return None
+        return False
 
     def _clock(self, mark: _Mark, waited: float) -> _Mark:
         """Add the time since `mark` to the run's, and start anew."""
@@ -306,7 +311,8 @@ class Training:
             )
 
     def _save(self, *, final: bool) -> None:
-        if self.world.is_main:
+        # A gradient can overflow where the loss did not yet. The next step says so; no such weights replace good ones.
+        if self.world.is_main and self._weights_are_finite():
             self.counters.metrics_bytes = self.metrics.durable_length()
             self.counters.timings_bytes = self.timings.durable_length()
             save_checkpoint(
@@ -319,11 +325,15 @@ class Training:
             )
         self.world.barrier()
 
+    def _weights_are_finite(self) -> bool:
+        finite = [torch.isfinite(parameter).all() for parameter in self.model.parameters()]
+        return bool(torch.stack(finite).all())
+
     def _finish(self) -> dict[str, Any]:
         evaluation = self._evaluate()
         if not math.isfinite(evaluation.loss):
-            return self._diverged(self.counters.step)
-        # The final state is saved before its evaluation is written down: a run killed in between repeats the evaluation.
+            return self._diverged()
+        # The final state is saved before its evaluation is written down: a run killed in between evaluates again.
         self._save(final=True)
         self._log_evaluation(evaluation)
         result = {
@@ -341,8 +351,9 @@ class Training:
         }
         return self._write_result(result)
 
-    def _diverged(self, step: int) -> dict[str, Any]:
-        return self._write_result({"state": "diverged", **self._common_result(), "diverged_at": step})
+    def _diverged(self) -> dict[str, Any]:
+        common = self._common_result()
+        return self._write_result({"state": "diverged", **common, "diverged_at": self.counters.step})
 
     def _common_result(self) -> dict[str, Any]:
         cost, counters = cost_of(self.spec), self.counters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import io
@@ -10,12 +11,13 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 
 from comt_cli import __version__
-from comt_cli.errors import StorageError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json, write_text
 from comt_cli.recipe.run_directory import RunDirectory, read_lines
 from comt_cli.training.devices import device_name
@@ -42,13 +44,31 @@ class LineLog:
         return length
 
     def cut(self, length: int) -> None:
-        """Drop everything after `length` bytes: what was written after the checkpoint that is resumed."""
+        """Drop everything after `length` bytes: what was written after the checkpoint that is resumed.
+
+        Raises:
+            UserError: there are not that many.
+        """
+        if self._handle.tell() < length:
+            raise UserError(
+                f"{self.path} has lost lines that its checkpoint counts on: {self._handle.tell()} bytes of {length}",
+                "Put it back, or train anew with --fresh.",
+            )
         self._guard(lambda: self._handle.truncate(length))
         self._handle.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Close the file."""
-        self._handle.close()
+        """Close the file. A line that the disk refused before is refused again here, which was said already."""
+        with contextlib.suppress(OSError):
+            self._handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _guard(self, action: Any) -> Any:
         try:

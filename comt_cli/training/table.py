@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from comt_cli.data import Dataset, prepare
+from comt_cli.errors import RunInterrupted
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.distribution import World, join_world, launched_by_torchrun, share_of_batch
@@ -36,11 +38,21 @@ def _train_all(specs: Sequence[RunSpec], runs: Path, world: World, listener: Lis
     assert isinstance(chosen, list)
     for spec in specs:
         share_of_batch(spec.settings.train.batch_size, world)
+
+    def preparing(stage: str, done: int, total: int | None) -> None:
+        if stop.number is not None:
+            raise RunInterrupted(
+                "stopped while the data was being prepared; what is ready is kept",
+                "The same command goes on from there.",
+                stop.number,
+            )
+        listener.preparing(stage, done, total)
+
     datasets: dict[str, Dataset] = {}
     for position in chosen:
         data = specs[position].settings.data
         if specs[position].data_fingerprint not in datasets:
-            datasets[specs[position].data_fingerprint] = prepare(data, listener.preparing)
+            datasets[specs[position].data_fingerprint] = prepare(data, preparing)
     listener.table_started(len(specs), len(specs) - len(chosen))
     for position in chosen:
         spec = specs[position]
@@ -51,15 +63,20 @@ def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
     """Move the run directories of `specs` out of the way, so that they are trained anew; returns where they went.
 
     Nothing is deleted: what was computed was paid for.
+
+    Raises:
+        UserError: another process is training one of the runs; says which. None of them is moved.
     """
+    directories = [directory for spec in specs if (directory := RunDirectory.of(runs, spec)).path.is_dir()]
     moved = []
-    for spec in specs:
-        directory = RunDirectory.of(runs, spec).path
-        if directory.is_dir():
+    with contextlib.ExitStack() as locks:
+        for directory in directories:
+            locks.enter_context(directory.lock())
+        for path in (directory.path for directory in directories):
             number = 1
-            while (target := directory.with_name(f"{directory.name}.replaced-{number}")).exists():
+            while (target := path.with_name(f"{path.name}.replaced-{number}")).exists():
                 number += 1
-            directory.rename(target)
+            path.rename(target)
             moved.append(target)
     return moved
 

@@ -16,7 +16,7 @@ from comt_cli.report.figures.tokens import token_labels
 
 MAX_CHANNELS = 64
 """More channels than this are thinned out before they are drawn: finer ridges than that cannot be seen in print."""
-_COLUMNS = 4
+_MOST_COLUMNS = 4
 _NOTE_WIDTH = 125
 """Characters of the note's size on a line of page width."""
 
@@ -31,7 +31,7 @@ def draw_gate_surfaces(frame: pd.DataFrame, site: str) -> tuple[Figure, pd.DataF
     """
     drawn, tokens = drawn_tokens(frame), frame["position"].nunique()
     layers = sorted(drawn["layer"].unique())
-    columns = min(_COLUMNS, len(layers))
+    columns = _columns(len(layers))
     rows = -(-len(layers) // columns)
     norm = Normalize(float(drawn["value"].min()), float(drawn["value"].max()))
     with style():
@@ -50,6 +50,13 @@ def draw_gate_surfaces(frame: pd.DataFrame, site: str) -> tuple[Figure, pd.DataF
         note = f"Channel axis: {_channels(drawn)}. {shown.capitalize()}: {names}"
         figure.supxlabel(textwrap.fill(note, _NOTE_WIDTH), fontsize=7)
     return figure, drawn
+
+
+def _columns(panels: int) -> int:
+    """Four, or three where that leaves fewer places empty."""
+    if panels <= _MOST_COLUMNS:
+        return panels
+    return min((_MOST_COLUMNS, _MOST_COLUMNS - 1), key=lambda columns: -panels % columns)
 
 
 def _surface(axes: Axes3D, frame: pd.DataFrame, norm: Normalize) -> None:

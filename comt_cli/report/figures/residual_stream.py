@@ -21,7 +21,8 @@ def draw_residual_stream(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     drawn, tokens = drawn_tokens(frame), frame["position"].nunique()
     layers = int(frame["layer"].max())
     with style():
-        figure = page_figure(2.9)
+        handles = token_handles(drawn)
+        figure = page_figure(max(2.9, 0.5 + 0.135 * len(handles)))
         cosine, ratio = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
         token_lines(cosine, drawn, "cosine")
         cosine.set_ylim(min(-0.02, float(drawn["cosine"].min()) - 0.04), 1.02)
@@ -38,14 +39,11 @@ def draw_residual_stream(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         for axes in (cosine, ratio):
             layer_axis(axes, layers)
             axes.set_xlabel("layer")
-        handles = token_handles(drawn)
         figure.legend(
             handles=handles,
             title=legend_title(len(handles), tokens),
             loc="outside right center",
-            ncols=1 if len(handles) <= 18 else 2,
             labelspacing=0.25,
-            columnspacing=0.8,
             handlelength=1.2,
         )
     return figure, drawn

@@ -24,13 +24,18 @@ def token_labels(pieces: Sequence[str]) -> list[str]:
     labels = []
     for number, piece in enumerate(pieces):
         name = _BYTE.sub(_printable_byte, piece)
-        goes_on = marks_words and number > 0 and name[:1].isalnum()
+        goes_on = marks_words and number > 0 and _is_of_word(name) and _is_of_word(pieces[number - 1][-1:])
         word = name[1:] if name.startswith("▁") and name.strip("▁") else name
         text = ("-" if goes_on else "") + word.replace("▁", "␣").replace(" ", "␣").replace("\n", "\\n")
         if len(text) > _LONGEST:
             text = text[: _LONGEST - 1] + "…"
         labels.append(f"{number + 1} {drawable(text)}")
     return labels
+
+
+def _is_of_word(text: str) -> bool:
+    """Whether it starts with a digit or a letter that has a case: scripts that write no spaces are not marked."""
+    return text[:1].isdigit() or text[:1].lower() != text[:1].upper()
 
 
 def drawable(text: str) -> str:

@@ -87,7 +87,8 @@ def save_run(tmp_path: Path, make_llama: MakeLlama) -> Callable[..., Path]:
         spec = spec_of(method, kind, tokenizer.vocabulary_size, **model)
         path = tmp_path / "checkpoint.pt"
         llama = make_llama(tokenizer.vocabulary_size, method, **model).to(dtype)
-        save_checkpoint(path, spec, tokenizer.to_json(), llama, None, {"step": 1})
+        dataset = SimpleNamespace(tokenizer=tokenizer, content_hash="none")
+        save_checkpoint(path, spec, dataset, llama, None, {"step": 1})
         return path
 
     return save

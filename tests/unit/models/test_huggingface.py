@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pydoc_data.topics
+import re
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_what_llama_cannot_express_is_refused(method, words, make_llama, tmp_pat
     with pytest.raises(UserError) as caught:
         export(make_llama(method=method), tmp_path / "out")
     assert caught.match("cannot express")
-    assert __import__("re").search(words, caught.value.message)
+    assert re.search(words, caught.value.message)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,0 +1,209 @@
+"""The numbers behind the figures, against naive second computations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from comt_cli.analysis.gates import RANGES, channel_frame, gate_values, scalar_frame, summary_frame
+from comt_cli.analysis.residual_stream import residual_stream
+from comt_cli.analysis.text import DEFAULT_TEXT, tokens_of
+from comt_cli.errors import UserError
+from comt_cli.layers.attention import rotation_table
+from comt_cli.layers.gates import TransponderGate
+from comt_cli.layers.initialise import initialise
+from comt_cli.methods import method_from
+from comt_cli.models.llama import Llama
+from comt_cli.models.loaded import LoadedModel, describe
+from comt_cli.recipe.settings import ModelSettings
+
+TEXT = "Once a castle."
+VOCABULARY = 130
+
+
+class Letters:
+    """One token a character, and an end."""
+
+    def encode(self, text: str) -> list[int]:
+        return [*text.encode("ascii"), 128]
+
+    def pieces(self, ids) -> list[str]:
+        return [chr(i) if i < 128 else "</s>" for i in ids]
+
+
+def loaded(**options) -> LoadedModel:
+    settings = ModelSettings(size="tiny", width=32, ffn_width=48, layers=3, heads=4, kv_heads=2)
+    model = Llama(settings, VOCABULARY, method_from(options).wiring())
+    initialise(model, 0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "log_alpha" in name:
+                parameter.fill_(0.3)
+            elif parameter.ndim == 2:
+                parameter.mul_(5)
+    return LoadedModel(model, options["name"], describe(model, options["name"]), Letters(), 64)
+
+
+def site_inputs(model: Llama) -> dict[tuple[str, int], torch.Tensor]:
+    """What each projection reads on `TEXT`, recomputed step by step from the block's parts; layers from 1."""
+    ids = torch.tensor([Letters().encode(TEXT)])
+    x = model.embedding(ids)
+    rotation = rotation_table(ids.shape[1], 8, model.settings.rope_theta, x)
+    inputs = {}
+    for layer, block in enumerate(model.blocks, start=1):
+        h = block.attention_connection.norm(x)
+        inputs |= {(site, layer): h[0] for site in ("q_proj", "k_proj", "v_proj")}
+        middle = x + block.attention(h, rotation)
+        h = block.mlp_connection.norm(middle)
+        inputs |= {(site, layer): h[0] for site in ("gate_proj", "up_proj")}
+        gate, up = block.mlp.gate_up(h)
+        inputs["down_proj", layer] = (F.silu(gate) * up)[0]
+        x = middle + block.mlp(h)
+    return inputs
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def hidden(A: torch.Tensor, x: torch.Tensor) -> list[float]:
+    return [sigmoid(sum(a * b for a, b in zip(row, x.tolist(), strict=True))) for row in A.tolist()]
+
+
+def module_at(model: Llama, site: str, layer: int):
+    block = model.blocks[layer - 1]
+    for module in (block.attention.qkv, block.attention.output, block.mlp.gate_up, block.mlp.down):
+        if site in [known.name for known in module.sites]:
+            return module.gate(site)
+    raise AssertionError(site)
+
+
+@torch.no_grad()
+def test_comt_gate_values_are_the_formula() -> None:
+    source = loaded(name="comt")
+    frame = scalar_frame(gate_values(source, TEXT))
+    tokens = len(TEXT) + 1
+    assert len(frame) == 7 * 3 * tokens
+    assert frame["token"].tolist()[:tokens] == [*TEXT, "</s>"]
+    found = frame.set_index(["site", "layer", "position"])["value"]
+    for (site, layer), x_TD in site_inputs(source.model).items():
+        gate = module_at(source.model, site, layer)
+        for position in range(tokens):
+            z = sum(b * h for b, h in zip(gate.B[0].tolist(), hidden(gate.A, x_TD[position]), strict=True))
+            assert found[site, layer, position] == pytest.approx(sigmoid(z), abs=1e-5)
+    assert frame.groupby("site")["value"].std().min() > 1e-4  # the tokens do differ
+
+
+@torch.no_grad()
+def test_transponder_gate_values_are_the_formula_and_channels_are_thinned_out() -> None:
+    source = loaded(name="transponder", rank=4)
+    values = gate_values(source, TEXT)
+    scalar = scalar_frame(values).set_index(["site", "layer", "position"])["value"]
+    channel = channel_frame(values, "down_proj", max_channels=11)
+    assert sorted(channel["channel"].unique()) == list(range(0, 32, 3))
+    assert len(channel) == 3 * (len(TEXT) + 1) * 11
+    found = channel.set_index(["layer", "position", "channel"])["value"]
+    alpha = math.exp(0.3)
+    inputs = site_inputs(source.model)
+    for layer in (1, 3):
+        gate = module_at(source.model, "down_proj", layer)
+        for position in (0, 4, len(TEXT)):
+            h = hidden(gate.A, inputs["down_proj", layer][position])
+            z = sum(b * v for b, v in zip(gate.B_scalar[0].tolist(), h, strict=True))
+            assert scalar["down_proj", layer, position] == pytest.approx(2 * sigmoid(alpha * z), abs=1e-5)
+            for number in (0, 3, 30):
+                z = sum(b * v for b, v in zip(gate.B_channel[number].tolist(), h, strict=True))
+                assert found[layer, position, number] == pytest.approx(2 * sigmoid(alpha * z), abs=1e-5)
+    with pytest.raises(UserError, match="no channel-wise gates at nose") as caught:
+        channel_frame(values, "nose", 11)
+    assert "q_proj, k_proj" in str(caught.value)
+
+
+def test_the_summary_counts_what_it_says() -> None:
+    values = gate_values(loaded(name="transponder", rank=4), TEXT)
+    frame = summary_frame(values)
+    assert len(frame) == 7 * 2 * 3
+    for row in frame.itertuples():
+        numbers = values.factors[row.site, row.kind][row.layer].ravel().tolist()
+        mean = sum(numbers) / len(numbers)
+        assert row.mean == pytest.approx(mean, rel=1e-5)
+        assert row.std == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in numbers) / len(numbers)), rel=1e-3)
+        assert row.saturation == pytest.approx(sum(v < 0.1 or v > 1.9 for v in numbers) / len(numbers))
+        assert row.p5 <= mean <= row.p95
+        assert (row.low, row.high) == (0, 2)
+    assert frame["saturation"].max() > 0
+
+
+def test_a_gate_of_unknown_range_has_no_saturation(monkeypatch) -> None:
+    monkeypatch.delitem(RANGES, TransponderGate)
+    frame = summary_frame(gate_values(loaded(name="transponder"), TEXT))
+    assert frame[["saturation", "low", "high"]].isna().all(axis=None)
+    assert frame["mean"].notna().all()
+
+
+def test_a_network_without_gates_says_what_it_holds() -> None:
+    with pytest.raises(UserError, match="method mix-ln, residual connection mix-ln, no gates, 3 layers of width 32"):
+        gate_values(loaded(name="mix-ln"), TEXT)
+
+
+@pytest.mark.parametrize("method", ["pre-ln", "deepnorm", "transponder"])
+def test_cosine_and_norm_ratio_by_explicit_loops(method) -> None:
+    source = loaded(name=method)
+    frame = residual_stream(source, TEXT).set_index(["layer", "position"])
+    ids = torch.tensor([Letters().encode(TEXT)])
+    with torch.no_grad():
+        x = source.model.embedding(ids)
+        rotation = rotation_table(ids.shape[1], 8, source.model.settings.rope_theta, x)
+        for layer, block in enumerate(source.model.blocks, start=1):
+            y = block(x, rotation)
+            for position in range(ids.shape[1]):
+                a, b = x[0, position].tolist(), y[0, position].tolist()
+                dot = sum(u * v for u, v in zip(a, b, strict=True))
+                norm_a, norm_b = math.sqrt(sum(u * u for u in a)), math.sqrt(sum(v * v for v in b))
+                change = [v - u for u, v in zip(a, b, strict=True)]
+                norm_c = math.sqrt(sum(u * u for u in change))
+                row = frame.loc[(layer, position)]
+                assert row["cosine"] == pytest.approx(dot / norm_a / norm_b, abs=1e-6)
+                assert row["angle"] == pytest.approx(math.acos(dot / norm_a / norm_b) / math.pi, abs=1e-6)
+                assert row["norm_ratio"] == pytest.approx(norm_b / norm_a, rel=1e-6)
+                along = sum(u * v for u, v in zip(a, change, strict=True)) / norm_a / norm_c
+                assert row["update_cosine"] == pytest.approx(along, abs=1e-6)
+            x = y
+    assert len(frame) == 3 * ids.shape[1]
+
+
+def test_texts_that_cannot_be_used_are_refused() -> None:
+    source = loaded(name="comt")
+    with pytest.raises(UserError, match="the text has 1 tokens; comt is watched on 2 to 64"):
+        tokens_of(source, "")
+    with pytest.raises(UserError, match="the text has 101 tokens"):
+        tokens_of(source, "a" * 100)
+    with pytest.raises(UserError, match="no tokenizer"):
+        tokens_of(LoadedModel(source.model, "m", "d"), TEXT)
+
+
+def test_the_default_text_has_the_papers_words_and_is_cut_for_models_of_short_texts() -> None:
+    assert {"Once", "castle"} <= set(DEFAULT_TEXT.split())
+    assert "".join(tokens_of(loaded(name="comt")).pieces) == DEFAULT_TEXT + "</s>"
+    short = replace(loaded(name="comt"), context_length=20)
+    assert "".join(tokens_of(short).pieces) == DEFAULT_TEXT[:20]
+
+
+def test_a_diverged_network_is_named_and_no_hook_stays() -> None:
+    source = loaded(name="comt")
+    with torch.no_grad():
+        source.model.head.weight[0, 0] = np.nan
+    with pytest.raises(UserError, match="not finite"):
+        residual_stream(source, TEXT)
+    assert not any(module._forward_hooks for module in source.model.modules())
+
+
+def test_weights_of_a_small_type_are_watched_in_fp32() -> None:
+    source = loaded(name="comt")
+    source.model.to(torch.bfloat16)
+    assert gate_values(source, TEXT).factors["q_proj", "scalar"][1].dtype == np.float32

@@ -1,0 +1,92 @@
+"""`comt analyze-gates` and `comt plot-cosine`, from a checkpoint to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from comt_cli.analysis.gates import gate_values, scalar_frame
+from comt_cli.app import app
+from comt_cli.data.tokenizer import ByteTokenizer
+from comt_cli.errors import UserError
+from comt_cli.layers.initialise import initialise
+from comt_cli.methods import method_from
+from comt_cli.models.llama import Llama
+from comt_cli.models.load import load_model
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
+
+
+def save(folder: Path, **method) -> Path:
+    """A run directory's checkpoint with a network as it is at the start."""
+    settings = Settings(
+        model=ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=4),
+        data=DataSettings(tokenizer="bytes", sequence_length=64),
+        train=TrainSettings(steps=1),
+    )
+    names = {"paper": "transponder", "table": "t", "command": "train-lm", "scale": "smoke", "row": "a/b", "column": "c"}
+    spec = RunSpec(**names, seed=3, method=method, settings=settings, data_fingerprint="none")
+    model = Llama(settings.model, 258, method_from(method).wiring())
+    initialise(model, 0)
+    state = {"format": 1, "spec": spec.model_dump(mode="json"), "vocabulary": 258, "model": model.state_dict()}
+    folder.mkdir()
+    torch.save({**state, "tokenizer": ByteTokenizer().to_json()}, folder / "checkpoint.pt")
+    return folder
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_analyze_gates_writes_every_figure_and_says_where(tmp_path) -> None:
+    folder = save(tmp_path / "run", name="transponder")
+    result = run("analyze-gates", folder, "--text", "a castle", "--results", tmp_path / "results")
+    assert result.exit_code == 0, result.output
+    out = tmp_path / "results" / "smoke" / "transponder" / "figures" / "a-b-c-seed3"
+    stems = ("gate-summary", "gate-values-by-token", "gate-values-by-channel-down_proj")
+    expected = [str(out / f"{stem}.{kind}") for stem in stems for kind in ("png", "pdf", "csv")]
+    assert result.output.split() == expected
+    assert all(Path(path).stat().st_size > 0 for path in expected)
+    csv = pd.read_csv(out / "gate-values-by-token.csv")
+    pd.testing.assert_frame_equal(csv, scalar_frame(gate_values(load_model(folder), "a castle")), rtol=1e-5)
+
+
+def test_analyze_gates_of_scalar_gates(tmp_path) -> None:
+    folder = save(tmp_path / "run", name="comt", sites=["v_proj"])
+    result = run("analyze-gates", folder / "checkpoint.pt", "--out", tmp_path / "here")
+    assert result.exit_code == 0, result.output
+    assert sorted({path.stem for path in (tmp_path / "here").iterdir()}) == ["gate-summary", "gate-values-by-token"]
+    wrong = run("analyze-gates", folder, "--site", "v_proj", "--out", tmp_path / "there")
+    assert isinstance(wrong.exception, UserError)
+    assert "are scalars" in wrong.exception.message
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_site_can_be_chosen_and_an_impossible_one_writes_nothing(tmp_path) -> None:
+    folder = save(tmp_path / "run", name="transponder", sites=["q_proj", "k_proj"])
+    for site, stem in (([], "k_proj"), (["--site", "q_proj"], "q_proj")):
+        assert run("analyze-gates", folder, *site, "--out", tmp_path / "here").exit_code == 0
+        assert (tmp_path / "here" / f"gate-values-by-channel-{stem}.csv").exists()
+    wrong = run("analyze-gates", folder, "--site", "down_proj", "--out", tmp_path / "there")
+    assert isinstance(wrong.exception, UserError)
+    assert not (tmp_path / "there").exists()
+
+
+def test_plot_cosine_writes_its_figure_and_the_means(tmp_path) -> None:
+    folder = save(tmp_path / "run", name="pre-ln")
+    result = run("plot-cosine", folder, "--out", tmp_path / "here")
+    assert result.exit_code == 0, result.output
+    csv = pd.read_csv(tmp_path / "here" / "residual-stream.csv")
+    assert f"cosine {csv['cosine'].mean():.3f}" in result.output
+    assert list(csv) == ["layer", "position", "token", "cosine", "angle", "update_cosine", "norm_ratio"]
+
+
+@pytest.mark.parametrize("verb", ["analyze-gates", "plot-cosine", "export"])
+def test_a_missing_model_is_named(verb, tmp_path) -> None:
+    result = run(verb, tmp_path / "nothing.pt", *([tmp_path / "out"] if verb == "export" else []))
+    assert isinstance(result.exception, UserError)
+    assert "nothing.pt" in result.exception.message

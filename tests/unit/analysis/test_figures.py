@@ -1,0 +1,217 @@
+"""Figures: what they show is what the CSV beside them says, everything fits, and nothing else is touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from comt_cli.errors import StorageError
+from comt_cli.report import figures
+from comt_cli.report.figures.lines import drawn_tokens
+from comt_cli.report.figures.style import layer_ticks, series_colours, style
+from comt_cli.report.figures.tokens import MAX_LINES, token_labels
+
+SITES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# A dollar sign (a formula to matplotlib), signs that the font lacks, spaces, a line break, a very long word.
+PIECES = ["▁Once", "▁a", "▁king", "dom", "$", "日本", "▁", "\\n", "<0x0A>", "▁incomprehensibilities", "_x", "</s>"]
+
+
+def grid(layers: int, tokens: int, **columns) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    pieces = [PIECES[i % len(PIECES)] for i in range(tokens)]
+    frame = pd.MultiIndex.from_product([range(1, layers + 1), range(tokens)], names=["layer", "position"]).to_frame(
+        False
+    )
+    frame["token"] = [pieces[i] for i in frame["position"]]
+    for name, (low, high) in columns.items():
+        frame[name] = rng.uniform(low, high, len(frame))
+    return frame
+
+
+def lines(layers=6, tokens=12, sites=SITES) -> pd.DataFrame:
+    return pd.concat([grid(layers, tokens, value=(0.2, 1.4)).assign(site=site) for site in sites], ignore_index=True)
+
+
+def stream(layers=6, tokens=12) -> pd.DataFrame:
+    return grid(layers, tokens, cosine=(-0.1, 1), angle=(0, 0.6), norm_ratio=(0.2, 150))
+
+
+def surfaces(layers=6, tokens=12) -> pd.DataFrame:
+    parts = [grid(layers, tokens, value=(0.5, 1.5)).assign(channel=channel) for channel in range(0, 40, 4)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def summary(layers=6, kinds=("scalar", "channel")) -> pd.DataFrame:
+    measures = {"mean": (0.9, 1.1), "std": (0, 0.2), "saturation": (0, 0.1)}
+    parts = [
+        grid(layers, 1, **measures).assign(site=site, kind=kind)[["site", "kind", "layer", *measures]]
+        for kind in kinds
+        for site in SITES
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+DRAWINGS = {
+    "lines": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens)),
+    "one-site": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens, ["v_proj"])),
+    "stream": lambda layers, tokens: figures.draw_residual_stream(stream(layers, tokens)),
+    "surfaces": lambda layers, tokens: figures.draw_gate_surfaces(surfaces(layers, tokens), "down_proj"),
+    "summary": lambda layers, tokens: figures.draw_gate_summary(summary(layers)),
+}
+
+
+@pytest.mark.parametrize(("layers", "tokens"), [(1, 2), (6, 12), (30, 60)])
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=list(DRAWINGS))
+def test_everything_written_in_a_figure_lies_inside_it(draw, layers, tokens) -> None:
+    figure, _ = draw(layers, tokens)
+    with style():
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        renderer = canvas.get_renderer()
+        width, height = canvas.get_width_height()
+        texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+        # Ticks outside an axis' limits exist, and are not drawn.
+        ticks = {
+            id(label)
+            for axes in figure.axes
+            for axis in axes._axis_map.values()
+            for tick in axis.get_major_ticks() + axis.get_minor_ticks()
+            for label in (tick.label1, tick.label2)
+        }
+        assert len(texts) > 3
+        for text in texts:
+            if id(text) not in ticks:
+                box = text.get_window_extent(renderer)
+                inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
+                assert inside, (text.get_text(), box)
+
+
+def test_panels_and_legends_do_not_overlap() -> None:
+    for draw in (DRAWINGS["lines"], DRAWINGS["stream"]):
+        figure, _ = draw(12, 60)
+        with style():
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            renderer = canvas.get_renderer()
+            legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()] + figure.legends
+            big = max((legend for legend in legends), key=lambda legend: len(legend.get_texts()))
+            box = big.get_window_extent(renderer)
+            plots = [axes for axes in figure.axes if axes.get_lines()]
+            boxes = [axes.get_tightbbox(renderer) for axes in plots]
+        assert len(big.get_texts()) == MAX_LINES
+        assert "first 24 of 60" in big.get_title().get_text()
+        for number, one in enumerate(boxes):
+            assert not box.overlaps(one)
+            assert not any(one.overlaps(other) for other in boxes[:number])
+
+
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=list(DRAWINGS))
+def test_files_are_written_together_and_again_the_same(draw, tmp_path: Path) -> None:
+    contents = []
+    for folder in (tmp_path / "a" / "b", tmp_path / "c"):
+        figure, drawn = draw(3, 4)
+        paths = figures.write_figure(figure, drawn, folder, "figure")
+        assert [path.name for path in paths] == ["figure.png", "figure.pdf", "figure.csv"]
+        assert sorted(path.name for path in folder.iterdir()) == ["figure.csv", "figure.pdf", "figure.png"]
+        contents.append([path.read_bytes() for path in paths])
+    assert contents[0] == contents[1]
+    assert contents[0][0].startswith(b"\x89PNG")
+    assert contents[0][1].startswith(b"%PDF")
+    assert b"CreationDate" not in contents[0][1]
+    back = pd.read_csv(tmp_path / "c" / "figure.csv", keep_default_na=False)
+    pd.testing.assert_frame_equal(back, drawn, rtol=1e-5, check_dtype=False)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_for_people(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot make"):
+        figures.write_figure(*DRAWINGS["summary"](2, 2), tmp_path / "file" / "x", "figure")
+
+
+def test_the_lines_are_the_csv() -> None:
+    frame = stream(5, MAX_LINES + 3)
+    figure, drawn = figures.draw_residual_stream(frame)
+    pd.testing.assert_frame_equal(drawn, drawn_tokens(frame))
+    assert drawn["position"].nunique() == MAX_LINES
+    for axes, column in zip(figure.axes, ("cosine", "norm_ratio"), strict=True):
+        curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 5]
+        assert len(curves) == MAX_LINES
+        for position, curve in enumerate(curves):
+            here = drawn[drawn["position"] == position]
+            assert curve.get_xdata().tolist() == here["layer"].tolist()
+            assert curve.get_ydata().tolist() == here[column].tolist()
+
+
+def test_panels_are_the_sites_in_their_order() -> None:
+    frame = lines(4, 3)
+    figure, _ = figures.draw_gate_lines(frame)
+    assert [axes.get_title() for axes in figure.axes if axes.get_title()] == SITES
+    down = figure.axes[6].get_lines()[1].get_ydata().tolist()
+    here = frame[(frame["site"] == "down_proj") & (frame["position"] == 1)]
+    assert down == here["value"].tolist()
+
+
+def test_a_summary_shows_its_cells_and_leaves_missing_ones_empty() -> None:
+    frame = summary(4, kinds=("scalar",))
+    frame.loc[frame["layer"] == 2, "saturation"] = np.nan
+    figure, _ = figures.draw_gate_summary(frame)
+    maps = {axes.get_title(): axes.images[0].get_array() for axes in figure.axes if axes.get_title()}
+    assert list(maps) == ["scalar: mean", "scalar: standard deviation", "scalar: saturated share"]
+    mean = frame.pivot(index="site", columns="layer", values="mean").loc[SITES].to_numpy()
+    np.testing.assert_array_equal(maps["scalar: mean"].filled(), mean)
+    assert maps["scalar: saturated share"].mask.any(axis=0).tolist() == [False, True, False, False]
+
+
+def test_token_names_can_be_read_and_drawn() -> None:
+    assert token_labels(PIECES) == [
+        "1 Once",
+        "2 a",
+        "3 king",
+        "4 -dom",
+        r"5 \$",
+        r"6 \u65e5\u672c",
+        "7 ␣",
+        r"8 \n",
+        r"9 \n",
+        "10 incomprehensi…",
+        "11 _x",
+        "12 </s>",
+    ]
+    assert token_labels(["▁", "K", "ing", "▁at", ".", "x"]) == ["1 ␣", "2 K", "3 -ing", "4 at", "5 .", "6 x"]
+    assert token_labels(["O", "n", "<0x20>", "<0xE2>"]) == ["1 O", "2 n", "3 ␣", "4 <0xE2>"]
+
+
+def test_colours_and_ticks() -> None:
+    for count in (1, 7, 8, 24):
+        assert len({str(colour) for colour in series_colours(count)}) == count
+    assert layer_ticks(1) == [1]
+    assert layer_ticks(6) == [1, 2, 3, 4, 5, 6]
+    assert layer_ticks(12) == [2, 4, 6, 8, 10, 12]
+    assert layer_ticks(30) == [1, 5, 10, 15, 20, 25, 30]
+    assert len(layer_ticks(1000)) <= 7
+
+
+def test_the_users_settings_stay_and_do_not_matter() -> None:
+    mpl.rcParams["font.size"] = 31
+    try:
+        figure, _ = DRAWINGS["stream"](3, 3)
+        assert mpl.rcParams["font.size"] == 31
+        assert figure.axes[0].xaxis.label.get_fontsize() == 8
+    finally:
+        mpl.rcParams["font.size"] = mpl.rcParamsDefault["font.size"]
+
+
+def test_drawing_needs_neither_torch_nor_pyplot() -> None:
+    code = (
+        "import sys, comt_cli.report.figures; "
+        "sys.exit(', '.join({'torch', 'matplotlib.pyplot'} & set(sys.modules)) or None)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,114 @@
+"""Transponder's fused gates, forward and closed-form backward, against autograd on the definition.
+
+Tolerances. float64: sums of at most a few hundred products, 1e-11 relative to the largest element. bfloat16: 8
+significant bits, and a chain of about ten rounded operations: 2^-9 * 10 = 0.02 of the largest element, doubled.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from comt_cli.kernels.reference import transponder_gate
+from comt_cli.kernels.transponder import modulate
+
+NAMES = ("z", "u", "Bc", "ac", "bs", "as")
+
+
+def inputs(leading: tuple[int, ...], N: int, r: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(*leading, N), (*leading, r), (N, r), (), (1, r), ()]
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    tensors[3], tensors[5] = tensors[3].exp(), tensors[5].exp()  # alpha is positive
+    return [tensor.to(dtype).requires_grad_() for tensor in tensors]
+
+
+def defined(z: Tensor, u: Tensor, Bc: Tensor, ac: Tensor, bs: Tensor, as_: Tensor) -> Tensor:
+    return z * transponder_gate(u, Bc, ac) * transponder_gate(u, bs, as_)
+
+
+def with_gradients(function, arguments: list[Tensor]) -> dict[str, Tensor]:
+    """Value and six gradients, for an uneven weighting of the outputs."""
+    value = function(*arguments)
+    weights = torch.linspace(-1, 2, value.numel(), dtype=torch.float64).view(value.shape).to(value.dtype)
+    gradients = torch.autograd.grad((value * weights).sum(), arguments)
+    return {"value": value.detach(), **dict(zip(NAMES, gradients, strict=True))}
+
+
+def assert_agree(arguments: list[Tensor], tolerance: float) -> None:
+    exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
+    mine, expected = with_gradients(modulate, arguments), with_gradients(defined, exact)
+    for name, truth in expected.items():
+        assert mine[name].shape == truth.shape, name
+        scale = max(truth.abs().max().item(), 1e-30)
+        assert (mine[name].double() - truth).abs().max() <= tolerance * scale, name
+
+
+@pytest.mark.parametrize("leading", [(7,), (2, 5), (2, 3, 4)], ids=str)
+def test_value_and_all_six_gradients(leading):
+    assert_agree(inputs(leading, N=9, r=4), 1e-11)
+
+
+@given(st.integers(1, 17), st.integers(1, 3), st.integers(1, 19), st.integers(1, 9), st.integers(0, 5))
+def test_odd_shapes(T, B, N, r, seed):
+    assert_agree(inputs((B, T), N, r, seed=seed), 1e-11)
+
+
+def test_gradcheck():
+    assert torch.autograd.gradcheck(modulate, inputs((3,), 4, 2))
+
+
+def test_bfloat16():
+    arguments = inputs((64,), 48, 8, torch.bfloat16)
+    assert modulate(*arguments).dtype == torch.bfloat16
+    # du, dB and dalpha are sums of many rounded terms of either sign: an error of 2^-9 a term, of terms that cancel.
+    assert_agree(arguments, 0.05)
+
+
+def test_other_types_are_brought_to_that_of_z():
+    """As under autocast: z and u come in bf16 from a product, the gate's own parameters are fp32."""
+    z, u, *own = inputs((5,), 6, 3, torch.float32)
+    arguments = [z.detach().to(torch.bfloat16).requires_grad_(), u.detach().to(torch.bfloat16).requires_grad_(), *own]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = modulate(*arguments)
+    assert value.dtype == torch.bfloat16
+    gradients = torch.autograd.grad(value.float().sum(), arguments)
+    assert [g.dtype for g in gradients] == [torch.bfloat16] * 2 + [torch.float32] * 4
+
+
+def test_a_view_of_a_larger_product_will_do():
+    """z and u are slices of one matrix product in a model."""
+    zu = torch.randn(4, 6, 13, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
+    own = inputs((4, 6), 8, 5)[2:]
+
+    def sliced(function):
+        return lambda zu, *own: function(zu[..., :8], zu[..., 8:], *own)
+
+    found = torch.autograd.grad(sliced(modulate)(zu, *own).square().sum(), [zu, *own])
+    expected = torch.autograd.grad(sliced(defined)(zu, *own).square().sum(), [zu, *own])
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_closed_gates_are_one_where_their_logits_are_zero():
+    z, u, Bc, ac, bs, as_ = inputs((3,), 4, 2)
+    zhat = modulate(z, u, torch.zeros_like(Bc), ac, torch.zeros_like(bs), as_)
+    torch.testing.assert_close(zhat, z, rtol=1e-15, atol=0)  # 2 sigmoid(0) = 1, twice
+
+
+def test_by_hand():
+    """One token, one channel, one summary: u = 0 gives phi = 1/2."""
+    one = torch.tensor([[3.0]], dtype=torch.float64)
+    value = modulate(one, 0 * one, 2 * one / 3, torch.tensor(1.5).double(), -one / 3, torch.tensor(2.0).double())
+    expected = 3 * 2 / (1 + math.exp(-1.5)) * 2 / (1 + math.exp(1))
+    assert value.item() == pytest.approx(expected, rel=1e-14)
+
+
+def test_on_the_meta_device_where_models_are_counted():
+    arguments = [tensor.detach().to("meta").requires_grad_() for tensor in inputs((2, 3), 4, 2)]
+    modulate(*arguments).sum().backward()
+    assert [tensor.grad.shape for tensor in arguments] == [tensor.shape for tensor in arguments]
