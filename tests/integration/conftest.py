@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
+from dying import Nursery
 from tiny_runs import write_corpus
 
 
@@ -14,3 +18,17 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def tiny_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMT_CACHE", str(tmp_path_factory.getbasetemp() / "tiny-cache"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Bits are the same for the same number of threads; runs in other processes have one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Nursery:
+    return Nursery()

@@ -1,0 +1,155 @@
+"""Trains a run in a process that dies in the middle of it, as under kill -9.
+
+The processes are forked from one that has imported everything and computes with one thread (`forkserver`), so each
+starts within a moment. This module is what that server loads.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # every optimiser imports it
+from tiny_runs import MODEL, train, training
+
+from comt_cli.models.accounting import empty_model, parameter_count
+from comt_cli.models.build import materialise, wiring_of
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.recipe.settings import ModelSettings
+from comt_cli.training.record import LineLog
+
+Moment = tuple[str, int]
+"""What happens, and the how-manieth time since the process started."""
+
+
+def warm_up() -> None:
+    """What a first model costs in imports, paid before the fork."""
+    model = empty_model(ModelSettings(**MODEL), 258, wiring_of({"name": "comt"}))
+    materialise(model, torch.device("cpu"), 0)
+    assert parameter_count(model)
+
+
+class Deaths:
+    """Kills this process at a moment."""
+
+    def __init__(self, at: Moment | None) -> None:
+        self.at = at
+        self.seen: Counter[str] = Counter()
+        self.checkpoint = ""
+
+    def maybe(self, happening: str) -> None:
+        self.seen[happening] += 1
+        if (happening, self.seen[happening]) == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def arrange(self) -> None:
+        """Have the functions that write tell `maybe`."""
+        replace, append, save, fsync = Path.replace, LineLog.append, torch.save, os.fsync
+
+        def dying_replace(path: Path, target: Path) -> None:
+            name = self.checkpoint if target.name == "checkpoint.pt" else target.name
+            self.maybe(f"before {name} is renamed")
+            replace(path, target)
+            self.maybe(f"after {name} is renamed")
+
+        def dying_append(log: LineLog, values: dict[str, Any]) -> None:
+            half = json.dumps(values)[:-7]
+            if (f"half a line of {log.path.name}", self.seen[f"half a line of {log.path.name}"] + 1) == self.at:
+                with log.path.open("a") as handle:
+                    handle.write(half)
+            self.maybe(f"half a line of {log.path.name}")
+            append(log, values)
+            self.maybe(f"after a line of {log.path.name}")
+
+        def dying_save(state: Any, handle: Any) -> None:
+            self.checkpoint = "the final checkpoint" if state["optimizer"] is None else "a checkpoint"
+            self.maybe(f"before {self.checkpoint} is written")
+            content = io.BytesIO()
+            save(state, content)
+            handle.write(content.getvalue()[: len(content.getvalue()) // 2])
+            handle.flush()
+            self.maybe(f"half of {self.checkpoint} is written")
+            handle.write(content.getvalue()[len(content.getvalue()) // 2 :])
+
+        def dying_fsync(descriptor: int) -> None:
+            fsync(descriptor)
+            self.maybe("after a flush to disk")
+
+        Path.replace, LineLog.append, torch.save, os.fsync = dying_replace, dying_append, dying_save, dying_fsync  # type: ignore[assignment,method-assign]
+
+
+def train_until_death(spec_json: str, runs: str, cache: str, at: Moment | None) -> None:
+    """The process's work: train the run, and die at a moment (None: not by itself)."""
+    torch.set_num_threads(1)
+    os.environ["COMT_CACHE"] = cache
+    Deaths(at).arrange()
+    train(RunSpec.model_validate_json(spec_json), Path(runs))
+
+
+def train_obediently(spec_json: str, runs: str, cache: str) -> None:
+    """Train under `StopSignal`; exit as the command line would."""
+    from comt_cli.errors import UserError
+    from comt_cli.training.signals import StopSignal
+
+    torch.set_num_threads(1)
+    os.environ["COMT_CACHE"] = cache
+    try:
+        with StopSignal() as stop:
+            training(RunSpec.model_validate_json(spec_json), Path(runs), stop=stop).run()
+    except UserError as error:
+        (Path(runs) / "message").write_text(str(error))
+        raise SystemExit(error.exit_status) from None
+
+
+class Nursery:
+    """Starts such processes."""
+
+    def __init__(self) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["dying"])
+        with pytest.MonkeyPatch.context() as patch:
+            folders = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parents[1])]
+            patch.setenv("PYTHONPATH", os.pathsep.join(folders))
+            patch.setenv("OMP_NUM_THREADS", "1")
+            multiprocessing.forkserver.ensure_running()
+
+    def start(self, target: Any, *arguments: Any) -> BaseProcess:
+        process = self.context.Process(target=target, args=arguments)
+        process.start()
+        return process
+
+    def run(self, spec: RunSpec, runs: Path, at: Moment | None = None) -> int | None:
+        """Train `spec` until it dies; the exit code."""
+        process = self.start(train_until_death, spec.model_dump_json(), str(runs), os.environ["COMT_CACHE"], at)
+        process.join()
+        return process.exitcode
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Look again and again until it is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def is_training(directory: RunDirectory) -> bool:
+    """Whether a run has come as far as its first line."""
+    return directory.metrics_file.exists() and directory.metrics_file.stat().st_size > 0
+
+
+if __name__ == "dying" and os.environ.get("OMP_NUM_THREADS") == "1" and multiprocessing.parent_process() is None:
+    warm_up()

@@ -1,0 +1,233 @@
+"""What stops a run from outside: signals, a second process, a full disk, a folder that is gone. Nothing is ever lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from dying import is_training, train_obediently, wait_until
+from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
+
+from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.training.checkpoint import read_checkpoint
+from comt_cli.training.progress import Listener, StepReport
+from comt_cli.training.signals import StopSignal
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class After(Listener):
+    """Does something once, after a logged step."""
+
+    def __init__(self, step: int, action: Callable[[], object]) -> None:
+        self.step, self.action = step, action
+
+    def step_done(self, report: StepReport) -> None:
+        if report.step == self.step:
+            self.action()
+
+
+@pytest.fixture
+def spec(tiny_corpus: str) -> RunSpec:
+    return tiny_spec(tiny_corpus, steps=12, log_every=1, save_every=3)
+
+
+@pytest.fixture
+def expected(spec: RunSpec, tmp_path: Path) -> RunDirectory:
+    return train(spec, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_finishes_the_step_and_saves(spec, expected, tmp_path, number, status):
+    before = signal.getsignal(number)
+    with StopSignal() as stop:
+        listener = After(4, lambda: os.kill(os.getpid(), number))
+        with pytest.raises(RunInterrupted) as stopped:
+            train(spec, tmp_path / "runs", listener=listener, stop=stop)
+    assert signal.getsignal(number) is before
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    assert stopped.value.exit_status == status
+    # It arrived when step 4 was over, and so step 5 was done too, though nothing was due to be saved there.
+    assert str(stopped.value) == (
+        f"stopped after step 5 of 12; everything is saved in {directory.path}\n  The same command goes on from there."
+    )
+    assert read_checkpoint(directory.checkpoint_file)["progress"]["step"] == 5
+    assert directory.state() is RunState.unfinished
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_signal_at_every_step(spec, expected, tmp_path):
+    for step in range(1, 12):
+        with pytest.raises(RunInterrupted), StopSignal() as stop:
+            stop.number = signal.SIGTERM  # it came before the step
+            train(spec, tmp_path / "runs", stop=stop)
+        state = read_checkpoint(RunDirectory.of(tmp_path / "runs", spec).checkpoint_file)
+        assert state["progress"]["step"] == step
+    with StopSignal() as stop:
+        stop.number = signal.SIGTERM  # in the last step: the run is done all the same
+        assert_same_run(train(spec, tmp_path / "runs", stop=stop), expected)
+
+
+def test_the_second_signal_ends_the_process(nursery):
+    """Nobody is kept waiting by a step that hangs."""
+    process = nursery.start(ignore_one_signal)
+    process.join()
+    assert process.exitcode == -signal.SIGTERM
+
+
+def ignore_one_signal() -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.number == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+
+
+def test_handlers_are_put_back_and_left_alone_in_threads():
+    import threading
+
+    before = [signal.getsignal(number) for number in StopSignal.SIGNALS]
+    with pytest.raises(RuntimeError, match="some"), StopSignal():
+        assert [signal.getsignal(number) for number in StopSignal.SIGNALS] != before
+        raise RuntimeError("some error")
+    assert [signal.getsignal(number) for number in StopSignal.SIGNALS] == before
+
+    def enter() -> None:
+        with StopSignal() as stop:  # a thread may not set handlers: it is left as it is
+            seen.append((stop.number, [signal.getsignal(number) for number in StopSignal.SIGNALS] == before))
+
+    seen: list[tuple[int | None, bool]] = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [(None, True)]
+
+
+def test_a_second_process_is_told_who_is_training(tiny_corpus, nursery, tmp_path):
+    spec = tiny_spec(tiny_corpus, steps=400, log_every=10, save_every=50)
+    expected = train(spec, tmp_path / "undisturbed")
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    arguments = (spec.model_dump_json(), str(tmp_path / "runs"), os.environ["COMT_CACHE"])
+    first = nursery.start(train_obediently, *arguments)
+    assert first.pid is not None
+    wait_until(lambda: is_training(directory))
+    os.kill(first.pid, signal.SIGSTOP)
+    lines = directory.metrics_file.read_bytes()
+    assert directory.state() is RunState.running
+    with pytest.raises(UserError, match=f"is being trained by process {first.pid} on ") as refused:
+        train(spec, tmp_path / "runs")
+    assert refused.value.exit_status == 2
+    assert "Wait for it, or stop it" in str(refused.value)
+    assert directory.metrics_file.read_bytes() == lines, "the second wrote into the first one's files"
+    os.kill(first.pid, signal.SIGCONT)
+    os.kill(first.pid, signal.SIGTERM)
+    first.join()
+    assert first.exitcode == 143
+    assert "The same command goes on from there." in (tmp_path / "runs" / "message").read_text()
+    second = nursery.start(train_obediently, *arguments)
+    second.join()
+    assert second.exitcode == 0
+    assert_same_run(directory, expected)
+
+
+def refuse(*arguments: object, **options: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("where", ["torch.save", "os.fsync", "pathlib.Path.replace"])
+def test_a_full_disk(spec, expected, tmp_path, monkeypatch, where):
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    with monkeypatch.context() as patch, pytest.raises(StorageError) as full:
+        train(spec, tmp_path / "runs", listener=After(4, lambda: patch.setattr(where, refuse)))
+    assert full.value.exit_status == 1
+    assert "No space left on device" in full.value.message
+    assert str(directory.path) in full.value.message
+    assert "run the same command again" in str(full.value.hint)
+    assert read_checkpoint(directory.checkpoint_file)["progress"]["step"] == 3
+    assert not list(directory.path.glob(".*.tmp"))
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+@pytest.fixture
+def largest_file():
+    """`largest_file(bytes)`: the system itself refuses to write further than that into any file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_checkpoint_that_the_system_cuts_short(spec, expected, tmp_path, largest_file):
+    """Not a made-up error: the write really fails half way through the file."""
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    with pytest.raises(StorageError, match=r"cannot write .*checkpoint\.pt: File too large"):
+        train(spec, tmp_path / "runs", listener=After(4, lambda: largest_file(100_000)))
+    largest_file(resource.RLIM_INFINITY)
+    assert read_checkpoint(directory.checkpoint_file)["progress"]["step"] == 3
+    assert not list(directory.path.glob(".*.tmp"))
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_line_that_the_system_cuts_short(spec, expected, tmp_path, largest_file):
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+
+    def leave_ten_bytes() -> None:
+        largest_file(directory.metrics_file.stat().st_size + 10)
+
+    with pytest.raises(StorageError, match=r"cannot write .*metrics\.jsonl: File too large"):
+        train(spec, tmp_path / "runs", listener=After(4, leave_ten_bytes))
+    largest_file(resource.RLIM_INFINITY)
+    assert not directory.metrics_file.read_bytes().endswith(b"\n"), "there is half a line"
+    assert len(directory.metrics()) == 4
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_folder_that_was_removed(spec, expected, tmp_path):
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    with pytest.raises(StorageError, match=r"cannot write .*checkpoint\.pt: No such file or directory"):
+        train(spec, tmp_path / "runs", listener=After(4, lambda: shutil.rmtree(directory.path)))
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_folder_that_comes_back(spec, expected, tmp_path):
+    directory, away = RunDirectory.of(tmp_path / "runs", spec), tmp_path / "away"
+    with pytest.raises(StorageError):
+        train(spec, tmp_path / "runs", listener=After(5, lambda: directory.path.rename(away)))
+    away.rename(directory.path)
+    assert read_checkpoint(directory.checkpoint_file)["progress"]["step"] == 3
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_folder_that_cannot_be_made(spec, tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(StorageError, match="cannot make"):
+        train(spec, tmp_path / "runs")
+
+
+def test_leftovers_of_a_killed_save_are_removed(spec, tmp_path):
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    leftover = directory.path / ".checkpoint.pt.123-abcd.tmp"
+    leftover.write_bytes(b"half")
+    train(spec, tmp_path)
+    assert not leftover.exists()
+
+
+def test_files_are_closed_after_every_end(spec, tmp_path):
+    """Else the operating system's limit is reached in a long table."""
+    count = len(os.listdir("/proc/self/fd"))
+    for event in (1, 3):
+        with pytest.raises(Stopped):
+            train(spec, tmp_path, listener=StopAt(event))
+    torch.save({}, RunDirectory.of(tmp_path, spec).checkpoint_file)
+    with pytest.raises(UserError):
+        training(spec, tmp_path).run()
+    assert len(os.listdir("/proc/self/fd")) == count

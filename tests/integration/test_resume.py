@@ -1,0 +1,223 @@
+"""A run that is killed at any moment, and started again, ends as one that was never disturbed: to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from dying import is_training, train_until_death, wait_until
+from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
+
+from comt_cli.errors import UserError
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.training.checkpoint import random_states, read_checkpoint, restore_random_states
+from comt_cli.training.progress import Listener
+
+STEPS = {"steps": 36, "save_every": 3, "log_every": 2, "evaluate_every": 10}
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def undisturbed(tiny_corpus: str, tmp_path: Path) -> tuple[RunSpec, RunDirectory]:
+    spec = tiny_spec(tiny_corpus, method="transponder", **STEPS)
+    return spec, train(spec, tmp_path / "undisturbed")
+
+
+# What is written in the order in which it is: a kill at each of these moments, one after the other, in one run.
+MOMENTS = [
+    ("after environment.json is renamed", 1),
+    ("half a line of metrics.jsonl", 3),
+    ("half of a checkpoint is written", 1),
+    ("before a checkpoint is written", 2),
+    ("half of a checkpoint is written", 2),
+    ("before a checkpoint is renamed", 2),
+    ("after a checkpoint is renamed", 2),
+    ("after a line of metrics.jsonl", 2),
+    ("after a flush to disk", 17),
+    ("half a line of timings.jsonl", 3),
+    ("half of the final checkpoint is written", 1),
+    ("before the final checkpoint is renamed", 1),
+    ("after the final checkpoint is renamed", 1),
+    ("half a line of metrics.jsonl", 1),  # the last evaluation
+    ("after a line of metrics.jsonl", 1),
+    ("before metrics.csv is renamed", 1),
+    ("before result.json is renamed", 1),
+]
+
+
+def test_killed_at_every_kind_of_moment(undisturbed, nursery, tmp_path):
+    spec, expected = undisturbed
+    directory = RunDirectory.of(tmp_path / "killed", spec)
+    for moment in MOMENTS:
+        assert nursery.run(spec, tmp_path / "killed", moment) == -signal.SIGKILL, moment
+        assert directory.state() is RunState.unfinished
+    leftovers = list(directory.path.glob(".*.tmp"))
+    assert leftovers, "the last death left a file half way"
+    assert nursery.run(spec, tmp_path / "killed") == 0
+    assert_same_run(directory, expected)
+    assert not list(directory.path.glob(".*.tmp"))
+    assert directory.state() is RunState.done
+
+
+def test_killed_from_outside_at_random_times(undisturbed, nursery, tmp_path):
+    spec, expected = undisturbed
+    directory = RunDirectory.of(tmp_path / "killed", spec)
+    generator = random.Random(7)
+    killed = 0
+    while killed < 5:
+        length = directory.metrics_file.stat().st_size if directory.metrics_file.exists() else 0
+        arguments = (spec.model_dump_json(), str(tmp_path / "killed"), os.environ["COMT_CACHE"], None)
+        process = nursery.start(train_until_death, *arguments)
+        wait_until(lambda length=length: is_training(directory) and directory.metrics_file.stat().st_size != length)
+        time.sleep(generator.uniform(0, 0.15))
+        process.kill()
+        process.join()
+        if process.exitcode == 0:  # it was quicker
+            break
+        killed += 1
+    assert killed
+    assert nursery.run(spec, tmp_path / "killed") == 0
+    assert_same_run(directory, expected)
+
+
+@pytest.mark.parametrize("save_every", [1, 4, 100])
+def test_an_error_at_every_step_boundary(tiny_corpus, tmp_path, save_every):
+    """Also where nothing was saved yet, and where only saving was more rare: `save_every` is no part of the run."""
+    spec = tiny_spec(tiny_corpus, steps=7, log_every=1, save_every=save_every, evaluate_every=3)
+    expected = train(tiny_spec(tiny_corpus, steps=7, log_every=1, evaluate_every=3), tmp_path / "undisturbed")
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    # A start, 7 steps, 3 evaluations, an end: each start of the run gets one event further, from where it was saved.
+    for event in range(1, 13):
+        try:
+            train(spec, tmp_path / "runs", listener=StopAt(event))
+        except Stopped:
+            continue
+        break
+    train(spec, tmp_path / "runs")
+    assert_same_run(directory, expected)
+
+
+def test_every_precision_and_optimiser_resumes(tiny_corpus, tmp_path):
+    options = [
+        {"precision": "bf16-mixed", "schedule": "noam", "learning_rate": 0.3},
+        {"precision": "bf16-pure", "micro_batch_size": 4, "gradient_clipping": 0.5},
+        {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "linear"},
+    ]
+    for number, train_options in enumerate(options):
+        spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=3, **train_options)
+        expected = train(spec, tmp_path / f"undisturbed{number}")
+        with pytest.raises(Stopped):
+            train(spec, tmp_path / "runs", listener=StopAt(6))  # the start, then step 5
+        assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_the_comparison_sees_a_run_that_lost_its_moments(tiny_corpus, tmp_path):
+    """Were the optimiser's state not restored, the tests above would fail."""
+    spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=3)
+    expected = train(spec, tmp_path / "undisturbed")
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "runs", listener=StopAt(6))
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    state = torch.load(directory.checkpoint_file, weights_only=True)
+    torch.save({**state, "optimizer": None}, directory.checkpoint_file)
+    train(spec, tmp_path / "runs")
+    with pytest.raises(AssertionError):
+        assert_same_run(directory, expected)
+
+
+def test_random_states_go_on(tiny_corpus):
+    import numpy as np
+
+    def draw():
+        return [random.random(), random.gauss(0, 1), np.random.normal(), np.random.rand(), torch.rand(3).tolist()]
+
+    draw()  # an odd number of normal deviates: both generators keep the other of the pair
+    states = random_states()
+    expected = draw()
+    restore_random_states(states)
+    assert draw() == expected
+
+
+class Notes(Listener):
+    def __init__(self) -> None:
+        self.started: list[int] = []
+
+    def run_started(self, spec: RunSpec, step: int) -> None:
+        self.started.append(step)
+
+
+def test_it_goes_on_from_the_newest_checkpoint(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, steps=9, log_every=1, save_every=4)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path, listener=StopAt(7))  # in step 6
+    state = read_checkpoint(RunDirectory.of(tmp_path, spec).checkpoint_file)
+    assert state["progress"]["step"] == 4
+    notes = Notes()
+    directory = train(spec, tmp_path, listener=notes)
+    assert notes.started == [4]
+    state = read_checkpoint(directory.checkpoint_file)
+    assert state["progress"]["step"] == 9
+    assert state["optimizer"] is None, "a finished run needs no moments"
+    assert [entry["threads"] for entry in _environment(directory)] == [1, 1]
+    steps = [line["step"] for line in directory.timings() if "seconds" in line]
+    assert steps == list(range(1, 10))
+
+
+def _environment(directory: RunDirectory) -> list[dict]:
+    return json.loads(directory.environment_file.read_text())
+
+
+def test_a_foreign_checkpoint_is_refused(tiny_corpus, tmp_path):
+    spec, other = (tiny_spec(tiny_corpus, steps=4, seed=seed) for seed in (1, 2))
+    directory = train(other, tmp_path)
+    target = RunDirectory.of(tmp_path, spec)
+    target.create(spec)
+    target.checkpoint_file.write_bytes(directory.checkpoint_file.read_bytes())
+    with pytest.raises(UserError, match=f"belongs to run {other.id}, not {spec.id}"):
+        train(spec, tmp_path)
+
+
+def test_other_tokens_are_refused(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, steps=4, save_every=2)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path, listener=StopAt(3))
+    run = training(spec, tmp_path)
+    run.dataset.content_hash = "another"
+    with pytest.raises(UserError, match="other tokens"):
+        run.run()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "cannot be read as a checkpoint"), (b"PK\x03\x04 not a zip", "cannot be read"), (None, "it holds keys a")],
+)
+def test_a_checkpoint_that_is_none(tiny_corpus, tmp_path, content, says):
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    if content is None:
+        torch.save({"a": 1}, directory.checkpoint_file)
+    else:
+        directory.checkpoint_file.write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        train(spec, tmp_path)
+
+
+def test_a_cut_metrics_file_is_not_filled_with_zeros(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=2)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path, listener=StopAt(6))
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.metrics_file.write_text("")
+    with pytest.raises(UserError, match="has lost lines that its checkpoint counts on: 0 bytes of"):
+        train(spec, tmp_path)
+    assert directory.metrics_file.read_bytes() == b""
