@@ -17,14 +17,11 @@ from torch import Tensor
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
-from comt_cli.layers.gates import ComtGate, Gate, TransponderGate
 from comt_cli.layers.projection import Projections
 from comt_cli.models.loaded import LoadedModel
 
 Values = NDArray[np.float32]
 
-RANGES: dict[type[Gate], tuple[float, float]] = {ComtGate: (0.0, 1.0), TransponderGate: (0.0, 2.0)}
-"""The open interval that each factor (scalar or channel) of a gate can take; saturation is measured against it."""
 NEAR_END = 0.05
 """A value is saturated within this share of the range from either end."""
 
@@ -33,7 +30,7 @@ NEAR_END = 0.05
 class GateValues:
     """`factors[site, kind][layer]` are the values on every token: scalar [T, 1], channel [T, N]. Layers count from 1.
 
-    `ranges[site]` is the interval of a site's factors, None for a gate whose range is not known here.
+    `ranges[site]` is the interval of a site's factors, None for a gate that does not state one.
     """
 
     pieces: list[str]
@@ -67,7 +64,7 @@ def gate_values(loaded: LoadedModel, text: str | None = None) -> GateValues:
         with torch.no_grad():
             factors = module.gate_values(inputs[number])
         for site, by_kind in factors.items():
-            values.ranges[site] = RANGES.get(type(module.gate(site)))
+            values.ranges[site] = module.gate(site).factor_range
             for kind, value in by_kind.items():
                 # A gate that does not look at its input has one value for all tokens.
                 shape = (len(tokens.pieces), value.shape[-1])

@@ -37,6 +37,9 @@ class Site:
 class Gate(Initialised):
     """A factor gamma(x) on what a site produces."""
 
+    factor_range: tuple[float, float] | None = None
+    """The open interval of each factor, against which its saturation is measured; None if it has no ends."""
+
     def summary(self) -> Tensor | None:
         """A, [r, D]: what the gate reads of its input is x A^T. None for a gate that does not look at its input."""
         raise NotImplementedError
@@ -75,6 +78,8 @@ def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> N
 class ComtGate(Gate):
     """CoMT's modulator (Eq. 4): one scalar in (0, 1) per token, `sigmoid(B sigmoid(A x))`, without biases."""
 
+    factor_range = (0.0, 1.0)
+
     def __init__(self, site: Site, hidden: int, init: GateInit) -> None:
         super().__init__()
         self.init = init
@@ -99,6 +104,8 @@ class TransponderGate(Gate):
     `2 sigmoid(alpha_c B_c phi(A x)) * 2 sigmoid(alpha_s b_s phi(A x))` with one A for both: only that adds the printed
     1 % of parameters. alpha is kept positive as exp(log_alpha) and starts at 1; the paper does not say how it does.
     """
+
+    factor_range = (0.0, 2.0)
 
     def __init__(self, site: Site, rank: int, init: GateInit) -> None:
         super().__init__()

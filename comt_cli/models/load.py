@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from comt_cli.data.tokenizer import tokenizer_from_json
 from comt_cli.errors import UserError
 from comt_cli.models.build import empty_model, wiring_of
+from comt_cli.models.checkpoint_file import ACCEPTED, read_state
 from comt_cli.models.codecs import OwnCodec
 from comt_cli.models.llama import Llama
 from comt_cli.models.loaded import LoadedModel, describe
 from comt_cli.recipe.plan import RunSpec
 
-FORMAT = 1
-_ZIP = b"PK\x03\x04"
-"""What a file of torch.save begins with."""
-_ACCEPTED = (
-    "Give a checkpoint.pt or run directory of comt, a Hugging Face folder (config.json and safetensors), "
-    "a hub name (owner/model), or a .gguf file."
-)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -54,7 +45,7 @@ def load_model(source: str | Path) -> LoadedModel:
         return read_own(path)
     if _HUB_NAME.fullmatch(str(source)):
         return _load_from_hub(str(source))
-    raise UserError(f"there is no model {source}", _ACCEPTED)
+    raise UserError(f"there is no model {source}", ACCEPTED)
 
 
 def _load_folder(folder: Path) -> LoadedModel:
@@ -68,7 +59,7 @@ def _load_folder(folder: Path) -> LoadedModel:
         return read_huggingface(folder)
     names = sorted(path.name for path in folder.iterdir())
     held = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
-    raise UserError(f"{folder} holds no model: it has {held}", _ACCEPTED)
+    raise UserError(f"{folder} holds no model: it has {held}", ACCEPTED)
 
 
 def _load_from_hub(name: str) -> LoadedModel:
@@ -95,7 +86,7 @@ def read_own(path: Path) -> LoadedModel:
     Raises:
         UserError: it is cut short, foreign, from another version, or its parts do not fit together.
     """
-    state = _read_state(path)
+    state = read_state(path)
     try:
         spec = RunSpec.model_validate(state["spec"])
     except ValidationError as error:
@@ -129,36 +120,6 @@ def read_own(path: Path) -> LoadedModel:
     )
 
 
-def _read_state(path: Path) -> dict[str, Any]:
-    """The dictionary of a checkpoint file, with the parts that are needed here checked for their types."""
-    with path.open("rb") as handle:
-        start = handle.read(4)
-    if start != _ZIP:
-        raise UserError(f"{path} is not a checkpoint: it begins with {start!r}, not with {_ZIP!r}", _ACCEPTED)
-    try:
-        # mmap: the optimizer's state, twice the model, is never read. Foreign archives (TorchScript's) warn.
-        with warnings.catch_warnings(action="ignore"):
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch.load has no error type of its own: zip, pickle, key and runtime errors all occur
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path} cannot be read as a checkpoint: {reason}", "It is cut short, or not of comt."
-        ) from None
-    if not isinstance(state, dict) or "spec" not in state or "model" not in state:
-        raise UserError(f"{path} is not a checkpoint of comt: it holds {_what(state)}", _ACCEPTED)
-    if state.get("format") != FORMAT:
-        raise UserError(f"{path} is a checkpoint of format {state.get('format')!r}; this comt reads format {FORMAT}")
-    weights = state["model"]
-    if not isinstance(weights, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.is_floating_point()
-        for name, tensor in weights.items()
-    ):
-        raise UserError(f"{path}: its model is {_what(weights)}, not floating-point tensors by name")
-    if missing := [key for key in ("vocabulary", "tokenizer") if key not in state]:
-        raise UserError(f"{path} lacks {' and '.join(missing)}")
-    return state
-
-
 def _assign(model: Llama, weights: Mapping[str, Tensor], path: Path) -> None:
     """Give the meta model its weights, every one and no other, of the right shapes."""
     expected = model.state_dict()
@@ -173,11 +134,3 @@ def _assign(model: Llama, weights: Mapping[str, Tensor], path: Path) -> None:
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
         raise UserError(f"{path}: its weights do not fit its spec: {'; '.join(wrong[:3])}{more}")
     model.load_state_dict(weights, assign=True)
-
-
-def _what(value: Any) -> str:
-    if isinstance(value, dict):
-        if value and all(isinstance(item, Tensor) for item in value.values()):
-            return f"{len(value)} tensors ({', '.join(map(str, list(value)[:3]))}, ...)"
-        return f"a dictionary with {', '.join(map(str, list(value)[:6])) or 'nothing'}"
-    return f"a {type(value).__name__}"

@@ -15,11 +15,9 @@ import torch
 from torch import nn
 
 from comt_cli.data import Dataset
-from comt_cli.errors import UserError
 from comt_cli.files import atomic_file
+from comt_cli.models.checkpoint_file import FORMAT
 from comt_cli.recipe.plan import RunSpec
-
-FORMAT = 1
 
 
 def save_checkpoint(
@@ -49,25 +47,6 @@ def save_checkpoint(
     }
     with atomic_file(path) as handle:
         torch.save(state, handle)
-
-
-def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read what `save_checkpoint` wrote.
-
-    Raises:
-        UserError: the file is not there, cut short, or not one of ours; says what it holds.
-    """
-    try:
-        state = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"there is no checkpoint {path}") from None
-    except Exception as error:  # torch.load has no error type of its own: zip, pickle, key and runtime errors all occur
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", "It may be cut short or foreign.") from None
-    if not isinstance(state, dict) or state.get("format") != FORMAT or "spec" not in state:
-        held = f"keys {', '.join(map(str, list(state)[:6]))}" if isinstance(state, dict) else type(state).__name__
-        raise UserError(f"{path} is not a checkpoint of comt: it holds {held}")
-    return state
 
 
 def random_states() -> dict[str, Any]:

@@ -19,9 +19,10 @@ from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import write_json
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.models.build import materialise, model_of
+from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.training.checkpoint import read_checkpoint, restore_random_states, save_checkpoint
+from comt_cli.training.checkpoint import restore_random_states, save_checkpoint
 from comt_cli.training.devices import peak_flops, peak_memory_bytes, prepare_process, synchronise
 from comt_cli.training.distribution import World, distribute, share_of_batch, without_sync
 from comt_cli.training.evaluation import Evaluation, evaluate
@@ -120,10 +121,10 @@ class Training:
         self.module = distribute(module, self.world)
 
     def _resume(self) -> None:
-        state = read_checkpoint(self.directory.checkpoint_file, self.world.device)
-        if state["id"] != self.spec.id:
+        state = read_state(self.directory.checkpoint_file, self.world.device, mapped=False)
+        if state.get("id") != self.spec.id:
             raise UserError(
-                f"{self.directory.checkpoint_file} belongs to run {state['id']}, not {self.spec.id}",
+                f"{self.directory.checkpoint_file} belongs to run {state.get('id')}, not {self.spec.id}",
                 "Move it out of the run directory.",
             )
         if state["data"] != self.dataset.content_hash:

@@ -16,9 +16,9 @@ from dying import is_training, train_obediently, wait_until
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.training.checkpoint import read_checkpoint
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.signals import StopSignal
 
@@ -60,7 +60,7 @@ def test_a_signal_finishes_the_step_and_saves(spec, expected, tmp_path, number, 
     assert str(stopped.value) == (
         f"stopped after step 5 of 12; everything is saved in {directory.path}\n  The same command goes on from there."
     )
-    assert read_checkpoint(directory.checkpoint_file)["progress"]["step"] == 5
+    assert read_state(directory.checkpoint_file)["progress"]["step"] == 5
     assert directory.state() is RunState.unfinished
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
@@ -70,7 +70,7 @@ def test_a_signal_at_every_step(spec, expected, tmp_path):
         with pytest.raises(RunInterrupted), StopSignal() as stop:
             stop.number = signal.SIGTERM  # it came before the step
             train(spec, tmp_path / "runs", stop=stop)
-        state = read_checkpoint(RunDirectory.of(tmp_path / "runs", spec).checkpoint_file)
+        state = read_state(RunDirectory.of(tmp_path / "runs", spec).checkpoint_file)
         assert state["progress"]["step"] == step
     with StopSignal() as stop:
         stop.number = signal.SIGTERM  # in the last step: the run is done all the same
@@ -152,7 +152,7 @@ def test_a_full_disk(spec, expected, tmp_path, monkeypatch, where):
     assert "No space left on device" in full.value.message
     assert str(directory.path) in full.value.message
     assert "run the same command again" in str(full.value.hint)
-    assert read_checkpoint(directory.checkpoint_file)["progress"]["step"] == 3
+    assert read_state(directory.checkpoint_file)["progress"]["step"] == 3
     assert not list(directory.path.glob(".*.tmp"))
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_the_system_cuts_short(spec, expected, tmp_path, large
     with pytest.raises(StorageError, match=r"cannot write .*checkpoint\.pt: File too large"):
         train(spec, tmp_path / "runs", listener=After(4, lambda: largest_file(100_000)))
     largest_file(resource.RLIM_INFINITY)
-    assert read_checkpoint(directory.checkpoint_file)["progress"]["step"] == 3
+    assert read_state(directory.checkpoint_file)["progress"]["step"] == 3
     assert not list(directory.path.glob(".*.tmp"))
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
@@ -202,7 +202,7 @@ def test_a_folder_that_comes_back(spec, expected, tmp_path):
     with pytest.raises(StorageError):
         train(spec, tmp_path / "runs", listener=After(5, lambda: directory.path.rename(away)))
     away.rename(directory.path)
-    assert read_checkpoint(directory.checkpoint_file)["progress"]["step"] == 3
+    assert read_state(directory.checkpoint_file)["progress"]["step"] == 3
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
 

@@ -15,9 +15,10 @@ from dying import is_training, train_until_death, wait_until
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
 
 from comt_cli.errors import UserError
+from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.training.checkpoint import random_states, read_checkpoint, restore_random_states
+from comt_cli.training.checkpoint import random_states, restore_random_states
 from comt_cli.training.progress import Listener
 
 STEPS = {"steps": 36, "save_every": 3, "log_every": 2, "evaluate_every": 10}
@@ -159,12 +160,12 @@ def test_it_goes_on_from_the_newest_checkpoint(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, steps=9, log_every=1, save_every=4)
     with pytest.raises(Stopped):
         train(spec, tmp_path, listener=StopAt(7))  # in step 6
-    state = read_checkpoint(RunDirectory.of(tmp_path, spec).checkpoint_file)
+    state = read_state(RunDirectory.of(tmp_path, spec).checkpoint_file)
     assert state["progress"]["step"] == 4
     notes = Notes()
     directory = train(spec, tmp_path, listener=notes)
     assert notes.started == [4]
-    state = read_checkpoint(directory.checkpoint_file)
+    state = read_state(directory.checkpoint_file)
     assert state["progress"]["step"] == 9
     assert state["optimizer"] is None, "a finished run needs no moments"
     assert [entry["threads"] for entry in _environment(directory)] == [1, 1]
