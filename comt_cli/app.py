@@ -7,7 +7,19 @@ import sys
 import typer
 
 from comt_cli import __version__
-from comt_cli.commands import analyze_gates, bench, doctor, export, plot_cosine, recipes, report, show, status, train_lm
+from comt_cli.commands import (
+    analyze_gates,
+    bench,
+    doctor,
+    export,
+    plot_cosine,
+    recipes,
+    report,
+    reproduce,
+    show,
+    status,
+    train_lm,
+)
 from comt_cli.errors import UserError
 
 app = typer.Typer(
@@ -19,16 +31,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("train-lm")(train_lm.train_lm)
-app.command("show")(show.show)
-app.command("doctor")(doctor.doctor)
-app.command("report")(report.report)
-app.command("status")(status.status)
+# In the order in which a newcomer meets them; `--help` keeps it.
 app.command("recipes")(recipes.recipes)
+app.command("show")(show.show)
+app.command("train-lm")(train_lm.train_lm)
+app.command("status")(status.status)
+app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 app.command("analyze-gates")(analyze_gates.analyze_gates)
 app.command("plot-cosine")(plot_cosine.plot_cosine)
 app.command("export")(export.export)
 app.add_typer(bench.app, name="bench")
+app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

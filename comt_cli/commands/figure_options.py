@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from comt_cli.models.loaded import LoadedModel
+    from comt_cli.recipe.plan import RunSpec
 
 Text = Annotated[
     str | None,
@@ -24,7 +25,11 @@ def figure_folder(loaded: LoadedModel, out: Path | None, results: Path) -> Path:
     """`out`, else `<results>/<scale>/<paper>/figures/<run>` for our runs and `<results>/figures/<name>` for others."""
     if out is not None:
         return out
-    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", loaded.name)
     if loaded.spec is not None:
-        return results / loaded.spec.scale / loaded.spec.paper / "figures" / name
-    return results / "figures" / name.lower()
+        return run_figure_folder(loaded.spec, results)
+    return results / "figures" / re.sub(r"[^A-Za-z0-9._+-]+", "-", loaded.name).lower()
+
+
+def run_figure_folder(spec: RunSpec, results: Path) -> Path:
+    """Where the figures of one of our runs go."""
+    return results / spec.scale / spec.paper / "figures" / f"{spec.row}-{spec.column}-seed{spec.seed}".replace("/", "-")

@@ -117,7 +117,7 @@ def test_a_stop_at_a_diverged_step_is_a_result_too(tiny_corpus, tmp_path):
 
 
 def test_a_gradient_that_is_no_number_is_logged_as_none(tiny_corpus, tmp_path):
-    run = training(tiny_spec(tiny_corpus, steps=3, log_every=1), tmp_path)
+    run = training(tiny_spec(tiny_corpus, steps=4, log_every=1), tmp_path)
     set_up = run._set_up
 
     def with_bad_gradient(*arguments) -> None:

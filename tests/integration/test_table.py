@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from dying import is_training, wait_until
 from test_interruptions import After
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec
@@ -17,9 +18,13 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec
 from comt_cli import app
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.recipe.plan import RunSpec
 from comt_cli.training import table
+from comt_cli.training.checkpoint import read_checkpoint
+from comt_cli.training.distribution import World
 from comt_cli.training.loop import Training
 from comt_cli.training.progress import Listener
+from comt_cli.training.signals import StopSignal
 from comt_cli.training.table import set_aside, train_table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -140,15 +145,11 @@ def test_a_stop_while_the_data_is_prepared(tiny_corpus, tmp_path, notes, monkeyp
 
 
 def test_a_batch_that_does_not_divide_is_found_before_anything_is_prepared(tiny_corpus, tmp_path, monkeypatch):
-    import torch
-
-    from comt_cli.training.distribution import World
-
     world = World(torch.device("cpu"), 0, 3)
     monkeypatch.setattr(World, "broadcast", lambda self, value: value)
     monkeypatch.setattr(table, "prepare", lambda *_: pytest.fail("it prepares"))
     with pytest.raises(UserError, match="a batch of 8 rows cannot be shared evenly by 3 processes") as refused:
-        table._train_all(seeds(tiny_corpus, 1), tmp_path, world, Listener(), table.StopSignal())
+        table._train_all(seeds(tiny_corpus, 1), tmp_path, world, Listener(), StopSignal())
     assert refused.value.exit_status == 2
 
 
@@ -294,19 +295,21 @@ def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch)
     assert 1 <= stopped_at < 4000
     assert directory.state() is RunState.unfinished
     assert directory.checkpoint_file.exists()
-    listener = After(stopped_at + 2, lambda: setattr(stop, "number", 15))
-    stop = table.StopSignal()
+    # It went on here for a step and in another folder from the start: both stand at the same bits.
     monkeypatch.chdir(tmp_path)
     spec = directory.spec()
-    run = Training(spec, directory, table.prepare(spec.settings.data), world_of_one(), listener, stop)
+    again = stop_after(spec, directory, stopped_at + 2)
+    whole = stop_after(spec, RunDirectory.of(tmp_path / "whole", spec), stopped_at + 2)
+    assert directory.metrics_file.read_bytes() == (tmp_path / "whole" / spec.relative_path / "metrics.jsonl").read_bytes()
+    assert again["progress"]["step"] == whole["progress"]["step"] > stopped_at
+    assert all(torch.equal(weight, whole["model"][name]) for name, weight in again["model"].items())
+
+
+def stop_after(spec: RunSpec, directory: RunDirectory, step: int) -> dict:
+    """Train until a signal comes after a logged step; the checkpoint it leaves."""
+    stop = StopSignal()
+    listener = After(step, lambda: setattr(stop, "number", 15))
+    data = table.prepare(spec.settings.data)
     with pytest.raises(RunInterrupted):
-        run.run()
-    assert [line["step"] for line in directory.metrics()] == [1, *range(2, run.counters.step + 1, 2)]
-
-
-def world_of_one():
-    import torch
-
-    from comt_cli.training.distribution import World
-
-    return World(torch.device("cpu"))
+        Training(spec, directory, data, World(torch.device("cpu")), listener, stop).run()
+    return read_checkpoint(directory.checkpoint_file)

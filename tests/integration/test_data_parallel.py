@@ -1,0 +1,169 @@
+"""`--gpus 2 --device cpu`: two processes that train one model, compared with one process.
+
+Tolerance: the same float32 numbers summed in another order, here 2 x 4 rows instead of 8. Each loss starts some 1e-7
+apart (relative); Adam's division makes of a rounding difference in a tiny gradient a difference of up to the learning
+rate in that weight, so losses drift apart over the steps, to some 1e-5 after ten.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from dying import is_training, wait_until
+from tiny_runs import TIMES, tiny_spec, train
+
+from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.training import launch
+from comt_cli.training.checkpoint import read_checkpoint
+from comt_cli.training.distribution import World, join_world, launched_by_torchrun, share_of_batch
+from comt_cli.training.launch import train_on
+from comt_cli.training.table import is_main_process
+
+DRIFT = 1e-4
+RAGGED = {"steps": 400, "log_every": 10, "save_every": 1000, "micro_batch_size": 2, "evaluation_batch_size": 5}
+
+
+def test_two_processes_train_as_one_and_stop_and_go_on(tiny_corpus, tmp_path, monkeypatch):
+    """Two launches in one test, since each costs seconds: one is told to stop, the next one ends the run.
+
+    Accumulation over two micro-batches a process; 18 validation rows, which do not divide into batches of 2 x 5.
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    # So long that the signal comes before its end, with a learning rate that falls to nothing: see the tolerance.
+    spec = tiny_spec(tiny_corpus, **RAGGED | {"learning_rate": 1e-3})
+    alone = train(spec, tmp_path / "alone")
+    directory = RunDirectory.of(tmp_path / "two", spec)
+
+    def terminate() -> None:
+        wait_until(lambda: is_training(directory))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    with pytest.raises(RunInterrupted, match="stopped after step") as stopped:
+        train_on(2, [spec], tmp_path / "two", "cpu")
+    thread.join()
+    assert stopped.value.exit_status == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert directory.state() is RunState.unfinished
+    step = read_checkpoint(directory.checkpoint_file)["progress"]["step"]
+    assert 1 <= step < 400
+    train_on(2, [spec], tmp_path / "two", "cpu")
+
+    mine, others = alone.metrics(), directory.metrics()
+    assert [line["step"] for line in mine] == [line["step"] for line in others]
+    assert [line.get("tokens") for line in mine] == [line.get("tokens") for line in others]
+    for first, second in zip(mine, others, strict=True):
+        if "loss" in first:
+            # Step 1 sees the initial weights: nothing can have drifted there.
+            drift = 1e-6 if first["step"] == 1 else 2e-2
+            assert second["loss"] == pytest.approx(first["loss"], rel=drift), first["step"]
+            assert second["learning_rate"] == first["learning_rate"]
+    early = [line["loss"] for line in others[:2]], [line["loss"] for line in mine[:2]]
+    assert early[0] == pytest.approx(early[1], rel=DRIFT)
+    result, single = directory.result(), alone.result()
+    assert result["loss"] == pytest.approx(single["loss"], rel=2e-2)
+    assert result["evaluation"] == {**single["evaluation"], "processes": 2, "batches": result["evaluation"]["batches"]}
+    assert result["evaluation"]["tokens"] == single["evaluation"]["tokens"]
+    assert result["processes"] == 2
+    assert result.keys() == single.keys()
+    differ = {key for key in result if result[key] != single[key]}
+    assert differ <= TIMES | {
+        "loss", "perplexity", "galore_perplexity", "train_loss", "last_finite_loss", "evaluation", "processes",
+    }  # fmt: skip
+
+
+def test_evaluation_and_gradients_of_two_processes_exactly(tiny_corpus, tmp_path, monkeypatch):
+    """One launch of four steps, no drift to speak of: losses, gradient norms and the evaluation agree closely."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    spec = tiny_spec(tiny_corpus, **RAGGED | {"steps": 5, "log_every": 1, "evaluate_every": 2})
+    alone = train(spec, tmp_path / "alone")
+    train_on(2, [spec], tmp_path / "two", "cpu")
+    directory = RunDirectory.of(tmp_path / "two", spec)
+    for first, second in zip(alone.metrics(), directory.metrics(), strict=True):
+        assert first.keys() == second.keys()
+        for key, value in first.items():
+            if key != "validation_galore_perplexity":  # of other batches: each process takes 5 rows at a time
+                assert second[key] == pytest.approx(value, rel=DRIFT), (first["step"], key)
+    assert directory.result()["loss"] == pytest.approx(alone.result()["loss"], rel=DRIFT)
+    states = [read_checkpoint(each.checkpoint_file)["model"] for each in (alone, directory)]
+    assert states[0].keys() == states[1].keys(), "no prefix of a wrapper"
+
+
+def test_a_batch_that_does_not_divide(tiny_corpus):
+    spec = tiny_spec(tiny_corpus, steps=5)
+    with pytest.raises(UserError, match="a batch of 8 rows cannot be shared evenly by 3 processes") as refused:
+        share_of_batch(spec.settings.train.batch_size, World(torch.device("cpu"), 1, 3))
+    assert refused.value.exit_status == 2
+    assert "stays as the recipe says" in str(refused.value.hint)
+    assert [share_of_batch(8, World(torch.device("cpu"), 0, size)) for size in (1, 2, 4, 8)] == [8, 4, 2, 1]
+
+
+# ---- how processes come and go, without torch in them
+
+
+def fail_at_once() -> None:
+    raise SystemExit(3)
+
+
+def hang() -> None:
+    import time
+
+    time.sleep(600)
+
+
+def test_processes_do_not_wait_for_ever_for_one_that_failed(nursery, monkeypatch):
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
+    workers = [nursery.start(hang), nursery.start(fail_at_once)]
+    launch._join(workers)
+    assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, 3]
+
+
+# ---- under torchrun
+
+
+@pytest.fixture
+def torchrun(monkeypatch):
+    """The environment of one of torchrun's processes."""
+
+    def set_environment(rank: int, size: int) -> None:
+        port = launch._free_port()
+        for key, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}.items():
+            monkeypatch.setenv(key, str(value))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+
+    return set_environment
+
+
+def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
+    """gloo, DDP's environment and all, in this process; equal to a run without."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    alone = train(spec, tmp_path / "alone")
+    torchrun(0, 1)
+    assert launched_by_torchrun()
+    with join_world("cpu") as world:
+        assert (world.rank, world.size, world.is_main) == (0, 1, True)
+        assert torch.distributed.is_initialized()
+    assert not torch.distributed.is_initialized()
+    train_on(1, [spec], tmp_path / "runs", "cpu")
+    assert RunDirectory.of(tmp_path / "runs", spec).metrics_file.read_bytes() == alone.metrics_file.read_bytes()
+
+
+def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):
+    torchrun(1, 4)
+    with pytest.raises(UserError, match="--gpus 2, but torchrun started 4 processes"):
+        train_on(2, [tiny_spec(tiny_corpus, steps=4)], tmp_path, "cpu")
+
+
+def test_the_first_of_torchruns_processes_prints(torchrun):
+    assert is_main_process()
+    torchrun(0, 2)
+    assert is_main_process()
+    torchrun(1, 2)
+    assert not is_main_process()
