@@ -49,6 +49,7 @@ demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: under 
 	$(COMT) analyze-gates "$$($(call run_of,pre-ln+comt))" --results $(DEMO)
 	$(COMT) analyze-gates "$$($(call run_of,pre-ln+transponder))" --results $(DEMO)
 	$(COMT) plot-cosine "$$($(call run_of,pre-ln+comt))" --results $(DEMO)
+	$(COMT) plot-cosine "$$($(call run_of,pre-ln+transponder))" --results $(DEMO)
 	@echo
 	$(COMT) report table3.yaml --scale smoke --results $(DEMO)
 	@echo; echo "Written:"; find $(DEMO) -type f | sort | sed 's/^/  /'

@@ -36,9 +36,9 @@ def step(
     from typing import get_args
 
     from comt_cli.recipe.load import select
+    from comt_cli.recipe.settings import Precision
     from comt_cli.report.benchmark import write_step_benchmark
     from comt_cli.training.devices import pick_device
-    from comt_cli.training.precision import Precision
     from comt_cli.training.step_benchmark import VARIANTS, Measurement, Shape, run_step_benchmark
 
     chosen = select(variants, VARIANTS, "variant")

@@ -27,9 +27,14 @@ def figure_folder(loaded: LoadedModel, out: Path | None, results: Path) -> Path:
         return out
     if loaded.spec is not None:
         return run_figure_folder(loaded.spec, results)
-    return results / "figures" / re.sub(r"[^A-Za-z0-9._+-]+", "-", loaded.name).lower()
+    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", loaded.name).strip(".-").lower()
+    return results / "figures" / (name or "model")
 
 
 def run_figure_folder(spec: RunSpec, results: Path) -> Path:
-    """Where the figures of one of our runs go."""
-    return results / spec.scale / spec.paper / "figures" / f"{spec.row}-{spec.column}-seed{spec.seed}".replace("/", "-")
+    """Where the figures of one of our runs go. Slashes within a name become dashes: a checkpoint, which may come from
+    anywhere, cannot name a folder outside the results."""
+    scale, paper, run = (
+        name.replace("/", "-") for name in (spec.scale, spec.paper, f"{spec.row}-{spec.column}-seed{spec.seed}")
+    )
+    return results / scale / paper / "figures" / run

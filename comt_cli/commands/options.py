@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -18,7 +18,9 @@ def _recipe_names(incomplete: str) -> list[str]:
 
 
 def _scale_names(incomplete: str) -> list[str]:
-    return [name for name in ("smoke", "small", "paper") if name.startswith(incomplete)]
+    from comt_cli.recipe.schema import ScaleName
+
+    return [name for name in get_args(ScaleName) if name.startswith(incomplete)]
 
 
 RECIPE_HELP = "A recipe file, or the name of one that came with the program: table3.yaml, comt/table3."
@@ -39,4 +41,7 @@ Columns = Annotated[str | None, typer.Option(metavar="A,B", help="Only these col
 Seeds = Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="These seeds instead of the recipe's.")]
 Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
 Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a table even if it has more finished runs, or other settings.")
+]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]

@@ -31,6 +31,14 @@ def plan_recipe(
 ) -> Planned:
     """Find, check and expand a recipe. Raises `UserError` (`RecipeError`) with everything that is wrong."""
     path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
-    loaded = load_recipe(path, methods(), overrides or (), scale)
+    return plan_loaded(
+        load_recipe(path, methods(), overrides or (), scale), scale, rows=rows, columns=columns, seeds=seeds
+    )
+
+
+def plan_loaded(
+    loaded: LoadedRecipe, scale: str, *, rows: str | None = None, columns: str | None = None, seeds: str | None = None
+) -> Planned:
+    """Expand a recipe that was read and checked. Raises `UserError` where the selection or the scale is not in it."""
     specs = plan(loaded, scale, fingerprint, rows=rows, columns=columns, seeds=parse_seeds(seeds))
     return Planned(loaded, scale, specs)

@@ -21,12 +21,13 @@ def report(
     set_: options.Set = None,
     runs: options.Runs = Path("runs"),
     results: options.Results = Path("results"),
+    overwrite: options.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a table.")] = False,
 ) -> None:
     """Write the tables of finished runs beside the papers' numbers: CSV, Markdown and LaTeX.
 
     Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
-    unless --seeds names others. Trains nothing.
+    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept.
 
     Examples:
 
@@ -53,7 +54,7 @@ def report(
                 raise
             typer.echo(f"comt: {name} is left out: {error.message}", err=True)
             continue
-        written.append(write_report(planned.loaded, planned.specs, runs, results, set_ or ()))
+        written.append(write_report(planned.loaded, planned.specs, runs, results, set_ or (), overwrite=overwrite))
     if as_json:
         typer.echo(json.dumps([made.as_json() for made in written], indent=2))
         return

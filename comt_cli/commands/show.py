@@ -79,7 +79,7 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from comt_cli.report.format import duration
+    from comt_cli.report.format import duration, short_count
     from comt_cli.training.devices import device_name as name_of
     from comt_cli.training.devices import pick_device
     from comt_cli.training.estimate import estimated_flops_per_second
@@ -111,7 +111,7 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
             str(row["seed"]),
             f"{row['parameters']:,}",
             f"{row['extra_parameters_percent']:.2f}",
-            _short(row["tokens"]),
+            short_count(row["tokens"]),
             f"{row['flops']:.2g}",
             duration(seconds),
             f"{row['estimated_memory_bytes'] / 2**30:.1f} GiB",
@@ -121,14 +121,7 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     open_runs = sum(row["state"] not in ("done", "diverged") for row in rows)
     console.print(
         f"\n{len(rows)} runs, {open_runs} to do, about {duration(remaining)} on {name_of(device)}.\n"
-        "Time is estimated from the speed of matrix products, memory from the tensors that the\n"
-        "model keeps; both are rough. Tokens count padding.",
+        "Time is estimated from the speed of matrix products, memory from the tensors that the model keeps; "
+        "both are rough. Tokens count padding.",
         highlight=False,
     )
-
-
-def _short(count: int) -> str:
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g}{unit}"
-    return str(count)

@@ -21,12 +21,14 @@ def train_lm(
     gpus: Annotated[int, typer.Option(min=1, help="Processes sharing every batch, one per GPU (or on the CPU).")] = 1,
     runs: options.Runs = Path("runs"),
     results: options.Results = Path("results"),
+    overwrite: options.Overwrite = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")] = False,
 ) -> None:
     """Train every run of a language-model recipe and write the table beside the paper's numbers.
 
-    Finished runs are skipped and stopped ones go on, so the same command can always be given again.
+    Finished runs are skipped and stopped ones go on, so the same command can always be given again. A table that is
+    there already and has more finished runs, or was made with other settings than --set asks for, is kept.
 
     Examples:
 
@@ -57,4 +59,5 @@ def train_lm(
 
         # The whole table, not only the part that was selected: training one row must not erase the others.
         table = plan_recipe(recipe, scale, set_, seeds=seeds)
-        print_report(write_report(table.loaded, table.specs, runs, results, set_ or ()))
+        report = write_report(table.loaded, table.specs, runs, results, set_ or (), overwrite=overwrite)
+        print_report(report)

@@ -4,7 +4,7 @@ from comt_cli.data.dataset import Dataset
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import sample_indices
-from comt_cli.data.prepare import fingerprint, is_prepared, load_tokenizer_for, prepare
+from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.rows import IGNORE, PAD, Batch, Rows
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import Tokenizer, load_tokenizer
@@ -20,9 +20,7 @@ __all__ = [
     "Tokenizer",
     "TrainBatches",
     "fingerprint",
-    "is_prepared",
     "load_tokenizer",
-    "load_tokenizer_for",
     "prepare",
     "sample_indices",
 ]

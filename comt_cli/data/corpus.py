@@ -41,8 +41,6 @@ class Stream(Protocol):
 class Corpus(Protocol):
     """A source of text with an identity that is known before any of it is tokenised."""
 
-    splits_itself: bool
-    """Its streams say which side they are on; `validation_fraction` plays no part."""
     endless: bool
     """Too large to be read through: reading stops when the train side has its tokens."""
     validation_tokens: int | None
@@ -50,10 +48,6 @@ class Corpus(Protocol):
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """What decides the text, as JSON: equal identities give equal documents in equal order."""
-        ...
-
-    def identity_is_known(self) -> bool:
-        """Whether `identity` answers at once."""
         ...
 
     def streams(self) -> Sequence[Stream]:
@@ -85,11 +79,19 @@ def side_of(text: str, validation_fraction: float) -> Split:
     return "validation" if int.from_bytes(head, "big") / 2**64 < validation_fraction else "train"
 
 
-def train_texts(corpus: Corpus, validation_fraction: float) -> Iterator[str]:
+def side_in(stream: Stream, document: Document, validation_fraction: float | None) -> Split:
+    """The side of a stream's document: the stream's own, else by the hash of the text."""
+    if stream.split is not None:
+        return stream.split
+    assert validation_fraction is not None  # the settings of a corpus without a split of its own have one
+    return side_of(document.text, validation_fraction)
+
+
+def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[str]:
     """The texts of the train side in order, for the training of a tokenizer; it sees nothing of the validation side."""
     for stream in corpus.streams():
         if stream.split == "validation":
             continue
         for document in stream.documents():
-            if stream.split == "train" or side_of(document.text, validation_fraction) == "train":
+            if side_in(stream, document, validation_fraction) == "train":
                 yield document.text

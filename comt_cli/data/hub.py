@@ -4,6 +4,10 @@ The original scripts shuffle the stream through a buffer, so that what is read d
 workers and on the version of `datasets`. Here the corpus's files are read in an order drawn from a fixed seed, each
 from its beginning: a preparation that was stopped goes on in the middle of a file without reading the earlier ones
 again. The training order does not suffer: every epoch is a permutation of all rows (see `order`).
+
+C4 is read at a pinned commit. OpenWebText is not: what is asked for is the hub's automatic conversion, a branch that the
+hub may write anew, and no commit of it is known here. Two preparations made at different times may therefore differ
+under one fingerprint; the hash of the tokens themselves, in every manifest and checkpoint, tells them apart.
 """
 
 from __future__ import annotations
@@ -74,7 +78,6 @@ class HubCorpus:
     ) -> None:
         """`open_source` gives the files of a source; it may raise anything when the network does not answer."""
         self.name = name
-        self.splits_itself = all(source.split is not None for source in sources)
         self._sources = sources
         self._open = open_source
 
@@ -87,10 +90,6 @@ class HubCorpus:
             "file_order_seed": FILE_ORDER_SEED,
             "validation_tokens": self.validation_tokens,
         }
-
-    def identity_is_known(self) -> bool:
-        """Always: it is declared."""
-        return True
 
     def streams(self) -> Sequence[HubStream]:
         """One stream a source."""

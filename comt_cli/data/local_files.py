@@ -29,7 +29,6 @@ class _File:
 class LocalFiles:
     """The files that a glob matches, sorted by name. The corpus and, as there is only one, its stream."""
 
-    splits_itself = False
     endless = False
     validation_tokens: int | None = None
     split: Split | None = None
@@ -43,10 +42,6 @@ class LocalFiles:
         """The hash of every file's name and content; where the folder lies does not count. Raises `UserError`."""
         listing = [[file.name, file.sha256] for file in self._hashed(progress)]
         return {"corpus": "files", "sha256": sha256(canonical_json(listing))}
-
-    def identity_is_known(self) -> bool:
-        """Hashes of unchanged files are kept, so it is always quick."""
-        return True
 
     def streams(self) -> Sequence[Stream]:
         """Itself."""

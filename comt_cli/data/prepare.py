@@ -41,12 +41,6 @@ def fingerprint(data: DataSettings, progress: ProgressCallback | None = None) ->
     return _fingerprint(data, corpus_for(data), progress or no_progress)
 
 
-def is_prepared(data: DataSettings) -> bool:
-    """Whether `prepare` would return at once. Extracts nothing, downloads nothing, trains nothing."""
-    corpus = corpus_for(data)
-    return corpus.identity_is_known() and (_folder(_fingerprint(data, corpus)) / MANIFEST).exists()
-
-
 def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset:
     """The rows that `data` describes, made now unless they were made before.
 
@@ -58,20 +52,6 @@ def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dat
         StorageError: the disk is full or refuses; what was written before is kept.
     """
     return prepare_corpus(data, corpus_for(data), progress)
-
-
-def load_tokenizer_for(data: DataSettings) -> Tokenizer:
-    """The tokenizer of `data`: from the prepared folder, else from the cache, else trained (or, T5's, fetched).
-
-    Raises:
-        UserError: it must be made, and the corpus or the network is not as needed.
-    """
-    corpus = corpus_for(data)
-    if corpus.identity_is_known():
-        prepared = _folder(_fingerprint(data, corpus)) / TOKENIZER
-        if prepared.exists():
-            return load_tokenizer(prepared)
-    return _make_tokenizer(data, corpus, no_progress)
 
 
 def prepare_corpus(
@@ -101,14 +81,9 @@ def _fingerprint(data: DataSettings, corpus: Corpus, progress: ProgressCallback 
         "rows": data.rows,
         "sequence_length": data.sequence_length,
         "max_train_tokens": data.max_train_tokens,
-        "validation_fraction": _validation_fraction(data, corpus),
+        "validation_fraction": data.validation_fraction,
     }
     return sha256(canonical_json(content))[:16]
-
-
-def _validation_fraction(data: DataSettings, corpus: Corpus) -> float | None:
-    """The share that goes to validation, where it has a meaning."""
-    return None if corpus.splits_itself else data.validation_fraction
 
 
 def _tokenizer_identity(data: DataSettings) -> list[Any]:
@@ -124,7 +99,7 @@ def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallba
         return ByteTokenizer()
     if data.tokenizer == "t5":
         return t5_tokenizer(progress)
-    key = canonical_json([corpus.identity(progress), _validation_fraction(data, corpus), _tokenizer_identity(data)])
+    key = canonical_json([corpus.identity(progress), data.validation_fraction, _tokenizer_identity(data)])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
     if not path.exists():
         with file_lock(path.with_suffix(".lock"), progress):

@@ -55,7 +55,6 @@ _C_OBJECTS = (
 class PythonDocs:
     """The corpus and, as there is only one, its stream. Extracted once per Python into the cache folder."""
 
-    splits_itself = False
     endless = False
     validation_tokens: int | None = None
     split: Split | None = None
@@ -63,10 +62,6 @@ class PythonDocs:
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
         return {"corpus": "python-docs", "sha256": _content_hash(self._documents(progress))}
-
-    def identity_is_known(self) -> bool:
-        """Whether the documents were extracted before."""
-        return _read(_cache_path()) is not None
 
     def streams(self) -> Sequence[Stream]:
         """Itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from comt_cli.data.corpus import Corpus, Document, Split, Stream, side_of
+from comt_cli.data.corpus import Corpus, Document, Split, Stream, side_in
 from comt_cli.data.shards import PartWriter
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import Tokenizer
@@ -63,7 +63,7 @@ class _Tokenising:
                 return
 
     def _take(self, stream: Stream, number: int, chunk: Sequence[Document]) -> None:
-        sides = [stream.split or side_of(document.text, self._data.validation_fraction) for document in chunk]
+        sides = [side_in(stream, document, self._data.validation_fraction) for document in chunk]
         wanted = [(side, doc) for side, doc in zip(sides, chunk, strict=True) if self._room(side) != 0]
         encoded = self._tokenizer.encode_batch([document.text for _, document in wanted])
         for (side, document), ids in zip(wanted, encoded, strict=True):

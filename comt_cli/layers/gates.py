@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.reference import comt_gate, transponder_gate
 from comt_cli.kernels.transponder import modulate
 from comt_cli.layers.initialise import Draw, Initialised
-
-GateInit = Literal["kaiming-uniform", "torch-linear", "normal"]
+from comt_cli.recipe.settings import GateInit
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ initialisation, which in the original scripts overwrote it (`init: normal` is th
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import PositiveInt
 
 from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
+from comt_cli.recipe.settings import GateInit
 
 
 class CoMT(Method):
@@ -22,7 +23,7 @@ class CoMT(Method):
     hidden: PositiveInt = 2
     sites: Sites = PROJECTIONS  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
-    init: Literal["kaiming-uniform", "torch-linear", "normal"] = "torch-linear"
+    init: GateInit = "torch-linear"
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import ComtGate

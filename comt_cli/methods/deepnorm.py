@@ -1,7 +1,10 @@
 """DeepNorm, for very deep Post-LN Transformers.
 
 y = N(alpha x + F(x)), Wang et al. 2022, Figure 2.
-Deviations: see the residual connection's own file.
+alpha = (2L)^(1/4) on the skip path, and Glorot's normal initialisation with gain beta = (8L)^(-1/4) for the value,
+output and feed-forward projections, gain 1 for query and key: the decoder-only column of the figure, per depth.
+Deviations: RMSNorm for LayerNorm; all three matrices of SwiGLU count as feed-forward. The scripts behind CoMT's table
+fix alpha for 32 layers and invert beta; this does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Post-LN, the original Transformer's block.
 
 y = N(x + F(x)); Vaswani et al. 2017, section 3.1.
-Deviations: see the residual connection's own file.
+Deviations: RMSNorm for LayerNorm, and the norm after the last block stays, as in the scripts behind the papers.
 """
 
 from __future__ import annotations

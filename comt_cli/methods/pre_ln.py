@@ -1,7 +1,7 @@
 """Pre-LN, the LLaMA block (CoMT's and Transponder's baseline).
 
 y = x + F(N(x)); Xiong et al. 2020, Eq. of Figure 1b.
-Deviations: see the residual connection's own file.
+Deviations: RMSNorm for LayerNorm, as in LLaMA (Touvron et al. 2023); the norm after the last block is theirs.
 """
 
 from __future__ import annotations

@@ -2,17 +2,19 @@
 
 Deviations: one A serves both gates, because only that adds the printed 1 % of parameters (1.05 % at 130M; two would
 add 1.52 %). No biases (the paper starts them at zero). alpha is kept positive as exp(log_alpha), starting at 1; the
-paper does not say how.
+paper does not say how. log_alpha, which starts at 0, moves in bf16-pure too, where the paper's alpha = 1 would stand
+still: a step of 1e-3 is less than bf16's spacing there.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import PositiveInt
 
 from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
+from comt_cli.recipe.settings import GateInit
 
 
 class Transponder(Method):
@@ -22,7 +24,7 @@ class Transponder(Method):
     rank: PositiveInt = 8
     sites: Sites = PROJECTIONS  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
-    init: Literal["kaiming-uniform", "torch-linear", "normal"] = "kaiming-uniform"
+    init: GateInit = "kaiming-uniform"
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import TransponderGate

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from comt_cli.models.build import empty_model, wiring_of
@@ -20,13 +21,17 @@ from comt_cli.recipe.settings import ModelSettings
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters are counts; FLOPs are of matrix products (2 per multiply-add, attention counted in full, as usual);
-    `activation_elements_per_row` are the numbers kept for the backward pass, for one row of tokens."""
+    """Parameters are counts; FLOPs are of matrix products (2 per multiply-add, attention counted in full, as usual).
+
+    For the backward pass `kept_per_row` numbers are kept for every row of tokens, and `kept_always` however many rows
+    there are: a gated projection keeps its weights joined with its gates'.
+    """
 
     parameters: int
     plain_parameters: int
     flops_per_row: int
-    activation_elements_per_row: int
+    kept_per_row: int
+    kept_always: int
 
     @property
     def extra_parameters(self) -> int:
@@ -45,13 +50,14 @@ def parameter_count(model: torch.nn.Module) -> int:
 
 
 def cost_of(spec: RunSpec) -> Cost:
-    """The cost of a run's model. Runs that differ only in seed or training share one count."""
+    """The cost of a run's model. Runs that differ only in seed, or in most of the training, share one count."""
     settings = spec.settings
     return _cost(
         settings.model.model_dump_json(),
         settings.data.vocabulary_size,
         json.dumps(spec.method, sort_keys=True),
         settings.data.sequence_length,
+        settings.train.activation_checkpointing,
     )
 
 
@@ -61,43 +67,64 @@ def total_flops(spec: RunSpec) -> float:
 
 
 def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
-    """Estimated device memory of training: weights, gradients, Adam's two moments, and the activations of one
-    micro-batch. An estimate: the allocator and temporary buffers come on top, a compiled step needs less."""
+    """Estimated device memory of training: weights, gradients, Adam's two moments, and what one micro-batch keeps for
+    the backward pass. An estimate: the allocator, temporary buffers and the head's current block of logits come on top;
+    a compiled step needs less."""
     cost = cost_of(spec)
     precision = spec.settings.train.precision
     state = 4 * (2 if precision == "bf16-pure" else 4)
     activation = 4 if precision == "fp32" else 2
-    return cost.parameters * state + cost.activation_elements_per_row * rows_at_once * activation
+    return cost.parameters * state + (cost.kept_always + cost.kept_per_row * rows_at_once) * activation
 
 
 @functools.lru_cache(maxsize=256)
-def _cost(model_json: str, vocabulary: int, method_json: str, length: int) -> Cost:
+def _cost(model_json: str, vocabulary: int, method_json: str, length: int, checkpointing: bool) -> Cost:
     settings = ModelSettings.model_validate_json(model_json)
     wiring = wiring_of(json.loads(method_json))
     model = empty_model(settings, vocabulary, wiring)
     plain = empty_model(settings, vocabulary, wiring.without_gates())
-    flops, kept = _measure(model, length)
-    return Cost(parameter_count(model), parameter_count(plain), flops, kept)
+    # Not one row: with it some views need no copy, and share storage that they do not otherwise.
+    two, three = (_kept(model, length, rows, checkpointing) for rows in (2, 3))
+    per_row = three - two
+    return Cost(parameter_count(model), parameter_count(plain), _flops(model, length), per_row, two - 2 * per_row)
 
 
-def _measure(model: Llama, length: int) -> tuple[int, int]:
-    """FLOPs, and elements kept for the backward pass, of one row."""
+def _flops(model: Llama, length: int) -> int:
+    """FLOPs of one row, forward and backward. What activation checkpointing computes twice counts once."""
     tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten(), reduction="sum"))
+    total: int = counter.get_total_flops()
+    return total
+
+
+def _kept(model: Llama, length: int, rows: int, checkpointing: bool) -> int:
+    """Numbers kept for the backward pass of `rows` rows.
+
+    The head's loss never keeps logits, only the gradients of its input and of its matrix. With checkpointing, each
+    block keeps its input, and the one that is being computed again everything.
+    """
+    blocks = _kept_below_the_head(model, length, rows)
+    if checkpointing:
+        model.activation_checkpointing = True
+        blocks = _kept_below_the_head(model, length, rows) + blocks // model.shape.layers
+        model.activation_checkpointing = False
+    return blocks + rows * length * model.shape.width + model.head_weight.numel()
+
+
+def _kept_below_the_head(model: Llama, length: int, rows: int) -> int:
     parameters = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}
+    # On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do not.
+    weights = ((length, length), rows * model.shape.heads * length * length)
 
     def keep(tensor: Tensor) -> Tensor:
-        # On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do not.
-        if tensor.shape[-2:] != (length, length):
+        if (tensor.shape[-2:], tensor.numel()) != weights:
             kept.setdefault(tensor.untyped_storage()._cdata, tensor)
         return tensor
 
-    with (
-        FlopCounterMode(display=False) as counter,
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-    ):
-        logits = model(tokens)
-        torch.autograd.backward(F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="sum"))
-    storages = {key: tensor for key, tensor in kept.items() if key not in parameters}
-    elements = sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in storages.values())
-    return counter.get_total_flops(), elements
+    tokens = torch.zeros(rows, length, dtype=torch.long, device="meta")
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.hidden(tokens)
+        storages = {key: tensor for key, tensor in kept.items() if key not in parameters}
+        return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in storages.values())

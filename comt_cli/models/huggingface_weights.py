@@ -40,6 +40,10 @@ def join_weights(settings: ModelSettings, vocabulary: int, given: Mapping[str, T
     Raises:
         UserError: a tensor is missing, has another shape than `settings` say, or has no place in this model.
     """
+    # Before anything is built: a forged number of layers must not keep the machine busy.
+    present = {name.split(".")[2] for name in given if name.startswith("model.layers.")}
+    if settings.shape().layers > len(present):
+        raise UserError(f"{origin} says it has {settings.shape().layers} layers, and has tensors of {len(present)}")
     model = empty_model(settings, vocabulary, method_from({"name": "pre-ln"}).wiring())
     state, used = {}, set()
     for name, parts in _parts(model):

@@ -34,7 +34,12 @@ class Block(nn.Module):
 
         def make(connection: ResidualConnection, widths: dict[str, tuple[int, int]]) -> Projections:
             sites = [Site(name, layer, shape.layers, d_in, d_out) for name, (d_in, d_out) in widths.items()]
-            return Projections(sites, wiring.gates, lambda site: connection.initial_std(site) or settings.init_std)
+
+            def std_of(site: Site) -> float:
+                std = connection.initial_std(site)
+                return settings.init_std if std is None else std
+
+            return Projections(sites, wiring.gates, std_of)
 
         self.attention = Attention(shape.width, shape.heads, shape.kv_heads, partial(make, self.attention_connection))
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(make, self.mlp_connection))

@@ -143,7 +143,7 @@ def check_recipe(
     whole = recipe or salvage(Recipe, document.data, _STAND_INS)
     if whole is None:
         raise RecipeError(path, problems)
-    found = list(_names(whole, document))
+    found = [*_names(whole, document), *_place(whole, path, document)]
     settings: dict[str, dict[tuple[str, str], Settings]] = {
         name: merged_settings(
             whole,
@@ -208,6 +208,17 @@ def _check_methods(document: Document, methods: MethodConfigs, problems: list[Pr
         if config is not None:
             resolved[name] = {"name": method, **config.model_dump(mode="json")}
     return resolved
+
+
+def _place(recipe: Recipe, path: Path, document: Document) -> Iterable[Problem]:
+    """A recipe that is looked up by folder and file must be called so: its runs and tables go by its keys."""
+    whole = path.resolve()
+    if whole.parent.parent not in [root.resolve() for root in recipe_roots()]:
+        return
+    for key, said, there in (("paper", recipe.paper, whole.parent.name), ("table", recipe.table, whole.stem)):
+        if said != there:
+            message = f"is {said!r}, but the file is {whole.parent.name}/{whole.name} among the recipes; say {there}"
+            yield Problem(key, message, document.line((key,)))
 
 
 def _names(recipe: Recipe, document: Document) -> Iterable[Problem]:

@@ -10,6 +10,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import DataSettings, Section, Settings
 
 SPEC_VERSION = 1
@@ -21,15 +22,18 @@ _CANNOT_CHANGE_NUMBERS = {"train": {"save_every"}}
 
 
 class RunSpec(Section):
-    """One training, fully resolved: everything that can change its numbers, and where it stands in its table."""
+    """One training, fully resolved: everything that can change its numbers, and where it stands in its table.
 
-    paper: str
-    table: str
+    It is read back from files that may come from anywhere, so names are held to what a recipe may say.
+    """
+
+    paper: Name
+    table: Name
     command: str
-    scale: str
-    row: str
-    column: str
-    seed: int
+    scale: ScaleName
+    row: Name
+    column: Name
+    seed: Seed
     method: dict[str, Any]
     settings: Settings
     data_fingerprint: str

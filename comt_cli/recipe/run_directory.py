@@ -5,8 +5,7 @@ environment.json   versions, device, git commit: one entry per time the run was 
 metrics.jsonl      one line per logged step: the ground truth; holds nothing that differs between two equal runs
 timings.jsonl      one line per logged step: seconds, tokens per second (these do differ)
 metrics.csv        metrics.jsonl as a table, written at the end
-tokenizer.*        the tokenizer, so that a checkpoint can be fed text
-checkpoint.pt      the newest complete checkpoint
+checkpoint.pt      the newest complete checkpoint, with the tokenizer, so that it can be fed text
 result.json        written last: its presence means that the run is done
 """
 
@@ -78,7 +77,7 @@ class RunDirectory:
         if data is None:
             raise UserError(f"{self.path} is not a run directory", "It has no spec.json.")
         try:
-            return RunSpec.model_validate(data)
+            return RunSpec.model_validate({key: value for key, value in data.items() if key != "id"})
         except ValueError as error:
             raise UserError(f"{self.spec_file} does not fit this version of comt: {error}") from None
 
@@ -92,19 +91,23 @@ class RunDirectory:
 
     def create(self, spec: RunSpec) -> None:
         """Make the folder and write `spec.json`. Raises `StorageError` where that is not possible."""
+        self._make()
+        write_json(self.spec_file, {**spec.model_dump(mode="json"), "id": spec.id})
+
+    def _make(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make {self.path}: {error.strerror}") from error
-        write_json(self.spec_file, {**spec.model_dump(mode="json"), "id": spec.id})
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory for writing. The system releases the lock when its owner dies, however it dies.
+        """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies.
 
         Raises:
             UserError: another process is training this run; says which.
         """
+        self._make()
         try:
             handle = self.lock_file.open("a+")
         except OSError as error:
@@ -151,7 +154,6 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         raise UserError(f"{path} cannot be read: {error}", "Delete the run directory to train it anew.") from None
     if not isinstance(data, dict):
         raise UserError(f"{path} does not hold a JSON object", "Delete the run directory to train it anew.")
-    data.pop("id", None)
     return data
 
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, create_model
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, TrainSettings
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$")]
+ScaleName = Literal["smoke", "small", "paper"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -43,11 +44,11 @@ class PartialSettings(Section):
     train: PartialTrain | None = None  # type: ignore[valid-type]
 
 
-class Metric(Section):
-    """What a cell shows. Names are those of `result.json`."""
+MetricName = Literal["perplexity", "galore_perplexity"]
+"""What a cell shows: a key of `result.json`."""
 
-    name: Literal["perplexity", "galore_perplexity", "accuracy"] = "perplexity"
-    direction: Literal["lower", "higher"] = "lower"
+DIRECTION: dict[MetricName, Literal["lower", "higher"]] = {"perplexity": "lower", "galore_perplexity": "lower"}
+"""Which way each metric is better."""
 
 
 class Row(Section):
@@ -82,10 +83,10 @@ class Recipe(Section):
     paper: Name
     table: Name
     command: Literal["train-lm"]
-    metric: Metric = Metric()
+    metric: MetricName = "perplexity"
     baseline: str
     seeds: Seeds
     settings: PartialSettings = PartialSettings()
     rows: dict[Name, Row] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)
-    scales: dict[Literal["smoke", "small", "paper"], Scale]
+    scales: dict[ScaleName, Scale]

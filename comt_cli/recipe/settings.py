@@ -6,7 +6,7 @@ the two together. Classes refuse unknown keys. Nothing here imports torch.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
@@ -15,6 +15,9 @@ from comt_cli.recipe.sizes import LLAMA_SIZES
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+Precision = Literal["fp32", "bf16-mixed", "bf16-pure"]
+GateInit = Literal["kaiming-uniform", "torch-linear", "normal"]
+"""How a gate's matrices start; `layers.gates.draw_gate_weight` says what each means."""
 
 
 class Section(BaseModel):
@@ -84,16 +87,33 @@ class DataSettings(Section):
     vocabulary: PositiveInt | None = None
     rows: Literal["pad", "pack"] = "pack"
     sequence_length: Annotated[int, Field(ge=2)] = 256
-    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     max_train_tokens: PositiveInt | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_way_to_say_it(cls, given: Any) -> Any:
+        """A value that is implied is stored in one way, so that saying it does not make another run."""
+        if not isinstance(given, dict):
+            return given
+        said = dict(given)
+        if said.get("vocabulary") == FIXED_VOCABULARY.get(str(said.get("tokenizer"))):
+            said["vocabulary"] = None
+        if said.get("validation_fraction") is None and said.get("corpus") not in SPLIT_CORPORA:
+            said["validation_fraction"] = 0.05
+        return said
+
     @model_validator(mode="after")
-    def _vocabulary_fits(self) -> Self:
+    def _corpus_fits(self) -> Self:
         if self.tokenizer == "sentencepiece" and self.vocabulary is None:
             raise ValueError("vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048")
         fixed = FIXED_VOCABULARY.get(self.tokenizer)
         if fixed is not None and self.vocabulary not in (None, fixed):
             raise ValueError(f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out")
+        if self.corpus in SPLIT_CORPORA and self.validation_fraction is not None:
+            raise ValueError(
+                f"validation_fraction: {self.corpus} has a validation split of its own; leave the key out, or null"
+            )
         if self.corpus in ("c4", "openwebtext") and self.max_train_tokens is None:
             raise ValueError("max_train_tokens: say how many tokens of this corpus to prepare")
         return self
@@ -110,6 +130,9 @@ FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
 """Vocabulary of the tokenizers that are not trained. T5's sentinels (32000 to 32099) are left out, as in the papers'
 scripts: text never produces them. Bytes: padding, end of text, then the 256 byte values."""
 
+SPLIT_CORPORA = ("c4",)
+"""Corpora whose authors divided them into training and validation."""
+
 
 class TrainSettings(Section):
     """How the model learns. Steps are optimiser updates; batch sizes count rows over all devices."""
@@ -120,14 +143,14 @@ class TrainSettings(Section):
     learning_rate: PositiveFloat = 1e-3
     schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    min_lr_ratio: Fraction = 0.1
+    min_lr_ratio: Fraction | None = None
     optimizer: Literal["adam", "adamw"] = "adam"
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     epsilon: PositiveFloat = 1e-8
     weight_decay: NonNegative = 0.0
     gradient_clipping: NonNegative = 0.0
-    precision: Literal["fp32", "bf16-mixed", "bf16-pure"] = "fp32"
+    precision: Precision = "fp32"
     compile: bool = False
     activation_checkpointing: bool = False
     log_every: PositiveInt = 10
@@ -135,6 +158,14 @@ class TrainSettings(Section):
     evaluation_batch_size: PositiveInt | None = None
     evaluation_tokens: PositiveInt | None = None
     save_every: PositiveInt = 1000
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_way_to_say_it(cls, given: Any) -> Any:
+        """Where the schedule has a floor, one that is not given is stored as what it is."""
+        if isinstance(given, dict) and given.get("min_lr_ratio") is None:
+            return {**given, "min_lr_ratio": None if given.get("schedule") in WITHOUT_FLOOR else 0.1}
+        return given
 
     @model_validator(mode="after")
     def _batches_fit(self) -> Self:
@@ -145,9 +176,15 @@ class TrainSettings(Section):
             )
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps")
+        if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
+            raise ValueError(f"min_lr_ratio: the schedule {self.schedule} has none; leave the key out, or null")
         if self.schedule == "noam" and self.warmup_steps == 0:
             raise ValueError("warmup_steps: the noam schedule is defined by its warm-up; give at least 1")
         return self
+
+
+WITHOUT_FLOOR = ("noam", "constant")
+"""Schedules that do not fall to a share of the highest learning rate."""
 
 
 class Settings(Section):

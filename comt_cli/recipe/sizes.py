@@ -1,4 +1,4 @@
-"""The sizes a recipe can name. Counts and shapes of the published LLaMA configurations, and two tiny ones for laptops.
+"""The sizes a recipe can name. Counts and shapes of the published LLaMA configurations, and a tiny one for laptops.
 
 The papers' figures (public configuration files of the scripts they build on; 250m is 768 wide: Transponder's Table 7
 prints 1024, which would count 355 million parameters and does not give its own parameter increases).
@@ -19,8 +19,7 @@ class LlamaSize(NamedTuple):
 
 
 LLAMA_SIZES: dict[str, LlamaSize] = {
-    "tiny": LlamaSize(width=128, ffn_width=344, layers=6, heads=4),
-    "tiny-deep": LlamaSize(width=96, ffn_width=256, layers=16, heads=4),
+    "tiny": LlamaSize(width=128, ffn_width=344, layers=4, heads=4),
     "60m": LlamaSize(width=512, ffn_width=1376, layers=8, heads=8),
     "71m": LlamaSize(width=512, ffn_width=1368, layers=12, heads=8),
     "130m": LlamaSize(width=768, ffn_width=2048, layers=12, heads=12),

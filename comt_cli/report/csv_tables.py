@@ -11,14 +11,13 @@ from comt_cli.report import format
 from comt_cli.report.collect import Cell
 from comt_cli.report.table import Entry, Table
 
-_RESULT_KEYS = (
+RESULT_KEYS = (
     "step",
     "steps",
     "tokens",
     "loss",
     "perplexity",
     "galore_perplexity",
-    "bits_per_byte",
     "train_loss",
     "diverged_at",
     "last_finite_loss",
@@ -34,6 +33,7 @@ _RESULT_KEYS = (
     "device",
     "git_commit",
 )
+"""What is shown of `result.json`."""
 
 
 def records(table: Table) -> list[dict[str, Any]]:
@@ -46,12 +46,12 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
     return {
         "row": cell.row,
         "column": cell.column,
-        "metric": table.metric.name,
+        "metric": table.metric,
         "scale": table.scale,
         "mean": ours.mean if ours else None,
         "stderr": ours.stderr if ours else None,
         "n": ours.n if ours else 0,
-        "seeds": " ".join(str(seed) for seed in cell.values(table.metric.name)),
+        "seeds": " ".join(str(seed) for seed in cell.values(table.metric)),
         "state": cell.state,
         "paper_column": entry.paper_column,
         "paper": entry.paper,
@@ -90,12 +90,8 @@ def runs_csv(table: Table) -> str:
                 result = run.result
                 if result is None and run.progress is not None:
                     result = {"step": run.progress.step, "steps": run.progress.steps}
-                lines.append({**who, **{key: (result or {}).get(key) for key in (*_RESULT_KEYS, *_extra(table))}})
+                lines.append({**who, **{key: (result or {}).get(key) for key in RESULT_KEYS}})
     return _csv(lines)
-
-
-def _extra(table: Table) -> tuple[str, ...]:
-    return () if table.metric.name in _RESULT_KEYS else (table.metric.name,)
 
 
 def _csv(lines: Sequence[Mapping[str, Any]]) -> str:

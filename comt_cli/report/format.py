@@ -45,8 +45,8 @@ def speed(tokens_per_second: float) -> str:
 
 
 def short_count(number: float) -> str:
-    """`812`, `3.9 k`, `131 M`, `2.2 B`."""
-    for limit, unit in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+    """`812`, `3.9 k`, `131 M`, `2.2 B`, `1.3 T`."""
+    for limit, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
         if number >= limit:
             scaled = number / limit
             return f"{scaled:.1f}{unit}" if scaled < 100 else f"{scaled:.0f}{unit}"

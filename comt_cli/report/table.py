@@ -9,7 +9,7 @@ from pathlib import Path
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunState
-from comt_cli.recipe.schema import Metric
+from comt_cli.recipe.schema import DIRECTION, MetricName
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Collection, collect
 from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes
@@ -50,7 +50,7 @@ class Table:
     recipe_file: str
     scale: str
     scale_description: str
-    metric: Metric
+    metric: MetricName
     baseline: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -86,7 +86,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
     `overrides`, the `--set` arguments behind `specs`, are named in the table.
     """
     recipe = loaded.recipe
-    scale, metric = specs[0].scale, recipe.metric.name
+    scale, metric = specs[0].scale, recipe.metric
     collection = collect(specs, runs, metric)
     rows = tuple(row for row in recipe.rows if any(spec.row == row for spec in specs))
     columns = tuple(name for name in loaded.columns(scale) if any(spec.column == name for spec in specs))
@@ -94,7 +94,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
     entries: dict[tuple[str, str], Entry] = {}
     for column in columns:
         built = {row: _entry(loaded, collection.cells, collection.cells[row, column], scale, footnotes) for row in rows}
-        best = _best(built.values(), recipe.metric.direction)
+        best = _best(built.values(), DIRECTION[metric])
         entries.update({(row, column): replace(entry, best=row in best) for row, entry in built.items()})
     return Table(
         title=recipe.title,
@@ -102,8 +102,8 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         name=recipe.table,
         recipe_file=loaded.path.name,
         scale=scale,
-        scale_description=recipe.scales[scale].description,  # type: ignore[index]
-        metric=recipe.metric,
+        scale_description=recipe.scales[scale].description,
+        metric=metric,
         baseline=recipe.baseline,
         rows=rows,
         columns=columns,
@@ -129,7 +129,7 @@ def _entry(
     footnotes: _Footnotes,
 ) -> Entry:
     recipe = loaded.recipe
-    metric = recipe.metric.name
+    metric = recipe.metric
     row, column = cell.row, cell.column
     baseline = cells.get((recipe.baseline, column))
     values = cell.values(metric)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from comt_cli.recipe.schema import DIRECTION
 from comt_cli.report import format
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import Verdict
@@ -11,18 +12,17 @@ from comt_cli.report.verdict import Verdict
 _METRICS = {
     "perplexity": "validation perplexity",
     "galore_perplexity": "validation perplexity as the original scripts print it",
-    "accuracy": "accuracy in per cent",
 }
 
 
 def origin(table: Table) -> str:
     """Where the table comes from, what a cell shows, on what it was made."""
-    better = f"{table.metric.direction} is better"
+    better = f"{DIRECTION[table.metric]} is better"
     seeds = f"seed{'s' if len(table.seeds) > 1 else ''} {format.seeds(table.seeds)}"
     sentences = [
         f"{table.name} of the paper {table.paper} (recipe {table.recipe_file}) at scale {table.scale}: "
         f"{table.scale_description.rstrip('.')}.",
-        f"Cells show {_METRICS[table.metric.name]} ({better}): mean ± standard error (number of seeds), {seeds}.",
+        f"Cells show {_METRICS[table.metric]} ({better}): mean ± standard error (number of seeds), {seeds}.",
         f"Differences are paired by seed, in per cent of {table.baseline}, with the 95 % interval of Student's t.",
     ]
     if table.devices:

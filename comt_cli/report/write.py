@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,8 @@ from comt_cli.errors import StorageError
 from comt_cli.files import write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.report import words
+from comt_cli.recipe.schema import DIRECTION
+from comt_cli.report import format, words
 from comt_cli.report.csv_tables import records, runs_csv, table_csv
 from comt_cli.report.latex import latex
 from comt_cli.report.markdown import markdown
@@ -38,10 +41,11 @@ class ReportFiles:
 
 @dataclass(frozen=True)
 class Report:
-    """A table and where it was written; `files` is None where no run has ended yet and nothing was written."""
+    """A table and where it was written; `files` is None where nothing was, and `unwritten` then says why."""
 
     table: Table
     files: ReportFiles | None
+    unwritten: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The table as plain data: its cells as in the CSV, its remarks, the paths."""
@@ -53,8 +57,8 @@ class Report:
             "table": table.name,
             "recipe": table.recipe_file,
             "scale": table.scale,
-            "metric": table.metric.name,
-            "direction": table.metric.direction,
+            "metric": table.metric,
+            "direction": DIRECTION[table.metric],
             "baseline": table.baseline,
             "seeds": list(table.seeds),
             "cells": records(table),
@@ -62,24 +66,36 @@ class Report:
             "footnotes": list(table.footnotes),
             "notes": list(table.notes),
             "files": {key: str(path) for key, path in vars(files).items()} if files else None,
+            "unwritten": self.unwritten,
         }
 
 
 def write_report(
-    loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path, overrides: Sequence[str] = ()
+    loaded: LoadedRecipe,
+    specs: Sequence[RunSpec],
+    runs: Path,
+    results: Path,
+    overrides: Sequence[str] = (),
+    *,
+    overwrite: bool = False,
 ) -> Report:
     """Make the table of a plan from the run directories below `runs` and write it below `results`.
 
-    Where no run has ended, nothing is written: an empty table must not take the place of one that says something.
-    `overrides` are the `--set` arguments behind `specs`; the table names them.
+    Where no run has ended, nothing is written: an empty table must not take the place of one that says something. Nor
+    must one of fewer seeds, rows or columns, or of changed settings, take the place of one that cost more, unless
+    `overwrite`. `overrides` are the `--set` arguments behind `specs`; the table names them.
 
     Raises:
         StorageError: a file cannot be written. Every file is whole: the old one or the new.
     """
     table = build_table(loaded, specs, runs, overrides)
     if not any(run.result for entry in table.entries.values() for run in entry.cell.runs):
-        return Report(table, None)
+        return Report(table, None, "No run has ended yet: nothing was written.")
     files = ReportFiles.of(results, table)
+    lost = None if overwrite else _would_be_lost(files.csv, table, changed=bool(overrides))
+    if lost is not None:
+        way_out = "Nothing was written: --results DIR writes this table elsewhere, --overwrite in its place."
+        return Report(table, None, f"{files.csv} {lost}. {way_out}")
     try:
         files.csv.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,10 +107,32 @@ def write_report(
     return Report(table, files)
 
 
+def _would_be_lost(path: Path, table: Table, *, changed: bool) -> str | None:
+    """What the table at `path` holds that `table` has not: finished runs of a cell, where these are fewer; or, where
+    settings were `changed` on the command line, other runs. None if nothing would be lost.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({error})"
+    for line in csv.DictReader(io.StringIO(text)):
+        there = set((line.get("run_ids") or "").split())
+        entry = table.entries.get((line.get("row") or "", line.get("column") or ""))
+        here = {run.spec.id for run in entry.cell.runs if run.result is not None} if entry else set()
+        cell = f"{line.get('row')} at {line.get('column')}"
+        if len(there) > len(here):
+            return f"has {format.plural(len(there), 'finished run')} of {cell}, and this table {len(here)}"
+        if changed and there - here:
+            return f"has runs of {cell} with other settings"
+    return None
+
+
 def print_report(report: Report, file: IO[str] | None = None) -> None:
     """Print the table (to standard output if `file` is None), then where it was written."""
     print_table(report.table, file)
-    if report.files is None:
-        print("No run has ended yet: nothing was written.", file=file)
+    if report.unwritten is not None:
+        print(report.unwritten, file=file)
     for path in vars(report.files).values() if report.files else ():
         print(f"wrote {path}", file=file)

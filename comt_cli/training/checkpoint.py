@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -43,14 +43,40 @@ def save_checkpoint(
         "model": model.state_dict(),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "progress": progress,
-        "random": random_states(),
+        "random": random_states(next(model.parameters()).device),
     }
     with atomic_file(path) as handle:
-        torch.save(state, handle)
+        writer = _Writer(handle)
+        try:
+            torch.save(state, writer)
+        except RuntimeError as error:
+            raise (writer.refusal or error) from None
 
 
-def random_states() -> dict[str, Any]:
-    """The state of every random generator a step could draw from, as tensors and plain values."""
+class _Writer:
+    """A file that remembers what the system refused: torch's archive writer turns a full disk into an error of its own,
+    that some offset was not reached."""
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        self._handle = handle
+        self.refusal: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self._handle.write(content)
+        except OSError as error:
+            self.refusal = error
+            raise
+
+    def flush(self) -> None:
+        self._handle.flush()
+
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """The state of every generator a step on `device` could draw from, as tensors and plain values.
+
+    Other GPUs are left alone: asking for their states takes memory on each and ties the checkpoint to their number.
+    """
     numpy_state = np.random.get_state(legacy=False)
     assert isinstance(numpy_state, dict)
     return {
@@ -62,17 +88,17 @@ def random_states() -> dict[str, Any]:
             "gauss": float(numpy_state["gauss"]),
         },
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
 
 
-def restore_random_states(states: dict[str, Any]) -> None:
-    """Put every generator back to where it was."""
+def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
+    """Put every generator back to where it was; a state of a kind of device that is not `device` is left out."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     stored = states["numpy"]
     key = np.array(stored["key"], dtype=np.uint32)
     np.random.set_state(("MT19937", key, stored["pos"], stored["has_gauss"], stored["gauss"]))
     torch.set_rng_state(states["torch"].cpu())
-    if torch.cuda.is_available() and states["cuda"]:
-        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+    if device.type == "cuda" and states["cuda"] is not None:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)

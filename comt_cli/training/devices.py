@@ -26,9 +26,9 @@ PEAK_BF16_FLOPS = {
     "RTX 4090": 165.2e12,
     "RTX 3090": 71e12,
 }
-_OTHER_CHIPS = re.compile(r"Laptop|Max-Q| (Ti|D|SUPER)\b")
-"""What makes another, slower or faster device of a name above."""
 """Dense bf16 FLOP/s from the makers' data sheets. A device that is not here gets no MFU rather than a wrong one."""
+_OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
+"""What makes another, slower or faster device of a name above."""
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:

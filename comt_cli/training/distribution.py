@@ -58,6 +58,19 @@ def launched_by_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def check_device(device_name: str | None, processes: int) -> None:
+    """Several processes need a device each.
+
+    Raises:
+        UserError: `device_name` names a single one.
+    """
+    if processes > 1 and device_name is not None and ":" in device_name:
+        raise UserError(
+            f"--device {device_name} names one device for {processes} processes",
+            "Say --device cuda, and choose the GPUs with CUDA_VISIBLE_DEVICES.",
+        )
+
+
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of one without them."""
@@ -65,6 +78,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
         yield World(pick_device(device_name))
         return
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    check_device(device_name, size)
     device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", rank)))
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data import IGNORE
+from comt_cli.recipe.settings import Precision
 from comt_cli.training.distribution import World
-from comt_cli.training.precision import Precision, compute_context
+from comt_cli.training.precision import compute_context
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Evaluation:
 
     `perplexity` is exp of the token-weighted mean over all targets. `galore_perplexity` is what the public scripts
     print: exp of the unweighted mean over batches of each batch's mean, times n / (n + 1), because their count of
-    batches starts at one. It depends on the batch size and lies below the truth; it is here for comparison only.
+    batches starts at one; n is of one process, and the processes' numbers are averaged. It depends on the batch size
+    and the number of processes and lies below the truth; it is here for comparison only.
     """
 
     loss: float
@@ -72,7 +74,8 @@ def evaluate(
         raise ValueError("there is no target to evaluate on")
     return Evaluation(
         loss=loss_sum / tokens,
-        galore_loss=mean_sum / (count_batches + 1),
+        # mean over processes of sum / (n + 1), where all have the same n
+        galore_loss=mean_sum / (count_batches + world.size),
         tokens=int(tokens),
         batches=int(count_batches),
     )

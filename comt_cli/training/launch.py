@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -14,11 +16,13 @@ from typing import Any
 
 from torch import multiprocessing
 
-from comt_cli.errors import UserError
+from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.distribution import launched_by_torchrun
-from comt_cli.training.table import train_table
+from comt_cli.training.distribution import check_device, launched_by_torchrun
+from comt_cli.training.signals import StopSignal
+from comt_cli.training.table import TrainingFailed, train_table
 
+START_METHOD = "spawn"
 GRACE_SECONDS = 10.0
 """How long processes may go on after one of them has failed."""
 
@@ -29,6 +33,7 @@ def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str |
     Raises:
         UserError: what the first of the processes raised; its exit status is kept.
     """
+    check_device(device, processes)
     if processes == 1 or launched_by_torchrun():
         if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
             raise UserError(
@@ -36,7 +41,7 @@ def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str |
             )
         train_table(specs, runs, device)
         return
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(START_METHOD)
     port = _free_port()
     errors = context.SimpleQueue()
     workers = [
@@ -46,16 +51,16 @@ def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str |
     for worker in workers:
         worker.start()
 
+    heard: list[int] = []
+
     def forward(number: int, _: FrameType | None) -> None:
+        heard.append(number)
         for worker in workers:
             if worker.pid is not None and worker.is_alive():
                 os.kill(worker.pid, number)
 
-    # A terminal sends Ctrl-C to all processes itself; SIGTERM reaches only this one.
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
-        signal.SIGINT: signal.signal(signal.SIGINT, _wait),
-    }
+    # A terminal sends Ctrl-C to all processes itself, others signal only this one: workers bear hearing it twice.
+    before = {number: signal.signal(number, forward) for number in StopSignal.SIGNALS}
     try:
         _join(workers)
     finally:
@@ -64,8 +69,13 @@ def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str |
     if not errors.empty():
         raise errors.get()
     failed = [rank for rank, worker in enumerate(workers) if worker.exitcode]
+    if failed and heard:
+        raise RunInterrupted("stopped before training began", "The same command starts again.", heard[0])
     if failed:
-        raise UserError(f"process {failed[0]} of {processes} ended with status {workers[failed[0]].exitcode}")
+        raise TrainingFailed(
+            f"process {failed[0]} of {processes} ended with status {workers[failed[0]].exitcode}",
+            "What was saved before is intact; the same command goes on from there.",
+        )
 
 
 def _join(workers: Sequence[BaseProcess]) -> None:
@@ -84,10 +94,6 @@ def _join(workers: Sequence[BaseProcess]) -> None:
                 worker.kill()
 
 
-def _wait(number: int, frame: FrameType | None) -> None:
-    """The workers were told too; they save and end."""
-
-
 def _worker(
     rank: int,
     size: int,
@@ -100,11 +106,22 @@ def _worker(
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
+    _die_with_parent()
     try:
         train_table(specs, runs, device)
     except UserError as error:
         errors.put(error)
         raise SystemExit(error.exit_status) from None
+
+
+def _die_with_parent() -> None:
+    """Linux: have the system end this process when the launcher is killed; an orphan would keep the run locked."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    launcher = multiprocessing.parent_process()
+    if launcher is not None and not launcher.is_alive():  # it was killed before
+        os._exit(1)
 
 
 def _free_port() -> int:

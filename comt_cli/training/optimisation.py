@@ -31,7 +31,9 @@ def learning_rate(settings: TrainSettings, step: int, width: int) -> float:
             share = 1 - progress
         case "constant":
             return peak
-    return peak * (settings.min_lr_ratio + (1 - settings.min_lr_ratio) * share)
+    floor = settings.min_lr_ratio
+    assert floor is not None  # these schedules have one
+    return peak * (floor + (1 - floor) * share)
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:

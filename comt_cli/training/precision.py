@@ -9,11 +9,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Literal
 
 import torch
 
-Precision = Literal["fp32", "bf16-mixed", "bf16-pure"]
+from comt_cli.recipe.settings import Precision
 
 
 def parameter_dtype(precision: Precision) -> torch.dtype:

@@ -56,6 +56,9 @@ class Listener:
     def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
         """A run has its result."""
 
+    def warn(self, text: str) -> None:
+        """Something about the run at hand that its reader must know."""
+
     def close(self) -> None:
         """Nothing more will come."""
 
@@ -107,6 +110,9 @@ class PlainListener(Listener):
     def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
         self._say(f"  {outcome(result)}")
 
+    def warn(self, text: str) -> None:
+        self._say(f"  note: {text}")
+
     def _is_time(self) -> bool:
         return time.monotonic() - self._spoke > PLAIN_SECONDS
 
@@ -155,6 +161,9 @@ class RichListener(Listener):
         self._progress.console.print(f"{spec.row}, {spec.column}, seed {spec.seed}: {outcome(result)}", highlight=False)
         self._progress.advance(self._table)
         self._progress.update(self._run, visible=False)
+
+    def warn(self, text: str) -> None:
+        self._progress.console.print(f"note: {text}", highlight=False)
 
     def close(self) -> None:
         self._progress.stop()

@@ -19,6 +19,7 @@ import torch
 from comt_cli import __version__
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json, write_text
+from comt_cli.kernels import IN_USE
 from comt_cli.recipe.run_directory import RunDirectory, read_lines
 from comt_cli.training.devices import device_name
 from comt_cli.training.distribution import World
@@ -91,10 +92,17 @@ def write_metrics_table(directory: RunDirectory) -> None:
     write_text(directory.metrics_table, text.getvalue())
 
 
-def record_environment(directory: RunDirectory, world: World) -> dict[str, Any]:
-    """Append to `environment.json` what this start of the run has under it; returns the new entry."""
+def record_environment(directory: RunDirectory, world: World, step: int) -> dict[str, Any]:
+    """Append to `environment.json` what this start of the run, after `step`, has under it; returns the new entry.
+
+    Its `differs` names what, of all that decides the bits, was not the same in every start since the one at step 0.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     entry = {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "step": step,
         "comt": __version__,
         "git_commit": git_commit(),
         "python": platform.python_version(),
@@ -103,13 +111,30 @@ def record_environment(directory: RunDirectory, world: World) -> dict[str, Any]:
         "device": device_name(world.device),
         "processes": world.size,
         "threads": torch.get_num_threads(),
-        "kernels": "reference (plain PyTorch)",
+        "kernels": IN_USE,
     }
-    before = []
-    if directory.environment_file.exists():
-        before = json.loads(directory.environment_file.read_text(encoding="utf-8"))
+    before = _earlier_starts(directory)
+    beginnings = [index for index, start in enumerate(before) if start.get("step") == 0]
+    counted = before[beginnings[-1] if beginnings else 0 :] if step else []
+    entry["differs"] = [key for key in DECIDES_BITS if any(start.get(key) != entry[key] for start in counted)]
     write_json(directory.environment_file, [*before, entry])
     return entry
+
+
+DECIDES_BITS = ("device", "processes", "threads", "torch")
+"""What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
+
+
+def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:
+    try:
+        starts = json.loads(directory.environment_file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError):
+        starts = None
+    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+        raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run goes on without it.")
+    return starts
 
 
 def git_commit() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -11,13 +12,16 @@ from typing import Any, Self
 class StopSignal:
     """While this context is open, SIGINT and SIGTERM set `number` instead of ending the process.
 
-    The second signal gets the default treatment, so that nobody is kept waiting by a step that hangs.
+    A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
+    comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it hears.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    ECHO_SECONDS = 1.0
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self._since = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -33,6 +37,10 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        for other in self.SIGNALS:
-            signal.signal(other, signal.default_int_handler if other == signal.SIGINT else signal.SIG_DFL)
+        now = time.monotonic()
+        if self.number is None:
+            self.number, self._since = number, now
+        elif now - self._since > self.ECHO_SECONDS:
+            for other, handler in self._before.items():
+                signal.signal(other, handler)
+            signal.raise_signal(number)

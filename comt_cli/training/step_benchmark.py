@@ -19,11 +19,11 @@ from torch import Tensor
 from comt_cli.data import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.models.build import empty_model, materialise, wiring_of
-from comt_cli.recipe.settings import ModelSettings, TrainSettings
+from comt_cli.recipe.settings import ModelSettings, Precision, TrainSettings
 from comt_cli.training.devices import device_name, prepare_process, synchronise
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import make_optimizer
-from comt_cli.training.precision import Precision, compute_context, parameter_dtype
+from comt_cli.training.precision import compute_context, parameter_dtype
 
 Part = Callable[[], None]
 """One thing to time: a whole step, or a forward pass alone."""
@@ -213,7 +213,7 @@ def _transformers_loss(
     def loss_sum(tokens: Tensor, targets: Tensor) -> Tensor:
         # `shift_labels` are targets that stand where they are predicted, as ours do.
         loss: Tensor = model(input_ids=tokens, labels=tokens, shift_labels=targets).loss
-        return loss * int((targets != IGNORE).sum())
+        return loss * (shape.batch * (shape.length - 1))  # its loss is the mean over the targets; one a row has none
 
     return model, loss_sum
 

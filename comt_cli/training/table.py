@@ -8,13 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from comt_cli.data import Dataset, prepare
-from comt_cli.errors import RunInterrupted
+from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.distribution import World, join_world, launched_by_torchrun, share_of_batch
 from comt_cli.training.loop import Training
 from comt_cli.training.progress import Listener, make_listener
 from comt_cli.training.signals import StopSignal
+
+
+class TrainingFailed(UserError):
+    """Something was found to be wrong after training had begun. What was saved before is intact."""
+
+    exit_status = 1
 
 
 def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> None:
@@ -56,7 +62,14 @@ def _train_all(specs: Sequence[RunSpec], runs: Path, world: World, listener: Lis
     listener.table_started(len(specs), len(specs) - len(chosen))
     for position in chosen:
         spec = specs[position]
-        Training(spec, RunDirectory.of(runs, spec), datasets[spec.data_fingerprint], world, listener, stop).run()
+        run = Training(spec, RunDirectory.of(runs, spec), datasets[spec.data_fingerprint], world, listener, stop)
+        try:
+            run.run()
+        except UserError as error:
+            # Bad input's status says that nothing was started; by now something was.
+            if error.exit_status == UserError.exit_status and (run.began or position != chosen[0]):
+                raise TrainingFailed(error.message, error.hint) from error
+            raise
 
 
 def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
@@ -66,6 +79,7 @@ def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
 
     Raises:
         UserError: another process is training one of the runs; says which. None of them is moved.
+        StorageError: the system refuses; those before are moved.
     """
     directories = [directory for spec in specs if (directory := RunDirectory.of(runs, spec)).path.is_dir()]
     moved = []
@@ -76,7 +90,10 @@ def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
             number = 1
             while (target := path.with_name(f"{path.name}.replaced-{number}")).exists():
                 number += 1
-            path.rename(target)
+            try:
+                path.rename(target)
+            except OSError as error:
+                raise StorageError(f"cannot move {path} aside: {error.strerror or error}") from error
             moved.append(target)
     return moved
 

@@ -20,9 +20,10 @@ def tiny_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("COMT_CACHE", str(tmp_path_factory.getbasetemp() / "tiny-cache"))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Bits are the same for the same number of threads; runs in other processes have one."""
+    """Bits are the same for the same number of threads, and runs in other processes have one. On a busy machine two
+    threads that wait for each other after every tiny operation take a hundred times as long."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

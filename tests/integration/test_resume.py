@@ -24,9 +24,6 @@ from comt_cli.training.progress import Listener
 STEPS = {"steps": 36, "save_every": 3, "log_every": 2, "evaluate_every": 10}
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.fixture
 def undisturbed(tiny_corpus: str, tmp_path: Path) -> tuple[RunSpec, RunDirectory]:
     spec = tiny_spec(tiny_corpus, method="transponder", **STEPS)
@@ -199,7 +196,7 @@ def test_other_tokens_are_refused(tiny_corpus, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "cannot be read as a checkpoint"), (b"PK\x03\x04 not a zip", "cannot be read"), (None, "it holds keys a")],
+    [(b"", "is not a checkpoint"), (b"PK\x03\x04 not a zip", "cannot be read"), (None, "it holds a dictionary with a")],
 )
 def test_a_checkpoint_that_is_none(tiny_corpus, tmp_path, content, says):
     spec = tiny_spec(tiny_corpus, steps=4)

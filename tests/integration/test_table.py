@@ -17,17 +17,15 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec
 
 from comt_cli import app
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.training import table
-from comt_cli.training.checkpoint import read_checkpoint
 from comt_cli.training.distribution import World
 from comt_cli.training.loop import Training
 from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.table import set_aside, train_table
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Notes(Listener):
@@ -61,7 +59,9 @@ def notes(monkeypatch):
 
 
 def seeds(corpus: str, *numbers: int, **train):
-    return [tiny_spec(corpus, seed=number, **{"steps": 6, "log_every": 1, "save_every": 2} | train) for number in numbers]
+    return [
+        tiny_spec(corpus, seed=number, **{"steps": 6, "log_every": 1, "save_every": 2} | train) for number in numbers
+    ]
 
 
 def test_finished_runs_are_skipped_and_unfinished_ones_go_on(tiny_corpus, tmp_path, notes):
@@ -277,7 +277,17 @@ def test_what_cannot_be_is_an_error_with_status_2(comt, recipe, tmp_path, option
 
 def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch):
     """From a shell's point of view: status 143, words instead of a traceback, and the same command finishes the run."""
-    arguments = ["train-lm", "--recipe", str(recipe), "--device", "cpu", "--rows", "pre-ln", "--set", "train.steps=4000"]
+    arguments = [
+        "train-lm",
+        "--recipe",
+        str(recipe),
+        "--device",
+        "cpu",
+        "--rows",
+        "pre-ln",
+        "--set",
+        "train.steps=4000",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "comt_cli", *arguments], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
@@ -300,7 +310,9 @@ def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch)
     spec = directory.spec()
     again = stop_after(spec, directory, stopped_at + 2)
     whole = stop_after(spec, RunDirectory.of(tmp_path / "whole", spec), stopped_at + 2)
-    assert directory.metrics_file.read_bytes() == (tmp_path / "whole" / spec.relative_path / "metrics.jsonl").read_bytes()
+    assert (
+        directory.metrics_file.read_bytes() == (tmp_path / "whole" / spec.relative_path / "metrics.jsonl").read_bytes()
+    )
     assert again["progress"]["step"] == whole["progress"]["step"] > stopped_at
     assert all(torch.equal(weight, whole["model"][name]) for name, weight in again["model"].items())
 
@@ -312,4 +324,4 @@ def stop_after(spec: RunSpec, directory: RunDirectory, step: int) -> dict:
     data = table.prepare(spec.settings.data)
     with pytest.raises(RunInterrupted):
         Training(spec, directory, data, World(torch.device("cpu")), listener, stop).run()
-    return read_checkpoint(directory.checkpoint_file)
+    return read_state(directory.checkpoint_file)

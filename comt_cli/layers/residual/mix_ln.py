@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
 
 
 class MixLN(ResidualConnection):
-    """Post-LN where `layer < round(fraction * layers)`, layers counted from 0 as in the authors' code, else Pre-LN."""
+    """Post-LN where `layer < fraction * layers`, layers counted from 0 as in the authors' code, else Pre-LN.
+
+    `fraction * layers` is rounded to a whole number, a half up: of 10 blocks 3, not the 2 of Python's `round`. (The
+    authors name the number itself, and theirs divide evenly: 3 of 12, 6 of 24.)
+    """
 
     def __init__(self, junction: Junction, fraction: float = 0.25) -> None:
         super().__init__(junction)
         self.norm = junction.norm()
-        self.is_post = junction.layer < round(fraction * junction.layers)
+        self.is_post = junction.layer < math.floor(fraction * junction.layers + 0.5)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         if self.is_post:

@@ -85,6 +85,24 @@ def test_plot_cosine_writes_its_figure_and_the_means(tmp_path) -> None:
     assert list(csv) == ["layer", "position", "token", "cosine", "angle", "update_cosine", "norm_ratio"]
 
 
+def test_a_strangers_checkpoint_does_not_choose_where_figures_go(tmp_path) -> None:
+    folder = save(tmp_path / "run", name="pre-ln")
+    path = folder / "checkpoint.pt"
+    state = torch.load(path, weights_only=True)
+    results = tmp_path / "a" / "b" / "results"
+    for field, name in (("paper", "x/../../../out"), ("column", "x/../../../../out")):
+        torch.save({**state, "spec": {**state["spec"], field: name}}, path)
+        assert run("plot-cosine", folder, "--results", results).exit_code == 0
+    assert {found.name for found in tmp_path.rglob("*.png")} == {"residual-stream.png"}
+    assert all(found.is_relative_to(results / "smoke") for found in tmp_path.rglob("*.png"))
+    for field in ("paper", "scale"):
+        for name in ("../..", "/tmp/evil"):
+            torch.save({**state, "spec": {**state["spec"], field: name}}, path)
+            refused = run("plot-cosine", folder, "--results", results)
+            assert isinstance(refused.exception, UserError)
+            assert f"does not fit this version of comt: {field}" in refused.exception.message
+
+
 @pytest.mark.parametrize("verb", ["analyze-gates", "plot-cosine", "export"])
 def test_a_missing_model_is_named(verb, tmp_path) -> None:
     result = run(verb, tmp_path / "nothing.pt", *([tmp_path / "out"] if verb == "export" else []))

@@ -14,7 +14,6 @@ WORDS = PROSE.split()
 class FakeCorpus:
     """Texts given in files; may fail in the middle, and counts what is read."""
 
-    splits_itself = False
     split = None
 
     def __init__(
@@ -36,9 +35,6 @@ class FakeCorpus:
 
     def identity(self, progress: Any = None) -> dict[str, Any]:
         return {"corpus": "fake", "files": [list(file) for file in self.files]}
-
-    def identity_is_known(self) -> bool:
-        return True
 
     def streams(self) -> list[FakeCorpus]:
         return [self]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data import Dataset, fingerprint, is_prepared, python_docs
+from comt_cli.data import Dataset, fingerprint, python_docs
 from comt_cli.data.corpus import corpus_for, side_of, train_texts
 from comt_cli.data.local_files import LocalFiles
 from comt_cli.data.python_docs import PythonDocs
@@ -106,8 +106,6 @@ except ImportError:
 
         monkeypatch.setattr(python_docs, "extract", extract)
         data = DataSettings(tokenizer="bytes")
-        assert not is_prepared(data)
-        assert not calls  # asking costs nothing
         name = fingerprint(data)
         assert fingerprint(data) == name
         assert len(calls) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_corpus import sentences
 
-from comt_cli.data import fingerprint, hub, is_prepared, prepare
+from comt_cli.data import fingerprint, hub, prepare
 from comt_cli.data.corpus import train_texts
 from comt_cli.data.hub import FILE_ORDER_SEED, SOURCES, HubCorpus, HubSource, RemoteFiles
 from comt_cli.data.prepare import prepare_corpus
@@ -65,9 +65,10 @@ def test_c4_has_its_own_split_and_stops_at_the_limits(cache: Path, monkeypatch: 
     assert len(train.opened) < 20  # only what was needed
 
 
-def test_its_share_for_validation_plays_no_part(cache: Path) -> None:
-    other = C4.model_copy(update={"validation_fraction": 0.5})
-    assert fingerprint(C4) == fingerprint(other)
+def test_it_has_no_share_for_validation(cache: Path) -> None:
+    assert C4.validation_fraction is None
+    with pytest.raises(ValueError, match="validation_fraction: c4 has a validation split of its own"):
+        DataSettings(**{**C4.model_dump(), "validation_fraction": 0.05})
     assert fingerprint(C4) != fingerprint(C4.model_copy(update={"max_train_tokens": 21_000}))
 
 
@@ -110,7 +111,6 @@ def test_without_network_the_error_says_what_works(cache: Path, monkeypatch: pyt
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     for corpus in ("c4", "openwebtext"):
         data = DataSettings(corpus=corpus, tokenizer="bytes", max_train_tokens=1000)
-        assert not is_prepared(data)
         with pytest.raises(UserError, match=rf"cannot read {corpus} from .*: Name or service not known") as caught:
             prepare(data)
         assert "files:GLOB" in str(caught.value.hint)

@@ -10,7 +10,7 @@ from fake_corpus import sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data import Dataset, Tokenizer, load_tokenizer, load_tokenizer_for
+from comt_cli.data import Dataset, Tokenizer, load_tokenizer
 from comt_cli.data import t5 as t5_room
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from comt_cli.data.tokenizer import ByteTokenizer
@@ -136,14 +136,6 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no tokenizer at"):
         load_tokenizer(tmp_path / "absent.json")
-
-
-def test_the_tokenizer_of_prepared_data(with_shared_cache: Path, python_docs_pack: Dataset) -> None:
-    """From the prepared folder, from the trained one in the cache (another layout), and without any."""
-    expected = python_docs_pack.tokenizer.to_json()
-    assert load_tokenizer_for(DataSettings(vocabulary=2048, sequence_length=128)).to_json() == expected
-    assert load_tokenizer_for(DataSettings(vocabulary=2048, sequence_length=77)).to_json() == expected
-    assert isinstance(load_tokenizer_for(DataSettings(tokenizer="bytes")), ByteTokenizer)
 
 
 class TestT5:

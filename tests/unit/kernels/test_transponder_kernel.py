@@ -81,6 +81,17 @@ def test_other_types_are_brought_to_that_of_z():
     assert [g.dtype for g in gradients] == [torch.bfloat16] * 2 + [torch.float32] * 4
 
 
+def test_a_small_change_of_alpha_is_felt_in_bf16_mixed():
+    """1.003 is 1 in bf16; times B in fp32 it moves what is rounded afterwards."""
+    z, u, Bc, _, bs, _ = inputs((64,), 48, 8, torch.float32)
+    one = torch.ones((), dtype=torch.float32)
+    z, u = z.detach().to(torch.bfloat16), u.detach().to(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        start = modulate(z, u, Bc, one, bs, one)
+        assert not torch.equal(modulate(z, u, Bc, 1.003 * one, bs, one), start)
+        assert not torch.equal(modulate(z, u, Bc, one, bs, 1.003 * one), start)
+
+
 def test_a_view_of_a_larger_product_will_do():
     """z and u are slices of one matrix product in a model."""
     zu = torch.randn(4, 6, 13, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()

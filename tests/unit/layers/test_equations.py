@@ -167,7 +167,7 @@ def test_residual_connections(name, layer, branch_name):
             close(found[b, t], expected)
 
 
-@pytest.mark.parametrize(("layers", "post"), [(4, 1), (8, 2), (12, 3), (24, 6), (6, 2), (1, 0)])
+@pytest.mark.parametrize(("layers", "post"), [(4, 1), (8, 2), (12, 3), (24, 6), (6, 2), (10, 3), (1, 0)])
 def test_a_quarter_of_the_blocks_is_post_norm_in_mix_ln(layers, post):
     junctions = [Junction(4, layer, layers, "mlp", partial(nn.RMSNorm, 4)) for layer in range(layers)]
     assert [RESIDUAL_CONNECTIONS["mix-ln"](j).is_post for j in junctions] == [True] * post + [False] * (layers - post)

@@ -119,7 +119,8 @@ def edited(folder: Path, **changes) -> Path:
         ({"hidden_size": "absent"}, "does not say hidden_size"),
         ({"hidden_size": "wide"}, "width"),
         ({"vocab_size": -1}, "vocab_size = -1"),
-        ({"num_hidden_layers": 3}, "lacks the tensor model.layers.2"),
+        ({"num_hidden_layers": 3}, "says it has 3 layers, and has tensors of 2"),
+        ({"num_hidden_layers": 10**9}, "says it has 1000000000 layers"),  # and says so before any is built
         ({"num_hidden_layers": 1}, "no place for: model.layers.1"),
         ({"intermediate_size": 95}, r"gate_proj.weight is \[96, 64\]"),
     ],

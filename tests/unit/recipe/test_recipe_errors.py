@@ -80,6 +80,11 @@ BROKEN = {
     "too deep": ("seeds: [1, 2]", f"seeds: {'[' * (MAX_DEPTH + 1)}{']' * (MAX_DEPTH + 1)}", "line 6: is nested too deeply"),
     "warm-up longer than training": ("warmup_steps: 10", "warmup_steps: 101", "line 11: settings.train.warmup_steps: warm-up of 101 steps is longer than 100 steps"),
     "noam without warm-up": ("warmup_steps: 10", "schedule: noam", "line 28: train.warmup_steps: the noam schedule is defined by its warm-up; give at least 1 (needed by columns.c4/130m)"),
+    "floor of a schedule without one": ("warmup_steps: 10", "schedule: constant\n    min_lr_ratio: 0.1", "line 12: settings.train.min_lr_ratio: the schedule constant has none; leave the key out, or null"),
+    "floor of noam": ("warmup_steps: 10", "warmup_steps: 10\n    schedule: noam\n    min_lr_ratio: 0.0", "line 13: settings.train.min_lr_ratio: the schedule noam has none; leave the key out, or null"),
+    "share for validation where there is one": ("{vocabulary: 300}", "{vocabulary: 300, corpus: c4, max_train_tokens: 5, validation_fraction: 0.1}", "line 8: settings.data.validation_fraction: c4 has a validation split of its own; leave the key out, or null"),
+    "metric of another command": ("baseline: plain", "metric: accuracy\nbaseline: plain", "line 5: metric: 'accuracy' is not one of perplexity, galore_perplexity; valid: perplexity, galore_perplexity"),
+    "metric in a direction": ("baseline: plain", "metric: perplexity\ndirection: higher\nbaseline: plain", "line 6: direction: unknown key; valid: title, paper, table, command, metric, baseline, seeds, settings, rows, columns, scales"),
     "batch that cannot be cut": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size: a batch of 8 rows cannot be cut into parts of 3"),
     "heads that do not divide": ("size: tiny}", "size: tiny, heads: 7}", "line 40: scales.smoke.columns.tiny.settings.model.heads: width 128 must split into 7 heads of an even size (rotary embeddings turn channels in pairs)"),
     "heads of odd size": ("size: tiny}", "size: tiny, heads: 128}", "line 40: scales.smoke.columns.tiny.settings.model.heads: width 128 must split into 128 heads of an even size (rotary embeddings turn channels in pairs)"),
@@ -150,6 +155,22 @@ def test_what_merely_follows_from_a_problem_is_not_told(small, load):
     assert only.startswith("line 10: settings.train.stepz")
     (only,) = problems_of(small.replace("c4/130m: 19.5", 'c4/130m: "19.5"'), load)  # not also: no value for c4/130m
     assert only.startswith("line 22: rows.gated.paper.c4/130m")
+
+
+def test_a_recipe_that_is_looked_up_is_called_as_its_file(tmp_path, small, monkeypatch):
+    """Its runs and tables go by its keys, and `comt status` by the file."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "recipes" / "comt" / "table9.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(small)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, methods())
+    assert [str(problem) for problem in caught.value.problems] == [
+        "line 2: paper: is 'mine', but the file is comt/table9.yaml among the recipes; say comt",
+        "line 3: table: is 'table1', but the file is comt/table9.yaml among the recipes; say table9",
+    ]
+    elsewhere = path.rename(tmp_path / "any.yaml")
+    assert load_recipe(elsewhere, methods()).recipe.paper == "mine"
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "- a\n- b\n", "just text"])

@@ -35,7 +35,7 @@ SPEC_ID = "8468891cf3f8"
 # For every setting, a value that is valid in SPEC and is not the one that stands there.
 OTHER = {
     "model": {
-        "size": "tiny-deep", "width": 64, "ffn_width": 64, "layers": 2, "heads": 2, "kv_heads": 2,
+        "size": "60m", "width": 64, "ffn_width": 64, "layers": 2, "heads": 2, "kv_heads": 2,
         "tied_embeddings": True, "rope_theta": 5e5, "norm_eps": 1e-5, "init_std": 0.01, "embedding_init_std": 0.632,
     },
     "data": {
@@ -57,7 +57,7 @@ ALL_SETTINGS = [
     for section, kind in (("model", ModelSettings), ("data", DataSettings), ("train", TrainSettings))
     for key in kind.model_fields
 ]
-WITH_IT = {"corpus": {"max_train_tokens": 5}, "tokenizer": {"vocabulary": None}}  # what a value needs beside it
+WITH_IT = {"corpus": {"max_train_tokens": 5, "validation_fraction": None}, "tokenizer": {"vocabulary": None}}  # what a value needs beside it
 
 
 def with_setting(section: str, changes: dict) -> RunSpec:
@@ -115,6 +115,29 @@ def test_a_methods_defaults_are_part_of_the_id(small, load):
     assert short.method == full.method
     assert short.method["hidden"] == 2
     assert short.id == full.id != other.id
+
+
+def test_saying_what_is_implied_makes_no_other_run():
+    t5 = {"tokenizer": "t5", "vocabulary": None}
+    assert with_setting("data", {**t5, "vocabulary": 32000}).id == with_setting("data", t5).id
+    c4 = {**t5, "corpus": "c4", "max_train_tokens": 5, "validation_fraction": None}
+    assert with_setting("data", c4).settings.data.validation_fraction is None
+    assert TrainSettings(steps=1, min_lr_ratio=0.1) == TrainSettings(steps=1)
+    constant = TrainSettings(steps=1, schedule="constant")
+    assert TrainSettings.model_validate(constant.model_dump()) == constant  # as spec.json is read back
+
+
+@pytest.mark.parametrize("field", ["paper", "table", "row", "column", "scale"])
+@pytest.mark.parametrize("name", ["../..", "/tmp/evil", "..", ""])
+def test_a_strangers_spec_cannot_name_a_folder_outside(field, name):
+    with pytest.raises(ValueError, match=field):
+        RunSpec.model_validate({**SPEC.model_dump(), field: name})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31])
+def test_a_strangers_seed_is_bounded(seed):
+    with pytest.raises(ValueError, match="seed"):
+        RunSpec.model_validate({**SPEC.model_dump(), "seed": seed})
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9+._/-]{0,20}", fullmatch=True)

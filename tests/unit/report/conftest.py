@@ -50,7 +50,6 @@ RESULT: dict[str, Any] = {
     "loss": 3.0,
     "galore_perplexity": 30.0,
     "train_loss": 2.9,
-    "bits_per_byte": None,
     "parameters": 1_234_567,
     "extra_parameters": 1000,
     "extra_parameters_percent": 0.5,

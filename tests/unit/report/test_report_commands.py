@@ -53,6 +53,20 @@ def test_report_as_json(mixed: Bench) -> None:
     assert table["files"]["csv"] == "results/smoke/comt/table9.csv"
 
 
+def test_report_says_what_it_did_not_write_and_how_to(mixed: Bench) -> None:
+    comt("report")
+    path = Path("results/smoke/comt/table9.csv")
+    whole = path.read_bytes()
+    result = comt("report", "table9", "--seeds", "1")
+    assert result.exit_code == 0
+    assert "results/smoke/comt/table9.csv has 3 finished runs of post-ln at tiny, and this table 1." in result.output
+    assert "wrote" not in result.output
+    assert path.read_bytes() == whole
+    assert "wrote" in comt("report", "table9", "--seeds", "1", "--results", "elsewhere").output
+    assert "wrote" in comt("report", "table9", "--seeds", "1", "--overwrite").output
+    assert path.read_bytes() != whole
+
+
 def test_report_names_changed_settings(mixed: Bench) -> None:
     result = comt("report", "table9", "--set", "train.steps=100", "--json")
     (table,) = json.loads(result.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import shutil
@@ -83,6 +84,40 @@ def test_a_full_disk_is_said(mixed: Bench) -> None:
     mixed.results.write_text("a file where the folder should be")
     with pytest.raises(StorageError, match="cannot make"):
         write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
+
+
+def test_a_table_that_cost_more_is_not_replaced(mixed: Bench) -> None:
+    def write(overrides: tuple[str, ...] = (), overwrite: bool = False, **selection: object) -> str | None:
+        specs = mixed.specs(overrides=overrides, **selection)
+        return write_report(
+            mixed.loaded(*overrides), specs, mixed.runs, mixed.results, overrides, overwrite=overwrite
+        ).unwritten
+
+    path = mixed.results / "smoke" / "comt" / "table9.csv"
+    assert write(seeds=[1]) is None
+    assert write() is None  # more seeds take the place of fewer
+    assert write() is None
+    whole = path.read_bytes()
+    for fewer in ({"seeds": [1]}, {"rows": "pre-ln,pre-ln+comt"}):
+        said = write(**fewer)
+        assert said is not None
+        assert f"{path} has " in said
+        assert "--results" in said
+        assert "--overwrite" in said
+        assert path.read_bytes() == whole
+    mixed.done("post-ln", {3: 9.0})  # the diverged one, trained anew: as many runs
+    assert write() is None
+    other = ("train.steps=100",)
+    for seed in (1, 2, 3):
+        for row in ("pre-ln", "pre-ln+comt", "post-ln", "pre-ln+own"):
+            result = mixed.directory(row, seed, overrides=other).result_file
+            result.write_text(json.dumps({**RESULT, "perplexity": 9.0}), encoding="utf-8")
+    whole = path.read_bytes()
+    assert "with other settings" in (write(other) or "")
+    assert path.read_bytes() == whole
+    assert write(other, overwrite=True) is None
+    assert path.read_bytes() != whole
+    assert write(other) is None  # the same command can be given again
 
 
 def test_names_cannot_lead_out_of_the_results(bench: Bench) -> None:

@@ -1,0 +1,93 @@
+"""Training on a GPU: finite in every precision, resumed to the bit, deterministic, compiled, measured."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product on the device
+
+import torch
+from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
+
+from comt_cli.training.devices import peak_flops
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"),
+]
+METHODS = ("pre-ln", "comt", "transponder")
+
+
+@pytest.fixture(autouse=True)
+def deterministic_only_here():
+    """A run switches to deterministic kernels for the process; the next test starts without."""
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-pure"])
+def test_it_learns_in_every_precision(tiny_corpus, tmp_path, method, precision):
+    directory = train(tiny_spec(tiny_corpus, method=method, precision=precision), tmp_path, device="cuda")
+    assert torch.are_deterministic_algorithms_enabled()
+    result = directory.result()
+    assert result["state"] == "done"
+    losses = [line["loss"] for line in directory.metrics() if "loss" in line]
+    assert all(math.isfinite(loss) for loss in losses)
+    assert losses[-1] < losses[0] - 1
+    assert 0 < result["peak_memory_bytes"] < 2**30
+
+
+def test_the_gpu_agrees_with_the_cpu(tiny_corpus, tmp_path):
+    """The same initial weights and samples. fp32 sums in another order: 1e-6 in the first loss, drift afterwards."""
+    spec = tiny_spec(tiny_corpus, steps=6, log_every=1, epsilon=1e-4, learning_rate=1e-3)
+    cpu, gpu = (train(spec, tmp_path / device, device=device).metrics() for device in ("cpu", "cuda"))
+    assert gpu[0]["loss"] == pytest.approx(cpu[0]["loss"], rel=1e-5)
+    assert [line["loss"] for line in gpu[:-1]] == pytest.approx([line["loss"] for line in cpu[:-1]], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"precision": "bf16-mixed", "micro_batch_size": 2}, {"precision": "bf16-pure"}, {}]
+)
+@pytest.mark.parametrize("method", ["comt", "transponder"])
+def test_resume_is_exact(tiny_corpus, tmp_path, method, options):
+    spec = tiny_spec(tiny_corpus, method=method, steps=12, log_every=1, **options)
+    expected = train(spec, tmp_path / "undisturbed", device="cuda")
+    for event in (3, 6, 5):
+        with pytest.raises(Stopped):
+            train(spec, tmp_path / "runs", listener=StopAt(event), device="cuda")
+    assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
+
+
+def test_the_same_run_twice_is_the_same(tiny_corpus, tmp_path):
+    shape = {"width": 256, "ffn_width": 512, "layers": 4, "heads": 4}
+    spec = tiny_spec(tiny_corpus, method="transponder", model=shape, precision="bf16-mixed")
+    assert_same_run(*(train(spec, tmp_path / name, device="cuda") for name in ("first", "second")))
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+@pytest.mark.parametrize("method", METHODS)
+def test_compiled(tiny_corpus, tmp_path, method):
+    options = {"method": method, "steps": 6, "log_every": 1, "precision": "bf16-mixed"}
+    eager, compiled = (
+        train(tiny_spec(tiny_corpus, compile=on, **options), tmp_path, device="cuda").metrics() for on in (False, True)
+    )
+    for first, second in zip(eager, compiled, strict=True):
+        if "loss" in first:  # bf16: 8 bits
+            assert second["loss"] == pytest.approx(first["loss"], rel=2e-2)
+
+
+def test_memory_is_of_each_run_and_mfu_of_known_devices(tiny_corpus, tmp_path):
+    large, small = (
+        train(tiny_spec(tiny_corpus, model=shape, precision="bf16-mixed"), tmp_path, device="cuda").result()
+        for shape in ({"width": 512, "ffn_width": 1024, "layers": 4}, {})
+    )
+    assert small["peak_memory_bytes"] < large["peak_memory_bytes"] / 2, "the peak is that of the run before"
+    if peak_flops(torch.device("cuda", 0), "bf16-mixed") is None:
+        assert large["mfu"] is None
+    else:
+        assert 0 < large["mfu"] < 1

@@ -1,0 +1,70 @@
+"""The estimate of memory: what is kept for the backward pass, against what a real forward pass keeps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import spec_of
+
+from comt_cli.layers.initialise import initialise
+from comt_cli.models.accounting import cost_of, training_bytes
+from comt_cli.models.build import model_of
+from comt_cli.recipe.plan import RunSpec
+
+T = 128
+
+
+def spec(method: str, checkpointing: bool = False, **model) -> RunSpec:
+    found = spec_of({"name": method}, **{"width": 128, "ffn_width": 344, "layers": 3, "kv_heads": 4, **model})
+    train = found.settings.train.model_copy(update={"activation_checkpointing": checkpointing})
+    return found.model_copy(update={"settings": found.settings.model_copy(update={"train": train})})
+
+
+def really_kept(spec: RunSpec, rows: int) -> int:
+    """Numbers that a forward pass up to the head keeps on the CPU, parameters apart."""
+    model = model_of(spec).to_empty(device="cpu")
+    initialise(model, 0)
+    model.activation_checkpointing = spec.settings.train.activation_checkpointing
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        hidden = model.hidden(torch.zeros(rows, T, dtype=torch.long))
+        storages = [tensor.untyped_storage() for address, tensor in kept.items() if address not in own]
+        assert hidden.requires_grad
+        return sum(storage.nbytes() // 4 for storage in storages)
+
+
+@pytest.mark.parametrize("method", ["pre-ln", "comt", "transponder"])
+def test_it_is_what_a_forward_pass_keeps(method):
+    cost = cost_of(spec(method))
+    head_per_row, head = T * 128, 258 * 128  # the gradients that the head's loss keeps
+    two, four = (really_kept(spec(method), rows) for rows in (2, 4))
+    # Fused attention keeps a few numbers a token that the meta device's does not, and unfused copies of the keys.
+    assert cost.kept_per_row - head_per_row == pytest.approx((four - two) / 2, rel=0.15)
+    assert cost.kept_always - head == pytest.approx(2 * two - four, rel=0.15, abs=5e4)
+
+
+def test_joined_weights_of_gates_are_counted_once_and_not_a_row():
+    plain, gated = cost_of(spec("pre-ln")), cost_of(spec("comt"))
+    blocks = 3 * (4 * 128**2 + 3 * 128 * 344)
+    assert gated.kept_always - plain.kept_always == pytest.approx(blocks, rel=0.05)
+    assert plain.kept_per_row < gated.kept_per_row < 1.8 * plain.kept_per_row  # z of seven projections, before gating
+
+
+def test_gates_need_modestly_more_at_130m():
+    shape = {"size": "130m", "width": None, "ffn_width": None, "layers": None, "heads": None, "kv_heads": None}
+    plain, gated = (training_bytes(spec(method, **shape), 128) for method in ("pre-ln", "comt"))
+    assert 1 < gated / plain < 1.7
+
+
+def test_checkpointing_keeps_one_block_and_the_inputs_of_the_others():
+    plain, saving = cost_of(spec("comt")), cost_of(spec("comt", checkpointing=True))
+    assert saving.flops_per_row == plain.flops_per_row  # of the model, whatever is computed twice
+    assert saving.kept_per_row < 0.5 * plain.kept_per_row
+    assert saving.kept_always < 0.5 * plain.kept_always
+    assert saving.kept_per_row > plain.kept_per_row / 3

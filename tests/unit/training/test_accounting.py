@@ -1,0 +1,146 @@
+"""What a run costs: parameters by hand, FLOPs by the closed form, the plan as JSON, and speed as a share of a peak."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_runs import tiny_spec, training
+
+from comt_cli.commands.planning import Planned
+from comt_cli.commands.show import plan_rows
+from comt_cli.models.accounting import cost_of, total_flops, training_bytes
+from comt_cli.training import devices, loop
+from comt_cli.training.devices import device_name, peak_flops, peak_memory_bytes, pick_device
+from comt_cli.training.estimate import estimated_flops_per_second, measured_matmul_flops
+
+D, FFN, LAYERS, V, T = 32, 48, 2, 258, 48
+MATRICES = LAYERS * (4 * D * D + 3 * D * FFN)
+NORMS = (2 * LAYERS + 1) * D
+WIDTHS = {"q": (D, D), "k": (D, D), "v": (D, D), "o": (D, D), "gate": (D, FFN), "up": (D, FFN), "down": (FFN, D)}
+EXTRA = {
+    "pre-ln": 0,
+    # CoMT, h = 2: A is h x d_in, B is 1 x h, at each of seven projections.
+    "comt": LAYERS * sum(2 * d_in + 2 for d_in, _ in WIDTHS.values()),
+    # Transponder, r = 8: A is r x d_in, B d_out x r, b 1 x r, and two alphas.
+    "transponder": LAYERS * sum(8 * d_in + 8 * d_out + 8 + 2 for d_in, d_out in WIDTHS.values()),
+}
+
+
+@pytest.mark.parametrize("method", EXTRA)
+def test_parameters_by_hand(tiny_corpus, method):
+    cost = cost_of(tiny_spec(tiny_corpus, method=method))
+    assert cost.plain_parameters == 2 * V * D + MATRICES + NORMS
+    assert cost.extra_parameters == EXTRA[method]
+    assert cost.extra_parameters_percent == pytest.approx(100 * EXTRA[method] / cost.plain_parameters)
+
+
+def test_flops_of_the_plain_model(tiny_corpus):
+    """6 N T for the matrices that multiply (blocks and head, not the embedding), forward and backward; attention's two
+    T x T products a layer, each 2 T^2 D FLOPs forward, and twice that backward."""
+    spec = tiny_spec(tiny_corpus, method="pre-ln")
+    expected = 6 * (MATRICES + V * D) * T + 3 * LAYERS * 2 * 2 * T * T * D
+    assert cost_of(spec).flops_per_row == expected
+    assert total_flops(spec) == expected * 8 * 30
+
+
+def test_gates_cost_little_more_and_never_less(tiny_corpus):
+    plain, comt, transponder = (cost_of(tiny_spec(tiny_corpus, method=name)).flops_per_row for name in EXTRA)
+    # At least the products with A and B, forward and backward; the rest of a gate is no matrix product.
+    assert comt - plain >= 6 * T * EXTRA["comt"] * 0.99
+    assert transponder - plain >= 6 * T * (EXTRA["transponder"] - LAYERS * 14) * 0.99
+    assert transponder < 2 * plain
+
+
+def test_memory_grows_with_what_it_should(tiny_corpus):
+    def needed(rows: int, **train) -> int:
+        return training_bytes(tiny_spec(tiny_corpus, method="pre-ln", **train), rows)
+
+    weights = 16 * cost_of(tiny_spec(tiny_corpus, method="pre-ln")).parameters
+    activations = needed(1) - weights
+    assert activations > 4 * T * LAYERS * 10 * D
+    assert needed(3) == weights + 3 * activations
+    assert needed(1, precision="bf16-pure") == weights / 2 + activations / 2
+    assert needed(1, precision="bf16-mixed") == weights + activations / 2
+
+
+def test_the_plan_as_json(tiny_corpus, tmp_path):
+    specs = [tiny_spec(tiny_corpus, method=name) for name in EXTRA]
+    rows = plan_rows(Planned(None, "smoke", specs), tmp_path)  # type: ignore[arg-type]
+    assert {"row", "column", "seed", "id", "parameters", "extra_parameters_percent", "tokens", "flops", "state"} <= set(
+        rows[0]
+    )
+    for row, spec in zip(rows, specs, strict=True):
+        assert row["tokens"] == 30 * 8 * 48
+        assert row["flops"] == total_flops(spec)
+        assert row["state"] == "missing"
+        assert row["id"] == spec.id
+        assert row["directory"] == str(tmp_path / spec.relative_path)
+    assert [row["extra_parameters"] for row in rows] == list(EXTRA.values())
+
+
+# ---- speed
+
+
+def test_the_estimate_is_a_speed():
+    cpu = torch.device("cpu")
+    for precision in ("fp32", "bf16-mixed"):
+        measured = measured_matmul_flops(cpu, precision)
+        assert 1e8 < measured < 1e15
+        # The same product, timed on its own: within a factor of what a shared machine does to it.
+        assert 0.01 < estimated_flops_per_second(cpu, precision) / measured < 10
+
+
+NAMES = {
+    "NVIDIA H200": 989.5e12,
+    "NVIDIA H100 80GB HBM3": 989.5e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA GeForce RTX 4090": 165.2e12,
+    "NVIDIA GeForce RTX 4090 D": None,
+    "NVIDIA GeForce RTX 4090 Laptop GPU": None,
+    "NVIDIA GeForce RTX 3090 Ti": None,
+    "NVIDIA B200": None,
+    "Tesla T4": None,
+}
+
+
+@pytest.mark.parametrize(("name", "peak"), NAMES.items())
+def test_a_peak_is_known_or_not_but_never_another_chips(monkeypatch, name, peak):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    cuda = torch.device("cuda", 0)
+    assert peak_flops(cuda, "bf16-mixed") == peak_flops(cuda, "bf16-pure") == peak
+    assert peak_flops(cuda, "fp32") is None, "the table is of bf16"
+    assert peak_flops(torch.device("cpu"), "bf16-pure") is None
+
+
+def test_mfu(tiny_corpus, tmp_path, monkeypatch):
+    """FLOPs of a position times positions a second, over the peak of all devices."""
+    run = training(tiny_spec(tiny_corpus, method="pre-ln"), tmp_path)
+    assert run._mfu(1000) is None
+    monkeypatch.setattr(loop, "peak_flops", lambda device, precision: 1e9)
+    share = run._mfu(1000)
+    assert share == pytest.approx(1000 * cost_of(run.spec).flops_per_row / 48 / 1e9)
+    run.world = type(run.world)(run.world.device, 0, 4)
+    assert run._mfu(1000) == pytest.approx(share / 4)
+
+
+def test_devices_and_memory_have_names():
+    cpu = torch.device("cpu")
+    assert pick_device("cpu") == cpu
+    assert device_name(cpu).endswith("1 thread")
+    assert 2**26 < peak_memory_bytes(cpu) < 2**40, "this process alone has torch in it: bytes, not kilobytes"
+
+
+@pytest.mark.parametrize(
+    ("here", "chosen"), [({"cuda"}, "cuda"), ({"cuda", "mps"}, "cuda"), ({"mps"}, "mps"), (set(), "cpu")]
+)
+def test_the_best_device_is_chosen(monkeypatch, here, chosen):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in here)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 * ("cuda" in here))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in here)
+    assert pick_device(None).type == chosen
+    if "cuda" in here:
+        assert [pick_device("cuda", rank).index for rank in (0, 1)] == [0, 1]
+        with pytest.raises(devices.UserError, match="2 CUDA devices are visible"):
+            pick_device("cuda", 2)

@@ -1,0 +1,76 @@
+"""`torch.compile` is an execution detail: a compiled step has the loss and the gradients of an eager one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from tiny_runs import tiny_spec, train
+
+from comt_cli.layers.gates import ComtGate, TransponderGate
+from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+from comt_cli.methods.base import PROJECTIONS, Wiring
+from comt_cli.models.build import empty_model, materialise
+from comt_cli.recipe.settings import ModelSettings
+from comt_cli.training.objective import SummedLoss
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_compiled():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_a_compiled_step_has_the_eager_ones_loss_and_gradients(tmp_path, monkeypatch):
+    """The slowest of the tests, since a C++ compiler runs: hence one layer of width 16, whose attention has CoMT's
+    gates and whose feed-forward network has Transponder's. fp32, other orders of summing: 1e-5 of the largest gradient.
+    """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # what an earlier test left would not be compiled
+    comt = partial(ComtGate, hidden=2, init="torch-linear")
+    transponder = partial(TransponderGate, rank=3, init="torch-linear")
+    gates = {site: comt if site in ("q_proj", "k_proj", "v_proj", "o_proj") else transponder for site in PROJECTIONS}
+    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=1, heads=2)
+    tokens = torch.randint(30, (2, 12), generator=torch.Generator().manual_seed(0))
+    targets = tokens.roll(-1, 1)
+    targets[0, 7:] = -100
+    results = []
+    for compiled in (False, True):
+        model = empty_model(settings, 30, Wiring(RESIDUAL_CONNECTIONS["pre-norm"], gates))
+        materialise(model, torch.device("cpu"), 0)
+        loss = SummedLoss(model)
+        if compiled:
+            loss.compile_model()
+        value = loss(tokens, targets)
+        results.append((value.detach(), torch.autograd.grad(value, list(model.parameters()))))
+    (eager, eager_gradients), (fast, fast_gradients) = results
+    assert fast.item() == pytest.approx(eager.item(), rel=1e-6)
+    for mine, expected in zip(fast_gradients, eager_gradients, strict=True):
+        assert (mine - expected).abs().max() <= 1e-5 * expected.abs().max() + 1e-7
+    assert list(tmp_path.rglob("*.so")), "nothing was compiled"
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_compiled_run_trains_and_evaluates_as_an_eager_one(tiny_corpus, tmp_path, monkeypatch, checkpointing):
+    """Through the compiler's front end alone (`aot_eager`), which is where a graph would break or a shape be refused:
+    the last evaluation batch is smaller than the others."""
+    asked = []
+
+    def front_end(function, **options):
+        asked.append(options)
+        return compiler(function, backend="aot_eager", **options)
+
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", front_end)
+    options = {"steps": 4, "log_every": 1, "learning_rate": 1e-3, "epsilon": 1e-4, "method": "transponder"}
+    options |= {"model": {"width": 16, "ffn_width": 24, "layers": 1}, "activation_checkpointing": checkpointing}
+    eager, compiled = (
+        train(tiny_spec(tiny_corpus, compile=on, **options), tmp_path / str(on)).metrics() for on in (False, True)
+    )
+    assert asked == [{"dynamic": False, "fullgraph": True}]
+    for first, second in zip(eager, compiled, strict=True):
+        for key in {"loss", "gradient_norm", "validation_loss"} & first.keys():
+            assert second[key] == pytest.approx(first[key], rel=1e-5), (first["step"], key)

@@ -1,0 +1,104 @@
+"""Both perplexities against naive computations, and the published script's off-by-one as it was measured."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from comt_cli.data import IGNORE
+from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.recipe.settings import ModelSettings
+from comt_cli.training.distribution import World
+from comt_cli.training.evaluation import bounded_exp, evaluate
+from comt_cli.training.objective import SummedLoss
+
+WORLD = World(torch.device("cpu"))
+
+
+class FixedLoss(nn.Module):
+    """Says a given mean loss of each batch in turn."""
+
+    def __init__(self, *means: float) -> None:
+        super().__init__()
+        self.means = list(means)
+
+    def forward(self, tokens, targets):
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        return torch.tensor(self.means.pop(0) * int((targets != IGNORE).sum()), dtype=torch.float64)
+
+
+def batch(counted: int, ignored: int = 0):
+    targets = torch.tensor([[1] * counted + [IGNORE] * ignored])
+    return torch.zeros_like(targets), targets
+
+
+@pytest.mark.parametrize(("batches", "printed"), [(200, 25.38), (800, 25.69), (100, 24.97)])
+def test_what_the_published_script_prints(batches, printed):
+    """methods.md, section 1, computed there by running it: a true loss of 3.25 (25.79) with n batches."""
+    found = evaluate(FixedLoss(*[3.25] * batches), [batch(5)] * batches, "fp32", WORLD)
+    assert found.perplexity == pytest.approx(math.exp(3.25), rel=1e-12)
+    assert f"{found.perplexity:.2f}" == "25.79"
+    assert f"{found.galore_perplexity:.2f}" == f"{printed:.2f}"
+    assert found.galore_loss == pytest.approx(3.25 * batches / (batches + 1), rel=1e-12)
+
+
+def test_tokens_weigh_the_loss_and_batches_the_other():
+    found = evaluate(FixedLoss(2.0, 5.0), [batch(9, 1), batch(1, 9)], "fp32", WORLD)
+    assert found.loss == pytest.approx((9 * 2 + 1 * 5) / 10)
+    assert found.galore_loss == pytest.approx((2 + 5) / 3)
+    assert (found.tokens, found.batches) == (10, 2)
+
+
+def test_a_batch_of_nothing_but_padding_does_not_count():
+    found = evaluate(FixedLoss(2.0, 7.0), [batch(4), batch(0, 5)], "fp32", WORLD)
+    assert (found.loss, found.tokens, found.batches) == (2.0, 4, 1)
+
+
+def test_nothing_to_evaluate():
+    with pytest.raises(ValueError, match="no target"):
+        evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD)
+
+
+def test_a_loss_that_is_no_number_stays_one():
+    found = evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)], "fp32", WORLD)
+    assert math.isnan(found.loss)
+
+
+def test_a_perplexity_beyond_floats():
+    assert bounded_exp(699.0) < math.inf == bounded_exp(701.0)
+
+
+def test_against_a_naive_loop():
+    """Real model, ragged rows: exp of the mean of -log p over every single target, in float64."""
+    model = empty_model(
+        ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=2), 50, wiring_of({"name": "comt"})
+    )
+    materialise(model, torch.device("cpu"), 0)
+    generator = torch.Generator().manual_seed(0)
+    batches = []
+    for rows, lengths in ((3, (4, 9, 1)), (2, (9, 2))):
+        tokens = torch.randint(50, (rows, 10), generator=generator)
+        targets = tokens.roll(-1, 1)
+        for row, length in enumerate(lengths):
+            targets[row, length:] = IGNORE
+        batches.append((tokens, targets))
+    found = evaluate(SummedLoss(model), batches, "fp32", WORLD)
+    assert model.training
+    losses = []
+    for tokens, targets in batches:
+        log_p = F.log_softmax(model(tokens).detach().double(), dim=-1)
+        losses.append([
+            -log_p[b, t, targets[b, t]].item()
+            for b, t in ((targets != IGNORE).nonzero().tolist())
+        ])  # fmt: skip
+    everything = [loss for each in losses for loss in each]
+    # fp32 logits of size 1: an error of 1e-7 each.
+    assert found.perplexity == pytest.approx(math.exp(math.fsum(everything) / len(everything)), rel=1e-6)
+    means = [math.fsum(each) / len(each) for each in losses]
+    assert found.galore_perplexity == pytest.approx(math.exp(math.fsum(means) / 3), rel=1e-6)
+    assert found.tokens == len(everything) == 4 + 9 + 1 + 9 + 2

@@ -1,0 +1,80 @@
+"""Learning rates at named steps, against the formulas written out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comt_cli.recipe.settings import TrainSettings
+from comt_cli.training.optimisation import learning_rate, set_learning_rate
+
+PEAK, WARMUP, STEPS, WIDTH, FLOOR = 2e-3, 10, 110, 64, 0.1
+
+
+def rate(step: int, schedule: str, **options) -> float:
+    settings = {"learning_rate": PEAK, "warmup_steps": WARMUP, "steps": STEPS, "min_lr_ratio": FLOOR} | options
+    return learning_rate(TrainSettings(schedule=schedule, **settings), step, WIDTH)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+def test_warm_up_starts_at_zero(schedule):
+    assert rate(0, schedule) == 0
+    assert rate(1, schedule) == PEAK / 10
+    assert rate(5, schedule) == PEAK / 2
+    assert rate(WARMUP, schedule) == PEAK
+
+
+def test_cosine():
+    # 50 of 100 steps after warm-up: cos(pi / 2) = 0, half way between peak and floor.
+    assert rate(60, "cosine") == pytest.approx(PEAK * (0.1 + 0.9 * 0.5), rel=1e-12)
+    assert rate(35, "cosine") == pytest.approx(PEAK * (0.1 + 0.9 * 0.5 * (1 + math.sqrt(0.5))), rel=1e-12)
+    assert rate(STEPS, "cosine") == pytest.approx(PEAK * 0.1, rel=1e-12)
+    last = PEAK * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 0.99)))
+    assert rate(STEPS - 1, "cosine") == pytest.approx(last, rel=1e-12)
+
+
+def test_linear():
+    assert rate(35, "linear") == pytest.approx(PEAK * (0.1 + 0.9 * 0.75), rel=1e-12)
+    assert rate(60, "linear") == pytest.approx(PEAK * 0.55, rel=1e-12)
+    assert rate(STEPS, "linear", min_lr_ratio=0) == 0
+
+
+def test_constant():
+    assert {rate(step, "constant") for step in range(WARMUP, STEPS)} == {PEAK}
+
+
+def test_noam():
+    """Vaswani et al. 2017, Eq. 3, counts steps from 1."""
+    for step in (0, 4, 9, 10, 60, 109):
+        expected = PEAK * WIDTH**-0.5 * min((step + 1) ** -0.5, (step + 1) * WARMUP**-1.5)
+        assert rate(step, "noam") == pytest.approx(expected, rel=1e-12)
+    assert max(range(STEPS), key=lambda step: rate(step, "noam")) == WARMUP - 1
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_without_warm_up_the_first_update_has_the_peak(schedule):
+    assert rate(0, schedule, warmup_steps=0) == PEAK
+
+
+def test_all_warm_up():
+    assert rate(STEPS - 1, "cosine", warmup_steps=STEPS) == PEAK * (STEPS - 1) / STEPS
+    assert rate(STEPS, "cosine", warmup_steps=STEPS) == PEAK
+
+
+@given(st.integers(0, 109), st.sampled_from(["cosine", "linear", "constant"]))
+def test_it_never_rises_after_warm_up_nor_leaves_its_bounds(step, schedule):
+    here, after = rate(step, schedule), rate(step + 1, schedule)
+    assert (after > here) == (step < WARMUP)
+    if step >= WARMUP:
+        assert PEAK * FLOOR * (1 - 1e-12) <= here <= PEAK
+
+
+def test_every_group_gets_the_rate():
+    weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizer = torch.optim.Adam([{"params": [weight]} for weight in weights])
+    set_learning_rate(optimizer, 0.25)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]

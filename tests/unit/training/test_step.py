@@ -1,0 +1,200 @@
+"""One update against the same update written out: the whole batch at once, in float64, with a hand-written Adam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny_runs import tiny_spec, train, training
+from torch import Tensor
+
+from comt_cli.data import IGNORE, prepare, sample_indices
+from comt_cli.models.build import materialise, model_of
+from comt_cli.models.checkpoint_file import read_state
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.training.optimisation import learning_rate
+
+
+def naive_run(spec: RunSpec) -> tuple[list[float], list[float], dict[str, Tensor]]:
+    """Losses, gradient norms before clipping, and final weights: no accumulation, no fused anything, all in float64."""
+    settings = spec.settings.train
+    model = model_of(spec)
+    materialise(model, torch.device("cpu"), spec.seed)
+    model.double()
+    rows = prepare(spec.settings.data).train
+    weights = list(model.parameters())
+    m, v = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+    losses, norms = [], []
+    for step in range(settings.steps):
+        batch = rows.batch(sample_indices(spec.seed, step * settings.batch_size, settings.batch_size, len(rows)))
+        logits = model(torch.from_numpy(batch.tokens))
+        loss = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch.targets).flatten(), ignore_index=IGNORE)
+        gradients = torch.autograd.grad(loss, weights)
+        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+        if settings.gradient_clipping:
+            gradients = [gradient * min(1.0, settings.gradient_clipping / norm) for gradient in gradients]
+        rate, t = learning_rate(settings, step, spec.settings.model.shape().width), step + 1
+        with torch.no_grad():
+            for w, g, m_w, v_w in zip(weights, gradients, m, v, strict=True):
+                if settings.optimizer == "adamw":
+                    w.mul_(1 - rate * settings.weight_decay)
+                else:
+                    g = g + settings.weight_decay * w  # noqa: PLW2901
+                m_w.mul_(settings.beta1).add_(g, alpha=1 - settings.beta1)
+                v_w.mul_(settings.beta2).add_(g * g, alpha=1 - settings.beta2)
+                m_hat, v_hat = m_w / (1 - settings.beta1**t), v_w / (1 - settings.beta2**t)
+                w.sub_(rate * m_hat / (v_hat.sqrt() + settings.epsilon))
+        losses.append(loss.item())
+        norms.append(norm)
+    return losses, norms, {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+
+OPTIONS = {"steps": 4, "warmup_steps": 1, "learning_rate": 1e-3, "log_every": 1, "epsilon": 1e-4}
+"""A large epsilon: with 1e-8 Adam turns the sign of a gradient of 1e-9, which rounding decides, into a whole step."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"micro_batch_size": 2},
+        {"micro_batch_size": 1, "gradient_clipping": 0.3},
+        {"optimizer": "adamw", "weight_decay": 0.5, "micro_batch_size": 4},
+        {"weight_decay": 0.5, "schedule": "noam"},
+        {"beta1": 0.5, "beta2": 0.9, "schedule": "linear", "activation_checkpointing": True},
+    ],
+    ids=str,
+)
+def test_losses_norms_and_weights(tiny_corpus, tmp_path, options):
+    """Ragged rows, so that a mean over micro-batches would differ from the mean over tokens by per cents. fp32
+    against float64: 1e-7 a sum, 1e-5 after four updates."""
+    spec = tiny_spec(tiny_corpus, method="transponder", **OPTIONS | options)
+    losses, norms, weights = naive_run(spec)
+    directory = train(spec, tmp_path)
+    lines = [line for line in directory.metrics() if "loss" in line]
+    assert [line["loss"] for line in lines] == pytest.approx(losses, rel=1e-5)
+    assert [line["gradient_norm"] for line in lines] == pytest.approx(norms, rel=1e-4)
+    if clipping := options.get("gradient_clipping"):
+        assert min(norms) > 2 * clipping, "nothing would be clipped"
+    state = read_state(directory.checkpoint_file)["model"]
+    assert state.keys() == weights.keys()
+    for name, weight in weights.items():
+        assert (state[name].double() - weight).abs().max() <= 2e-5, name
+
+
+def test_the_first_update_has_rate_zero(tiny_corpus, tmp_path):
+    """As in the published scripts: with warm-up, step 1 moves nothing, and step 2 sees the same weights."""
+    spec = tiny_spec(tiny_corpus, steps=1, warmup_steps=1, log_every=1)
+    model = model_of(spec)
+    materialise(model, torch.device("cpu"), spec.seed)
+    directory = train(spec, tmp_path)
+    trained = read_state(directory.checkpoint_file)["model"]
+    assert directory.metrics()[0]["learning_rate"] == 0
+    assert all(torch.equal(trained[name], weight) for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4])
+def test_the_size_of_micro_batches_changes_no_loss(tiny_corpus, tmp_path, micro):
+    whole, parts = (
+        train(tiny_spec(tiny_corpus, steps=8, log_every=1, epsilon=1e-4, learning_rate=1e-3, **more), tmp_path / name)
+        for name, more in (("whole", {}), ("parts", {"micro_batch_size": micro}))
+    )
+    for first, second in zip(whole.metrics()[:-1], parts.metrics()[:-1], strict=True):
+        assert second["tokens"] == first["tokens"], "the global batch is the recipe's"
+        assert second["loss"] == pytest.approx(first["loss"], rel=1e-5)
+
+
+def moments(state: dict) -> Iterable[Tensor]:
+    return (tensor for each in state["optimizer"]["state"].values() for key, tensor in each.items() if key != "step")
+
+
+@pytest.mark.parametrize(
+    ("precision", "kept", "computed"),
+    [
+        ("fp32", torch.float32, torch.float32),
+        ("bf16-mixed", torch.float32, torch.bfloat16),
+        ("bf16-pure", torch.bfloat16, torch.bfloat16),
+    ],
+)
+def test_precisions(tiny_corpus, tmp_path, precision, kept, computed):
+    """What weights and moments are kept in, and what the products run in."""
+    run = training(tiny_spec(tiny_corpus, steps=5, save_every=4, precision=precision, log_every=1), tmp_path)
+    seen: set[torch.dtype] = set()
+    set_up, save = run._set_up, run._save
+    states: list[dict] = []
+
+    def watch(*arguments) -> None:
+        set_up(*arguments)
+        run.model.blocks[0].mlp.down.register_forward_hook(lambda module, _, output: seen.add(output[0].dtype))
+
+    def keep(*, final: bool) -> None:
+        save(final=final)
+        states.append(read_state(run.directory.checkpoint_file, mapped=False))
+
+    run._set_up, run._save = watch, keep
+    result = run.run()
+    assert seen == {computed}
+    assert {tensor.dtype for tensor in states[0]["model"].values()} == {kept}
+    assert {tensor.dtype for tensor in moments(states[0])} == {kept}
+    assert states[-1]["optimizer"] is None
+    assert {parameter.dtype for parameter in run.model.parameters()} == {kept}
+    exact = train(tiny_spec(tiny_corpus, steps=5, log_every=1), tmp_path / "exact").result()
+    # bf16 has 8 bits: losses of 5 agree to some 1e-2, and not to 1e-6.
+    assert result["loss"] == pytest.approx(exact["loss"], rel=2e-2)
+    assert (result["loss"] == pytest.approx(exact["loss"], rel=1e-7)) == (precision == "fp32")
+
+
+def test_masters_remember_what_bf16_forgets(tiny_corpus, tmp_path):
+    """A weight of 1 does not move under a step of 1e-3 in bf16: the spacing there is 2^-7 upwards, 2^-8 downwards."""
+    options = {"steps": 6, "learning_rate": 1e-3, "schedule": "constant", "warmup_steps": 0}
+    mixed, pure = (
+        read_state(train(tiny_spec(tiny_corpus, precision=name, **options), tmp_path).checkpoint_file)["model"]
+        for name in ("bf16-mixed", "bf16-pure")
+    )
+    name = next(name for name in mixed if name.endswith("final_norm.weight"))
+    assert (mixed[name] != 1).all()
+    assert (pure[name] == 1).all()
+
+
+@pytest.mark.parametrize("method", ["comt", "transponder"])
+def test_activation_checkpointing_changes_no_bit(tiny_corpus, tmp_path, method):
+    """The same operations, done twice."""
+    first, second = (
+        train(tiny_spec(tiny_corpus, method=method, steps=6, log_every=1, activation_checkpointing=on), tmp_path)
+        for on in (False, True)
+    )
+    assert first.metrics_file.read_bytes() == second.metrics_file.read_bytes()
+
+
+def test_two_seeds_see_other_samples_and_two_methods_the_same(tiny_corpus, tmp_path):
+    specs = [tiny_spec(tiny_corpus, steps=4, log_every=1, seed=1 + (n == 2), method=("comt", "pre-ln", "comt")[n])
+             for n in range(3)]  # fmt: skip
+    tokens = [[line["tokens"] for line in train(spec, tmp_path).metrics()[:-1]] for spec in specs]
+    assert tokens[0] == tokens[1] != tokens[2]
+
+
+def test_what_is_written_down(tiny_corpus, tmp_path: Path):
+    spec = tiny_spec(tiny_corpus, steps=10, log_every=4, evaluate_every=5)
+    directory = train(spec, tmp_path)
+    assert [(line["step"], "loss" in line) for line in directory.metrics()] == [
+        (1, True), (4, True), (5, False), (8, True), (10, True), (10, False),
+    ]  # fmt: skip
+    result = directory.result()
+    assert result["state"] == "done"
+    assert result["tokens"] == directory.metrics()[-2]["tokens"]
+    assert result["train_loss"] == directory.metrics()[-2]["loss"]
+    assert result["perplexity"] == pytest.approx(np.exp(result["loss"]))
+    assert result["loss"] == directory.metrics()[-1]["validation_loss"]
+    assert result["evaluation"]["tokens"] == int(
+        prepare(spec.settings.data).validation.target_counts(np.arange(18)).sum()
+    )
+    assert result["mfu"] is None, "the peak of a CPU is not known"
+    assert result["tokens_per_second"] == pytest.approx(10 * 8 * 48 / result["train_seconds"], rel=0.05)
+    header, *rows = directory.metrics_table.read_text().splitlines()
+    assert header.startswith("step,tokens,loss,learning_rate,gradient_norm,validation_loss")
+    assert len(rows) == 6
