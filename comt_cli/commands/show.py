@@ -91,37 +91,39 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
         spec.settings.train.precision: estimated_flops_per_second(device, spec.settings.train.precision)
         for spec in planned.specs
     }
-    console = Console()
-    console.print(f"{recipe.title} ({recipe.paper} {recipe.table}), scale {planned.scale}", highlight=False)
-    console.print(f"{recipe.scales[planned.scale].description}\n", highlight=False)  # type: ignore[index]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for header in ("row", "column", "seed"):
-        table.add_column(header, no_wrap=True)
-    for header in ("parameters", "+%", "tokens", "FLOPs", "time", "memory"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
+    console = Console(highlight=False)
+    # Numbers cut off are worse than lines that a narrow terminal wraps.
+    console.width = max(console.width, 100)
+    console.print(f"{recipe.title} ({recipe.paper} {recipe.table}), scale {planned.scale}")
+    console.print(recipe.scales[planned.scale].description)  # type: ignore[index]
     remaining = 0.0
-    for row, spec in zip(rows, planned.specs, strict=True):
-        seconds = row["flops"] / speeds[spec.settings.train.precision]
-        if row["state"] not in ("done", "diverged"):
-            remaining += seconds
-        table.add_row(
-            row["row"],
-            row["column"],
-            str(row["seed"]),
-            f"{row['parameters']:,}",
-            f"{row['extra_parameters_percent']:.2f}",
-            short_count(row["tokens"]),
-            f"{row['flops']:.2g}",
-            duration(seconds),
-            f"{row['estimated_memory_bytes'] / 2**30:.1f} GiB",
-            row["state"],
-        )
-    console.print(table)
+    for column in dict.fromkeys(row["column"] for row in rows):
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for header in (column, "seed", "parameters", "+%", "tokens", "FLOPs", "time", "memory", "state"):
+            is_text = header in (column, "state")
+            table.add_column(header, justify="left" if is_text else "right", no_wrap=True)
+        for row, spec in zip(rows, planned.specs, strict=True):
+            if row["column"] != column:
+                continue
+            seconds = row["flops"] / speeds[spec.settings.train.precision]
+            if row["state"] not in ("done", "diverged"):
+                remaining += seconds
+            table.add_row(
+                row["row"],
+                str(row["seed"]),
+                f"{row['parameters']:,}",
+                f"{row['extra_parameters_percent']:.2f}",
+                short_count(row["tokens"]),
+                f"{row['flops']:.2g}",
+                duration(seconds),
+                f"{row['estimated_memory_bytes'] / 2**30:.1f} GiB",
+                row["state"],
+            )
+        console.print()
+        console.print(table)
     open_runs = sum(row["state"] not in ("done", "diverged") for row in rows)
     console.print(
         f"\n{len(rows)} runs, {open_runs} to do, about {duration(remaining)} on {name_of(device)}.\n"
         "Time is estimated from the speed of matrix products, memory from the tensors that the model keeps; "
         "both are rough. Tokens count padding.",
-        highlight=False,
     )

@@ -48,7 +48,7 @@ def save_checkpoint(
     with atomic_file(path) as handle:
         writer = _Writer(handle)
         try:
-            torch.save(state, writer)
+            torch.save(state, writer)  # type: ignore[arg-type]
         except RuntimeError as error:
             raise (writer.refusal or error) from None
 

@@ -12,7 +12,7 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from torch import multiprocessing
 
@@ -22,7 +22,7 @@ from comt_cli.training.distribution import check_device, launched_by_torchrun
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.table import TrainingFailed, train_table
 
-START_METHOD = "spawn"
+START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
 """How long processes may go on after one of them has failed."""
 
@@ -70,7 +70,11 @@ def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str |
         raise errors.get()
     failed = [rank for rank, worker in enumerate(workers) if worker.exitcode]
     if failed and heard:
-        raise RunInterrupted("stopped before training began", "The same command starts again.", heard[0])
+        raise RunInterrupted(
+            "stopped by a signal before all processes could end their step",
+            "What was saved before is intact; the same command goes on from there.",
+            heard[0],
+        )
     if failed:
         raise TrainingFailed(
             f"process {failed[0]} of {processes} ended with status {workers[failed[0]].exitcode}",

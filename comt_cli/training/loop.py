@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -14,11 +12,9 @@ from torch import Tensor
 
 from comt_cli.data import Dataset, EvaluationBatches, TrainBatches
 from comt_cli.errors import RunInterrupted
-from comt_cli.files import write_json
 from comt_cli.models.build import materialise, model_of
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.training.checkpoint import save_checkpoint
 from comt_cli.training.clock import Clock, mfu, positions_per_step
 from comt_cli.training.counters import Counters, UnseenLosses
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
@@ -28,11 +24,11 @@ from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import make_optimizer
 from comt_cli.training.precision import parameter_dtype
 from comt_cli.training.progress import Listener, StepReport
-from comt_cli.training.record import LineLog, record_environment, write_metrics_table
-from comt_cli.training.result import diverged_result, done_result, evaluation_line, finite
+from comt_cli.training.result import diverged_result, done_result
 from comt_cli.training.resume import resume
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.update import Updater
+from comt_cli.training.writer import RunWriter
 
 ASK_EVERY = 8
 """Steps after which several processes ask each other whether one was told to stop (as well as where something is
@@ -61,7 +57,6 @@ class Training:
         self.local_rows = share_of_batch(self.settings.batch_size, world)
         self.counters = Counters()
         self.saved_step = 0
-        self.environment: dict[str, Any] = {}
         self.began = False
 
     def run(self) -> dict[str, Any]:
@@ -96,16 +91,7 @@ class Training:
         checkpoint = self.directory.checkpoint_file
         self.counters = resume(checkpoint, self.spec, self.dataset, self.world, self.model, self.optimizer)
         self.saved_step = self.counters.step
-        names = (self.directory.metrics_file, self.directory.timings_file)
-        self.metrics, self.timings = (
-            held.enter_context(LineLog(name if self.world.is_main else Path(os.devnull))) for name in names
-        )
-        if self.world.is_main:
-            self.metrics.cut(self.counters.metrics_bytes)
-            self.timings.cut(self.counters.timings_bytes)
-            for leftover in self.directory.path.glob(".*.tmp"):  # of a process that was killed while saving
-                leftover.unlink(missing_ok=True)
-            self.environment = record_environment(self.directory, self.world, self.counters.step)
+        self.writer = RunWriter(self.spec, self.directory, self.dataset, self.world, self.counters, held)
         self.clock = Clock(self.world.device, self.counters, positions_per_step(self.spec))
         self.loss_module = SummedLoss(self.model)
         if self.settings.compile:
@@ -117,9 +103,9 @@ class Training:
     def _train(self) -> dict[str, Any]:
         settings, counters = self.settings, self.counters
         self.listener.run_started(self.spec, counters.step)
-        if changed := self.environment.get("differs"):
+        if changed := self.writer.environment.get("differs"):
             self.listener.warn(
-                f"this run was begun with another {', '.join(changed)}: it will not end, to the bit, as one never stopped"
+                f"this run was begun with another {', '.join(changed)}: it will not end to the bit as one never stopped"
             )
         self.began = True
         if settings.compile or self.world.size > 1:
@@ -127,7 +113,7 @@ class Training:
             self.updater.warm_up(self.dataset.train, sorted({rows, self.local_rows % rows} - {0}))
         unseen = UnseenLosses(counters.step)
         if counters.step and self._is_evaluated():  # a step is saved before it is evaluated
-            self._log_evaluation(self._evaluate())
+            self.writer.evaluation(self._evaluate())
         with self._batches() as batches:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
@@ -152,7 +138,7 @@ class Training:
                 if is_saved:
                     self._save(final=is_last)
                 if is_evaluated:
-                    self._log_evaluation(self._evaluate())
+                    self.writer.evaluation(self._evaluate())
                 if is_saved or is_evaluated:
                     self.clock.start(batches.waited_seconds)
         return self._finish()
@@ -187,24 +173,7 @@ class Training:
 
     def _log(self, loss: float, norm: Tensor | None) -> None:
         counters, clock = self.counters, self.clock
-        if self.world.is_main:
-            self.metrics.append(
-                {
-                    "step": counters.step,
-                    "tokens": counters.tokens,
-                    "loss": loss,
-                    "learning_rate": self.updater.learning_rate(counters.step - 1),
-                    "gradient_norm": None if norm is None else finite(float(norm)),
-                }
-            )
-            self.timings.append(
-                {
-                    "step": counters.step,
-                    "seconds": round(counters.seconds, 4),
-                    "tokens_per_second": round(clock.rate, 1),
-                    "waiting_share": round(clock.waiting_share, 5),
-                }
-            )
+        self.writer.step(loss, self.updater.learning_rate(counters.step - 1), norm, clock)
         self.listener.step_done(
             StepReport(
                 step=counters.step,
@@ -233,31 +202,9 @@ class Training:
         self.listener.evaluating()
         return evaluate(self.loss_module, pairs(), self.settings.precision, self.world)
 
-    def _log_evaluation(self, evaluation: Evaluation) -> None:
-        if self.world.is_main:
-            self.metrics.append(evaluation_line(self.counters.step, evaluation))
-
     def _save(self, *, final: bool) -> None:
-        # A gradient can overflow where the loss did not yet. The next step says so; no such weights replace good ones.
-        if not self.world.broadcast(self._weights_are_finite()):
-            return
-        if self.world.is_main:
-            self.counters.metrics_bytes = self.metrics.durable_length()
-            self.counters.timings_bytes = self.timings.durable_length()
-            save_checkpoint(
-                self.directory.checkpoint_file,
-                self.spec,
-                self.dataset,
-                self.model,
-                None if final else self.optimizer,
-                vars(self.counters),
-            )
-        self.world.barrier()
-        self.saved_step = self.counters.step
-
-    def _weights_are_finite(self) -> bool:
-        finite_ones = [torch.isfinite(parameter).all() for parameter in self.model.parameters()]
-        return bool(torch.stack(finite_ones).all())
+        if self.writer.checkpoint(self.model, None if final else self.optimizer):
+            self.saved_step = self.counters.step
 
     def _finish(self) -> dict[str, Any]:
         """Evaluate the last step, which is saved: a run killed in between evaluates again."""
@@ -266,21 +213,17 @@ class Training:
         evaluation = self._evaluate()
         if not math.isfinite(evaluation.loss):
             return self._diverged()
-        self._log_evaluation(evaluation)
+        self.writer.evaluation(evaluation)
         rows = self._evaluation_rows()
-        result = done_result(self.spec, self.counters, self.world, self.environment, evaluation, rows)
-        return self._write_result(result)
+        result = done_result(self.spec, self.counters, self.world, self.writer.environment, evaluation, rows)
+        return self._end(result)
 
     def _diverged(self) -> dict[str, Any]:
-        return self._write_result(diverged_result(self.spec, self.counters, self.world, self.environment))
+        return self._end(diverged_result(self.spec, self.counters, self.world, self.writer.environment))
 
-    def _write_result(self, result: dict[str, Any]) -> dict[str, Any]:
-        if self.world.is_main:
-            self.metrics.durable_length()  # the result must not outlive the lines it stands for
-            write_metrics_table(self.directory)
-            write_json(self.directory.result_file, result)
+    def _end(self, result: dict[str, Any]) -> dict[str, Any]:
+        self.writer.result(result)
         self.listener.run_finished(self.spec, result)
-        self.world.barrier()
         return result
 
     def _batches(self) -> TrainBatches:

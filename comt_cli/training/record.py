@@ -92,7 +92,7 @@ def write_metrics_table(directory: RunDirectory) -> None:
     write_text(directory.metrics_table, text.getvalue())
 
 
-def record_environment(directory: RunDirectory, world: World, step: int) -> dict[str, Any]:
+def record_environment(directory: RunDirectory, world: World, step: int, compiled: bool) -> dict[str, Any]:
     """Append to `environment.json` what this start of the run, after `step`, has under it; returns the new entry.
 
     Its `differs` names what, of all that decides the bits, was not the same in every start since the one at step 0.
@@ -112,6 +112,7 @@ def record_environment(directory: RunDirectory, world: World, step: int) -> dict
         "processes": world.size,
         "threads": torch.get_num_threads(),
         "kernels": IN_USE,
+        "compiled": compiled,
     }
     before = _earlier_starts(directory)
     beginnings = [index for index, start in enumerate(before) if start.get("step") == 0]

@@ -135,13 +135,15 @@ def test_the_comparison_sees_a_run_that_lost_its_moments(tiny_corpus, tmp_path):
 def test_random_states_go_on(tiny_corpus):
     import numpy as np
 
+    cpu = torch.device("cpu")
+
     def draw():
         return [random.random(), random.gauss(0, 1), np.random.normal(), np.random.rand(), torch.rand(3).tolist()]
 
     draw()  # an odd number of normal deviates: both generators keep the other of the pair
-    states = random_states()
+    states = random_states(cpu)
     expected = draw()
-    restore_random_states(states)
+    restore_random_states(states, cpu)
     assert draw() == expected
 
 

@@ -16,7 +16,7 @@ from test_interruptions import After
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec
 
 from comt_cli import app
-from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
@@ -127,6 +127,38 @@ def test_a_run_in_progress_is_not_set_aside(tiny_corpus, tmp_path):
     with busy.lock(), pytest.raises(UserError, match=f"is being trained by process {os.getpid()}"):
         set_aside(specs, tmp_path)
     assert all(RunDirectory.of(tmp_path, spec).path.exists() for spec in specs)
+
+
+def test_a_folder_that_cannot_be_moved_aside(tiny_corpus, tmp_path, monkeypatch):
+    specs = seeds(tiny_corpus, 1)
+    train_table(specs, tmp_path, "cpu")
+
+    def refuse(path: Path, target: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(StorageError, match=r"cannot move .* aside: Permission denied"):
+        set_aside(specs, tmp_path)
+
+
+@pytest.mark.parametrize(("trained", "status"), [(0, 2), (1, 1)])
+def test_bad_input_has_another_status_once_something_was_trained(tiny_corpus, tmp_path, trained, status):
+    """2 says that nothing was started."""
+    specs = seeds(tiny_corpus, 1, 2)
+    broken = RunDirectory.of(tmp_path, specs[trained])
+    broken.create(specs[trained])
+    broken.checkpoint_file.write_bytes(b"")
+    with pytest.raises(UserError, match="is not a checkpoint") as failed:
+        train_table(specs, tmp_path, "cpu")
+    assert failed.value.exit_status == status
+    assert failed.value.hint
+
+
+def test_what_breaks_in_the_middle_of_training_is_no_bad_input(tiny_corpus, tmp_path, notes):
+    notes(StopAt(3, UserError))
+    with pytest.raises(UserError) as failed:
+        train_table(seeds(tiny_corpus, 1), tmp_path, "cpu")
+    assert failed.value.exit_status == 1
 
 
 def test_a_stop_while_the_data_is_prepared(tiny_corpus, tmp_path, notes, monkeypatch):

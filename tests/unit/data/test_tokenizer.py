@@ -16,7 +16,6 @@ from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import sha256
-from comt_cli.recipe.settings import DataSettings
 
 # U+2581 is SentencePiece's sign for a space; a lone surrogate has no UTF-8.
 any_text = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), max_size=60)

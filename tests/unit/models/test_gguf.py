@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import pydoc_data.topics
+import struct
 from pathlib import Path
 
 import gguf
@@ -165,6 +166,16 @@ def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> No
 def test_files_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
     file = write(tmp_path / "m.gguf", make_llama(VOCABULARY), **changes)
     with pytest.raises(UserError, match=words):
+        load_model(file)
+
+
+def test_a_forged_number_of_layers_is_refused_before_any_is_built(make_llama, tmp_path) -> None:
+    file = write(tmp_path / "m.gguf", make_llama(VOCABULARY))
+    key, content = b"llama.block_count", file.read_bytes()
+    there = key + struct.pack("<II", 4, 2)  # an unsigned 32-bit number
+    assert content.count(there) == 1
+    file.write_bytes(content.replace(there, key + struct.pack("<II", 4, 10**9)))
+    with pytest.raises(UserError, match="says it has 1000000000 layers, and has tensors of 2"):
         load_model(file)
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import spec_of
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.accounting import cost_of, training_bytes
 from comt_cli.models.build import model_of
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
 
 T = 128
 
 
 def spec(method: str, checkpointing: bool = False, **model) -> RunSpec:
-    found = spec_of({"name": method}, **{"width": 128, "ffn_width": 344, "layers": 3, "kv_heads": 4, **model})
-    train = found.settings.train.model_copy(update={"activation_checkpointing": checkpointing})
-    return found.model_copy(update={"settings": found.settings.model_copy(update={"train": train})})
+    settings = Settings(
+        model=ModelSettings(**{"size": "tiny", "layers": 3, **model}),
+        data=DataSettings(tokenizer="bytes", sequence_length=T),
+        train=TrainSettings(steps=1, activation_checkpointing=checkpointing),
+    )
+    names = {"paper": "comt", "table": "t", "command": "train-lm", "scale": "smoke", "row": "a", "column": "b"}
+    return RunSpec(**names, seed=1, method={"name": method}, settings=settings, data_fingerprint="none")
 
 
 def really_kept(spec: RunSpec, rows: int) -> int:
@@ -57,8 +61,7 @@ def test_joined_weights_of_gates_are_counted_once_and_not_a_row():
 
 
 def test_gates_need_modestly_more_at_130m():
-    shape = {"size": "130m", "width": None, "ffn_width": None, "layers": None, "heads": None, "kv_heads": None}
-    plain, gated = (training_bytes(spec(method, **shape), 128) for method in ("pre-ln", "comt"))
+    plain, gated = (training_bytes(spec(method, size="130m", layers=None), 128) for method in ("pre-ln", "comt"))
     assert 1 < gated / plain < 1.7
 
 

@@ -57,7 +57,10 @@ ALL_SETTINGS = [
     for section, kind in (("model", ModelSettings), ("data", DataSettings), ("train", TrainSettings))
     for key in kind.model_fields
 ]
-WITH_IT = {"corpus": {"max_train_tokens": 5, "validation_fraction": None}, "tokenizer": {"vocabulary": None}}  # what a value needs beside it
+WITH_IT = {
+    "corpus": {"max_train_tokens": 5, "validation_fraction": None},
+    "tokenizer": {"vocabulary": None},
+}  # what a value needs beside it
 
 
 def with_setting(section: str, changes: dict) -> RunSpec:

@@ -151,9 +151,9 @@ def test_a_folder_that_was_removed(tmp_path, spec):
     gone = tmp_path / "gone"
     with pytest.raises(StorageError, match="cannot write"):
         write_json(gone / "value.json", 1)
-    with pytest.raises(StorageError, match="cannot lock"), RunDirectory(gone).lock():
-        pass
     gone.write_text("a file where a folder should be")
+    with pytest.raises(StorageError, match="cannot make"), RunDirectory(gone).lock():
+        pass
     with pytest.raises(StorageError, match="cannot make"):
         RunDirectory.of(gone, spec).create(spec)
 

@@ -111,7 +111,7 @@ def test_a_table_that_cost_more_is_not_replaced(mixed: Bench) -> None:
     for seed in (1, 2, 3):
         for row in ("pre-ln", "pre-ln+comt", "post-ln", "pre-ln+own"):
             result = mixed.directory(row, seed, overrides=other).result_file
-            result.write_text(json.dumps({**RESULT, "perplexity": 9.0}), encoding="utf-8")
+            result.write_text(json.dumps({"state": "done", "perplexity": 9.0}), encoding="utf-8")
     whole = path.read_bytes()
     assert "with other settings" in (write(other) or "")
     assert path.read_bytes() == whole

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import pytest
 import torch
 from tiny_runs import tiny_spec, train
+from torch._dynamo.utils import counters
 
 from comt_cli.layers.gates import ComtGate, TransponderGate
 from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
@@ -21,15 +23,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the com
 @pytest.fixture(autouse=True)
 def forget_what_was_compiled():
     torch._dynamo.reset()
+    counters.clear()
     yield
     torch._dynamo.reset()
 
 
-def test_a_compiled_step_has_the_eager_ones_loss_and_gradients(tmp_path, monkeypatch):
+def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     """The slowest of the tests, since a C++ compiler runs: hence one layer of width 16, whose attention has CoMT's
     gates and whose feed-forward network has Transponder's. fp32, other orders of summing: 1e-5 of the largest gradient.
     """
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # what an earlier test left would not be compiled
     comt = partial(ComtGate, hidden=2, init="torch-linear")
     transponder = partial(TransponderGate, rank=3, init="torch-linear")
     gates = {site: comt if site in ("q_proj", "k_proj", "v_proj", "o_proj") else transponder for site in PROJECTIONS}
@@ -50,7 +52,7 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients(tmp_path, monkeyp
     assert fast.item() == pytest.approx(eager.item(), rel=1e-6)
     for mine, expected in zip(fast_gradients, eager_gradients, strict=True):
         assert (mine - expected).abs().max() <= 1e-5 * expected.abs().max() + 1e-7
-    assert list(tmp_path.rglob("*.so")), "nothing was compiled"
+    assert counters["stats"]["unique_graphs"] == 1, "it was not compiled, or not as one graph"
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -74,3 +76,26 @@ def test_a_compiled_run_trains_and_evaluates_as_an_eager_one(tiny_corpus, tmp_pa
     for first, second in zip(eager, compiled, strict=True):
         for key in {"loss", "gradient_norm", "validation_loss"} & first.keys():
             assert second[key] == pytest.approx(first[key], rel=1e-5), (first["step"], key)
+
+
+def test_compiling_is_on_no_clock(tiny_corpus, tmp_path, monkeypatch):
+    """A compiler that takes its time over the first training pass and the first evaluation, as the real one does."""
+    compiled = []
+
+    def slow(function, **options):
+        def call(*arguments):
+            mode = torch.is_grad_enabled(), arguments[0].shape
+            if mode not in compiled:
+                compiled.append(mode)
+                time.sleep(1)
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", slow)
+    spec = tiny_spec(tiny_corpus, steps=6, compile=True, micro_batch_size=4, evaluate_every=2, log_every=1)
+    directory = train(spec, tmp_path)
+    assert (True, (4, 48)) in compiled
+    assert (False, (4, 48)) in compiled
+    assert directory.result()["train_seconds"] < 1
+    assert all(line["seconds"] < 1 for line in directory.timings())

@@ -54,6 +54,20 @@ def test_tokens_weigh_the_loss_and_batches_the_other():
     assert (found.tokens, found.batches) == (10, 2)
 
 
+def test_what_the_script_prints_with_two_processes():
+    """Each divides the sum of its n batch means by n + 1; the printed number averages the processes."""
+
+    class Two(World):
+        def sum(self, tensor):
+            # The other process: 3 batches too, of mean losses 2, 3 and 4, with 5 targets each.
+            return tensor + torch.tensor([45.0, 15.0, 9.0, 3.0], dtype=tensor.dtype)
+
+    found = evaluate(FixedLoss(1.0, 2.0, 3.0), [batch(5)] * 3, "fp32", Two(WORLD.device, 0, 2))
+    assert found.galore_loss == pytest.approx(((1 + 2 + 3) / 4 + (2 + 3 + 4) / 4) / 2, rel=1e-12)
+    assert found.loss == pytest.approx(2.5)
+    assert found.batches == 6
+
+
 def test_a_batch_of_nothing_but_padding_does_not_count():
     found = evaluate(FixedLoss(2.0, 7.0), [batch(4), batch(0, 5)], "fp32", WORLD)
     assert (found.loss, found.tokens, found.batches) == (2.0, 4, 1)

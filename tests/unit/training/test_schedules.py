@@ -16,7 +16,8 @@ PEAK, WARMUP, STEPS, WIDTH, FLOOR = 2e-3, 10, 110, 64, 0.1
 
 
 def rate(step: int, schedule: str, **options) -> float:
-    settings = {"learning_rate": PEAK, "warmup_steps": WARMUP, "steps": STEPS, "min_lr_ratio": FLOOR} | options
+    floor = FLOOR if schedule in ("cosine", "linear") else None
+    settings = {"learning_rate": PEAK, "warmup_steps": WARMUP, "steps": STEPS, "min_lr_ratio": floor} | options
     return learning_rate(TrainSettings(schedule=schedule, **settings), step, WIDTH)
 
 

@@ -1,0 +1,110 @@
+"""What the main process of a run writes into its directory: lines, checkpoints, the result. Others write nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.data import Dataset
+from comt_cli.files import write_json
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.training.checkpoint import save_checkpoint
+from comt_cli.training.clock import Clock
+from comt_cli.training.counters import Counters
+from comt_cli.training.distribution import World
+from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.record import LineLog, record_environment, write_metrics_table
+from comt_cli.training.result import evaluation_line, finite
+
+
+class RunWriter:
+    """Opens the files of a run that goes on from `counters`, and drops the lines that these do not know of.
+
+    Attributes:
+        environment: what this start has under it (see `record_environment`); {} where nothing is written.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        directory: RunDirectory,
+        dataset: Dataset,
+        world: World,
+        counters: Counters,
+        held: contextlib.ExitStack,
+    ) -> None:
+        self._spec, self._directory, self._dataset = spec, directory, dataset
+        self._world, self._counters = world, counters
+        self.environment: dict[str, Any] = {}
+        files = (directory.metrics_file, directory.timings_file)
+        self._metrics, self._timings = (
+            held.enter_context(LineLog(file if world.is_main else Path(os.devnull))) for file in files
+        )
+        if world.is_main:
+            self._metrics.cut(counters.metrics_bytes)
+            self._timings.cut(counters.timings_bytes)
+            for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
+                leftover.unlink(missing_ok=True)
+            self.environment = record_environment(directory, world, counters.step, spec.settings.train.compile)
+
+    def step(self, loss: float, rate: float, norm: Tensor | None, clock: Clock) -> None:
+        """A logged step: its loss, learning rate and gradient norm, and how fast it went."""
+        if not self._world.is_main:
+            return
+        counters = self._counters
+        self._metrics.append(
+            {
+                "step": counters.step,
+                "tokens": counters.tokens,
+                "loss": loss,
+                "learning_rate": rate,
+                "gradient_norm": None if norm is None else finite(float(norm)),
+            }
+        )
+        self._timings.append(
+            {
+                "step": counters.step,
+                "seconds": round(counters.seconds, 4),
+                "tokens_per_second": round(clock.rate, 1),
+                "waiting_share": round(clock.waiting_share, 5),
+            }
+        )
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """An evaluation of the step at hand."""
+        if self._world.is_main:
+            self._metrics.append(evaluation_line(self._counters.step, evaluation))
+
+    def checkpoint(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> bool:
+        """Save the step at hand, and wait until it is; False, in all processes, if the weights are not finite.
+
+        A gradient can overflow where the loss did not yet. The next step says so; no such weights replace good ones.
+        """
+        if not self._world.broadcast(_all_finite(model)):
+            return False
+        if self._world.is_main:
+            counters = self._counters
+            counters.metrics_bytes = self._metrics.durable_length()
+            counters.timings_bytes = self._timings.durable_length()
+            file = self._directory.checkpoint_file
+            save_checkpoint(file, self._spec, self._dataset, model, optimizer, vars(counters))
+        self._world.barrier()
+        return True
+
+    def result(self, result: dict[str, Any]) -> None:
+        """The end of the run."""
+        if self._world.is_main:
+            self._metrics.durable_length()  # the result must not outlive the lines it stands for
+            write_metrics_table(self._directory)
+            write_json(self._directory.result_file, result)
+        self._world.barrier()
+
+
+def _all_finite(model: nn.Module) -> bool:
+    return bool(torch.stack([torch.isfinite(parameter).all() for parameter in model.parameters()]).all())

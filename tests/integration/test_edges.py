@@ -1,0 +1,319 @@
+"""Where a run's parts meet: a stop in an evaluation, a last step that is saved too, weights that are no numbers though
+the loss is one, other machines, a disk that fills up within a file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_divergence import poison
+from test_interruptions import After
+from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
+
+from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.models.checkpoint_file import read_state
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.training import loop
+from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
+from comt_cli.training.distribution import World
+from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.progress import Listener
+from comt_cli.training.record import LineLog
+from comt_cli.training.signals import StopSignal
+
+CPU = torch.device("cpu")
+
+
+# ---- a stop in an evaluation
+
+
+class InEvaluation(Listener):
+    """Does something at the start of the n-th evaluation."""
+
+    def __init__(self, number: int, action: Callable[[], object]) -> None:
+        self.left, self.action = number, action
+
+    def evaluating(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.action()
+
+
+@pytest.mark.parametrize(("evaluation", "step"), [(1, 5), (2, 10), (3, 12)])
+def test_a_stop_in_an_evaluation(tiny_corpus, tmp_path, evaluation, step):
+    """It is not waited for: its step is saved, also where nothing else was due, and going on begins with it."""
+    spec = tiny_spec(tiny_corpus, steps=12, log_every=4, save_every=100, evaluate_every=5, evaluation_batch_size=2)
+    expected = train(spec, tmp_path / "undisturbed")
+    stop = StopSignal()
+    listener = InEvaluation(evaluation, lambda: setattr(stop, "number", signal.SIGTERM))
+    with pytest.raises(RunInterrupted, match=f"stopped after step {step} of 12; everything is saved"):
+        train(spec, tmp_path / "runs", listener=listener, stop=stop)
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    assert read_state(directory.checkpoint_file)["progress"]["step"] == step
+    assert sum("validation_loss" in line for line in directory.metrics()) == evaluation - 1
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_stop_is_saved_before_the_evaluation_that_is_due(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, steps=12, save_every=100, evaluate_every=5, log_every=1)
+    expected = train(spec, tmp_path / "undisturbed")
+    stop = StopSignal()
+
+    class Both(After):
+        def evaluating(self) -> None:
+            pytest.fail("it evaluates first")
+
+    listener = Both(4, lambda: setattr(stop, "number", signal.SIGTERM))
+    with pytest.raises(RunInterrupted, match="stopped after step 5"):
+        train(spec, tmp_path / "runs", listener=listener, stop=stop)
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_several_processes_do_not_ask_each_other_after_every_step(tiny_corpus, tmp_path, monkeypatch):
+    """Asking waits for the device."""
+    run = training(tiny_spec(tiny_corpus, steps=30), tmp_path)
+    run.world = World(CPU, 0, 2)
+    asked = []
+    monkeypatch.setattr(World, "sum", lambda self, tensor: asked.append(1) or tensor)
+    assert not run._is_stopped(asked=False)
+    assert not asked
+    run.stop.number = signal.SIGTERM
+    assert not run._is_stopped(asked=False)
+    assert run._is_stopped(asked=True)
+    assert len(asked) == 1
+
+
+# ---- the end of a run
+
+
+def test_a_run_that_another_process_finished_meanwhile(tiny_corpus, tmp_path):
+    """It was unfinished when the table was looked through; nothing in its directory may change any more."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = train(spec, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in directory.path.iterdir() if path.name != ".lock"}
+    late = training(spec, tmp_path)
+    assert late.run() == directory.result()
+    assert {path: path.stat().st_mtime_ns for path in directory.path.iterdir() if path.name != ".lock"} == before
+    assert not late.began
+
+
+def test_one_checkpoint_a_step(tiny_corpus, tmp_path, monkeypatch):
+    """Also where the last step is one at which saving is due."""
+    saved = []
+    save = torch.save
+
+    def note(state: dict, file: Any) -> None:
+        saved.append(state["progress"]["step"])
+        save(state, file)
+
+    monkeypatch.setattr(torch, "save", note)
+    train(tiny_spec(tiny_corpus, steps=6, save_every=3), tmp_path)
+    assert saved == [3, 6]
+
+
+def test_lines_are_on_the_disk_before_the_result_is(tiny_corpus, tmp_path, monkeypatch):
+    """A power cut must not leave a result whose last line is lost."""
+    order: list[str] = []
+    durable, replace = LineLog.durable_length, Path.replace
+    monkeypatch.setattr(LineLog, "durable_length", lambda log: (order.append(log.path.name), durable(log))[1])
+    monkeypatch.setattr(Path, "replace", lambda path, to: (order.append(Path(to).name), replace(path, to))[1])
+    train(tiny_spec(tiny_corpus, steps=4), tmp_path)
+    assert order[-3:] == ["metrics.jsonl", "metrics.csv", "result.json"]
+
+
+def test_each_result_has_the_loss_that_is_meant(tiny_corpus, tmp_path):
+    done = train(tiny_spec(tiny_corpus, steps=4), tmp_path).result()
+    assert "train_loss" in done
+    assert "last_finite_loss" not in done
+    run = training(tiny_spec(tiny_corpus, steps=5, save_every=2), tmp_path)
+    poison(run, 3)
+    lost = run.run()
+    assert "last_finite_loss" in lost
+    assert "train_loss" not in lost
+
+
+# ---- numbers that are none
+
+
+def test_the_rate_is_of_all_steps_that_took_time(tiny_corpus, tmp_path):
+    """The loss of step 9 is looked at after step 20: the time is of 20 steps, and so must the speed be."""
+    run = training(tiny_spec(tiny_corpus, steps=30, log_every=20, save_every=100), tmp_path)
+    poison(run, 8)
+    result = run.run()
+    assert result["step"] == 9
+    assert result["tokens_per_second"] == pytest.approx(20 * 8 * 48 / result["train_seconds"], rel=0.05)
+
+
+def test_a_stop_whose_weights_are_no_numbers_says_so(tiny_corpus, tmp_path):
+    """Weights are bad after step 5, of which no loss tells yet: nothing may claim that they were saved."""
+    for save_every, says in ((3, "the checkpoint of step 3 stays in"), (100, "nothing was saved before in")):
+        run = training(tiny_spec(tiny_corpus, steps=12, log_every=1, save_every=save_every), tmp_path / says[:3])
+        poison(run, 5)
+        run.listener = After(4, lambda run=run: setattr(run.stop, "number", signal.SIGTERM))
+        with pytest.raises(RunInterrupted, match=f"after step 5 of 12, whose weights are not finite.* {says}"):
+            run.run()
+
+
+def test_done_means_that_there_is_a_final_checkpoint(tiny_corpus, tmp_path, monkeypatch):
+    """Even if the evaluation does not see the weight that is no number."""
+    monkeypatch.setattr(loop, "evaluate", lambda *_: Evaluation(3.0, 3.0, 5, 1))
+    run = training(tiny_spec(tiny_corpus, steps=5, save_every=2), tmp_path)
+    poison(run, 5)
+    result = run.run()
+    assert (result["state"], result["diverged_at"]) == ("diverged", 5)
+    assert read_state(run.directory.checkpoint_file)["progress"]["step"] == 4
+
+
+def test_an_evaluation_that_is_no_number_is_a_line_of_nulls(tiny_corpus, tmp_path, monkeypatch):
+    real = loop.evaluate
+    found = [Evaluation(math.nan, math.nan, 5, 1), Evaluation(800.0, 800.0, 5, 1)]
+    monkeypatch.setattr(loop, "evaluate", lambda *arguments: found.pop(0) if found else real(*arguments))
+    directory = train(tiny_spec(tiny_corpus, steps=5, evaluate_every=2), tmp_path)
+    lines = [line for line in directory.metrics() if "validation_loss" in line]
+    assert [line["validation_loss"] for line in lines[:2]] == [None, 800]
+    assert [line["validation_perplexity"] for line in lines[:2]] == [None, None]
+    assert directory.result()["state"] == "done"
+
+
+# ---- the disk
+
+
+def test_a_disk_that_fills_up_within_a_large_checkpoint(tiny_corpus, tmp_path, monkeypatch):
+    """torch's archive writer says of it that some offset was not reached, and nothing of a disk."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = train(spec, tmp_path)
+    before = directory.checkpoint_file.read_bytes()
+    dataset = training(spec, tmp_path).dataset
+
+    class Full(io.BufferedWriter):
+        left = 2_000_000
+
+        def write(self, content: Any) -> int:
+            self.left -= len(content)
+            if self.left < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(content)
+
+    large = torch.nn.Linear(1000, 1000)
+    with monkeypatch.context() as patch:
+        whole = Path.open
+        patch.setattr(
+            Path,
+            "open",
+            lambda path, *a, **k: Full(io.FileIO(path, "w")) if path.suffix == ".tmp" else whole(path, *a, **k),
+        )
+        with pytest.raises(StorageError, match=r"checkpoint\.pt: No space left on device"):
+            save_checkpoint(directory.checkpoint_file, spec, dataset, large, None, {"step": 1})
+    assert directory.checkpoint_file.read_bytes() == before
+    assert not list(directory.path.glob(".*.tmp"))
+
+
+# ---- other machines
+
+
+class Notes(Listener):
+    """Keeps warnings; ends the run at its n-th event."""
+
+    def __init__(self, event: int) -> None:
+        self.warned: list[str] = []
+        end = StopAt(event)
+        self.run_started, self.step_done = end.run_started, end.step_done  # type: ignore[method-assign]
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text.partition(":")[0])
+
+
+def test_going_on_under_something_else_is_said(tiny_corpus, tmp_path):
+    """Bits are promised for one device, number of processes and threads, and torch. It stays said: in the result too.
+
+    The first start, with two threads, ends before anything of it is in a checkpoint, and does not count.
+    """
+    spec = tiny_spec(tiny_corpus, steps=9, log_every=1, save_every=2)
+    directory = RunDirectory.of(tmp_path, spec)
+    starts, heard = ((2, 1), (1, 6), (1, 4), (2, 3), (1, 99)), []
+    for threads, event in starts:
+        torch.set_num_threads(threads)
+        notes = Notes(event)
+        with contextlib.suppress(Stopped):
+            train(spec, tmp_path, listener=notes)
+        heard.append(notes.warned)
+    said = ["this run was begun with another device, threads"]
+    assert heard == [[], [], [], said, said]
+    assert [entry["step"] for entry in environment(directory)] == [0, 0, 4, 6, 6]
+    assert directory.result()["mixed_environment"] is True
+    assert train(tiny_spec(tiny_corpus, steps=4), tmp_path).result()["mixed_environment"] is False
+
+
+def environment(directory: RunDirectory) -> list[dict]:
+    return json.loads(directory.environment_file.read_text())
+
+
+@pytest.mark.parametrize("content", ["[{", "{}", "[1]"])
+def test_a_damaged_environment_file(tiny_corpus, tmp_path, content):
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    directory.environment_file.write_text(content)
+    with pytest.raises(UserError, match=r"environment\.json is damaged") as refused:
+        train(spec, tmp_path)
+    assert refused.value.exit_status == 2
+    directory.environment_file.unlink()
+    train(spec, tmp_path)
+
+
+def test_what_computes_is_written_down_and_told_by_the_doctor(tiny_corpus, tmp_path):
+    from comt_cli.commands.doctor_checks import check_kernels
+
+    (entry,) = environment(train(tiny_spec(tiny_corpus, steps=4), tmp_path))
+    assert "blocked linear cross entropy" in entry["kernels"]
+    assert entry["kernels"] in check_kernels().text
+    assert entry["compiled"] is False
+
+
+def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypatch):
+    """Folders that are not shared between machines: one process would go on from step 2, another from step 4."""
+    spec: RunSpec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=4)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path, listener=StopAt(6))
+    run = training(spec, tmp_path)
+    monkeypatch.setattr(World, "broadcast", lambda self, value: 2 if value == 4 else value)
+    with pytest.raises(UserError, match="is of step 4 for process 0, and of step 2 for the first"):
+        run.run()
+
+
+def test_a_checkpoint_is_read_onto_the_cpu(tiny_corpus, tmp_path, monkeypatch):
+    """Beside the model on its device there may be no room for it."""
+    load, places = torch.load, []
+    monkeypatch.setattr(torch, "load", lambda *a, **k: (places.append(k["map_location"]), load(*a, **k))[1])
+    spec = tiny_spec(tiny_corpus, steps=6, log_every=1, save_every=2)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path, listener=StopAt(5))
+    train(spec, tmp_path)
+    assert places == ["cpu"]
+
+
+def test_other_gpus_are_left_alone(monkeypatch):
+    """Asking each for its state takes memory there, and a machine with fewer could not go on."""
+    for name in ("get_rng_state_all", "set_rng_state_all", "get_rng_state", "set_rng_state"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: pytest.fail("it asks a GPU"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    states = random_states(CPU)
+    restore_random_states({**states, "cuda": torch.zeros(16, dtype=torch.uint8)}, CPU)
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: asked.append(device) or torch.zeros(16))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: asked.append(device))
+    second = torch.device("cuda", 1)
+    restore_random_states(random_states(second), second)
+    restore_random_states(states, second)  # begun on a CPU
+    assert asked == [second, second]

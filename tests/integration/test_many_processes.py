@@ -1,0 +1,155 @@
+"""Three processes that go on to the bit, and how a launcher's processes end. Forked: starting torch costs seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from dying import wait_until
+from test_interruptions import After
+from tiny_runs import assert_same_run, tiny_spec
+
+from comt_cli.data import prepare
+from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.training import launch
+from comt_cli.training.distribution import join_world
+from comt_cli.training.loop import Training
+from comt_cli.training.signals import StopSignal
+
+
+def test_three_processes_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):
+    """With three and more the order in which gradients are added depends on how they are grouped (with two, a + b is
+    b + a), and DistributedDataParallel groups them anew after the first backward pass of every start."""
+    spec = tiny_spec(tiny_corpus, steps=7, batch_size=12, micro_batch_size=2, log_every=1, save_every=100)
+    prepare(spec.settings.data)
+    arguments = (3, launch._free_port(), spec.model_dump_json(), str(tmp_path), os.environ["COMT_CACHE"])
+    processes = [nursery.start(train_twice, rank, *arguments) for rank in range(3)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    stopped, undisturbed = (RunDirectory.of(tmp_path / name, spec) for name in ("stopped", "undisturbed"))
+    assert stopped.environment_file.read_text().count('"started"') == 3
+    assert_same_run(stopped, undisturbed)
+
+
+def train_twice(rank: int, size: int, port: int, spec_json: str, folder: str, cache: str) -> None:
+    """One process of three: a run that is stopped twice, by a signal to the second process, and one that is not."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["COMT_CACHE"] = cache
+    spec = RunSpec.model_validate_json(spec_json)
+    dataset = prepare(spec.settings.data)
+    with join_world("cpu") as world:
+        for name, stops in (("stopped", (2, 4, 99)), ("undisturbed", (99,))):
+            for step in stops:
+                stop = StopSignal()
+                listener = After(step, lambda stop=stop: setattr(stop, "number", signal.SIGTERM if rank == 1 else None))
+                with contextlib.suppress(RunInterrupted):
+                    Training(spec, RunDirectory.of(Path(folder) / name, spec), dataset, world, listener, stop).run()
+
+
+# ---- the launcher
+
+
+def launch_two(behaviour: str, folder: str) -> None:
+    """A launcher of two processes that do as `behaviour` says instead of training; exits as the command line would."""
+
+    def instead(specs: object, runs: Path, device: object) -> None:
+        time.sleep(0.3)  # in which the launcher has begun to listen
+        with StopSignal() if behaviour != "deaf" else contextlib.nullcontext() as stop:
+            (runs / f"process{os.environ['RANK']}").write_text(str(os.getpid()))
+            if behaviour == "crash":
+                raise RuntimeError("some defect")
+            for _ in range(3000):
+                if stop is not None and stop.number is not None:
+                    time.sleep(0.2)  # long enough for the echo
+                    raise RunInterrupted("stopped", None, stop.number)
+                time.sleep(0.01)
+
+    launch.START_METHOD, launch.train_table = "fork", instead  # type: ignore[misc,assignment]
+    try:
+        launch.train_on(2, [], Path(folder), "cpu")
+    except UserError as error:
+        (Path(folder) / "message").write_text(str(error))
+        raise SystemExit(error.exit_status) from None
+
+
+def workers_of(folder: Path) -> list[int]:
+    files = [folder / "process0", folder / "process1"]
+    wait_until(lambda: all(file.exists() and file.read_text() for file in files))
+    return [int(file.read_text()) for file in files]
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("also_to_workers", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher_reaches_the_workers(tmp_path, nursery, number, also_to_workers):
+    """A terminal's Ctrl-C is heard by all, and by the workers twice."""
+    launcher = nursery.start(launch_two, "listen", str(tmp_path))
+    for process in workers_of(tmp_path) if also_to_workers else []:
+        os.kill(process, number)
+    workers_of(tmp_path)
+    os.kill(launcher.pid, number)
+    launcher.join()
+    assert launcher.exitcode == 128 + number
+    assert (tmp_path / "message").read_text() == "stopped"
+
+
+def test_no_worker_outlives_a_killed_launcher(tmp_path, nursery):
+    launcher = nursery.start(launch_two, "listen", str(tmp_path))
+    workers = workers_of(tmp_path)
+    assert all(is_alive(process) for process in workers)
+    launcher.kill()
+    launcher.join()
+    wait_until(lambda: not any(is_alive(process) for process in workers), 5)
+
+
+def test_a_worker_whose_launcher_is_dead_already_ends(monkeypatch):
+    class Dead:
+        def is_alive(self) -> bool:
+            return False
+
+    monkeypatch.setattr(launch.multiprocessing, "parent_process", Dead)
+    monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: type("C", (), {"prctl": lambda *_: 0}))
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    launch._die_with_parent()
+    assert ended == [1]
+
+
+def test_a_worker_that_crashes_is_no_bad_input(tmp_path, nursery):
+    """Hours may have been trained by then: status 1, where 2 says that nothing was started."""
+    launcher = nursery.start(launch_two, "crash", str(tmp_path))
+    launcher.join()
+    assert launcher.exitcode == 1
+    assert "of 2 ended with status 1" in (tmp_path / "message").read_text()
+
+
+def test_a_signal_that_kills_workers_is_an_interruption(tmp_path, nursery):
+    """They had not come as far as listening."""
+    launcher = nursery.start(launch_two, "deaf", str(tmp_path))
+    workers_of(tmp_path)
+    os.kill(launcher.pid, signal.SIGTERM)
+    launcher.join()
+    assert launcher.exitcode == 143
+    assert "stopped by a signal" in (tmp_path / "message").read_text()
+
+
+def test_one_device_for_several_processes(tmp_path):
+    with pytest.raises(UserError, match="--device cuda:1 names one device for 4 processes") as refused:
+        launch.train_on(4, [], tmp_path, "cuda:1")
+    assert "CUDA_VISIBLE_DEVICES" in str(refused.value.hint)
+    assert refused.value.exit_status == 2
