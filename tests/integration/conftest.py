@@ -31,5 +31,11 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Nursery:
+def only_nursery() -> Nursery:
     return Nursery()
+
+
+@pytest.fixture
+def nursery(only_nursery: Nursery) -> Iterator[Nursery]:
+    yield only_nursery
+    only_nursery.end_all()

@@ -118,6 +118,7 @@ class Nursery:
     """Starts such processes."""
 
     def __init__(self) -> None:
+        self.started: list[BaseProcess] = []
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["dying"])
         with pytest.MonkeyPatch.context() as patch:
@@ -129,7 +130,15 @@ class Nursery:
     def start(self, target: Any, *arguments: Any) -> BaseProcess:
         process = self.context.Process(target=target, args=arguments)
         process.start()
+        self.started.append(process)
         return process
+
+    def end_all(self) -> None:
+        """Kill what a failed test left behind, even if it was halted: pytest would wait for it."""
+        while self.started:
+            process = self.started.pop()
+            process.kill()
+            process.join()
 
     def run(self, spec: RunSpec, runs: Path, at: Moment | None = None) -> int | None:
         """Train `spec` until it dies; the exit code."""

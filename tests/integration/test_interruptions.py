@@ -168,11 +168,16 @@ def largest_file():
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_checkpoint_that_the_system_cuts_short(spec, expected, tmp_path, largest_file):
-    """Not a made-up error: the write really fails half way through the file."""
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.999])
+def test_a_checkpoint_that_the_system_cuts_short(spec, expected, tmp_path, largest_file, share):
+    """Not a made-up error: the write really fails there in the file, also in the table at the archive's end."""
     directory = RunDirectory.of(tmp_path / "runs", spec)
+
+    def leave_a_share() -> None:
+        largest_file(int(share * directory.checkpoint_file.stat().st_size))
+
     with pytest.raises(StorageError, match=r"cannot write .*checkpoint\.pt: File too large"):
-        train(spec, tmp_path / "runs", listener=After(4, lambda: largest_file(100_000)))
+        train(spec, tmp_path / "runs", listener=After(4, leave_a_share))
     largest_file(resource.RLIM_INFINITY)
     assert read_state(directory.checkpoint_file)["progress"]["step"] == 3
     assert not list(directory.path.glob(".*.tmp"))
