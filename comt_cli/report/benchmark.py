@@ -53,6 +53,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, str], de
         f"# Training step on {device}",
         "",
         "Variants took turns; a ratio is the median over rounds of the ratio within a round. Below 1 is faster.",
+        f"Measured at commit {', '.join(sorted({str(row['git_commit'] or 'unknown') for row in rows}))}.",
         "",
         "| shape | precision | variant | ms a step (p10 to p90) | tokens/s "
         "| / best plain | / transformers | forward / best plain |",

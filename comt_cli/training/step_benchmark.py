@@ -24,6 +24,7 @@ from comt_cli.training.devices import device_name, prepare_process, synchronise
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import make_optimizer
 from comt_cli.training.precision import compute_context, parameter_dtype
+from comt_cli.training.record import git_commit
 
 Part = Callable[[], None]
 """One thing to time: a whole step, or a forward pass alone."""
@@ -84,6 +85,7 @@ class Measurement:
     forward_ms: float
     forward_ratio_to_plain_compiled: float | None
     torch: str
+    git_commit: str | None
 
 
 def run_step_benchmark(
@@ -147,6 +149,7 @@ def _measurement(
         forward_ms=round(1e3 * statistics.median(forwards[name]), 2),
         forward_ratio_to_plain_compiled=_ratio(forwards, name, REFERENCE),
         torch=torch.__version__,
+        git_commit=git_commit(),
     )
 
 
