@@ -56,7 +56,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, str], de
         f"Measured at commit {', '.join(sorted({str(row['git_commit'] or 'unknown') for row in rows}))}.",
         "",
         "| shape | precision | variant | ms a step (p10 to p90) | tokens/s "
-        "| / best plain | / transformers | forward / best plain |",
+        "| / plain-compiled | / transformers | forward / plain-compiled |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:

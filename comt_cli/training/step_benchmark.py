@@ -33,7 +33,7 @@ VARIANTS = {
     "transformers": "LlamaForCausalLM of the transformers library, as it comes",
     "transformers-compiled": "the same under torch.compile",
     "plain": "our LLaMA, Pre-LN, no gates",
-    "plain-compiled": "the same under torch.compile: the best plain step",
+    "plain-compiled": "the same under torch.compile: what gated steps are measured against",
     "comt": "CoMT, h = 2, at all seven projections",
     "comt-compiled": "the same under torch.compile",
     "transponder": "Transponder, r = 8, at all seven projections",
