@@ -17,7 +17,8 @@ from torch import Tensor
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
-from comt_cli.layers.projection import Projections
+from comt_cli.layers.gates import CarriesGates
+from comt_cli.layers.residual import State, stream_of
 from comt_cli.models.loaded import LoadedModel
 
 Values = NDArray[np.float32]
@@ -28,7 +29,9 @@ NEAR_END = 0.05
 
 @dataclass(frozen=True)
 class GateValues:
-    """`factors[site, kind][layer]` are the values on every token: scalar [T, 1], channel [T, N]. Layers count from 1.
+    """`factors[site, kind][layer]` are the values on every token: scalar [T, 1], head [T, heads], channel [T, N].
+
+    Layers count from 1.
 
     `ranges[site]` is the interval of a site's factors, None for a gate that does not state one.
     """
@@ -48,14 +51,14 @@ def gate_values(loaded: LoadedModel, text: str | None = None) -> GateValues:
     Raises:
         UserError: the network has no gates (says what it has), or see `tokens_of`.
     """
-    modules = [module for module in loaded.model.modules() if isinstance(module, Projections) and module.gates]
+    modules = [module for module in loaded.model.modules() if isinstance(module, CarriesGates) and module.gates]
     if not modules:
         raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
     tokens = tokens_of(loaded, text)
     inputs: dict[int, Tensor] = {}
 
-    def keep(number: int, x_BTD: Tensor, _: Tensor | None) -> None:
-        inputs[number] = x_BTD[0]
+    def keep(number: int, x_BTD: State, _: State) -> None:
+        inputs[number] = stream_of(x_BTD)[0]
 
     watch(loaded, tokens.ids, [(module, partial(keep, number)) for number, module in enumerate(modules)])
     values = GateValues(tokens.pieces, {}, {})

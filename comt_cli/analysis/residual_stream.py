@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import torch.nn.functional as F
-from torch import Tensor
 
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
+from comt_cli.layers.residual import State, stream_of
 from comt_cli.models.loaded import LoadedModel
 
 
@@ -30,9 +30,8 @@ def residual_stream(loaded: LoadedModel, text: str | None = None) -> pd.DataFram
     tokens = tokens_of(loaded, text)
     frames: dict[int, pd.DataFrame] = {}
 
-    def compare(layer: int, x_BTD: Tensor, y_BTD: Tensor | None) -> None:
-        assert y_BTD is not None
-        x_TD, y_TD = x_BTD[0].double(), y_BTD[0].double()
+    def compare(layer: int, before: State, after: State) -> None:
+        x_TD, y_TD = stream_of(before)[0].double(), stream_of(after)[0].double()
         cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
         frames[layer] = pd.DataFrame(
             {

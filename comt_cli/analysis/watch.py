@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
+from comt_cli.layers.residual import State
 from comt_cli.models.loaded import LoadedModel
 
-Observer = Callable[[Tensor, Tensor | None], None]
-"""Called with a module's first input, and its output where that is one tensor."""
+Observer = Callable[[State, State], None]
+"""Called with a module's first input and its output."""
 
 
 def watch(loaded: LoadedModel, ids_T: Tensor, observers: Iterable[tuple[nn.Module, Observer]]) -> None:
@@ -26,8 +27,8 @@ def watch(loaded: LoadedModel, ids_T: Tensor, observers: Iterable[tuple[nn.Modul
     handles = []
     for module, observer in observers:
 
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: object, observer: Observer = observer) -> None:
-            observer(inputs[0], output if isinstance(output, Tensor) else None)
+        def hook(_: nn.Module, inputs: tuple[State, ...], output: State, observer: Observer = observer) -> None:
+            observer(inputs[0], output)
 
         handles.append(module.register_forward_hook(hook))
     try:

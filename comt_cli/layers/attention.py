@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from comt_cli.layers.projection import Projections
 
 Rotation = tuple[Tensor, Tensor]
-MakeProjections = Callable[[dict[str, tuple[int, int]]], Projections]
-"""Site names with their (input, output) widths -> the projections, gates included."""
+MakeProjections = Callable[..., Projections]
+"""Site names with their (input, output) widths -> the projections, gates included. With `heads`, gates that attention
+applies to what it mixed read the projections' input too."""
 
 
 def rotation_table(length: int, head_width: int, theta: float, like: Tensor) -> Rotation:
@@ -39,20 +40,24 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         kv_width = kv_heads * self.head_width
-        self.qkv = make({"q_proj": (width, width), "k_proj": (width, kv_width), "v_proj": (width, kv_width)})
+        widths = {"q_proj": (width, width), "k_proj": (width, kv_width), "v_proj": (width, kv_width)}
+        self.qkv = make(widths, heads=heads)
         self.output = make({"o_proj": (width, width)})
 
     def forward(self, x_BTD: Tensor, rotation: Rotation) -> Tensor:
         """[B, T, D] -> [B, T, D]; position t sees positions up to t."""
         B, T, D = x_BTD.shape
-        q, k, v = self.qkv(x_BTD)
+        q, k, v, *read_by_gate = self.qkv(x_BTD)
         q_BHTE = rotate(q.view(B, T, self.heads, self.head_width).transpose(1, 2), rotation)
         k_BKTE = rotate(k.view(B, T, self.kv_heads, self.head_width).transpose(1, 2), rotation)
         v_BKTE = v.view(B, T, self.kv_heads, self.head_width).transpose(1, 2)
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=self.kv_heads != self.heads
         )
-        output_BTD: Tensor = self.output(mixed_BHTE.transpose(1, 2).reshape(B, T, D))[0]
+        mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(B, T, D)
+        if "sdpa" in self.qkv.gates:  # Qiu et al. 2025, their position G1
+            mixed_BTD = self.qkv.gate("sdpa")(mixed_BTD, *(read_by_gate or [None]))
+        output_BTD: Tensor = self.output(mixed_BTD)[0]
         return output_BTD
 
 

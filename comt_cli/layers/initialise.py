@@ -47,13 +47,13 @@ class Initialised(nn.Module):
         raise NotImplementedError
 
 
-def initialise(model: nn.Module, seed: int) -> None:
-    """Set every parameter of `model`: each module is asked in turn.
+def initialise(model: nn.Module, seed: int, prefix: str = "") -> None:
+    """Set every parameter of `model`: each module is asked in turn. `prefix` is its own path, where it is a part.
 
     Raises:
         TypeError: a module holds parameters and does not say how they start. Nothing is left to a default.
     """
-    for path, module in model.named_modules():
+    for path, module in model.named_modules(prefix=prefix):
         if isinstance(module, Initialised):
             module.initialise(Draw(seed, path))
         elif isinstance(module, nn.RMSNorm):

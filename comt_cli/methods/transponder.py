@@ -1,34 +1,58 @@
-"""Transponder: a channel gate times a scalar gate on every projection (2025, Eq. 4 to 10, "layer-channel-scalar").
+"""Transponder: contextual modulators on every projection (2025, Eq. 4 to 10), by default a channel gate times a scalar.
 
-Deviations: one A serves both gates, because only that adds the printed 1 % of parameters (1.05 % at 130M; two would
-add 1.52 %). No biases (the paper starts them at zero). alpha is kept positive as exp(log_alpha), starting at 1; the
-paper does not say how. log_alpha, which starts at 0, moves in bf16-pure too, where the paper's alpha = 1 would stand
-still: a step of 1e-3 is less than bf16's spacing there.
+`granularity` has the paper's three variants at the projections: "layer-scalar", "layer-channel" and, the method itself,
+"layer-channel-scalar" (Table 1). Its "path" variants are `transponder-path`, "w/o context" is `transponder-static`.
+Deviations: one A serves both gates, because only that adds the printed 1 % of parameters (1.05 % at 130M; two add
+1.52 %: `separate_summaries`). No biases (the paper starts them at zero). alpha is kept positive as exp(log_alpha),
+starting at 1; the paper does not say how. log_alpha, which starts at 0, moves in bf16-pure too, where the paper's
+alpha = 1 would stand still: a step of 1e-3 is less than bf16's spacing there.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
 from comt_cli.recipe.settings import GateInit
 
 
 class Transponder(Method):
-    """`rank`: the bottleneck's width r; `sites`: the projections that carry a modulator."""
+    """`rank`: the bottleneck's width r; `sites`: the projections that carry a modulator.
+
+    `learnable_sigmoid`: whether alpha is learned, or stays 1; `separate_summaries`: whether the channel and the scalar
+    gate have an A each.
+    """
 
     name: ClassVar[str] = "transponder"
+    granularity: Literal["scalar", "channel", "channel-scalar"] = "channel-scalar"
     rank: PositiveInt = 8
     sites: Sites = PROJECTIONS  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
     init: GateInit = "kaiming-uniform"
+    learnable_sigmoid: bool = True
+    separate_summaries: bool = False
+
+    @model_validator(mode="after")
+    def _something_to_separate(self) -> Self:
+        if self.separate_summaries and self.granularity != "channel-scalar":
+            raise ValueError(
+                "separate_summaries: there is one gate, and one summary, unless granularity is channel-scalar"
+            )
+        return self
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import TransponderGate
         from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 
-        gate = partial(TransponderGate, rank=self.rank, init=self.init)
+        gate = partial(
+            TransponderGate,
+            rank=self.rank,
+            init=self.init,
+            granularity=self.granularity,
+            learnable=self.learnable_sigmoid,
+            separate=self.separate_summaries,
+        )
         return Wiring(RESIDUAL_CONNECTIONS[self.residual], dict.fromkeys(self.sites, gate))

@@ -8,15 +8,17 @@ import json
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
 
 from comt_cli.models.build import empty_model, wiring_of
+from comt_cli.models.flops import flops_of_row, parameter_count
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import ModelSettings
+
+PLAIN = "pre-ln"
+"""The method against whose model extra parameters are counted: LLaMA as published, the papers' baseline."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,13 @@ class Cost:
 
     @property
     def extra_parameters(self) -> int:
-        """How many parameters the gates add to the plain model with the same residual connection."""
+        """How many parameters the method adds to the plain Pre-LN model of the same size; negative where it saves."""
         return self.parameters - self.plain_parameters
 
     @property
     def extra_parameters_percent(self) -> float:
         """`extra_parameters` in per cent of the plain model's."""
         return 100 * self.extra_parameters / self.plain_parameters
-
-
-def parameter_count(model: torch.nn.Module) -> int:
-    """Trainable numbers."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def cost_of(spec: RunSpec) -> Cost:
@@ -82,20 +79,11 @@ def _cost(model_json: str, vocabulary: int, method_json: str, length: int, check
     settings = ModelSettings.model_validate_json(model_json)
     wiring = wiring_of(json.loads(method_json))
     model = empty_model(settings, vocabulary, wiring)
-    plain = empty_model(settings, vocabulary, wiring.without_gates())
+    plain = empty_model(settings, vocabulary, wiring_of({"name": PLAIN}))
     # Not one row: with it some views need no copy, and share storage that they do not otherwise.
     two, three = (_kept(model, length, rows, checkpointing) for rows in (2, 3))
     per_row = three - two
-    return Cost(parameter_count(model), parameter_count(plain), _flops(model, length), per_row, two - 2 * per_row)
-
-
-def _flops(model: Llama, length: int) -> int:
-    """FLOPs of one row, forward and backward. What activation checkpointing computes twice counts once."""
-    tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten(), reduction="sum"))
-    total: int = counter.get_total_flops()
-    return total
+    return Cost(parameter_count(model), parameter_count(plain), flops_of_row(model, length), per_row, two - 2 * per_row)
 
 
 def _kept(model: Llama, length: int, rows: int, checkpointing: bool) -> int:

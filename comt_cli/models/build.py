@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,15 +12,38 @@ from torch import nn
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
+from comt_cli.models.flops import flops_of_row, parameter_count
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import ModelSettings
 
+_LENGTH = 16
+"""Tokens of the row on which FLOPs are made equal: gates and feed-forward networks cost the same at every position."""
+
 
 def empty_model(settings: ModelSettings, vocabulary: int, wiring: Wiring) -> Llama:
     """The model on the meta device: every shape, no storage."""
+    if wiring.widening is not None:
+        settings = _widened(settings, vocabulary, wiring)
     with torch.device("meta"):
         return Llama(settings, vocabulary, wiring)
+
+
+def _widened(settings: ModelSettings, vocabulary: int, wiring: Wiring) -> ModelSettings:
+    """The settings with the feed-forward width that makes the cost nearest to that of the model to equal.
+
+    The cost is linear in that width, so two counts give it.
+    """
+    widening = wiring.widening
+    assert widening is not None
+    plain, width = replace(wiring, widening=None), settings.shape().ffn_width
+
+    def cost(of: Wiring, ffn_width: int) -> int:
+        model = empty_model(settings.model_copy(update={"ffn_width": ffn_width}), vocabulary, of)
+        return parameter_count(model) if widening.equal == "parameters" else flops_of_row(model, _LENGTH)
+
+    one, next_one, wanted = cost(plain, width), cost(plain, width + 1), cost(widening.like, width)
+    return settings.model_copy(update={"ffn_width": width + round((wanted - one) / (next_one - one))})
 
 
 def model_of(spec: RunSpec) -> Llama:
@@ -32,7 +56,10 @@ def wiring_of(method: Mapping[str, Any]) -> Wiring:
     return method_from(method).wiring()
 
 
-def materialise(model: nn.Module, device: torch.device, seed: int) -> None:
-    """Give a meta model storage on `device` and initial values: a pure function of `seed`, equal on every device."""
+def materialise(model: nn.Module, device: torch.device, seed: int, path: str = "") -> None:
+    """Give a meta model storage on `device` and initial values: a pure function of `seed`, equal on every device.
+
+    A part of a model gets the values it has in the whole if `path` says where in it the part stands.
+    """
     model.to_empty(device=device)
-    initialise(model, seed)
+    initialise(model, seed, path)

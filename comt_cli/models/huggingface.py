@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, write_json
-from comt_cli.layers.residual import PreNorm
+from comt_cli.layers.residual import PreNorm, ScaledInit
 from comt_cli.models.codecs import LibraryCodec
 from comt_cli.models.huggingface_config import ARCHITECTURE, huggingface_config, settings_from_config, type_name
 from comt_cli.models.huggingface_weights import join_weights, split_weights
@@ -92,9 +92,12 @@ def _refuse_inexpressible(model: Llama) -> None:
     if sites := gated_sites(model):
         reasons.append(f"gates at {', '.join(sites)}")
     connections = [getattr(block, f"{branch}_connection") for block in model.blocks for branch in ("attention", "mlp")]
-    is_pre_norm = all(type(connection) is PreNorm for connection in connections)
-    if not is_pre_norm or not isinstance(model.final_norm, nn.RMSNorm):
+    norms = [module for connection in connections for module in connection.children()] + [model.final_norm]
+    # Scaled initialisation is Pre-LN: how a network started is no part of it.
+    if not all(type(connection) in (PreNorm, ScaledInit) for connection in connections):
         reasons.append(f"the residual connection {residual_name(model)}")
+    elif not all(isinstance(norm, nn.RMSNorm) for norm in norms):
+        reasons.append("norms other than RMSNorm")
     if reasons:
         raise UserError(
             f"Hugging Face's LLaMA cannot express {' and '.join(reasons)}",

@@ -1,13 +1,14 @@
 """LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU, untied head; grouped-query attention and tied
 embeddings where a public checkpoint needs them.
 
-How a block joins skip and branch, and which projections carry a gate, comes from outside (`Wiring`).
+How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`).
 Shapes: B batch, T tokens, D width, V vocabulary.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation_table
 from comt_cli.layers.gates import Site
-from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual import Junction, ResidualConnection
+from comt_cli.layers.norms import NormPlace, rms_norm
+from comt_cli.layers.projection import GatedPath, Projections, TokenEmbedding
+from comt_cli.layers.residual import Junction, ResidualConnection, State, stream_of
 from comt_cli.methods.base import Wiring
 from comt_cli.recipe.settings import ModelSettings
 
@@ -27,28 +29,44 @@ class Block(nn.Module):
     def __init__(self, settings: ModelSettings, wiring: Wiring, layer: int) -> None:
         super().__init__()
         shape = settings.shape()
-        norm = partial(nn.RMSNorm, shape.width, eps=settings.norm_eps)
-        junction = partial(Junction, width=shape.width, layer=layer, layers=shape.layers, norm=norm)
-        self.attention_connection = wiring.residual(junction(branch="attention"))
-        self.mlp_connection = wiring.residual(junction(branch="mlp"))
+        site = partial(Site, layer=layer, layers=shape.layers)
 
-        def make(connection: ResidualConnection, widths: dict[str, tuple[int, int]]) -> Projections:
-            sites = [Site(name, layer, shape.layers, d_in, d_out) for name, (d_in, d_out) in widths.items()]
+        def connection(branch: Literal["attention", "mlp"], first: ResidualConnection | None) -> ResidualConnection:
+            place = NormPlace(shape.width, settings.norm_eps, branch)
+            norm = partial(wiring.norm or rms_norm, place)
+            return wiring.residual(Junction(shape.width, layer, shape.layers, branch, norm, first))
 
+        def make(joined: ResidualConnection, widths: dict[str, tuple[int, int]], heads: int = 0) -> Projections:
             def std_of(site: Site) -> float:
-                std = connection.initial_std(site)
-                return settings.init_std if std is None else std
+                return joined.initial_std(site, settings.init_std)
 
-            return Projections(sites, wiring.gates, std_of)
+            sites = [site(name, d_in=d_in, d_out=d_out) for name, (d_in, d_out) in widths.items()]
+            later = [site("sdpa", d_in=shape.width, d_out=shape.width, heads=heads)] if heads else []
+            return Projections(sites, wiring.gates, std_of, later)
 
+        def path(name: str) -> GatedPath | None:
+            if name not in wiring.gates:
+                return None
+            return GatedPath(site(name, d_in=shape.width, d_out=shape.width), wiring.gates[name])
+
+        self.attention_connection = connection("attention", None)
+        self.mlp_connection = connection("mlp", self.attention_connection)
         self.attention = Attention(shape.width, shape.heads, shape.kv_heads, partial(make, self.attention_connection))
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(make, self.mlp_connection))
+        self.attention_path, self.mlp_path = path("attention"), path("mlp")
 
-    def forward(self, x_BTD: Tensor, rotation: Rotation) -> Tensor:
-        """The residual stream after the block, [B, T, D]."""
-        x_BTD = self.attention_connection(x_BTD, lambda h_BTD: self.attention(h_BTD, rotation))
-        x_BTD = self.mlp_connection(x_BTD, self.mlp)
-        return x_BTD
+    def forward(self, state: State, rotation: Rotation) -> State:
+        """The residual stream after the block, [B, T, D], with what the connections remember (`State`)."""
+
+        def attend(h_BTD: Tensor) -> Tensor:
+            y_BTD: Tensor = self.attention(h_BTD, rotation)
+            return y_BTD if self.attention_path is None else self.attention_path(h_BTD, y_BTD)
+
+        def feed_forward(h_BTD: Tensor) -> Tensor:
+            y_BTD: Tensor = self.mlp(h_BTD)
+            return y_BTD if self.mlp_path is None else self.mlp_path(h_BTD, y_BTD)
+
+        return self.mlp_connection.step(self.attention_connection.step(state, attend), feed_forward)
 
 
 class Llama(nn.Module):
@@ -60,10 +78,11 @@ class Llama(nn.Module):
         self.settings, self.shape, self.vocabulary = settings, shape, vocabulary
         self.activation_checkpointing = False
         self.embedding = TokenEmbedding(vocabulary, shape.width, settings.embedding_init_std)
+        self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
         blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
-        keeps_final_norm = blocks[-1].mlp_connection.keeps_final_norm
-        self.final_norm = nn.RMSNorm(shape.width, eps=settings.norm_eps) if keeps_final_norm else nn.Identity()
+        norm = partial(wiring.norm or rms_norm, NormPlace(shape.width, settings.norm_eps, "final"))
+        self.final_norm = norm() if blocks[-1].mlp_connection.keeps_final_norm else nn.Identity()
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
 
     @property
@@ -73,16 +92,17 @@ class Llama(nn.Module):
 
     def hidden(self, tokens_BT: Tensor) -> Tensor:
         """What the head reads: the stream after the last block and the final norm, [B, T, D]."""
-        x_BTD = self.embedding(tokens_BT)
+        x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
         rotation = rotation_table(
             tokens_BT.shape[1], self.shape.width // self.shape.heads, self.settings.rope_theta, x_BTD
         )
+        state: State = x_BTD
         for block in self.blocks:
             if self.activation_checkpointing and self.training:
-                x_BTD = checkpoint(block, x_BTD, rotation, use_reentrant=False)
+                state = checkpoint(block, state, rotation, use_reentrant=False)
             else:
-                x_BTD = block(x_BTD, rotation)
-        normalised: Tensor = self.final_norm(x_BTD)
+                state = block(state, rotation)
+        normalised: Tensor = self.final_norm(stream_of(state))
         return normalised
 
     def forward(self, tokens_BT: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from comt_cli.errors import UserError
-from comt_cli.layers.projection import Projections
+from comt_cli.layers.gates import CarriesGates
 from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.plan import RunSpec
@@ -58,7 +58,7 @@ def residual_name(model: Llama) -> str:
 
 def gated_sites(model: Llama) -> list[str]:
     """The names of the sites that carry a gate in any layer, in the order of the model."""
-    names = [name for module in model.modules() if isinstance(module, Projections) for name in module.gates]
+    names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
     return list(dict.fromkeys(names))
 
 

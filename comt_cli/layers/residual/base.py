@@ -17,16 +17,28 @@ from comt_cli.layers.gates import Site
 Branch = Callable[[Tensor], Tensor]
 """What the block computes, F: [B, T, D] -> [B, T, D]."""
 
+State = Tensor | tuple[Tensor, ...]
+"""What goes from junction to junction: the residual stream; behind it, newest first, what a connection remembers."""
+
+
+def stream_of(state: State) -> Tensor:
+    """The residual stream, [B, T, D], without what is remembered."""
+    return state if isinstance(state, Tensor) else state[0]
+
 
 @dataclass(frozen=True)
 class Junction:
-    """A place where a skip path and a branch meet. `layer` counts blocks from 0; each block has two junctions."""
+    """A place where a skip path and a branch meet. `layer` counts blocks from 0; each block has two junctions.
+
+    `first` is the connection at the block's other junction where this is the second: the two may share parameters.
+    """
 
     width: int
     layer: int
     layers: int
     branch: Literal["attention", "mlp"]
     norm: Callable[[], nn.Module]
+    first: ResidualConnection | None = None
 
 
 class ResidualConnection(nn.Module):
@@ -35,17 +47,30 @@ class ResidualConnection(nn.Module):
     keeps_final_norm = True
     """Whether the model's last norm, after all blocks, stays."""
 
+    remembers = 0
+    """How many earlier inputs x of connections this one wants to see, beside its own."""
+
     def __init__(self, junction: Junction) -> None:
         super().__init__()
         self.junction = junction
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        """The stream after this junction, [B, T, D]."""
+        """The stream after this junction, [B, T, D]. One that remembers is handed the earlier inputs as well, newest
+        first, as a third argument: fewer than it wants near the beginning."""
         raise NotImplementedError
 
-    def initial_std(self, site: Site) -> float | None:
-        """Standard deviation of a projection of this branch at the start; None for the model's own."""
-        return None
+    def step(self, state: State, branch: Branch) -> State:
+        """The state after this junction. The model hands it on and knows nothing of what is in it, so that recomputing
+        a block (activation checkpointing) sees what the first time saw."""
+        if not self.remembers:
+            y_BTD: Tensor = self(stream_of(state), branch)
+            return y_BTD
+        x_BTD, past = (state, ()) if isinstance(state, Tensor) else (state[0], state[1:])
+        return (self(x_BTD, branch, past), *(x_BTD, *past)[: self.remembers])
+
+    def initial_std(self, site: Site, own: float) -> float:
+        """Standard deviation of a projection of this branch at the start; `own` is the model's."""
+        return own
 
 
 ResidualFactory = Callable[[Junction], ResidualConnection]

@@ -32,5 +32,5 @@ class DeepNorm(ResidualConnection):
         y_BTD: Tensor = self.norm(self.alpha * x_BTD + branch(x_BTD))
         return y_BTD
 
-    def initial_std(self, site: Site) -> float:
+    def initial_std(self, site: Site, own: float) -> float:
         return xavier_std(site.d_in, site.d_out, 1.0 if site.name in _UNSCALED else self.beta)

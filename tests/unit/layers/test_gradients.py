@@ -33,7 +33,7 @@ def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def make(widths: dict[str, tuple[int, int]]) -> Projections:
+def make(widths: dict[str, tuple[int, int]], heads: int = 0) -> Projections:
     gate = partial(ComtGate, hidden=2, init="torch-linear")
     sites = [Site(name, 0, 1, i, o) for name, (i, o) in widths.items()]
     module = Projections(sites, dict.fromkeys(widths, gate), lambda _: 0.02).double()

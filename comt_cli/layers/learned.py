@@ -1,0 +1,71 @@
+"""The small learned parts that residual connections are made of, each with its own start.
+
+Shapes: T tokens (any leading dimensions), D input width, N output width, r rank.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.layers.initialise import Draw, Initialised
+
+
+class Constant(Initialised):
+    """Learned numbers that all start at `start`. A module, so that two connections can hold the very same ones."""
+
+    def __init__(self, start: float, *shape: int) -> None:
+        super().__init__()
+        self.start = start
+        self.value = nn.Parameter(torch.empty(shape))
+
+    def forward(self) -> Tensor:
+        """The numbers, of the shape given; a scalar without one."""
+        return self.value
+
+    def initialise(self, draw: Draw) -> None:
+        nn.init.constant_(self.value, self.start)
+
+
+class Affine(Initialised):
+    """x W^T + b, [T, D] -> [T, N]; W starts as N(0, 0.02^2), the model's own, and b at `bias`."""
+
+    def __init__(self, d_in: int, d_out: int, bias: float = 0.0) -> None:
+        super().__init__()
+        self.start = bias
+        self.weight = nn.Parameter(torch.empty(d_out, d_in))
+        self.bias = nn.Parameter(torch.empty(d_out))
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return F.linear(x_TD, self.weight, self.bias)
+
+    def initialise(self, draw: Draw) -> None:
+        draw.normal_(self.weight, "weight", 0.02)
+        nn.init.constant_(self.bias, self.start)
+
+
+class LowRank(Initialised):
+    """B A x, [T, D] -> [T, D], zero at the start (LAuReL, Menghani et al. 2024, section 2.2).
+
+    B is zero; the rows of A, [r, D], are orthogonal: A_ji is 1 / sqrt(r D) where i mod r is j, and 0 elsewhere, the
+    authors' choice for language models.
+    """
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__()
+        self.A = nn.Parameter(torch.empty(rank, width))
+        self.B = nn.Parameter(torch.empty(width, rank))
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return F.linear(F.linear(x_TD, self.A), self.B)
+
+    def initialise(self, draw: Draw) -> None:
+        rank, width = self.A.shape
+        with torch.no_grad():
+            channel_D = torch.arange(width, device=self.A.device)
+            row_r = torch.arange(rank, device=self.A.device)
+            self.A.copy_((channel_D % rank == row_r[:, None]) / math.sqrt(rank * width))
+        nn.init.zeros_(self.B)

@@ -1,0 +1,67 @@
+"""Norms, by name of what they are: RMSNorm, which LLaMA has, and Dynamic Tanh, which stands in its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.layers.initialise import Draw, Initialised
+
+
+@dataclass(frozen=True)
+class NormPlace:
+    """Where a norm stands: before or behind which branch, or `final`, behind all blocks; and its width and epsilon."""
+
+    width: int
+    epsilon: float
+    of: Literal["attention", "mlp", "final"]
+
+
+NormFactory = Callable[[NormPlace], nn.Module]
+
+
+def rms_norm(place: NormPlace) -> nn.Module:
+    """RMSNorm with a gain that starts at 1."""
+    return nn.RMSNorm(place.width, eps=place.epsilon)
+
+
+class DynamicTanh(Initialised):
+    """g * tanh(a x): what Zhu et al. 2025 put in a norm's place; a is one learned number, g a gain, 1 at the start.
+
+    Without the shift b of their general form, which their LLaMA leaves out.
+    """
+
+    def __init__(self, width: int, alpha: float) -> None:
+        super().__init__()
+        self.start = alpha
+        self.alpha = nn.Parameter(torch.empty(()))
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        return self.weight * torch.tanh(self.alpha * x_BTD)
+
+    def initialise(self, draw: Draw) -> None:
+        nn.init.constant_(self.alpha, self.start)
+        nn.init.ones_(self.weight)
+
+
+class EmbeddingScale(Initialised):
+    """A learned factor on the embedded tokens, sqrt(D) at the start: without a norm nothing else would enlarge them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.start = math.sqrt(width)
+        self.factor = nn.Parameter(torch.empty(()))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        return self.factor * x_BTD
+
+    def initialise(self, draw: Draw) -> None:
+        nn.init.constant_(self.factor, self.start)

@@ -1,0 +1,99 @@
+"""LAuReL, learned augmented residual layers (Menghani et al. 2024), on Pre-LN: F is the branch with its norm.
+
+RW     y = a F(x) + b x                                    two learned weights, bounded
+LR     y = F(x) + x + B A x                                a low-rank map beside the identity
+RW+LR  y = a F(x) + b (x + B A x)
+PA     y = F(x) + x + sum over j < k of g_j B A x_(i-j)    previous activations too; j = 0 is the present one
+
+A layer of theirs is a junction here: there are two in a block. What the paper leaves open is decided so: the two
+weights start equal, at 1/2; of the k numbers g, one set a junction, each starts at 1/k. B is zero, so LR and PA start
+as the ordinary connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from comt_cli.layers.learned import Constant, LowRank
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+
+Bound = Literal["softmax", "sigmoid"]
+"""How a and b are kept in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
+
+
+class _Weights(Constant):
+    """(a, b), both 1/2 at the start."""
+
+    def __init__(self, bound: Bound) -> None:
+        super().__init__(0.0, 2)
+        self.bound = bound
+
+    def forward(self) -> Tensor:
+        return torch.softmax(self.value, 0) if self.bound == "softmax" else torch.sigmoid(self.value)
+
+
+class LaurelRW(ResidualConnection):
+    """y = a F(N(x)) + b x."""
+
+    def __init__(self, junction: Junction, bound: Bound = "softmax") -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        self.weights = _Weights(bound)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        a, b = self.weights()
+        y_BTD: Tensor = a * branch(self.norm(x_BTD)) + b * x_BTD
+        return y_BTD
+
+
+class LaurelLR(ResidualConnection):
+    """y = F(N(x)) + x + B A x."""
+
+    def __init__(self, junction: Junction, rank: int = 32) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        self.low_rank = LowRank(junction.width, rank)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        y_BTD: Tensor = branch(self.norm(x_BTD)) + x_BTD + self.low_rank(x_BTD)
+        return y_BTD
+
+
+class LaurelRWLR(ResidualConnection):
+    """y = a F(N(x)) + b (x + B A x)."""
+
+    def __init__(self, junction: Junction, rank: int = 32, bound: Bound = "softmax") -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        self.low_rank = LowRank(junction.width, rank)
+        self.weights = _Weights(bound)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        a, b = self.weights()
+        y_BTD: Tensor = a * branch(self.norm(x_BTD)) + b * (x_BTD + self.low_rank(x_BTD))
+        return y_BTD
+
+
+class LaurelPA(ResidualConnection):
+    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it."""
+
+    def __init__(self, junction: Junction, rank: int = 32, history: int = 3) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        self.low_rank = LowRank(junction.width, rank)
+        self.remembers = history - 1
+        position = 2 * junction.layer + (junction.branch == "mlp")
+        # The first junctions have fewer activations behind them; weights for what is never seen would never learn.
+        self.g = Constant(1 / history, min(history, position + 1))
+
+    def forward(self, x_BTD: Tensor, branch: Branch, past: Sequence[Tensor] = ()) -> Tensor:
+        g_k: Tensor = self.g()
+        mixed_BTD = g_k[0] * x_BTD
+        for weight, earlier_BTD in zip(g_k[1:], past, strict=True):
+            mixed_BTD = mixed_BTD + weight * earlier_BTD
+        y_BTD: Tensor = branch(self.norm(x_BTD)) + x_BTD + self.low_rank(mixed_BTD)
+        return y_BTD

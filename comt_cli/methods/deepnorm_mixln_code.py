@@ -1,0 +1,24 @@
+"""DeepNorm with the two errors of the public scripts, under a name of its own (Li et al. 2024; Sun et al. 2025: code).
+
+alpha is fixed at 2.8284, right for 32 layers alone, and the gain of the initialisation is (8L)^(+1/4) where the method
+(Wang et al. 2022) has (8L)^(-1/4). The published DeepNorm baselines probably come from this: it is here to explain why
+they collapse, and is no recommendation. `deepnorm` is the method.
+Deviations: none intended, from those scripts; their final norm stays too.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class DeepNormMixLNCode(Method):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "deepnorm-mixln-code"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import DeepNormOfMixLNCode
+
+        return Wiring(DeepNormOfMixLNCode)

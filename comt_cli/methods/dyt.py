@@ -1,0 +1,33 @@
+"""Dynamic Tanh: g * tanh(a x) in the place of every norm (Zhu et al. 2025, Eq. 1).
+
+a is one learned number a norm. As in the authors' LLaMA there is no shift, and a learned number, sqrt(D) at the start,
+multiplies the embedded tokens.
+Deviations: for these sizes the authors publish no a; their module's own default, 0.5, is used for all norms (their 7B
+has 0.8 before attention and 0.2 elsewhere).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveFloat
+
+from comt_cli.methods.base import Method, ResidualName, Wiring
+
+
+class DynamicTanhMethod(Method):
+    """`alpha_attention`: where a starts for the norms of the attention branches; `alpha_other`: for all others."""
+
+    name: ClassVar[str] = "dyt"
+    alpha_attention: PositiveFloat = 0.5
+    alpha_other: PositiveFloat = 0.5
+    residual: ResidualName = "pre-norm"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.norms import DynamicTanh, EmbeddingScale, NormPlace
+        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+
+        def norm(place: NormPlace) -> DynamicTanh:
+            return DynamicTanh(place.width, self.alpha_attention if place.of == "attention" else self.alpha_other)
+
+        return Wiring(RESIDUAL_CONNECTIONS[self.residual], norm=norm, entry=EmbeddingScale)

@@ -1,0 +1,27 @@
+"""Full-rank gates on projections: z = (x W^T) * sigmoid(x W_g^T), W_g as large as W.
+
+Transponder (2025), Table 2, compares with an "SDPA-Gate" after Qiu et al. 2025 and an "ALL-Gate". The parameters it
+prints for them, 15, 22 and 23 % and 44, 65 and 80 %, are those of full gates on the query, key, value and output
+projections, and on all seven: 14.4, 21.1, 22.9 % and 43.6, 63.3, 80.1 %. No other reading fits.
+Deviations: the reading itself. W_g starts as N(0, 0.02^2), without bias, as in Qiu et al.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import SITE_SETS, Method, ResidualName, Sites, Wiring
+
+
+class FullRankGateMethod(Method):
+    """`sites`: the projections that carry a gate."""
+
+    name: ClassVar[str] = "full-rank-gate"
+    sites: Sites = SITE_SETS["self-attention"]  # type: ignore[assignment]
+    residual: ResidualName = "pre-norm"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.gates import FullRankGate
+        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+
+        return Wiring(RESIDUAL_CONNECTIONS[self.residual], dict.fromkeys(self.sites, FullRankGate))

@@ -1,0 +1,25 @@
+"""Highway: a gate per channel shares out between what the block computes and what it was given.
+
+y = T(x) H(x) + (1 - T(x)) x, T(x) = sigmoid(W x + b); Srivastava et al. 2015, Eq. 2, 3.
+Deviations: H is a Pre-LN branch, and a norm stands behind the last block, as in the other LLaMAs here; W starts as
+N(0, 0.02^2) like every linear layer. The paper advises a b between -1 and -3.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class HighwayMethod(Method):
+    """`bias`: where b starts."""
+
+    name: ClassVar[str] = "highway"
+    bias: float = -2.0
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import Highway
+
+        return Wiring(partial(Highway, bias=self.bias))

@@ -1,0 +1,29 @@
+"""LAuReL-PA: the skip path also carries earlier activations, through a low-rank map.
+
+y = F(x) + x + sum over j < k of g_j B A x_(i-j); Menghani et al. 2024, section 2.3, k = 3 and rank 32 as in their C4
+ablation.
+Deviations: a layer of theirs is each of the two junctions of a block, on Pre-LN. One map h_i = B A serves all j of a
+junction; each g starts at 1/k (they do not say where). They did not try it on their large language models.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveInt
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class LaurelPAMethod(Method):
+    """`rank`: the width of B A; `history`: k, how many activations, the present one included."""
+
+    name: ClassVar[str] = "laurel-pa"
+    rank: PositiveInt = 32
+    history: Annotated[int, Field(ge=1)] = 3
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import LaurelPA
+
+        return Wiring(partial(LaurelPA, rank=self.rank, history=self.history))

@@ -1,0 +1,25 @@
+"""LAuReL-RW: learned weights on the branch and on the skip path.
+
+y = a F(x) + b x; Menghani et al. 2024, section 2.1.
+Deviations: a layer of theirs is each of the two junctions of a block, on Pre-LN. Of the two ways to bound a and b that
+they name, softmax is the default; both start at 1/2 (they do not say where).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class LaurelRWMethod(Method):
+    """`bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
+
+    name: ClassVar[str] = "laurel-rw"
+    bound: Literal["softmax", "sigmoid"] = "softmax"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import LaurelRW
+
+        return Wiring(partial(LaurelRW, bound=self.bound))

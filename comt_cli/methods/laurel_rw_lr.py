@@ -1,0 +1,27 @@
+"""LAuReL-RW+LR: learned weights, and a low-rank map on the skip path.
+
+y = a F(x) + b (x + B A x); Menghani et al. 2024, section 2.4.
+Deviations: those of `laurel-rw` and `laurel-lr`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class LaurelRWLRMethod(Method):
+    """`rank`: the width of B A; `bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
+
+    name: ClassVar[str] = "laurel-rw-lr"
+    rank: PositiveInt = 32
+    bound: Literal["softmax", "sigmoid"] = "softmax"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import LaurelRWLR
+
+        return Wiring(partial(LaurelRWLR, rank=self.rank, bound=self.bound))

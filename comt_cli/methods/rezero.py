@@ -1,0 +1,23 @@
+"""ReZero: the branch enters by a learned number that starts at zero, and there are no norms.
+
+y = x + a F(x); Bachlechner et al. 2021, Eq. 1, also CoMT's Eq. 1.
+One number a block, shared by attention and feed-forward network, as in the authors' Transformer.
+Deviations: none known; their code has no norm behind the last block either, and neither has this.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class ReZeroMethod(Method):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "rezero"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import ReZero
+
+        return Wiring(ReZero)

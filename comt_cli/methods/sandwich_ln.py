@@ -1,0 +1,22 @@
+"""Sandwich-LN: a norm before and behind every branch.
+
+y = x + N2(F(N1(x))); Ding et al. 2021 (CogView), section 2.4.
+Deviations: RMSNorm for LayerNorm, as in the scripts behind CoMT's table, which also have this method.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import Method, Wiring
+
+
+class SandwichLNMethod(Method):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "sandwich-ln"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import SandwichLN
+
+        return Wiring(SandwichLN)

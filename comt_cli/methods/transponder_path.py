@@ -1,0 +1,42 @@
+"""Transponder's path variants: a modulator on each whole branch (2025, Eq. 7; Table 1, "path-scalar", "path-channel").
+
+Deviations: the modulator reads what the branch reads, the normed stream under Pre-LN; the equation writes the stream
+before the norm, which it counts as part of F. Otherwise those of `transponder`. The paper finds both variants unstable.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import Method, ResidualName, Wiring
+from comt_cli.recipe.settings import GateInit
+
+
+class TransponderPath(Method):
+    """`granularity`: one number a token, or one a channel; `rank`: the bottleneck's width r.
+
+    `learnable_sigmoid`: whether alpha is learned, or stays 1.
+    """
+
+    name: ClassVar[str] = "transponder-path"
+    granularity: Literal["scalar", "channel"] = "scalar"
+    rank: PositiveInt = 8
+    residual: ResidualName = "pre-norm"
+    init: GateInit = "kaiming-uniform"
+    learnable_sigmoid: bool = True
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.gates import TransponderGate
+        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+
+        gate = partial(
+            TransponderGate,
+            rank=self.rank,
+            init=self.init,
+            granularity=self.granularity,
+            learnable=self.learnable_sigmoid,
+        )
+        return Wiring(RESIDUAL_CONNECTIONS[self.residual], {"attention": gate, "mlp": gate})

@@ -1,0 +1,29 @@
+"""Transponder without context: factors that are learned and do not look at the input (2025, section 4.6, Table 4).
+
+2 sigmoid(alpha beta1 beta2) on every projection, beta1 a number and beta2 one a channel.
+Deviations: the paper does not say where beta1 and beta2 start; beta1 = 1 and beta2 = 0 make every factor 1 and leave
+beta2 a gradient. alpha is kept positive as exp(log_alpha), as in `transponder`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
+
+
+class TransponderStatic(Method):
+    """`sites`: the projections that carry a factor; `learnable_sigmoid`: whether alpha is learned, or stays 1."""
+
+    name: ClassVar[str] = "transponder-static"
+    sites: Sites = PROJECTIONS  # type: ignore[assignment]
+    residual: ResidualName = "pre-norm"
+    learnable_sigmoid: bool = True
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.gates import StaticGate
+        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+
+        gate = partial(StaticGate, learnable=self.learnable_sigmoid)
+        return Wiring(RESIDUAL_CONNECTIONS[self.residual], dict.fromkeys(self.sites, gate))

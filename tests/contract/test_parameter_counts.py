@@ -1,0 +1,119 @@
+"""How many parameters every method has: by formula, and as the papers print it."""
+
+from __future__ import annotations
+
+import pytest
+from method_cases import every_method, wiring_of
+
+from comt_cli.layers.residual import (
+    PreNorm,
+)
+from comt_cli.methods import method_from
+from comt_cli.methods.base import Wiring
+from comt_cli.models.build import empty_model
+from comt_cli.models.flops import parameter_count
+from comt_cli.recipe.settings import ModelSettings
+
+
+def counted(size: str, wiring: Wiring) -> int:
+    return parameter_count(empty_model(ModelSettings(size=size), 32000, wiring))
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters"),
+    [
+        ("60m", 58_073_600),
+        ("71m", 70_578_688),
+        ("130m", 134_105_856),
+        ("250m", 247_370_496),
+        ("350m", 367_969_280),
+        ("1b", 1_339_082_752),
+    ],
+)
+def test_the_plain_model_counts_what_the_published_one_does(size, parameters):
+    assert counted(size, Wiring(PreNorm)) == parameters
+
+
+def extra(  # noqa: PLR0911, PLR0912 - one case a method
+    options: dict, D: int, W: int, H: int, L: int
+) -> int:
+    """What a method adds to Pre-LN, written out by hand: D width, W feed-forward width, H heads, L blocks."""
+    method = method_from(options)
+    widths = {"gate_proj": (D, W), "up_proj": (D, W), "down_proj": (W, D)}
+    sites = [widths.get(site, (D, D)) for site in getattr(method, "sites", ())]
+    match method.name:
+        case "comt":
+            gates = L * sum((i + 1) * method.hidden for i, _ in sites)
+            return gates + extra({"name": "laurel-pa"}, D, W, H, L) * (method.residual == "laurel-pa")
+        case "transponder":
+            kinds = method.granularity.split("-")
+            summaries = 2 if method.separate_summaries else 1
+            alphas = len(kinds) * method.learnable_sigmoid
+            rows = [("channel" in kinds) * o + ("scalar" in kinds) for _, o in sites]
+            return L * sum(method.rank * (summaries * i + r) + alphas for (i, _), r in zip(sites, rows, strict=True))
+        case "transponder-path":
+            return L * 2 * (method.rank * (D + (D if method.granularity == "channel" else 1)) + 1)
+        case "transponder-static":
+            return L * sum(o + 1 + method.learnable_sigmoid for _, o in sites)
+        case "full-rank-gate":
+            return L * sum(i * o for i, o in sites)
+        case "sdpa-gate":
+            return L * D * (D if method.granularity == "elementwise" else H)
+        case "deepnorm":
+            return -D
+        case "rezero":
+            return L - (2 * L + 1) * D
+        case "sandwich-ln":
+            return 2 * L * D
+        case "highway":
+            return 2 * L * (D * D + D)
+        case "grc":
+            return 2 * L * (D * D * (2 if method.reads == "both" else 1) + D)
+        case "sas":
+            return 2 * L * 2 * (2 * D * D + D + D + 1)
+        case "laurel-rw":
+            return 2 * L * 2
+        case "laurel-lr":
+            return 2 * L * 2 * method.rank * D
+        case "laurel-rw-lr":
+            return 2 * L * (2 * method.rank * D + 2)
+        case "laurel-pa":  # the first two junctions have one and two activations to weigh
+            return 2 * L * (2 * method.rank * D + method.history) - 3
+        case "dyt":
+            return 2 * L + 1 + 1
+        case "wider":  # to the nearest whole channel of every feed-forward network
+            wanted = extra(method.like, D, W, H, L)
+            return L * 3 * D * round(wanted / (L * 3 * D))
+        case "pre-ln" | "post-ln" | "mix-ln" | "layernorm-scaling" | "scaled-init" | "deepnorm-mixln-code":
+            return 0
+    pytest.skip(f"no formula is written down for {method.name}")
+
+
+@every_method
+@pytest.mark.parametrize("size", ["130m", "1b"])
+def test_extra_parameters(options, size):
+    """FLOPs of full-rank gates grow as their parameters do, so both kinds of widening come to the same."""
+    shape = ModelSettings(size=size).shape()
+    wanted = extra(options, shape.width, shape.ffn_width, shape.heads, shape.layers)
+    assert counted(size, wiring_of(options)) - counted(size, Wiring(PreNorm)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "percents"),
+    [
+        ({"name": "comt"}, {"130m": "0.12", "250m": "0.14", "1b": "0.064"}),
+        ({"name": "transponder"}, {"60m": "1.08", "130m": "1.05", "250m": "1.25"}),
+        ({"name": "transponder", "separate_summaries": True}, {"60m": "1.57", "130m": "1.52", "250m": "1.81"}),
+        ({"name": "transponder", "granularity": "scalar"}, {"60m": "0.49", "130m": "0.48", "250m": "0.56"}),
+        ({"name": "full-rank-gate"}, {"60m": "14.4", "130m": "21.1", "250m": "22.9"}),
+        ({"name": "full-rank-gate", "sites": "all"}, {"60m": "43.6", "130m": "63.3", "250m": "80.1"}),
+        ({"name": "sdpa-gate"}, {"60m": "3.6", "250m": "5.7"}),
+        ({"name": "sdpa-gate", "granularity": "headwise"}, {"60m": "0.06", "250m": "0.12"}),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if "name" in value else "",
+)
+def test_extra_parameters_as_the_papers_and_their_arithmetic_have_them(options, percents):
+    for size, percent in percents.items():
+        plain = counted(size, Wiring(PreNorm))
+        ours = 100 * (counted(size, wiring_of(options)) - plain) / plain
+        assert f"{ours:.{len(percent) - percent.index('.') - 1}f}" == percent, size

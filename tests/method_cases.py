@@ -1,0 +1,77 @@
+"""Every method there is, as the program finds it, and variants that differ in kind: what the contract is tested on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comt_cli.layers.initialise import initialise
+from comt_cli.layers.projection import Projections
+from comt_cli.methods import method_from, methods
+from comt_cli.methods.base import Wiring
+from comt_cli.models.build import empty_model
+from comt_cli.models.llama import Llama
+from comt_cli.recipe.settings import ModelSettings
+
+NEEDED = {"wider": {"like": "transponder"}}
+"""Options without a default."""
+VARIANTS = {
+    "post-ln+comt": {"name": "comt", "residual": "post-norm"},
+    "post-ln+transponder": {"name": "transponder", "residual": "post-norm"},
+    "laurel-pa+comt": {"name": "comt", "residual": "laurel-pa"},
+    "laurel-rw-sigmoid": {"name": "laurel-rw", "bound": "sigmoid"},
+    "grc-sublayer": {"name": "grc", "reads": "sublayer"},
+    "grc-both": {"name": "grc", "reads": "both"},
+    "headwise": {"name": "sdpa-gate", "granularity": "headwise"},
+    "all-gate": {"name": "full-rank-gate", "sites": "all"},
+    "layer-scalar": {"name": "transponder", "granularity": "scalar"},
+    "layer-channel": {"name": "transponder", "granularity": "channel"},
+    "path-channel": {"name": "transponder-path", "granularity": "channel"},
+    "two-summaries": {"name": "transponder", "separate_summaries": True},
+    "fixed-sigmoid": {"name": "transponder", "learnable_sigmoid": False},
+    "static-fixed-sigmoid": {"name": "transponder-static", "learnable_sigmoid": False},
+    "wider-flops": {"name": "wider", "like": {"name": "full-rank-gate"}, "equal": "flops"},
+}
+METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods()} | VARIANTS
+# Small, with depth enough for Mix-LN's quarter, heads that share keys, and a width that no power of two hides.
+SETTINGS = ModelSettings(size="tiny", width=48, ffn_width=88, layers=4, heads=4, kv_heads=2)
+VOCABULARY = 61
+TOKENS = torch.randint(VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(0))
+
+every_method = pytest.mark.parametrize("options", METHODS.values(), ids=list(METHODS))
+
+
+def wiring_of(options: dict) -> Wiring:
+    return method_from(options).wiring()
+
+
+def built(wiring: Wiring, settings: ModelSettings = SETTINGS, seed: int = 1) -> Llama:
+    """A model whose every parameter was initialised; what was not stays NaN."""
+    model = empty_model(settings, VOCABULARY, wiring).to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(math.nan)
+    initialise(model, seed)
+    return model
+
+
+def shaken(model: Llama) -> Llama:
+    """As if trained a little: gates far from their start, gains that are not one."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model
+
+
+def projections(model: Llama) -> list[tuple[str, Projections]]:
+    return [(path, module) for path, module in model.named_modules() if isinstance(module, Projections)]
+
+
+def loss_of(model: Llama) -> Tensor:
+    logits = model(TOKENS)
+    return F.cross_entropy(logits[:, :-1].reshape(-1, VOCABULARY).float(), TOKENS[:, 1:].reshape(-1))

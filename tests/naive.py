@@ -1,0 +1,150 @@
+"""A second implementation of every equation, written from the papers with explicit loops, in float64.
+
+Tolerance: both sides sum the same float64 numbers in different orders, at most a few thousand terms of order 1. An
+error of some 1e-13 relative is all that can be right, and 1e-11 leaves room for a model's depth. The exception is the
+rotary table, which the model computes in float32, as public checkpoints expect: there, angles up to 10 carry 1e-6.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, Site, StaticGate, TransponderGate
+from comt_cli.layers.projection import Projections
+
+close = partial(torch.testing.assert_close, rtol=1e-11, atol=1e-11)
+close_with_rope = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def dot(a: Tensor, b: Tensor) -> float:
+    return math.fsum(p * q for p, q in zip(a.tolist(), b.tolist(), strict=True))
+
+
+def naive_comt(x_D: Tensor, A: Tensor, B: Tensor) -> float:
+    """CoMT, Eq. 4: sigma(W2 phi(W1 X)), for one token."""
+    return sigmoid(math.fsum(b * sigmoid(dot(a, x_D)) for a, b in zip(A, B[0].tolist(), strict=True)))
+
+
+def naive_transponder(x_D: Tensor, A: Tensor, B: Tensor, log_alpha: float) -> list[float]:
+    """Transponder, Eq. 4 and 5: 2 sigma(alpha B phi(A x)), for one token; a number for every row of B."""
+    hidden = [sigmoid(dot(a, x_D)) for a in A]
+    return [
+        2 * sigmoid(math.exp(log_alpha) * math.fsum(b * h for b, h in zip(row, hidden, strict=True)))
+        for row in B.tolist()
+    ]
+
+
+def naive_gate(gate: Gate, x_D: Tensor, d_out: int) -> Tensor:
+    if isinstance(gate, ComtGate):
+        return torch.full((d_out,), naive_comt(x_D, gate.A, gate.B), dtype=torch.float64)
+    if isinstance(gate, FullRankGate):
+        return torch.tensor([sigmoid(dot(row, x_D)) for row in gate.W], dtype=torch.float64)
+    if isinstance(gate, StaticGate):
+        alpha = math.exp(gate.log_alpha) if gate.learnable else 1
+        return torch.tensor(
+            [2 * sigmoid(alpha * gate.beta1.item() * b) for b in gate.beta2.tolist()], dtype=torch.float64
+        )
+    assert isinstance(gate, TransponderGate)
+    gamma = torch.ones(d_out, dtype=torch.float64)
+    for number, kind in enumerate(gate.kinds):
+        A = gate.A.split(gate.rank)[number if gate.separate else 0]
+        log_alpha = getattr(gate, f"log_alpha_{kind}").item() if gate.learnable else 0.0
+        gamma *= torch.tensor(naive_transponder(x_D, A, getattr(gate, f"B_{kind}"), log_alpha), dtype=torch.float64)
+    return gamma
+
+
+def shaken(module: nn.Module) -> nn.Module:
+    """In float64, with every parameter away from any special value."""
+    module.double().requires_grad_(False)
+    for index, parameter in enumerate(module.parameters()):
+        parameter.copy_(normal(*parameter.shape, seed=100 + index) * 0.4 + 0.1)
+    return module
+
+
+def rms_norm(x_D: Tensor, gain_D: Tensor, eps: float) -> Tensor:
+    """Zhang and Sennrich 2019: x / sqrt(mean(x^2) + eps) * g."""
+    return x_D / math.sqrt(dot(x_D, x_D) / len(x_D) + eps) * gain_D
+
+
+def matrix(W: Tensor, x_D: Tensor) -> Tensor:
+    return torch.tensor([dot(row, x_D) for row in W], dtype=torch.float64)
+
+
+def sigmoids(x_D: Tensor) -> Tensor:
+    return torch.tensor([sigmoid(x) for x in x_D.tolist()], dtype=torch.float64)
+
+
+def softmax(logits: list[float]) -> list[float]:
+    total = math.fsum(math.exp(z) for z in logits)
+    return [math.exp(z) / total for z in logits]
+
+
+def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection
+    name: str, connection: nn.Module, x_D: Tensor, branch, eps: float, layer: int, layers: int, past=()
+) -> Tensor:
+    """One junction of one token, `layer` counted from 1 as the papers do; `past` are earlier x, newest first."""
+
+    def norm(y_D: Tensor, which: str = "norm") -> Tensor:
+        return rms_norm(y_D, getattr(connection, which).weight, eps)
+
+    def low_rank(y_D: Tensor) -> Tensor:
+        return matrix(connection.low_rank.B, matrix(connection.low_rank.A, y_D))
+
+    def affine(part: nn.Module, y_D: Tensor) -> Tensor:
+        return matrix(part.weight, y_D) + part.bias
+
+    match name:
+        case "pre-norm" | "scaled-init":
+            return x_D + branch(norm(x_D))
+        case "post-norm":
+            return norm(x_D + branch(x_D))
+        case "deepnorm":
+            return norm((2 * layers) ** (1 / 4) * x_D + branch(x_D))
+        case "deepnorm-mixln-code":
+            return norm(2.8284 * x_D + branch(x_D))
+        case "mix-ln":
+            return norm(x_D + branch(x_D)) if layer <= round(layers / 4) else x_D + branch(norm(x_D))
+        case "layernorm-scaling":
+            return x_D + branch(norm(x_D) / math.sqrt(layer))
+        case "sandwich-ln":
+            return x_D + norm(branch(norm(x_D)), "branch_norm")
+        case "rezero":
+            return x_D + connection.a.value.item() * branch(x_D)
+        case "highway":
+            T_D = sigmoids(affine(connection.transform_gate, x_D))
+            return T_D * branch(norm(x_D)) + (1 - T_D) * x_D
+        case "laurel-rw" | "laurel-rw-lr":
+            a, b = softmax(connection.weights.value.tolist())
+            return a * branch(norm(x_D)) + b * (x_D + low_rank(x_D) if name == "laurel-rw-lr" else x_D)
+        case "laurel-lr":
+            return branch(norm(x_D)) + x_D + low_rank(x_D)
+        case "laurel-pa":
+            g = connection.g.value.tolist()
+            return branch(norm(x_D)) + x_D + sum(g_j * low_rank(x_j) for g_j, x_j in zip(g, (x_D, *past), strict=True))
+        case "sas":
+            F_D = branch(x_D)
+            both = torch.cat([x_D, F_D])
+            a, b = (
+                sigmoid(affine(gate.output, torch.tanh(affine(gate.hidden, both))).item())
+                for gate in (connection.alpha_gate, connection.beta_gate)
+            )
+            return a * x_D + b * F_D + (1 - a) * (1 - b) * norm(x_D + F_D)
+        case "grc":
+            return x_D + sigmoids(affine(connection.gate, x_D)) * branch(norm(x_D))
+    raise ValueError(name)
+
+
+def make_plain(widths: dict[str, tuple[int, int]], heads: int = 0) -> Projections:
+    return Projections([Site(name, 0, 1, i, o) for name, (i, o) in widths.items()], {}, lambda _: 0.02)

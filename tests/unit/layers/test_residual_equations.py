@@ -1,0 +1,83 @@
+"""Residual connections against the equations of the papers, written out a token at a time (`naive`)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from naive import (
+    close,
+    naive_connection,
+    normal,
+    shaken,
+    sigmoid,
+)
+from torch import nn
+
+from comt_cli.layers.initialise import initialise
+from comt_cli.layers.residual import RESIDUAL_CONNECTIONS, Junction, ResidualConnection, stream_of
+from comt_cli.methods import method_from
+from comt_cli.models.llama import Llama
+from comt_cli.recipe.settings import ModelSettings
+
+
+def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConnection:
+    junction = Junction(6, layer - 1, 8, branch, partial(nn.RMSNorm, 6, eps=1e-3))
+    return shaken(RESIDUAL_CONNECTIONS[name](junction, **options))
+
+
+@pytest.mark.parametrize("name", RESIDUAL_CONNECTIONS)
+@pytest.mark.parametrize("layer", [1, 2, 3, 8])
+@pytest.mark.parametrize("branch_name", ["attention", "mlp"])
+def test_residual_connections(name, layer, branch_name):
+    small = {"rank": 3} if name in ("laurel-lr", "laurel-pa", "laurel-rw-lr") else {}
+    connection = connection_at(name, layer, branch_name, **small)
+    mix = normal(6, 6, seed=3)
+    x_BTD = normal(2, 3, 6)
+    behind = 2 * (layer - 1) + (branch_name == "mlp")
+    past = tuple(normal(2, 3, 6, seed=20 + j) for j in range(min(connection.remembers, behind)))
+    state = connection.step((x_BTD, *past) if past else x_BTD, lambda h: torch.tanh(h @ mix))
+    for b in range(2):
+        for t in range(3):
+            expected = naive_connection(
+                name,
+                connection,
+                x_BTD[b, t],
+                lambda h: torch.tanh(h @ mix),
+                1e-3,
+                layer,
+                8,
+                [earlier[b, t] for earlier in past],
+            )
+            close(stream_of(state)[b, t], expected)
+    if connection.remembers:  # what the next one sees: this input, then the newest of the earlier ones
+        assert [id(kept) for kept in state[1:]] == [id(kept) for kept in (x_BTD, *past)[: connection.remembers]]
+
+
+def test_the_other_readings_of_a_connection():
+    """`sigmoid` for LAuReL's weights; the sublayer's output, or both, for the gate of GRC."""
+    x_BTD, s_BTD = normal(2, 3, 6), normal(2, 3, 6, seed=1)
+    connection = connection_at("laurel-rw", 1, "mlp", bound="sigmoid")
+    a, b = (sigmoid(z) for z in connection.weights.value.tolist())
+    close(connection(x_BTD, lambda _: s_BTD), a * s_BTD + b * x_BTD)
+    for reads, read in (("sublayer", s_BTD), ("both", torch.cat([x_BTD, s_BTD], dim=-1))):
+        connection = connection_at("grc", 1, "mlp", reads=reads)
+        g = torch.sigmoid(read @ connection.gate.weight.T + connection.gate.bias)
+        close(connection(x_BTD, lambda _: s_BTD), x_BTD + g * s_BTD)
+
+
+def test_rezero_has_one_number_a_block():
+    wiring = method_from({"name": "rezero"}).wiring()
+    model = Llama(ModelSettings(size="tiny", width=8, ffn_width=10, layers=3, heads=2), 11, wiring)
+    initialise(model, 1)
+    numbers = [(block.attention_connection.a.value, block.mlp_connection.a.value) for block in model.blocks]
+    assert all(one is other for one, other in numbers)
+    assert len({id(one) for one, _ in numbers}) == 3
+    assert not any(isinstance(module, nn.RMSNorm) for module in model.modules())
+
+
+@pytest.mark.parametrize(("layers", "post"), [(4, 1), (8, 2), (12, 3), (24, 6), (6, 2), (10, 3), (1, 0)])
+def test_a_quarter_of_the_blocks_is_post_norm_in_mix_ln(layers, post):
+    junctions = [Junction(4, layer, layers, "mlp", partial(nn.RMSNorm, 4)) for layer in range(layers)]
+    assert [RESIDUAL_CONNECTIONS["mix-ln"](j).is_post for j in junctions] == [True] * post + [False] * (layers - post)
