@@ -207,3 +207,35 @@ def test_weights_of_a_small_type_are_watched_in_fp32() -> None:
     source = loaded(name="comt")
     source.model.to(torch.bfloat16)
     assert gate_values(source, TEXT).factors["q_proj", "scalar"][1].dtype == np.float32
+
+
+GATED = {
+    "attention's output": ({"name": "sdpa-gate"}, {("sdpa", "channel"): 32}),
+    "its heads": ({"name": "sdpa-gate", "granularity": "headwise"}, {("sdpa", "head"): 4}),
+    "whole branches": ({"name": "transponder-path"}, {("attention", "scalar"): 1, ("mlp", "scalar"): 1}),
+    "static": ({"name": "transponder-static", "sites": ["o_proj"]}, {("o_proj", "channel"): 32}),
+    "behind a memory": ({"name": "comt", "residual": "laurel-pa", "sites": ["q_proj"]}, {("q_proj", "scalar"): 1}),
+}
+
+
+@pytest.mark.parametrize(("options", "widths"), GATED.values(), ids=list(GATED))
+def test_gates_anywhere_are_found_and_summed_up(options, widths) -> None:
+    network = loaded(**options)
+    values = gate_values(network, TEXT)
+    assert {key: by_layer[1].shape for key, by_layer in values.factors.items()} == {
+        key: (len(TEXT) + 1, width) for key, width in widths.items()
+    }
+    summary = summary_frame(values)
+    assert len(summary) == 3 * len(widths)
+    assert summary["saturation"].between(0, 1).all()
+    assert len(residual_stream(network, TEXT)) == 3 * (len(TEXT) + 1)
+
+
+def test_a_path_gate_is_watched_on_what_it_reads() -> None:
+    network = loaded(name="transponder-path", granularity="channel")
+    block, x = network.model.blocks[0], network.model.embedding(torch.tensor([Letters().encode(TEXT)]))
+    gate, h = block.attention_path.gate("attention"), block.attention_connection.norm(x)
+    with torch.no_grad():
+        gamma = 2 * torch.sigmoid(gate.log_alpha_channel.exp() * torch.sigmoid(h @ gate.A.T) @ gate.B_channel.T)
+    found = gate_values(network, TEXT).factors["attention", "channel"][1]
+    np.testing.assert_allclose(found, gamma[0].numpy(), rtol=1e-5)

@@ -89,6 +89,8 @@ def test_bf16_weights_come_back_bit_for_bit(make_llama, transformers, tmp_path) 
         ({"name": "mix-ln"}, "the residual connection mix-ln$"),
         ({"name": "layernorm-scaling"}, "the residual connection layernorm-scaling$"),
         ({"name": "comt", "residual": "post-norm"}, "gates at .* and the residual connection post-norm$"),
+        ({"name": "transponder-path"}, "gates at attention, mlp$"),
+        ({"name": "dyt"}, "norms other than RMSNorm$"),
     ],
 )
 def test_what_llama_cannot_express_is_refused(method, words, make_llama, tmp_path) -> None:
