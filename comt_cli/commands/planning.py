@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from comt_cli.data import fingerprint
+from comt_cli.errors import UserError
 from comt_cli.methods import methods
 from comt_cli.recipe.load import LoadedRecipe, find_recipe, load_recipe
 from comt_cli.recipe.plan import RunSpec, parse_seeds, plan
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.yaml_lines import parse
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,16 @@ def plan_recipe(
     rows: str | None = None,
     columns: str | None = None,
     seeds: str | None = None,
+    also: Mapping[str, Any] | None = None,
 ) -> Planned:
-    """Find, check and expand a recipe. Raises `UserError` (`RecipeError`) with everything that is wrong."""
+    """Find, check and expand a recipe. `also` are rows added to it (`also_rows`).
+
+    Raises:
+        UserError: (`RecipeError`) with everything that is wrong.
+    """
     path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
-    return plan_loaded(
-        load_recipe(path, methods(), overrides or (), scale), scale, rows=rows, columns=columns, seeds=seeds
-    )
+    loaded = load_recipe(path, methods(), overrides or (), scale, also)
+    return plan_loaded(loaded, scale, rows=rows, columns=columns, seeds=seeds)
 
 
 def plan_loaded(
@@ -42,3 +51,46 @@ def plan_loaded(
     """Expand a recipe that was read and checked. Raises `UserError` where the selection or the scale is not in it."""
     specs = plan(loaded, scale, fingerprint, rows=rows, columns=columns, seeds=parse_seeds(seeds))
     return Planned(loaded, scale, specs)
+
+
+def also_rows(arguments: list[str] | None) -> dict[str, Any]:
+    """`--also` arguments as rows: name -> method. `half-gate` is a row of that name; `NAME=METHOD` names it otherwise.
+
+    A method is a name, or a group in YAML's braces, as in a recipe: `wide={name: comt, hidden: 64}`. Whether there is
+    such a method is checked with the recipe.
+
+    Raises:
+        UserError: an argument is not of that form, or two name one row.
+    """
+    rows: dict[str, Any] = {}
+    for argument in arguments or ():
+        before, equals, after = argument.partition("=")
+        is_named = bool(equals) and "{" not in before
+        name, text = (before.strip(), after) if is_named else ("", argument)
+        method = _method(argument, text)
+        name = name or (method if isinstance(method, str) else str(method["name"]))
+        if name in rows and rows[name] != method:
+            raise UserError(f"--also {argument}: there are two rows {name!r}", f"name one of them: other-{name}=...")
+        rows[name] = method
+    return rows
+
+
+def _method(argument: str, text: str) -> str | dict[str, Any]:
+    form = UserError(
+        f"--also {argument}: should be METHOD or NAME=METHOD",
+        "for instance half-gate, or wide='{name: comt, hidden: 64}' (comt show lists what a recipe has)",
+    )
+    if not text.strip():
+        raise form
+    try:
+        document = parse(text, "--also")
+    except RecipeError as error:
+        raise UserError(f"--also {argument}: {error.problems[0].message}", form.hint) from None
+    if document.problems:
+        raise UserError(f"--also {argument}: {document.problems[0]}", form.hint)
+    method = document.data
+    if isinstance(method, dict) and isinstance(method.get("name"), str):
+        return method
+    if isinstance(method, dict | list):
+        raise form
+    return text.strip()

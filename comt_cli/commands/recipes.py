@@ -1,4 +1,4 @@
-"""`comt recipes`: what tables there are."""
+"""`comt recipes`: what tables and figures there are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def recipes(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a recipe.")] = False,
 ) -> None:
-    """List the recipes: name, title, rows x columns x seeds, and the scales with the number of their runs.
+    """List the recipes: name, title, the ablations they hold, and the scales with rows x columns x seeds.
 
     A recipe file that is broken is listed with what is wrong with it.
 
@@ -52,7 +52,14 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
         }
         for scale, settings in recipe.scales.items()
     }
-    return {"name": name, "path": str(loaded.path), "title": recipe.title, "scales": scales}
+    return {
+        "name": name,
+        "path": str(loaded.path),
+        "kind": "table" if recipe.figure is None else "figure",
+        "title": recipe.title,
+        "ablations": list(recipe.ablations),
+        "scales": scales,
+    }
 
 
 def _print(recipe: dict[str, Any]) -> None:
@@ -63,7 +70,10 @@ def _print(recipe: dict[str, Any]) -> None:
         return
     from comt_cli.report import format
 
-    typer.echo(f"{recipe['name']}  {recipe['title']}")
+    figure = "figure: " if recipe["kind"] == "figure" else ""
+    typer.echo(f"{recipe['name']}  {figure}{recipe['title']}")
+    if recipe["ablations"]:
+        typer.echo(f"  ablations: {', '.join(recipe['ablations'])}")
     for name, scale in recipe["scales"].items():
         shape = " x ".join(format.plural(scale[f"{noun}s"], noun) for noun in ("row", "column", "seed"))
         typer.echo(f"  {name:<6} {shape:<32} {scale['description']}")

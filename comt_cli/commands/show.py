@@ -21,23 +21,27 @@ def show(
     columns: options.Columns = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
+    also: options.Also = None,
     device: options.Device = None,
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
 ) -> None:
     """Print the plan of a recipe: every run, its parameters and overhead, tokens, FLOPs, time, memory and state.
 
-    Parameters and FLOPs are counted on the real model, built without storage. Trains and downloads nothing.
+    Parameters and FLOPs are counted on the real model, built without storage; beside the extra parameters stands the
+    increase that the paper prints. Trains and downloads nothing.
 
     Examples:
 
       comt show table3.yaml
 
-      comt show table3.yaml --scale paper --json
-    """
-    from comt_cli.commands.planning import plan_recipe
+      comt show transponder/table2 --scale paper --columns c4/130m
 
-    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds)
+      comt show table3.yaml --also wide='{name: comt, hidden: 64}' --json
+    """
+    from comt_cli.commands.planning import also_rows, plan_recipe
+
+    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=also_rows(also))
     if as_json:
         typer.echo(json.dumps(plan_rows(planned, runs), indent=2))
     else:
@@ -63,12 +67,13 @@ def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
                 "parameters": cost.parameters,
                 "extra_parameters": cost.extra_parameters,
                 "extra_parameters_percent": round(cost.extra_parameters_percent, 4),
+                "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column),
                 "steps": train.steps,
                 "tokens": train.steps * train.batch_size * spec.settings.data.sequence_length,
                 "flops": total_flops(spec),
                 "estimated_memory_bytes": training_bytes(spec, train.micro_batch_size or train.batch_size),
                 "state": directory.state().value,
-                "directory": str(directory.path),
+                "directory": str(directory.shown),
             }
         )
     return rows
@@ -93,13 +98,13 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     }
     console = Console(highlight=False)
     # Numbers cut off are worse than lines that a narrow terminal wraps.
-    console.width = max(console.width, 100)
+    console.width = max(console.width, 110)
     console.print(f"{recipe.title} ({recipe.paper} {recipe.table}), scale {planned.scale}")
     console.print(recipe.scales[planned.scale].description)  # type: ignore[index]
     remaining = 0.0
     for column in dict.fromkeys(row["column"] for row in rows):
         table = Table(box=None, header_style="bold", pad_edge=False)
-        for header in (column, "seed", "parameters", "+%", "tokens", "FLOPs", "time", "memory", "state"):
+        for header in (column, "seed", "parameters", "+%", "paper's", "tokens", "FLOPs", "time", "memory", "state"):
             is_text = header in (column, "state")
             table.add_column(header, justify="left" if is_text else "right", no_wrap=True)
         for row, spec in zip(rows, planned.specs, strict=True):
@@ -112,7 +117,8 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
                 row["row"],
                 str(row["seed"]),
                 f"{row['parameters']:,}",
-                f"{row['extra_parameters_percent']:.2f}",
+                f"{row['extra_parameters_percent']:z.2f}",
+                row["paper_increase"] or "-",
                 short_count(row["tokens"]),
                 f"{row['flops']:.2g}",
                 duration(seconds),

@@ -1,4 +1,4 @@
-"""Find a recipe, read it, and report everything that is wrong with it at once."""
+"""Read a recipe, and report everything that is wrong with it at once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from comt_cli.errors import UserError
+from comt_cli.recipe.also import Also, with_rows
+from comt_cli.recipe.find import DEFAULT_PAPER, available_recipes, find_recipe, recipe_roots
 from comt_cli.recipe.merge import Overrides, merged_settings, parse_overrides
+from comt_cli.recipe.names import disagreements
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
-from comt_cli.recipe.schema import Column, Recipe, Row
+from comt_cli.recipe.schema import Column, PartialSettings, Recipe
 from comt_cli.recipe.settings import Settings
-from comt_cli.recipe.validate import salvage, validate
+from comt_cli.recipe.setups import load_setups
+from comt_cli.recipe.validate import LineOf, salvage, validate
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
 MethodConfigs = Mapping[str, type[BaseModel]]
 """Every method's name and the class of its options; handed in, because methods stand above recipes."""
-
-DEFAULT_PAPER = "comt"
 
 
 @dataclass(frozen=True)
@@ -47,67 +49,45 @@ class LoadedRecipe:
             return column
         return self.columns(scale)[column].compare_to
 
+    def printed_increase(self, scale: str, row: str, column: str) -> str | None:
+        """The increase of the number of parameters that the paper prints for a cell, such as `<1%`, None for none."""
+        compared = self.compared_column(scale, column)
+        return None if compared is None else self.recipe.rows[row].paper_increase.get(compared)
+
 
 def columns_of(recipe: Recipe, scale: str) -> dict[str, Column]:
     """The columns of a scale: its own, or the paper's."""
     return recipe.scales[scale].columns or recipe.columns  # type: ignore[index]
 
 
-def recipe_roots() -> list[Path]:
-    """Folders in which recipes are looked up by name: `./recipes`, then those that came with the program."""
-    package = Path(__file__).resolve().parent.parent
-    shipped = package / "_recipes"
-    return [
-        root for root in (Path("recipes"), shipped if shipped.is_dir() else package.parent / "recipes") if root.is_dir()
-    ]
-
-
-def available_recipes() -> dict[str, Path]:
-    """`paper/table` -> file, for every recipe that a name can reach; sorted by name."""
-    found: dict[str, Path] = {}
-    for root in reversed(recipe_roots()):
-        found.update({f"{path.parent.name}/{path.stem}": path for path in root.glob("*/*.yaml")})
-    return dict(sorted(found.items()))
-
-
-def find_recipe(name: str) -> Path:
-    """A path as it stands, else a name: `comt/table3.yaml`, `transponder/table2`, or `table3.yaml` for CoMT's.
-
-    Raises:
-        UserError: nothing is there; the hint names the nearest recipe.
-    """
-    path = Path(name)
-    if path.is_file():
-        return path
-    relative = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
-    for root in recipe_roots():
-        for candidate in (root / relative, root / DEFAULT_PAPER / relative):
-            if candidate.is_file():
-                return candidate
-    known = available_recipes()
-    wanted = name.removesuffix(".yaml").removesuffix(".yml")
-    short = [key.removeprefix(f"{DEFAULT_PAPER}/") for key in known]
-    raise UserError(f"there is no recipe {name}", f"{nearest(wanted, [*known, *short])} (comt recipes lists them)")
-
-
 def load_recipe(
-    path: Path, methods: MethodConfigs, overrides: Sequence[str] = (), scale: str | None = None
+    path: Path,
+    methods: MethodConfigs,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+    also: Also | None = None,
 ) -> LoadedRecipe:
     """Read and check the recipe at `path`. `overrides` are `--set` arguments such as `train.steps=200`.
 
     They apply to `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`.
+    `also` adds rows that the paper does not have, as if they stood at the end of `rows`.
 
     Raises:
-        RecipeError: with every problem of the file and of the overrides, each with its line and dotted key.
+        RecipeError: with every problem of the file, of its setups, of the overrides and of `also`, each with its line
+            and dotted key, or the argument.
     """
-    return check_recipe(read(path), path, methods, overrides, scale)
+    return check_recipe(read(path), path, methods, overrides, scale, also)
 
 
 def load_recipe_text(
-    text: str, methods: MethodConfigs, overrides: Sequence[str] = (), scale: str | None = None
+    text: str,
+    methods: MethodConfigs,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+    also: Also | None = None,
 ) -> LoadedRecipe:
     """Like `load_recipe`, from text."""
-    return check_recipe(parse(text, "recipe"), Path("recipe"), methods, overrides, scale)
+    return check_recipe(parse(text, "recipe"), Path("recipe"), methods, overrides, scale, also)
 
 
 _STAND_INS: dict[str, Any] = {
@@ -124,7 +104,12 @@ _STAND_INS: dict[str, Any] = {
 
 
 def check_recipe(
-    document: Document, path: Path, methods: MethodConfigs, overrides: Sequence[str] = (), scale: str | None = None
+    document: Document,
+    path: Path,
+    methods: MethodConfigs,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+    also: Also | None = None,
 ) -> LoadedRecipe:
     """All checks, in two stages: the shape of the file, then what only the whole can tell.
 
@@ -133,22 +118,32 @@ def check_recipe(
     """
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
+    if set(document.data) <= set(PartialSettings.model_fields):
+        message = "is a setup, not a recipe: a recipe names it, as `setup` of a column or at its top"
+        raise RecipeError(path, [Problem("", message)])
     problems = list(document.problems)
+    resolved = _check_methods(document, methods, problems)
+
+    def added(given: Any, found: list[Problem]) -> dict[str, Any] | None:
+        return _method(given, (), lambda _: None, methods, found)
+
+    document = with_rows(document, also or {}, added, resolved, problems)
     unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
     shape: list[Problem] = []
     recipe = validate(Recipe, document.data, (), document.line, shape)
     problems.extend(problem for problem in shape if problem.key not in unreadable)
     commanded = parse_overrides(overrides, problems)
-    resolved = _check_methods(document, methods, problems)
     whole = recipe or salvage(Recipe, document.data, _STAND_INS)
     if whole is None:
         raise RecipeError(path, problems)
-    found = [*_names(whole, document), *_place(whole, path, document)]
+    setups = load_setups(whole, path, document, problems)
+    found = [*disagreements(whole, resolved, document), *_place(whole, path, document)]
     settings: dict[str, dict[tuple[str, str], Settings]] = {
         name: merged_settings(
             whole,
             name,
             document,
+            setups,
             commanded if scale in (None, name) else Overrides(),
             found,
             complete=not problems,
@@ -163,21 +158,25 @@ def check_recipe(
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
     """Whether `problem` is about a key, or a section of settings, that something is already known to be wrong with."""
-    section = _settings_section(problem.key)
+    section = _settings_section(problem)
     for other in earlier:
         outer, inner = sorted((other.key, problem.key), key=len)
-        if inner == outer or inner.startswith((f"{outer}.", f"{outer}[")):
+        is_within = inner == outer or inner.startswith((f"{outer}.", f"{outer}["))
+        if is_within and problem.source == other.source:
             return True
         if problem.key.endswith(".paper") and other.key.startswith(f"{problem.key.removesuffix('paper')}in_paper"):
             return True
-        if section and _settings_section(other.key) in (section, "all"):
+        if section and _settings_section(other) in (section, "all"):
             return True
     return False
 
 
-def _settings_section(key: str) -> str | None:
-    """`train` for `columns.c4.settings.train.steps`; `all` for the whole of the settings; None elsewhere."""
-    found = re.search(r"(?:^|\.)settings(?:\.(\w+))?", key)
+def _settings_section(problem: Problem) -> str | None:
+    """`train` for `columns.c4.settings.train.steps`, and for a setup's `train.steps`; `all` for the whole of the
+    settings; None elsewhere."""
+    if problem.source is not None:
+        return problem.key.partition(".")[0] or "all"
+    found = re.search(r"(?:^|\.)settings(?:\.(\w+))?", problem.key)
     return (found[1] or "all") if found else None
 
 
@@ -187,27 +186,30 @@ def _check_methods(document: Document, methods: MethodConfigs, problems: list[Pr
     resolved: dict[str, dict[str, Any]] = {}
     for name, row in rows.items() if isinstance(rows, dict) else ():
         given = row.get("method") if isinstance(row, dict) else None
-        path: KeyPath = ("rows", name, "method")
-        if isinstance(given, str):
-            method, options = given, {}
-        elif isinstance(given, dict) and isinstance(given.get("name"), str):
-            method, options = given["name"], {key: value for key, value in given.items() if key != "name"}
-        elif isinstance(given, dict):
-            problems.append(Problem(dotted((*path, "name")), "is missing: say which method", document.line(path)))
-            continue
-        else:
-            continue  # missing or of a wrong type: the schema says so
-        if method not in methods:
-            problems.append(
-                Problem(
-                    dotted(path), f"no method is called {method!r}; {nearest(method, methods)}", document.line(path)
-                )
-            )
-            continue
-        config = validate(methods[method], options, path, document.line, problems)
-        if config is not None:
-            resolved[name] = {"name": method, **config.model_dump(mode="json")}
+        method = _method(given, ("rows", name, "method"), document.line, methods, problems)
+        if method is not None:
+            resolved[name] = method
     return resolved
+
+
+def _method(
+    given: Any, path: KeyPath, line_of: LineOf, methods: MethodConfigs, problems: list[Problem]
+) -> dict[str, Any] | None:
+    """A method as a row says it, with its name and all its options; None where something is wrong."""
+    if isinstance(given, str):
+        name, options = given, {}
+    elif isinstance(given, dict) and isinstance(given.get("name"), str):
+        name, options = given["name"], {key: value for key, value in given.items() if key != "name"}
+    elif isinstance(given, dict):
+        problems.append(Problem(dotted((*path, "name")), "is missing: say which method", line_of(path)))
+        return None
+    else:
+        return None  # missing or of a wrong type: the schema says so
+    if name not in methods:
+        problems.append(Problem(dotted(path), f"no method is called {name!r}; {nearest(name, methods)}", line_of(path)))
+        return None
+    config = validate(methods[name], options, path, line_of, problems)
+    return None if config is None else {"name": name, **config.model_dump(mode="json")}
 
 
 def _place(recipe: Recipe, path: Path, document: Document) -> Iterable[Problem]:
@@ -219,49 +221,6 @@ def _place(recipe: Recipe, path: Path, document: Document) -> Iterable[Problem]:
         if said != there:
             message = f"is {said!r}, but the file is {whole.parent.name}/{whole.name} among the recipes; say {there}"
             yield Problem(key, message, document.line((key,)))
-
-
-def _names(recipe: Recipe, document: Document) -> Iterable[Problem]:
-    """Names that must agree: the baseline, the paper's cells, the columns a scale stands in for."""
-    if recipe.baseline not in recipe.rows:
-        yield Problem(
-            "baseline",
-            f"there is no row {recipe.baseline!r}; {nearest(recipe.baseline, recipe.rows)}",
-            document.line(("baseline",)),
-        )
-    for name, row in recipe.rows.items():
-        yield from _paper_cells(name, row, recipe, document)
-    for scale_name, scale in recipe.scales.items():
-        for name, column in (scale.columns or {}).items():
-            if column.compare_to is not None and column.compare_to not in recipe.columns:
-                path = ("scales", scale_name, "columns", name, "compare_to")
-                yield Problem(
-                    dotted(path),
-                    f"there is no column {column.compare_to!r}; {nearest(column.compare_to, recipe.columns)}",
-                    document.line(path),
-                )
-    for name, column in recipe.columns.items():
-        if column.compare_to is not None:
-            at: KeyPath = ("columns", name, "compare_to")
-            yield Problem(dotted(at), "belongs to the columns of a scale: this is the paper's own", document.line(at))
-
-
-def _paper_cells(name: str, row: Row, recipe: Recipe, document: Document) -> Iterable[Problem]:
-    path: KeyPath = ("rows", name, "paper")
-    for column in row.paper:
-        if column not in recipe.columns:
-            message = f"there is no column {column!r}; {nearest(column, recipe.columns)}"
-            yield Problem(dotted((*path, column)), message, document.line((*path, column)))
-    if row.in_paper:
-        missing = [column for column in recipe.columns if column not in row.paper]
-        if missing:
-            message = (
-                f"has no value for {', '.join(missing)}: give the paper's (null where it prints none), "
-                "or say in_paper: false"
-            )
-            yield Problem(dotted(path), message, document.line(path))
-    elif row.paper:
-        yield Problem(dotted(path), "has values, but the row says in_paper: false", document.line(path))
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
@@ -283,6 +242,7 @@ def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
 
 
 __all__ = [
+    "DEFAULT_PAPER",
     "LoadedRecipe",
     "MethodConfigs",
     "Overrides",

@@ -1,20 +1,31 @@
 """What a run is told: the recipe's settings, then the scale's, the column's, the row's, then the command line's.
 
-The later wins, key by key. Each key remembers where it came from, so that a combination that cannot work is blamed on
-the line that made it so.
+The later wins, key by key; a setup comes just before the settings of the place that names it. Each key remembers where
+it came from, so that a combination that cannot work is blamed on the line that made it so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
 from comt_cli.recipe.schema import PartialSettings, Recipe
 from comt_cli.recipe.settings import Settings
+from comt_cli.recipe.setups import Setup
 from comt_cli.recipe.validate import valid_keys, validate
 from comt_cli.recipe.yaml_lines import Document, parse
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Settings of one place: where they stand in their document, and in which file if that is not the recipe."""
+
+    settings: PartialSettings
+    path: KeyPath
+    document: Document
+    source: str | None = None
 
 
 @dataclass
@@ -62,6 +73,7 @@ def merged_settings(
     recipe: Recipe,
     scale: str,
     document: Document,
+    setups: Mapping[str, Setup],
     overrides: Overrides,
     problems: list[Problem],
     *,
@@ -72,17 +84,19 @@ def merged_settings(
     `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
     """
     settings: dict[tuple[str, str], Settings] = {}
-    seen: set[tuple[str, str]] = {(problem.key, problem.message) for problem in problems}
+    seen = {(problem.source, problem.key, problem.message) for problem in problems}
     chosen = recipe.scales[scale]  # type: ignore[index]
     in_scale = chosen.columns is not None
     for column_name, column in (chosen.columns or recipe.columns).items():
         column_path: KeyPath = ("scales", scale, "columns", column_name) if in_scale else ("columns", column_name)
         for row_name, row in recipe.rows.items():
             layers = [
-                (recipe.settings, ("settings",)),
-                (chosen.settings, ("scales", scale, "settings")),
-                (column.settings, (*column_path, "settings")),
-                (row.settings, ("rows", row_name, "settings")),
+                *_setup(recipe.setup, setups),
+                _Layer(recipe.settings, ("settings",), document),
+                _Layer(chosen.settings, ("scales", scale, "settings"), document),
+                *_setup(column.setup, setups),
+                _Layer(column.settings, (*column_path, "settings"), document),
+                _Layer(row.settings, ("rows", row_name, "settings"), document),
             ]
             merged, origin = _merge(layers, overrides)
             found: list[Problem] = []
@@ -91,25 +105,32 @@ def merged_settings(
                 if not complete and problem.key not in origin:
                     continue
                 located = _locate(problem, origin, document, column_path)
-                if (located.key, located.message) not in seen:
-                    seen.add((located.key, located.message))
+                if (located.source, located.key, located.message) not in seen:
+                    seen.add((located.source, located.key, located.message))
                     problems.append(located)
             if result is not None:
                 settings[row_name, column_name] = result
     return settings
 
 
+def _setup(name: str | None, setups: Mapping[str, Setup]) -> Iterable[_Layer]:
+    """The layer of a setup; none where no setup is named, or it is not there, which was told."""
+    if name is not None and name in setups:
+        setup = setups[name]
+        yield _Layer(setup.settings, (), setup.document, str(setup.path))
+
+
 def _merge(
-    layers: Iterable[tuple[PartialSettings, KeyPath]], overrides: Overrides
-) -> tuple[dict[str, dict[str, Any]], dict[str, KeyPath | str]]:
-    """Merged values, and for every dotted key the path (or the `--set` argument) that gave its value."""
+    layers: Iterable[_Layer], overrides: Overrides
+) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[_Layer, KeyPath] | str]]:
+    """Merged values, and for every dotted key the layer and path (or the `--set` argument) that gave its value."""
     merged: dict[str, dict[str, Any]] = {"model": {}, "data": {}, "train": {}}
-    origin: dict[str, KeyPath | str] = {}
-    for partial, path in layers:
-        for section, values in partial.model_dump(mode="json", exclude_unset=True).items():
+    origin: dict[str, tuple[_Layer, KeyPath] | str] = {}
+    for layer in layers:
+        for section, values in layer.settings.model_dump(mode="json", exclude_unset=True).items():
             for key, value in (values or {}).items():
                 merged[section][key] = value
-                origin[f"{section}.{key}"] = (*path, section, key)
+                origin[f"{section}.{key}"] = (layer, (*layer.path, section, key))
     for section, values in overrides.values.items():
         for key, value in values.items():
             merged[section][key] = value
@@ -117,10 +138,14 @@ def _merge(
     return merged, origin
 
 
-def _locate(problem: Problem, origin: dict[str, KeyPath | str], document: Document, column: KeyPath) -> Problem:
-    source = origin.get(problem.key)
-    if isinstance(source, str):
-        return Problem(source, problem.message)
-    if source is not None:
-        return Problem(dotted(source), problem.message, document.line(source))
+def _locate(
+    problem: Problem, origin: Mapping[str, tuple[_Layer, KeyPath] | str], document: Document, column: KeyPath
+) -> Problem:
+    """`problem` of merged settings where it stands: on the line that gave the value, or the argument."""
+    given_by = origin.get(problem.key)
+    if isinstance(given_by, str):
+        return Problem(given_by, problem.message)
+    if given_by is not None:
+        layer, path = given_by
+        return Problem(dotted(path), problem.message, layer.document.line(path), layer.source)
     return Problem(problem.key, f"{problem.message} (needed by {dotted(column)})", document.line(column))

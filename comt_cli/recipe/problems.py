@@ -14,23 +14,29 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. `line` is 1-based, None for what was said on the command line."""
+    """One thing that is wrong. `line` is 1-based, None for what was said on the command line.
+
+    `source` is the file, where that is not the recipe itself but a setup that it names.
+    """
 
     key: str
     message: str
     line: int | None = None
+    source: str | None = None
 
     def __str__(self) -> str:
-        place = "" if self.line is None else f"line {self.line}: "
+        line = "" if self.line is None else f"line {self.line}"
+        place = ", ".join(part for part in (self.source, line) if part)
+        place = f"{place}: " if place else ""
         return f"{place}{self.key}: {self.message}" if self.key else f"{place}{self.message}"
 
 
 class RecipeError(UserError):
-    """A recipe that cannot be run; holds every problem found, in the order of the file."""
+    """A recipe that cannot be run; holds every problem found, in the order of the file, its setups' last."""
 
     def __init__(self, source: Path | str, problems: Sequence[Problem]) -> None:
         self.source = source
-        self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.source or "", problem.line or 0)))
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         listing = "\n".join(f"  {problem}" for problem in self.problems)
         super().__init__(f"{source}: {count}, nothing was started\n{listing}")

@@ -1,14 +1,18 @@
-"""The keys of a recipe. `settings.py` has what a run is told; here is what makes a table of it."""
+"""The keys of a recipe. `settings.py` has what a run is told; here is what makes a table or a figure of it."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, create_model
 
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, TrainSettings
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+SetupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""The name of a file in the folder `setups`, without its ending; it cannot lead out of that folder."""
 ScaleName = Literal["smoke", "small", "paper"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -51,11 +55,22 @@ DIRECTION: dict[MetricName, Literal["lower", "higher"]] = {"perplexity": "lower"
 """Which way each metric is better."""
 
 
+def _increase(text: str) -> str:
+    if not re.fullmatch(r"<?\d+(\.\d+)?%", text):
+        raise ValueError(f"{text!r} is no increase as papers print it, for instance 1%, <1% or 22.9%")
+    return text
+
+
+PaperIncrease = Annotated[str, AfterValidator(_increase)]
+"""A printed increase of the number of parameters, as text: `<1%` is no number."""
+
+
 class Row(Section):
     """One method under one name, with the paper's value in every column."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
+    paper_increase: dict[str, PaperIncrease] = Field(default_factory=dict)
     in_paper: bool = True
     settings: PartialSettings = PartialSettings()
 
@@ -63,6 +78,7 @@ class Row(Section):
 class Column(Section):
     """One model and data set. Under a scale, `compare_to` names the paper's column it stands in for."""
 
+    setup: SetupName | None = None
     settings: PartialSettings = PartialSettings()
     compare_to: str | None = None
 
@@ -76,8 +92,32 @@ class Scale(Section):
     seeds: Seeds | None = None
 
 
+AblationName = Literal["hidden-size", "modules", "granularity", "context", "sigmoid", "placement-norm", "cost"]
+
+
+class Ablation(Section):
+    """A question that some rows of the table answer: all of them if `rows` is not given.
+
+    `option` is the option of their methods that varies, None where they differ otherwise.
+    """
+
+    rows: Annotated[list[str], Field(min_length=1)] | None = None
+    option: str | None = None
+
+
+class Figure(Section):
+    """What is drawn of the first run of the baseline, where the recipe is a figure of its paper and no table.
+
+    `site` is the projection whose channels are drawn; `text` is what the network reads, None for the usual one.
+    """
+
+    draw: Literal["residual-stream", "gate-values", "channel-gates"]
+    site: str | None = None
+    text: Annotated[str, Field(min_length=1)] | None = None
+
+
 class Recipe(Section):
-    """One published table."""
+    """One published table, or figure."""
 
     title: str
     paper: Name
@@ -86,7 +126,10 @@ class Recipe(Section):
     metric: MetricName = "perplexity"
     baseline: str
     seeds: Seeds
+    figure: Figure | None = None
+    setup: SetupName | None = None
     settings: PartialSettings = PartialSettings()
     rows: dict[Name, Row] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)
+    ablations: dict[AblationName, Ablation] = Field(default_factory=dict)
     scales: dict[ScaleName, Scale]

@@ -153,6 +153,7 @@ class TrainSettings(Section):
     precision: Precision = "fp32"
     compile: bool = False
     activation_checkpointing: bool = False
+    sharding: Literal["none", "fsdp"] = "none"
     log_every: PositiveInt = 10
     evaluate_every: PositiveInt | None = None
     evaluation_batch_size: PositiveInt | None = None

@@ -84,7 +84,9 @@ def _problem(model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefi
     kind, local = detail["type"], _without_union_tags(data, detail["loc"])
     path: KeyPath = (*prefix, *local)
     if kind == "extra_forbidden":
-        message = f"unknown key; {nearest(str(local[-1]), valid_keys(model, local[:-1]))}"
+        known = valid_keys(model, local[:-1])
+        # Within a value that a validator of its own took apart, nothing is known of the keys that would be right.
+        message = f"unknown key; {nearest(str(local[-1]), known)}" if known or len(local) == 1 else "unknown key"
     elif kind == "missing":
         message = "is missing"
     elif kind == "literal_error":

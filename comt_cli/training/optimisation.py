@@ -8,21 +8,25 @@ import torch
 from torch import nn
 
 from comt_cli.recipe.settings import TrainSettings
+from comt_cli.training.sharding import is_cut
 
 
-def learning_rate(settings: TrainSettings, step: int, width: int) -> float:
+def learning_rate(settings: TrainSettings, step: int) -> float:
     """The learning rate of update `step`, counted from 0.
 
-    All but noam rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the scripts that the
-    papers used; then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`.
-    noam (Vaswani et al. 2017, Eq. 3) is `peak * width^-0.5 * min((s+1)^-0.5, (s+1) * warmup^-1.5)`.
+    All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the scripts that the
+    papers used; then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` falls as
+    `peak * sqrt(warmup / step)`, which depends on the warm-up alone, not on `steps`.
+
+    noam is the form of Vaswani et al. 2017, Eq. 3, `width^-0.5 * min(step^-0.5, step * warmup^-1.5)`, with the peak
+    given instead: there `width^-0.5 * warmup^-0.5` is the peak. Transponder states "noam" and a base rate of 3e-3;
+    multiplied by Vaswani's factors that rate would peak at 4e-6 for its 60m, and nothing would be learnt.
     """
     peak, warmup = settings.learning_rate, settings.warmup_steps
-    if settings.schedule == "noam":
-        count = step + 1
-        return peak / math.sqrt(width) * min(1 / math.sqrt(count), count / math.sqrt(warmup) ** 3)
     if step < warmup:
         return peak * step / warmup
+    if settings.schedule == "noam":
+        return peak * math.sqrt(warmup / step)
     progress = (step - warmup) / max(1, settings.steps - warmup)
     match settings.schedule:
         case "cosine":
@@ -37,10 +41,15 @@ def learning_rate(settings: TrainSettings, step: int, width: int) -> float:
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Adam or AdamW over all parameters in one group, in the fused form (one pass over the states)."""
+    """Adam or AdamW over all parameters, in the fused form (one pass over the states).
+
+    One group of parameters; two where some are cut (see `sharding`) and some are not, since one pass takes one kind.
+    """
+    parameters = list(model.parameters())
+    groups = [[each for each in parameters if is_cut(each) == cut] for cut in (False, True)]
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(
-        model.parameters(),
+        [{"params": group} for group in groups if group],
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,

@@ -24,7 +24,7 @@ BROKEN = {
     "unknown key in a column": ("c4/130m: {}", "c4/130m: {setings: {}}", "line 28: columns.c4/130m.setings: unknown key; did you mean settings?"),
     "unknown key in a scale": ("    seeds: [7]", "    seed: [7]", "line 35: scales.smoke.seed: unknown key; did you mean seeds?"),
     "unknown key in a column of a scale": ("        compare_to:", "        compare: c\n        compare_to:", "line 38: scales.smoke.columns.tiny.compare: unknown key; did you mean compare_to?"),
-    "unknown key far from any": ("title:", "zzz: 1\ntitle:", "line 1: zzz: unknown key; valid: title, paper, table, command, metric, baseline, seeds, settings, rows, columns, scales"),
+    "unknown key far from any": ("title:", "zzz: 1\ntitle:", "line 1: zzz: unknown key; valid: title, paper, table, command, metric, baseline, seeds, figure, setup, settings, rows, columns, ablations, scales"),
     "text for a number": ("steps: 100", 'steps: "100"', 'line 10: settings.train.steps: "100" does not fit: should be a whole number'),
     "true for a number": ("steps: 100", "steps: true", "line 10: settings.train.steps: true does not fit: should be a whole number"),
     "number for text": ("title: A small table", "title: 3", "line 1: title: 3 does not fit: should be text"),
@@ -58,11 +58,29 @@ BROKEN = {
     "unknown site": ("hidden: 4", "sites: [q_proj, k_prj]", "line 20: rows.gated.method.sites[1]: 'k_prj' is not one of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; did you mean k_proj?"),
     "site twice": ("hidden: 4", "sites: [q_proj, q_proj]", "line 20: rows.gated.method.sites: a site stands twice"),
     "no sites": ("hidden: 4", "sites: []", "line 20: rows.gated.method.sites: [] does not fit: should have at least one entry"),
-    "sites not a list": ("hidden: 4", "sites: q_proj", 'line 20: rows.gated.method.sites: "q_proj" does not fit: should be a list'),
+    "sites not a list": ("hidden: 4", "sites: 3", "line 20: rows.gated.method.sites: 3 does not fit: should be a list"),
+    "unknown set of sites": ("hidden: 4", "sites: attention", "line 20: rows.gated.method.sites: no set of projections is called 'attention'; there are all, self-attention, mlp, only_last, only_first, only_qk, without_up_gate"),
     "baseline without a row": ("baseline: plain", "baseline: plan", "line 5: baseline: there is no row 'plan'; did you mean plain?"),
     "paper value without a column": ("c4/130m: 20.5", "c4/130m: 20.5, c4/131m: 2", "line 16: rows.plain.paper.c4/131m: there is no column 'c4/131m'; did you mean c4/130m?"),
     "paper value missing": ("      c4/250m: 18.5\n", "", "line 21: rows.gated.paper: has no value for c4/250m: give the paper's (null where it prints none), or say in_paper: false"),
     "paper value of a row not in the paper": ("in_paper: false", "in_paper: false\n    paper: {c4/130m: 1}", "line 27: rows.extra.paper: has values, but the row says in_paper: false"),
+    "increase without a column": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/103m: 1%}", "line 17: rows.plain.paper_increase.c4/103m: there is no column 'c4/103m'; did you mean c4/130m?"),
+    "increase of a row not in the paper": ("in_paper: false", "paper_increase: {c4/130m: 1%}\n    in_paper: false", "line 26: rows.extra.paper_increase: has values, but the row says in_paper: false"),
+    "increase as a number": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/130m: 15}", "line 17: rows.plain.paper_increase.c4/130m: 15 does not fit: should be text"),
+    "increase without per cent": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/130m: '15'}", "line 17: rows.plain.paper_increase.c4/130m: '15' is no increase as papers print it, for instance 1%, <1% or 22.9%"),
+    "unknown ablation": ("scales:", "ablations: {hidden: {}}\nscales:", "line 32: ablations.hidden: 'hidden' is not one of hidden-size, modules, granularity, context, sigmoid, placement-norm, cost; did you mean hidden-size?"),
+    "unknown key in an ablation": ("scales:", "ablations: {cost: {row: [plain]}}\nscales:", "line 32: ablations.cost.row: unknown key; did you mean rows?"),
+    "ablation of a row that is not there": ("scales:", "ablations: {cost: {rows: [plain, gate]}}\nscales:", "line 32: ablations.cost.rows[1]: there is no row 'gate'; did you mean gated?"),
+    "ablation of no rows": ("scales:", "ablations: {cost: {rows: []}}\nscales:", "line 32: ablations.cost.rows: [] does not fit: should have at least one entry"),
+    "ablated option that no row has": ("scales:", "ablations: {modules: {option: site}}\nscales:", "line 32: ablations.modules.option: 'site' is an option of none of the rows; did you mean sites?"),
+    "ablated option that one row has": ("scales:", "ablations: {hidden-size: {option: hidden}}\nscales:", "line 32: ablations.hidden-size.option: 'hidden' is an option of one of the rows; name rows that have it"),
+    "unknown drawing": ("rows:", "figure: {draw: gates}\nrows:", "line 13: figure.draw: 'gates' is not one of residual-stream, gate-values, channel-gates; did you mean gate-values?"),
+    "figure without a drawing": ("rows:", "figure: {}\nrows:", "line 13: figure.draw: is missing"),
+    "channels of no site": ("rows:", "figure: {draw: channel-gates}\nrows:", "line 13: figure.site: is missing: channel-gates are drawn of one site"),
+    "site of another drawing": ("rows:", "figure: {draw: gate-values, site: o_proj}\nrows:", "line 13: figure.site: belongs to channel-gates; gate-values has no use for it"),
+    "setup that is not there": ("settings:\n  data", "setup: smok\nsettings:\n  data", "line 7: setup: no setup is called 'smok'; did you mean smoke?"),
+    "setup outside its folder": ("c4/130m: {}", "c4/130m: {setup: ../comt/table3}", "line 28: columns.c4/130m.setup: \"../comt/table3\" does not fit: string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"),
+    "setup of a scale": ("    seeds: [7]", "    setup: smoke", "line 35: scales.smoke.setup: unknown key; valid: description, settings, columns, seeds"),
     "compared to no column": ("compare_to: c4/130m", "compare_to: c4/13m", "line 38: scales.smoke.columns.tiny.compare_to: there is no column 'c4/13m'; did you mean c4/130m?"),
     "a paper's column compared": ("c4/130m: {}", "c4/130m: {compare_to: c4/250m}", "line 28: columns.c4/130m.compare_to: belongs to the columns of a scale: this is the paper's own"),
     "key twice": ("    warmup_steps: 10", "    steps: 10", "line 11: settings.train.steps: stands twice, first on line 10"),
@@ -84,7 +102,7 @@ BROKEN = {
     "floor of noam": ("warmup_steps: 10", "warmup_steps: 10\n    schedule: noam\n    min_lr_ratio: 0.0", "line 13: settings.train.min_lr_ratio: the schedule noam has none; leave the key out, or null"),
     "share for validation where there is one": ("{vocabulary: 300}", "{vocabulary: 300, corpus: c4, max_train_tokens: 5, validation_fraction: 0.1}", "line 8: settings.data.validation_fraction: c4 has a validation split of its own; leave the key out, or null"),
     "metric of another command": ("baseline: plain", "metric: accuracy\nbaseline: plain", "line 5: metric: 'accuracy' is not one of perplexity, galore_perplexity; valid: perplexity, galore_perplexity"),
-    "metric in a direction": ("baseline: plain", "metric: perplexity\ndirection: higher\nbaseline: plain", "line 6: direction: unknown key; valid: title, paper, table, command, metric, baseline, seeds, settings, rows, columns, scales"),
+    "metric in a direction": ("baseline: plain", "metric: perplexity\ndirection: higher\nbaseline: plain", "line 6: direction: unknown key; valid: title, paper, table, command, metric, baseline, seeds, figure, setup, settings, rows, columns, ablations, scales"),
     "batch that cannot be cut": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size: a batch of 8 rows cannot be cut into parts of 3"),
     "heads that do not divide": ("size: tiny}", "size: tiny, heads: 7}", "line 40: scales.smoke.columns.tiny.settings.model.heads: width 128 must split into 7 heads of an even size (rotary embeddings turn channels in pairs)"),
     "heads of odd size": ("size: tiny}", "size: tiny, heads: 128}", "line 40: scales.smoke.columns.tiny.settings.model.heads: width 128 must split into 128 heads of an even size (rotary embeddings turn channels in pairs)"),
@@ -155,6 +173,27 @@ def test_what_merely_follows_from_a_problem_is_not_told(small, load):
     assert only.startswith("line 10: settings.train.stepz")
     (only,) = problems_of(small.replace("c4/130m: 19.5", 'c4/130m: "19.5"'), load)  # not also: no value for c4/130m
     assert only.startswith("line 22: rows.gated.paper.c4/130m")
+
+
+def test_an_ablated_option_has_two_values(small, load):
+    ablation = "ablations: {hidden-size: {rows: [gated, extra], option: hidden}}\nscales:"
+    text = small.replace("method: mix-ln", "method: {name: comt, hidden: 8}").replace("scales:", ablation)
+    assert load(text).recipe.ablations["hidden-size"].option == "hidden"
+    (only,) = problems_of(text.replace("hidden: 8", "hidden: 4"), load)
+    assert only == (
+        "line 32: ablations.hidden-size.option: 'hidden' has the same value in every row that has it; "
+        "name the option that varies, or null"
+    )
+    (only,) = problems_of(text.replace("hidden: 8", "hiden: 8"), load)  # what hidden is there is not known
+    assert only.startswith("line 25: rows.extra.method.hiden: unknown key")
+
+
+def test_a_figure_is_drawn_at_a_site_that_has_a_gate(small, load):
+    text = small.replace("baseline: plain", "baseline: gated").replace("hidden: 4", "sites: [q_proj, o_proj]")
+    text = text.replace("rows:", "figure: {draw: channel-gates, site: o_proj}\nrows:", 1)
+    assert load(text).recipe.figure.site == "o_proj"
+    (only,) = problems_of(text.replace("site: o_proj", "site: k_proj"), load)
+    assert only == "line 13: figure.site: the row gated has no gate there: 'k_proj'; did you mean q_proj?"
 
 
 def test_a_recipe_that_is_looked_up_is_called_as_its_file(tmp_path, small, monkeypatch):

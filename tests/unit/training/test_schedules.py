@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
 
-PEAK, WARMUP, STEPS, WIDTH, FLOOR = 2e-3, 10, 110, 64, 0.1
+PEAK, WARMUP, STEPS, FLOOR = 2e-3, 10, 110, 0.1
 
 
 def rate(step: int, schedule: str, **options) -> float:
     floor = FLOOR if schedule in ("cosine", "linear") else None
     settings = {"learning_rate": PEAK, "warmup_steps": WARMUP, "steps": STEPS, "min_lr_ratio": floor} | options
-    return learning_rate(TrainSettings(schedule=schedule, **settings), step, WIDTH)
+    return learning_rate(TrainSettings(schedule=schedule, **settings), step)
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "noam"])
 def test_warm_up_starts_at_zero(schedule):
     assert rate(0, schedule) == 0
     assert rate(1, schedule) == PEAK / 10
@@ -49,11 +49,15 @@ def test_constant():
 
 
 def test_noam():
-    """Vaswani et al. 2017, Eq. 3, counts steps from 1."""
-    for step in (0, 4, 9, 10, 60, 109):
-        expected = PEAK * WIDTH**-0.5 * min((step + 1) ** -0.5, (step + 1) * WARMUP**-1.5)
-        assert rate(step, "noam") == pytest.approx(expected, rel=1e-12)
-    assert max(range(STEPS), key=lambda step: rate(step, "noam")) == WARMUP - 1
+    """The form of Vaswani et al. 2017, Eq. 3, at any width: scaled so that its peak is the learning rate."""
+    width = 64
+    highest = width**-0.5 * WARMUP**-0.5
+    for step in (1, 4, 9, 10, 11, 40, 60, 109):
+        published = width**-0.5 * min(step**-0.5, step * WARMUP**-1.5)
+        assert rate(step, "noam") == pytest.approx(PEAK * published / highest, rel=1e-12)
+    assert rate(40, "noam") == pytest.approx(PEAK / 2, rel=1e-12)  # at four times the warm-up
+    assert rate(40, "noam", steps=STEPS * 10) == rate(40, "noam")
+    assert max(range(STEPS), key=lambda step: rate(step, "noam")) == WARMUP
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
@@ -66,7 +70,7 @@ def test_all_warm_up():
     assert rate(STEPS, "cosine", warmup_steps=STEPS) == PEAK
 
 
-@given(st.integers(0, 109), st.sampled_from(["cosine", "linear", "constant"]))
+@given(st.integers(0, 109), st.sampled_from(["cosine", "linear", "constant", "noam"]))
 def test_it_never_rises_after_warm_up_nor_leaves_its_bounds(step, schedule):
     here, after = rate(step, schedule), rate(step + 1, schedule)
     assert (after > here) == (step < WARMUP)

@@ -1,0 +1,50 @@
+"""Where recipes are: by path, or by name among the recipe roots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from comt_cli.errors import UserError
+from comt_cli.recipe.problems import nearest
+
+DEFAULT_PAPER = "comt"
+SETUPS = "setups"
+"""The folder of the setups beside the papers' folders: no paper, and no recipe in it."""
+
+
+def recipe_roots() -> list[Path]:
+    """Folders in which recipes are looked up by name: `./recipes`, then those that came with the program."""
+    package = Path(__file__).resolve().parent.parent
+    shipped = package / "_recipes"
+    return [
+        root for root in (Path("recipes"), shipped if shipped.is_dir() else package.parent / "recipes") if root.is_dir()
+    ]
+
+
+def available_recipes() -> dict[str, Path]:
+    """`paper/table` -> file, for every recipe that a name can reach; sorted by name."""
+    found: dict[str, Path] = {}
+    for root in reversed(recipe_roots()):
+        recipes = (path for path in root.glob("*/*.yaml") if path.parent.name != SETUPS)
+        found.update({f"{path.parent.name}/{path.stem}": path for path in recipes})
+    return dict(sorted(found.items()))
+
+
+def find_recipe(name: str) -> Path:
+    """A path as it stands, else a name: `comt/table3.yaml`, `transponder/table2`, or `table3.yaml` for CoMT's.
+
+    Raises:
+        UserError: nothing is there; the hint names the nearest recipe.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    relative = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
+    for root in recipe_roots():
+        for candidate in (root / relative, root / DEFAULT_PAPER / relative):
+            if candidate.is_file() and candidate.parent.name != SETUPS:
+                return candidate
+    known = available_recipes()
+    wanted = name.removesuffix(".yaml").removesuffix(".yml")
+    short = [key.removeprefix(f"{DEFAULT_PAPER}/") for key in known]
+    raise UserError(f"there is no recipe {name}", f"{nearest(wanted, [*known, *short])} (comt recipes lists them)")

@@ -1,0 +1,91 @@
+"""Setups: settings that many recipes share, in files of their own, `setups/NAME.yaml`.
+
+What is wrong in one is told with its own file and line, once, however many columns use it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from comt_cli.recipe.find import SETUPS, recipe_roots
+from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
+from comt_cli.recipe.schema import PartialSettings, Recipe
+from comt_cli.recipe.validate import salvage, validate
+from comt_cli.recipe.yaml_lines import Document, read
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Settings with the file that they stand in. Broken parts were left out, and told as problems."""
+
+    path: Path
+    settings: PartialSettings
+    document: Document
+
+
+def load_setups(recipe: Recipe, path: Path, document: Document, problems: list[Problem]) -> dict[str, Setup]:
+    """Every setup that `recipe`, the file at `path`, names. Those that are not there, or broken, become problems."""
+    folders = _folders(path)
+    found: dict[str, Setup] = {}
+    broken: set[str] = set()
+    for name, key in _named(recipe):
+        if name in found or name in broken:
+            continue
+        file = next((folder / f"{name}.yaml" for folder in folders if (folder / f"{name}.yaml").is_file()), None)
+        setup = None
+        if file is None:
+            known = dict.fromkeys(other.stem for folder in folders for other in sorted(folder.glob("*.yaml")))
+            hint = nearest(name, known) if known else f"there are none in {', '.join(map(str, folders)) or 'reach'}"
+            problems.append(Problem(dotted(key), f"no setup is called {name!r}; {hint}", document.line(key)))
+        else:
+            setup = _load(file, problems)
+        if setup is None:
+            broken.add(name)
+        else:
+            found[name] = setup
+    return found
+
+
+def _folders(path: Path) -> list[Path]:
+    """Where setups are looked up: beside the folder of the recipe, then among the recipe roots; each once."""
+    beside = [Path(os.path.normpath(path.parent / ".." / SETUPS))] if path.is_file() else []
+    folders = [*beside, *(root / SETUPS for root in recipe_roots())]
+    return list({folder.resolve(): folder for folder in reversed(folders) if folder.is_dir()}.values())[::-1]
+
+
+def _named(recipe: Recipe) -> Iterator[tuple[str, KeyPath]]:
+    """The names of the setups, in the order of the file, with the keys that say them."""
+    if recipe.setup is not None:
+        yield recipe.setup, ("setup",)
+    columns: Iterable[tuple[KeyPath, str | None]] = [
+        *((("columns", name), column.setup) for name, column in recipe.columns.items()),
+        *(
+            (("scales", scale, "columns", name), column.setup)
+            for scale, settings in recipe.scales.items()
+            for name, column in (settings.columns or {}).items()
+        ),
+    ]
+    for path, setup in columns:
+        if setup is not None:
+            yield setup, (*path, "setup")
+
+
+def _load(path: Path, problems: list[Problem]) -> Setup | None:
+    source = str(path)
+    try:
+        document = read(path)
+    except RecipeError as error:
+        problems.extend(replace(problem, source=source) for problem in error.problems)
+        return None
+    if not isinstance(document.data, dict) or not document.data:
+        message = "is not a setup: it has none of the groups model, data and train"
+        problems.append(Problem("", message, source=source))
+        return None
+    found = list(document.problems)
+    settings = validate(PartialSettings, document.data, (), document.line, found)
+    problems.extend(replace(problem, source=source) for problem in found)
+    settings = settings or salvage(PartialSettings, document.data, {}) or PartialSettings()
+    return Setup(path, settings, document)

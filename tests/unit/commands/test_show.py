@@ -1,0 +1,61 @@
+"""`comt show` and `comt recipes`: what is printed of the shipped recipes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch) -> None:
+    """Away from the runs of the tree."""
+    monkeypatch.chdir(tmp_path)
+
+
+def comt(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+TABLE2 = ("show", "transponder/table2", "--rows", "pre-ln,sdpa-gate,transponder,rezero")
+PRINTED = {"pre-ln": None, "sdpa-gate": "15%", "transponder": "1%", "rezero": None}
+
+
+def test_the_printed_increase_stands_beside_the_counted_one():
+    for scale, column in (("paper", "openwebtext/60m"), ("smoke", "python-docs/tiny")):
+        rows = json.loads(comt(*TABLE2, "--scale", scale, "--columns", column, "--json"))
+        assert {row["row"]: row["paper_increase"] for row in rows} == PRINTED
+    lines = comt(*TABLE2, "--scale", "paper", "--columns", "openwebtext/60m").splitlines()
+    (head,) = [line.split() for line in lines if "seed" in line and "parameters" in line]
+    shown = {line.split()[0]: line.split() for line in lines if line.split() and line.split()[0] in PRINTED}
+    at = head.index("paper's")
+    assert head[at - 1] == "+%"
+    assert {row: words[at - 1 : at + 1] for row, words in shown.items()} == {
+        "pre-ln": ["0.00", "-"],
+        "sdpa-gate": ["14.44", "15%"],
+        "transponder": ["1.08", "1%"],
+        "rezero": ["-0.01", "-"],
+    }
+
+
+def test_an_added_row_is_shown():
+    rows = json.loads(comt("show", "table3", "--also", "wide={name: comt, hidden: 64}", "--rows", "wide", "--json"))
+    assert [row["method"]["hidden"] for row in rows] == [64]
+
+
+def test_recipes_tells_figures_and_ablations():
+    listed = {recipe["name"]: recipe for recipe in json.loads(comt("recipes", "--json"))}
+    assert {name: recipe["kind"] for name, recipe in listed.items()} == {
+        name: "figure" if "/figure" in name else "table" for name in listed
+    }
+    assert listed["transponder/table4"]["ablations"] == ["context", "sigmoid"]
+    assert listed["comt/figure1"]["ablations"] == []
+    assert not any(name.startswith("setups/") for name in listed)
+    text = comt("recipes")
+    assert "comt/figure4  figure: CoMT's gates across layers" in text
+    assert "  ablations: context, sigmoid" in text

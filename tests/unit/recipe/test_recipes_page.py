@@ -1,0 +1,114 @@
+"""`recipes/README.md` explains every key and every option once, with its default, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from comt_cli.methods import methods
+from comt_cli.methods.base import PROJECTIONS, SITE_SETS
+from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.load import load_recipe_text
+from comt_cli.recipe.plan import plan
+from comt_cli.recipe.schema import Ablation, Column, Figure, PartialSettings, Recipe, Row, Scale
+from comt_cli.recipe.settings import DataSettings, ModelSettings, TrainSettings
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "recipes/README.md").read_text()
+SECTIONS = {
+    "recipe": Recipe,
+    "rows": Row,
+    "columns": Column,
+    "scales": Scale,
+    "ablations": Ablation,
+    "figure": Figure,
+    "settings": PartialSettings,
+    "model": ModelSettings,
+    "data": DataSettings,
+    "train": TrainSettings,
+}
+
+
+def table_under(heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading of the README, without its head."""
+    section = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", README, re.MULTILINE | re.DOTALL)
+    assert section, f"recipes/README.md has no section {heading}"
+    lines = [line for line in section[1].splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def printed_default(field) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if value is None:
+        return "`null`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str | int | float):
+        return f"`{value}`"
+    if isinstance(value, tuple):
+        (name,) = [name for name, sites in SITE_SETS.items() if sites == value]
+        return f"`{name}`"
+    return "`{}`"
+
+
+def test_the_readme_explains_every_section():
+    headings = set(re.findall(r"^### (.*)$", README, re.MULTILINE))
+    assert headings == {*SECTIONS, "method options"}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_readme_explains_every_key_once_and_no_other(section):
+    fields = SECTIONS[section].model_fields
+    rows = table_under(section)
+    assert [row[0].strip("`") for row in rows] == list(fields)  # in the order of the schema
+    assert {row[0].strip("`"): row[2] for row in rows} == {key: printed_default(field) for key, field in fields.items()}
+    assert all(row[1] and row[3] for row in rows)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_readme_lists_every_choice(section):
+    schema = SECTIONS[section].model_json_schema()["properties"]
+    for key, kind, _, _ in table_under(section):
+        choices = schema[key.strip("`")].get("enum") or [schema[key.strip("`")].get("const")]
+        if choices != [None]:
+            assert re.findall(r"`([^`]+)`", kind) == choices
+
+
+def test_the_readme_explains_every_option_of_every_method():
+    explained = {(row[0].strip("`"), row[1].strip("`")): row[3] for row in table_under("method options")}
+    assert explained == {
+        (name, key): printed_default(field)
+        for name, method in methods().items()
+        for key, field in method.model_fields.items()
+    }
+    text = README[README.index("### method options") :]
+    assert all(f"`{name}`" in text for name in methods())
+
+
+def test_the_readmes_own_recipe_is_right():
+    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert len(plan(load_recipe_text(text, methods()), "smoke", lambda _: "print")) == 9
+
+
+def test_the_readme_explains_every_set_of_sites():
+    text = README[README.index("### method options") :].replace("\n", " ")
+    for name, sites in SITE_SETS.items():
+        if sites != PROJECTIONS:
+            assert f"`{name}` ({', '.join(site.removesuffix('_proj') for site in sites)})" in text
+
+
+def test_the_readme_lists_every_recipe():
+    assert re.findall(r"^\| `(\S+)\.yaml` \|", README, re.MULTILINE) == sorted(
+        available_recipes(), key=lambda name: (name.partition("/")[0], "table" not in name, "figure" not in name, name)
+    )
+
+
+def test_the_readme_names_every_ablation():
+    (row,) = [row for row in table_under("recipe") if row[0] == "`ablations`"]
+    choices = Recipe.model_json_schema()["properties"]["ablations"]["propertyNames"]["enum"]
+    assert set(re.findall(r"`([^`]+)`", row[3])) == {*choices, "comt ablate"}
