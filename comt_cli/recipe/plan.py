@@ -13,12 +13,17 @@ from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import DataSettings, Section, Settings
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2
 """Part of every run's identity: raised when the meaning of a setting changes, so that old runs are not mistaken."""
 
 MAX_SEEDS = 1000
 
-_CANNOT_CHANGE_NUMBERS = {"train": {"save_every"}}
+BY_ID = "by-id"
+"""The folder below `runs` that holds every run once; what stands elsewhere there are links to them."""
+
+_NO_PART_OF_IDENTITY = {"train": {"save_every", "sharding"}}
+"""Settings that change no number, or, as the number of devices does, only the order in which numbers are added up: a
+run may be begun on one machine and go on, cut among its devices, on another."""
 
 
 class RunSpec(Section):
@@ -48,7 +53,7 @@ class RunSpec(Section):
             "version": SPEC_VERSION,
             "command": self.command,
             "method": self.method,
-            "settings": self.settings.model_dump(mode="json", exclude=_CANNOT_CHANGE_NUMBERS),
+            "settings": self.settings.model_dump(mode="json", exclude=_NO_PART_OF_IDENTITY),
             "seed": self.seed,
             "data": self.data_fingerprint,
         }
@@ -56,12 +61,14 @@ class RunSpec(Section):
 
     @property
     def relative_path(self) -> Path:
-        """`<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes within a name written as dashes.
+        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes in names written as dashes.
 
-        So a recipe, which may come from anywhere, cannot name a folder outside the runs.
+        So a recipe, which may come from anywhere, cannot name a folder outside the runs, nor the one that holds them.
         """
-        names = [name.replace("/", "-") for name in (self.paper, self.table, self.row, self.column)]
-        return Path(*names, f"seed{self.seed}-{self.id}")
+        paper, *names = (name.replace("/", "-") for name in (self.paper, self.table, self.row, self.column))
+        if paper.casefold() == BY_ID:
+            paper = f"paper-{paper}"
+        return Path(paper, *names, f"seed{self.seed}-{self.id}")
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

@@ -1,5 +1,8 @@
 """The run directory: the only contract between training, which writes it, and everything that reads it.
 
+A run is its id, and is stored once: `runs/by-id/<id>`. For people there is a relative symbolic link
+`runs/<paper>/<table>/<row>/<column>/seed<k>-<id>` for every table that it belongs to (see `shared_runs`).
+
 spec.json          the run, fully resolved (`RunSpec`)
 environment.json   versions, device, git commit: one entry per time the run was started
 metrics.jsonl      one line per logged step: the ground truth; holds nothing that differs between two equal runs
@@ -7,11 +10,13 @@ timings.jsonl      one line per logged step: seconds, tokens per second (these d
 metrics.csv        metrics.jsonl as a table, written at the end
 checkpoint.pt      the newest complete checkpoint, with the tokenizer, so that it can be fed text
 result.json        written last: its presence means that the run is done
+error.txt          what made the newest attempt fail, with its traceback; gone once another attempt begins
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -23,8 +28,22 @@ from pathlib import Path
 from typing import IO, Any
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import write_json
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.files import write_json, write_text
+from comt_cli.recipe.plan import BY_ID, RunSpec
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a file system answers that knows no locks."""
+
+
+class BeingTrained(UserError):
+    """Another process holds the run directory; `owner` says which."""
+
+    def __init__(self, message: str, hint: str | None, owner: str) -> None:
+        super().__init__(message, hint)
+        self.owner = owner
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.hint, self.owner)
 
 
 class RunState(StrEnum):
@@ -38,10 +57,21 @@ class RunState(StrEnum):
 
 
 class RunDirectory:
-    """One run's folder: paths, what they hold, and the lock that lets one process at a time write there."""
+    """One run's folder: paths, what they hold, and the lock that lets one process at a time write there.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    The lock is `flock`'s, which the system releases when its owner dies, however it dies. Several machines may share
+    the folder if their file system passes such locks on: NFS does (version 4 by itself, version 3 with its lock
+    daemon; after a machine's death it keeps them until its lease ends, some 90 seconds), and so do Lustre mounted
+    with `flock`, GPFS and CephFS. Where each machine has locks of its own (`local_lock=flock`, Lustre's `localflock`)
+    two of them could train one run at once. Files are expected to be seen by all soon after they are closed.
+
+    Attributes:
+        path: the folder itself.
+        label: where the readable link to it stands, if it has one; None where that is not known.
+    """
+
+    def __init__(self, path: Path, label: Path | None = None) -> None:
+        self.path, self.label = path, label
         self.spec_file = path / "spec.json"
         self.environment_file = path / "environment.json"
         self.metrics_file = path / "metrics.jsonl"
@@ -49,12 +79,47 @@ class RunDirectory:
         self.metrics_table = path / "metrics.csv"
         self.checkpoint_file = path / "checkpoint.pt"
         self.result_file = path / "result.json"
+        self.error_file = path / "error.txt"
         self.lock_file = path / ".lock"
 
     @classmethod
     def of(cls, runs: Path, spec: RunSpec) -> RunDirectory:
         """The directory of `spec` below the folder `runs`."""
-        return cls(runs / spec.relative_path)
+        return cls(runs / BY_ID / spec.id, runs / spec.relative_path)
+
+    @property
+    def shown(self) -> Path:
+        """The path for people: the link that names table, row and column, where there is one; else the folder."""
+        return self.label if self.label is not None and self._is_linked(self.label) else self.path
+
+    def link(self) -> None:
+        """Make the readable link, relative, so that the folder `runs` can be moved. What else stands there, stays.
+
+        Raises:
+            StorageError: the system refuses.
+        """
+        if self.label is None or self._is_linked(self.label):
+            return
+        try:
+            self.label.parent.mkdir(parents=True, exist_ok=True)
+            if self.label.is_symlink():
+                self.label.unlink(missing_ok=True)  # it led elsewhere
+            with contextlib.suppress(FileExistsError):  # another process was quicker, or it is no link of ours
+                self.label.symlink_to(self._target(self.label), target_is_directory=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot link {self.label}: {error.strerror or error}",
+                "--runs needs a file system with symbolic links.",
+            ) from error
+
+    def _target(self, label: Path) -> str:
+        return os.path.relpath(self.path, label.parent)
+
+    def _is_linked(self, label: Path) -> bool:
+        try:
+            return str(label.readlink()) == self._target(label)
+        except OSError:
+            return False
 
     def state(self) -> RunState:
         """Done or diverged if there is a result; else running if a process holds the lock; else unfinished."""
@@ -63,7 +128,7 @@ class RunDirectory:
             return RunState.diverged if result["state"] == "diverged" else RunState.done
         if not self.path.is_dir():
             return RunState.missing
-        if self._is_locked():
+        if self.owner() is not None:
             return RunState.running
         return RunState.unfinished if self.spec_file.exists() else RunState.missing
 
@@ -90,9 +155,23 @@ class RunDirectory:
         return read_lines(self.timings_file)
 
     def create(self, spec: RunSpec) -> None:
-        """Make the folder and write `spec.json`. Raises `StorageError` where that is not possible."""
+        """Make the folder and its link, and write `spec.json`. Raises `StorageError` where that is not possible."""
         self._make()
+        self.link()
         write_json(self.spec_file, {**spec.model_dump(mode="json"), "id": spec.id})
+        self.error_file.unlink(missing_ok=True)
+
+    def error(self) -> str | None:
+        """The first line of `error.txt`: what made the newest attempt fail; None if nothing did."""
+        try:
+            return self.error_file.read_text(encoding="utf-8").partition("\n")[0] or None
+        except (OSError, ValueError):
+            return None
+
+    def note_error(self, reason: str, details: str = "") -> None:
+        """Write `error.txt`: the reason, which is one line, and a traceback. If the disk lets us: it is told anyway."""
+        with contextlib.suppress(StorageError):
+            write_text(self.error_file, f"{reason}\n\n{details}" if details else f"{reason}\n")
 
     def _make(self) -> None:
         try:
@@ -105,34 +184,69 @@ class RunDirectory:
         """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies.
 
         Raises:
-            UserError: another process is training this run; says which.
+            BeingTrained: another process is training this run; says which.
+            StorageError: the folder or its lock cannot be made.
         """
-        self._make()
-        try:
-            handle = self.lock_file.open("a+")
-        except OSError as error:
-            raise StorageError(f"cannot lock {self.path}: {error.strerror}") from error
+        handle = self._open_lock()
         with handle:
-            if not _try_lock(handle):
-                handle.seek(0)
-                owner = handle.read().strip() or "another process"
-                raise UserError(
-                    f"{self.path} is being trained by {owner}", "Wait for it, or stop it; then run this again."
-                )
             handle.truncate(0)
             handle.write(f"process {os.getpid()} on {socket.gethostname()}")
             handle.flush()
             yield
 
-    def _is_locked(self) -> bool:
+    def _open_lock(self) -> IO[str]:
+        """The lock file, locked. Tries again where the folder was moved aside in between."""
+        for _ in range(10):
+            self._make()
+            try:
+                handle = self.lock_file.open("a+")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StorageError(f"cannot lock {self.path}: {error.strerror or error}") from error
+            with contextlib.ExitStack() as unless_locked:
+                unless_locked.enter_context(handle)
+                if not self._try(handle):
+                    owner = _owner(handle)
+                    message = f"{self.shown} is being trained by {owner}"
+                    raise BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
+                if self._is_here(handle):
+                    unless_locked.pop_all()
+                    return handle
+        raise StorageError(f"cannot lock {self.path}: it goes away again and again")
+
+    def _try(self, handle: IO[str]) -> bool:
         try:
-            with self.lock_file.open() as handle:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return _try_lock(handle)
+        except OSError as error:
+            hint = (
+                "Runs need a file system with locks: choose another with --runs." if error.errno in NO_LOCKS else None
+            )
+            raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", hint) from error
+
+    def _is_here(self, handle: IO[str]) -> bool:
+        """Whether the open lock file is the one that stands here: it could have been moved aside meanwhile."""
+        try:
+            return os.path.samestat(os.fstat(handle.fileno()), self.lock_file.stat())
         except FileNotFoundError:
             return False
-        except BlockingIOError:
-            return True
-        return False
+
+    def owner(self) -> str | None:
+        """The process that is training the run, `process 12 on some-host`; None if there is none."""
+        try:
+            with self.lock_file.open() as handle:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return _owner(handle)
+        except FileNotFoundError:
+            pass
+        return None
+
+
+def _owner(handle: IO[str]) -> str:
+    handle.seek(0)
+    return handle.read().strip() or "another process"
 
 
 def _try_lock(handle: IO[str]) -> bool:

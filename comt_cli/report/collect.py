@@ -105,7 +105,7 @@ def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:
 
 
 def collect(specs: Sequence[RunSpec], runs: Path, metric: str | None = None) -> Collection:
-    """Look up every planned run below the folder `runs`, by the id in its directory's name.
+    """Look up every planned run below the folder `runs` by its id, whichever table it was trained for.
 
     With `metric`, a run that is done but holds no such number is remarked on. A directory that cannot be read counts
     as unfinished and is remarked on: one broken run must not hide a table.
@@ -156,12 +156,12 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
 
 def _remarks(specs: Sequence[RunSpec], runs: Path) -> Iterator[str]:
     """What else is finished in the planned cells' folders: seeds that were not asked for, and runs with another id."""
-    planned = {RunDirectory.of(runs, spec).path for spec in specs}
+    planned = {runs / spec.relative_path for spec in specs}
     one_per_cell = {(spec.row, spec.column): spec for spec in specs}
     more_seeds: set[int] = set()
     others = 0
     for spec in one_per_cell.values():
-        folder = RunDirectory.of(runs, spec).path.parent
+        folder = (runs / spec.relative_path).parent  # of links
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             name = _RUN_NAME.fullmatch(path.name)
             if name is None or path in planned or not RunDirectory(path).result_file.exists():

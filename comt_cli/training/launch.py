@@ -1,46 +1,119 @@
-"""`--gpus N`: start N processes of a table's training on this machine, as torchrun would."""
+"""How a command trains its runs: in this process, in workers with a run each, or in processes that share every run.
+
+Imports torch only where something is left to train.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import multiprocessing
 import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from torch import multiprocessing
-
-from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.distribution import check_device, launched_by_torchrun
+from comt_cli.training.jobs import Workers, check_jobs, plan_workers
+from comt_cli.training.outcomes import Summary, TrainingFailed
+from comt_cli.training.processes import check_device, die_with_parent, is_main_process, launched_by_torchrun
+from comt_cli.training.queue import RunQueue
 from comt_cli.training.signals import StopSignal
-from comt_cli.training.table import TrainingFailed, train_table
 
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
 """How long processes may go on after one of them has failed."""
 
 
-def train_on(processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None) -> None:
-    """Train `specs` with `processes` processes, one per GPU, or sharing the CPU.
+def train_on(
+    processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None, jobs: int | None = None
+) -> Summary:
+    """Train those of `specs` that have no result, and say on standard error what became of them all.
+
+    `processes` share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once, each in a
+    process (None: see `jobs`). Runs that fail, or that other processes and machines are training, do not keep the
+    rest from being trained, and raise nothing: `Summary.check` does.
 
     Raises:
-        UserError: what the first of the processes raised; its exit status is kept.
+        UserError: nothing was started: the data cannot be prepared, there is no such device, `processes` and `jobs`
+            do not go together. With several processes also what the first of them raised; its exit status is kept.
+        RunInterrupted: a signal came, and something is left to do.
+        StorageError: the disk refused; what was saved before is intact.
     """
     check_device(device, processes)
-    if processes == 1 or launched_by_torchrun():
-        if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
-            raise UserError(
-                f"--gpus {processes}, but torchrun started {os.environ['WORLD_SIZE']} processes", "Leave --gpus out."
-            )
-        train_table(specs, runs, device)
+    check_jobs(jobs, processes)
+    if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
+        raise UserError(
+            f"--gpus {processes}, but torchrun started {os.environ['WORLD_SIZE']} processes", "Leave --gpus out."
+        )
+    queue = RunQueue(specs, runs)
+    if launched_by_torchrun():
+        with _summary_at_the_end(queue):
+            return _train_here(queue, device)
+    if not queue.open:
+        _say_summary(queue)
+        return queue.summary()
+    with _summary_at_the_end(queue):
+        if processes > 1:
+            _train_together(processes, specs, runs, device)
+            queue.look_at_open()
+        else:
+            workers = plan_workers(device, jobs, queue.every)
+            if len(workers.devices) == 1:
+                _train_here(queue, workers.devices[0])
+            else:
+                _train_in_workers(queue, runs, workers)
+    return queue.summary()
+
+
+def _train_here(queue: RunQueue, device: str | None) -> Summary:
+    from comt_cli.training.table import train_queue
+
+    return train_queue(queue, device)
+
+
+def _train_in_workers(queue: RunQueue, runs: Path, workers: Workers) -> None:
+    from comt_cli.training.dispatch import Dispatcher
+    from comt_cli.training.progress_many import make_display
+
+    display = make_display()
+    try:
+        Dispatcher(queue, runs, workers, display).run()
+    finally:
+        display.close()
+
+
+@contextmanager
+def _summary_at_the_end(queue: RunQueue) -> Iterator[None]:
+    """Say what became of every run: when all was tried, when the disk refused, and when a signal came."""
+    try:
+        yield
+    except (RunInterrupted, StorageError):
+        _say_summary(queue)
+        raise
+    _say_summary(queue)
+
+
+def _say_summary(queue: RunQueue) -> None:
+    outcomes = queue.summary().outcomes
+    if not is_main_process():
         return
+    if not queue.open and all(outcome.ended for outcome in outcomes):
+        lines = [f"{len(outcomes)} of {len(outcomes)} runs are finished already"]
+    else:
+        lines = queue.summary().lines() if len(outcomes) > 1 else []
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None) -> None:
+    """Start processes that share every run, as torchrun would, and wait for them."""
     context = multiprocessing.get_context(START_METHOD)
     port = _free_port()
     errors = context.SimpleQueue()
@@ -107,25 +180,17 @@ def _worker(
     device: str | None,
     errors: Any,
 ) -> None:
+    from comt_cli.training import table
+
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
-    _die_with_parent()
+    die_with_parent()
     try:
-        train_table(specs, runs, device)
+        table.train_table(specs, runs, device)
     except UserError as error:
         errors.put(error)
         raise SystemExit(error.exit_status) from None
-
-
-def _die_with_parent() -> None:
-    """Linux: have the system end this process when the launcher is killed; an orphan would keep the run locked."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    launcher = multiprocessing.parent_process()
-    if launcher is not None and not launcher.is_alive():  # it was killed before
-        os._exit(1)
 
 
 def _free_port() -> int:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.training.outcomes import RunOutcome, run_name
 
 PLAIN_SECONDS = 10.0
 """How often a plain line says where a run is."""
@@ -56,11 +57,19 @@ class Listener:
     def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
         """A run has its result."""
 
+    def gave_up(self, outcome: RunOutcome) -> None:
+        """A run was tried and has no result: it failed, or another process is training it."""
+
     def warn(self, text: str) -> None:
         """Something about the run at hand that its reader must know."""
 
     def close(self) -> None:
         """Nothing more will come."""
+
+
+def without_result(outcome: RunOutcome) -> str:
+    """A run that was tried and has no result, in words."""
+    return f"{run_name(outcome.spec)}: {outcome.ending}: {outcome.reason}"
 
 
 def outcome(result: dict[str, Any]) -> str:
@@ -99,7 +108,7 @@ class PlainListener(Listener):
         self._started_at = (time.monotonic(), step)
         going_on = f", going on after step {step}" if step else ""
         place = f"[{self._position}/{self._runs}] " if self._runs else ""
-        self._say(f"{place}{spec.row}, {spec.column}, seed {spec.seed}: {self._steps} steps{going_on}")
+        self._say(f"{place}{run_name(spec)}: {self._steps} steps{going_on}")
 
     def step_done(self, report: StepReport) -> None:
         if self._is_time():
@@ -109,6 +118,9 @@ class PlainListener(Listener):
 
     def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
         self._say(f"  {outcome(result)}")
+
+    def gave_up(self, outcome: RunOutcome) -> None:
+        self._say(without_result(outcome))
 
     def warn(self, text: str) -> None:
         self._say(f"  note: {text}")
@@ -158,8 +170,12 @@ class RichListener(Listener):
         self._progress.update(self._run, note="evaluating")
 
     def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
-        self._progress.console.print(f"{spec.row}, {spec.column}, seed {spec.seed}: {outcome(result)}", highlight=False)
+        self._progress.console.print(f"{run_name(spec)}: {outcome(result)}", highlight=False)
         self._progress.advance(self._table)
+        self._progress.update(self._run, visible=False)
+
+    def gave_up(self, outcome: RunOutcome) -> None:
+        self._progress.console.print(without_result(outcome), highlight=False, markup=False)
         self._progress.update(self._run, visible=False)
 
     def warn(self, text: str) -> None:

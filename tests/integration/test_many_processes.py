@@ -17,8 +17,8 @@ from tiny_runs import assert_same_run, tiny_spec
 from comt_cli.data import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.training import launch
+from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.training import launch, processes, table
 from comt_cli.training.distribution import join_world
 from comt_cli.training.loop import Training
 from comt_cli.training.signals import StopSignal
@@ -30,10 +30,10 @@ def test_three_processes_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):
     spec = tiny_spec(tiny_corpus, steps=7, batch_size=12, micro_batch_size=2, log_every=1, save_every=100)
     prepare(spec.settings.data)
     arguments = (3, launch._free_port(), spec.model_dump_json(), str(tmp_path), os.environ["COMT_CACHE"])
-    processes = [nursery.start(train_twice, rank, *arguments) for rank in range(3)]
-    for process in processes:
+    started = [nursery.start(train_twice, rank, *arguments) for rank in range(3)]
+    for process in started:
         process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.exitcode for process in started] == [0, 0, 0]
     stopped, undisturbed = (RunDirectory.of(tmp_path / name, spec) for name in ("stopped", "undisturbed"))
     assert stopped.environment_file.read_text().count('"started"') == 3
     assert_same_run(stopped, undisturbed)
@@ -55,6 +55,28 @@ def train_twice(rank: int, size: int, port: int, spec_json: str, folder: str, ca
                     Training(spec, RunDirectory.of(Path(folder) / name, spec), dataset, world, listener, stop).run()
 
 
+def test_processes_that_share_every_run_skip_what_another_command_trains(tiny_corpus, tmp_path, nursery):
+    """The first of them alone sees the lock; all must go on to the next run."""
+    specs = [tiny_spec(tiny_corpus, steps=4, seed=seed) for seed in (1, 2)]
+    prepare(specs[0].settings.data)
+    arguments = (launch._free_port(), [spec.model_dump_json() for spec in specs], str(tmp_path))
+    busy, free = (RunDirectory.of(tmp_path, spec) for spec in specs)
+    with busy.lock():
+        started = [nursery.start(train_list, rank, *arguments, os.environ["COMT_CACHE"]) for rank in range(2)]
+        for process in started:
+            process.join()
+    assert [process.exitcode for process in started] == [0, 0]
+    assert (busy.result(), free.state()) == (None, RunState.done)
+
+
+def train_list(rank: int, port: int, specs: list[str], runs: str, cache: str) -> None:
+    """One process of two."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["COMT_CACHE"] = cache
+    table.train_table([RunSpec.model_validate_json(spec) for spec in specs], Path(runs), "cpu")
+
+
 # ---- the launcher
 
 
@@ -73,9 +95,9 @@ def launch_two(behaviour: str, folder: str) -> None:
                     raise RunInterrupted("stopped", None, stop.number)
                 time.sleep(0.01)
 
-    launch.START_METHOD, launch.train_table = "fork", instead  # type: ignore[misc,assignment]
+    launch.START_METHOD, table.train_table = "fork", instead  # type: ignore[misc,assignment]
     try:
-        launch.train_on(2, [], Path(folder), "cpu")
+        launch._train_together(2, [], Path(folder), "cpu")
     except UserError as error:
         (Path(folder) / "message").write_text(str(error))
         raise SystemExit(error.exit_status) from None
@@ -122,11 +144,11 @@ def test_a_worker_whose_launcher_is_dead_already_ends(monkeypatch):
         def is_alive(self) -> bool:
             return False
 
-    monkeypatch.setattr(launch.multiprocessing, "parent_process", Dead)
-    monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: type("C", (), {"prctl": lambda *_: 0}))
+    monkeypatch.setattr(processes.multiprocessing, "parent_process", Dead)
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: type("C", (), {"prctl": lambda *_: 0}))
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
-    launch._die_with_parent()
+    processes.die_with_parent()
     assert ended == [1]
 
 

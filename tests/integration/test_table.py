@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,19 +15,23 @@ import pytest
 import torch
 from dying import is_training, wait_until
 from test_interruptions import After
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec
+from tiny_runs import StopAt, assert_same_run, tiny_spec
 
 from comt_cli import app
+from comt_cli.data import prepare
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.recipe.shared_runs import set_aside
 from comt_cli.training import table
 from comt_cli.training.distribution import World
 from comt_cli.training.loop import Training
+from comt_cli.training.outcomes import Ending, TrainingFailed
 from comt_cli.training.progress import Listener
+from comt_cli.training.queue import RunQueue
 from comt_cli.training.signals import StopSignal
-from comt_cli.training.table import set_aside, train_table
+from comt_cli.training.table import train_table
 
 
 class Notes(Listener):
@@ -42,6 +48,9 @@ class Notes(Listener):
 
     def run_finished(self, spec, result):
         self.heard.append(("finished", result["state"]))
+
+    def gave_up(self, outcome):
+        self.heard.append((outcome.ending.value, outcome.reason))
 
     def close(self):
         self.heard.append(("closed",))
@@ -68,8 +77,8 @@ def test_finished_runs_are_skipped_and_unfinished_ones_go_on(tiny_corpus, tmp_pa
     specs = seeds(tiny_corpus, 1, 2, 3)
     notes(Notes())
     train_table(specs[:1], tmp_path, "cpu")
-    notes(StopAt(5))
-    with pytest.raises(Stopped):
+    notes(StopAt(5, KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
         train_table(specs[1:2], tmp_path, "cpu")
     second = notes(Notes())
     train_table(specs, tmp_path, "cpu")
@@ -111,22 +120,12 @@ def test_set_aside_keeps_what_was(tiny_corpus, tmp_path):
     directory = RunDirectory.of(tmp_path, specs[0])
     result = directory.result_file.read_bytes()
     for number in (1, 2):
-        moved = set_aside(specs, tmp_path)
-        assert moved == [directory.path.with_name(f"{directory.path.name}.replaced-{number}")]
+        (moved,) = set_aside(specs, tmp_path)
+        assert moved == tmp_path / specs[0].relative_path.with_name(f"seed1-{specs[0].id}.replaced-{number}")
         assert not directory.path.exists()
         train_table(specs[:1], tmp_path, "cpu")
     assert (directory.path.with_name(f"{directory.path.name}.replaced-1") / "result.json").read_bytes() == result
     assert set_aside(specs[1:], tmp_path) == []
-
-
-def test_a_run_in_progress_is_not_set_aside(tiny_corpus, tmp_path):
-    specs = seeds(tiny_corpus, 1, 2)
-    train_table(specs[:1], tmp_path, "cpu")
-    busy = RunDirectory.of(tmp_path, specs[1])
-    busy.create(specs[1])
-    with busy.lock(), pytest.raises(UserError, match=f"is being trained by process {os.getpid()}"):
-        set_aside(specs, tmp_path)
-    assert all(RunDirectory.of(tmp_path, spec).path.exists() for spec in specs)
 
 
 def test_a_folder_that_cannot_be_moved_aside(tiny_corpus, tmp_path, monkeypatch):
@@ -141,24 +140,137 @@ def test_a_folder_that_cannot_be_moved_aside(tiny_corpus, tmp_path, monkeypatch)
         set_aside(specs, tmp_path)
 
 
-@pytest.mark.parametrize(("trained", "status"), [(0, 2), (1, 1)])
-def test_bad_input_has_another_status_once_something_was_trained(tiny_corpus, tmp_path, trained, status):
-    """2 says that nothing was started."""
+def test_two_tables_that_ask_for_the_same_training_train_it_once(tiny_corpus, tmp_path, notes):
     specs = seeds(tiny_corpus, 1, 2)
-    broken = RunDirectory.of(tmp_path, specs[trained])
-    broken.create(specs[trained])
+    other = [spec.model_copy(update={"table": "other", "row": "its-name"}) for spec in specs]
+    first = notes(Notes())
+    train_table([*specs, other[0]], tmp_path, "cpu")
+    assert [event for event in first.heard if event[0] == "a-row"] == [("a-row", 1, 0), ("a-row", 2, 0)]
+    second = notes(Notes())
+    summary = train_table(other, tmp_path, "cpu")
+    assert second.heard == [("table", 2, 2), ("closed",)]
+    assert [(outcome.ending, outcome.already) for outcome in summary.outcomes] == [(Ending.done, True)] * 2
+    assert len(list((tmp_path / "by-id").iterdir())) == 2
+    for spec in (*specs, *other):
+        assert (tmp_path / spec.relative_path).resolve() == RunDirectory.of(tmp_path, spec).path.resolve()
+
+
+# ---- a run that fails
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path, notes, monkeypatch):
+    """Whatever it raises. The next time it is tried again, and nothing of the failure is left."""
+    specs = seeds(tiny_corpus, 1, 2, 3)
+    broken = RunDirectory.of(tmp_path, specs[0])
+    broken.create(specs[0])
     broken.checkpoint_file.write_bytes(b"")
-    with pytest.raises(UserError, match="is not a checkpoint") as failed:
+    set_up = Training._set_up
+    with monkeypatch.context() as patch:
+
+        def with_a_defect(self, held):
+            if self.spec.seed == 2:
+                raise RuntimeError("some defect\nin two lines")
+            set_up(self, held)
+
+        patch.setattr(Training, "_set_up", with_a_defect)
+        heard = notes(Notes())
+        summary = train_table(specs, tmp_path, "cpu")
+    assert [outcome.ending for outcome in summary.outcomes] == [Ending.failed, Ending.failed, Ending.done]
+    assert ("failed", "RuntimeError: some defect") in heard.heard
+    counts, first, second = summary.lines()
+    assert counts == "3 runs: 1 done, 2 failed"
+    assert "is not a checkpoint" in first
+    failed = tmp_path / specs[1].relative_path
+    assert second == f"  failed: comt/tiny a-row, tiny, seed 2: RuntimeError: some defect ({failed}/error.txt)"
+    report = (failed / "error.txt").read_text()
+    assert report.startswith("RuntimeError: some defect\n\nTraceback")
+    assert "with_a_defect" in report
+    with pytest.raises(TrainingFailed, match="2 of 3 runs failed") as raised:
+        summary.check()
+    assert raised.value.exit_status == 1
+    broken.checkpoint_file.unlink()
+    again = train_table(specs, tmp_path, "cpu")
+    again.check()
+    assert again.lines() == ["3 runs: 3 done (1 before)"]
+    assert not (failed / "error.txt").exists()
+
+
+def test_a_damaged_result_is_a_run_that_failed(tiny_corpus, tmp_path):
+    specs = seeds(tiny_corpus, 1, 2)
+    torn = RunDirectory.of(tmp_path, specs[0])
+    torn.create(specs[0])
+    torn.result_file.write_text("{")
+    summary = train_table(specs, tmp_path, "cpu")
+    assert [outcome.ending for outcome in summary.outcomes] == [Ending.failed, Ending.done]
+    assert "result.json cannot be read" in summary.lines()[1]
+
+
+def test_a_full_disk_stops_the_list(tiny_corpus, tmp_path, notes):
+    """It would befall the next run too."""
+    specs = seeds(tiny_corpus, 1, 2)
+    notes(StopAt(3, StorageError))
+    with pytest.raises(StorageError) as full:
         train_table(specs, tmp_path, "cpu")
-    assert failed.value.exit_status == status
-    assert failed.value.hint
+    assert full.value.exit_status == 1
+    assert not RunDirectory.of(tmp_path, specs[1]).path.exists()
 
 
-def test_what_breaks_in_the_middle_of_training_is_no_bad_input(tiny_corpus, tmp_path, notes):
-    notes(StopAt(3, UserError))
-    with pytest.raises(UserError) as failed:
-        train_table(seeds(tiny_corpus, 1), tmp_path, "cpu")
-    assert failed.value.exit_status == 1
+# ---- several processes on one list
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(tiny_corpus, tmp_path, notes):
+    specs = seeds(tiny_corpus, 1, 2)
+    busy = RunDirectory.of(tmp_path, specs[0])
+    busy.create(specs[0])
+    with busy.lock():
+        summary = train_table(specs, tmp_path, "cpu")
+    assert [outcome.ending for outcome in summary.outcomes] == [Ending.elsewhere, Ending.done]
+    summary.check()
+    assert summary.lines()[1].startswith(
+        f"  trained elsewhere: comt/tiny a-row, tiny, seed 1: by process {os.getpid()} on "
+    )
+
+
+def test_a_run_that_its_owner_lets_go_of_meanwhile_is_taken_up(tiny_corpus, tmp_path, notes):
+    """Put off at first, and looked at again when the list is through: its owner has died by then."""
+    specs = seeds(tiny_corpus, 1, 2)
+    busy = RunDirectory.of(tmp_path, specs[0])
+    held = contextlib.ExitStack()
+    held.enter_context(busy.lock())
+
+    class Free(Notes):
+        def run_finished(self, spec, result):
+            held.close()
+            super().run_finished(spec, result)
+
+    heard = notes(Free())
+    summary = train_table(specs, tmp_path, "cpu")
+    assert [event[:2] for event in heard.heard if event[0] in ("a-row", "trained elsewhere")] == [
+        ("trained elsewhere", f"by {_me()}"),
+        ("a-row", 2),
+        ("a-row", 1),
+    ]
+    assert summary.lines() == ["2 runs: 2 done"]
+
+
+def test_a_run_that_its_owner_ends_meanwhile_counts_as_done(tiny_corpus, tmp_path, notes):
+    specs = seeds(tiny_corpus, 1, 2)
+    train_table(specs[:1], tmp_path / "there", "cpu")
+    busy = RunDirectory.of(tmp_path, specs[0])
+    held = contextlib.ExitStack()
+    held.enter_context(busy.lock())
+
+    class End(Notes):
+        def run_finished(self, spec, result):
+            busy.result_file.write_bytes(RunDirectory.of(tmp_path / "there", specs[0]).result_file.read_bytes())
+            held.close()
+
+    notes(End())
+    assert train_table(specs, tmp_path, "cpu").lines() == ["2 runs: 2 done (1 before)"]
+
+
+def _me() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def test_a_stop_while_the_data_is_prepared(tiny_corpus, tmp_path, notes, monkeypatch):
@@ -179,9 +291,9 @@ def test_a_stop_while_the_data_is_prepared(tiny_corpus, tmp_path, notes, monkeyp
 def test_a_batch_that_does_not_divide_is_found_before_anything_is_prepared(tiny_corpus, tmp_path, monkeypatch):
     world = World(torch.device("cpu"), 0, 3)
     monkeypatch.setattr(World, "broadcast", lambda self, value: value)
-    monkeypatch.setattr(table, "prepare", lambda *_: pytest.fail("it prepares"))
+    monkeypatch.setattr(table, "prepare_all", lambda *_: pytest.fail("it prepares"))
     with pytest.raises(UserError, match="a batch of 8 rows cannot be shared evenly by 3 processes") as refused:
-        table._train_all(seeds(tiny_corpus, 1), tmp_path, world, Listener(), StopSignal())
+        table._train_all(RunQueue(seeds(tiny_corpus, 1), tmp_path), world, Listener(), StopSignal())
     assert refused.value.exit_status == 2
 
 
@@ -245,7 +357,8 @@ def test_train_then_report_then_again(comt, recipe, tmp_path, monkeypatch):
     assert "diverged at step 2" in err
     files = {path.suffix: path for path in (tmp_path / "results").rglob("micro.*")}
     assert {".csv", ".md", ".tex"} <= set(files)
-    results = {path.parts[-4]: json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("result.json")}
+    ended = (tmp_path / "runs/comt/micro").glob("*/*/seed1-*/result.json")
+    results = {path.parts[-4]: json.loads(path.read_text()) for path in ended}
     assert set(results) == {"pre-ln", "pre-ln+comt", "wild"}
     for text in (out, files[".md"].read_text()):
         assert f"{results['pre-ln']['perplexity']:.2f}" in text
@@ -353,7 +466,7 @@ def stop_after(spec: RunSpec, directory: RunDirectory, step: int) -> dict:
     """Train until a signal comes after a logged step; the checkpoint it leaves."""
     stop = StopSignal()
     listener = After(step, lambda: setattr(stop, "number", 15))
-    data = table.prepare(spec.settings.data)
+    data = prepare(spec.settings.data)
     with pytest.raises(RunInterrupted):
         Training(spec, directory, data, World(torch.device("cpu")), listener, stop).run()
     return read_state(directory.checkpoint_file)

@@ -30,7 +30,7 @@ SPEC = RunSpec(
     data_fingerprint="abc",
 )
 
-SPEC_ID = "8468891cf3f8"
+SPEC_ID = "8b3c04d11474"
 
 # For every setting, a value that is valid in SPEC and is not the one that stands there.
 OTHER = {
@@ -46,12 +46,12 @@ OTHER = {
         "steps": 101, "batch_size": 16, "micro_batch_size": 8, "learning_rate": 3e-4, "schedule": "linear",
         "warmup_steps": 5, "min_lr_ratio": 0.0, "optimizer": "adamw", "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6,
         "weight_decay": 0.1, "gradient_clipping": 1.0, "precision": "bf16-mixed", "compile": True,
-        "activation_checkpointing": True, "log_every": 5, "evaluate_every": 50, "evaluation_batch_size": 4,
-        "evaluation_tokens": 1000, "save_every": 50,
+        "activation_checkpointing": True, "sharding": "fsdp", "log_every": 5, "evaluate_every": 50,
+        "evaluation_batch_size": 4, "evaluation_tokens": 1000, "save_every": 50,
     },
 }  # fmt: skip
 ONLY_ONE_VALUE = {("model", "family")}  # no other model yet
-NOT_PART_OF_THE_ID = {("train", "save_every")}
+NOT_PART_OF_THE_ID = {("train", "save_every"), ("train", "sharding")}
 ALL_SETTINGS = [
     (section, key)
     for section, kind in (("model", ModelSettings), ("data", DataSettings), ("train", TrainSettings))
@@ -70,7 +70,7 @@ def with_setting(section: str, changes: dict) -> RunSpec:
 
 
 @pytest.mark.parametrize(("section", "key"), ALL_SETTINGS)
-def test_every_setting_but_save_every_is_part_of_the_id(section, key):
+def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
     if (section, key) in ONLY_ONE_VALUE:
         return
     beside = WITH_IT.get(key, {})
@@ -154,6 +154,11 @@ def test_a_run_stays_below_its_folder_whatever_the_names(paper, table, row, colu
     assert ".." not in path.parts
     assert not path.is_absolute()
     assert path.parts[-1] == f"seed1-{spec.id}"
+
+
+@pytest.mark.parametrize("paper", ["by-id", "by/id", "BY-ID"])
+def test_no_paper_can_take_the_folder_of_the_runs_themselves(paper):
+    assert SPEC.model_copy(update={"paper": paper}).relative_path.parts[0] == f"paper-{paper.replace('/', '-')}"
 
 
 def test_relative_path():

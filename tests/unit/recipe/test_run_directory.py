@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, canonical_json, write_json
 from comt_cli.recipe.plan import RunSpec, plan
-from comt_cli.recipe.run_directory import RunDirectory, RunState, read_lines
+from comt_cli.recipe.run_directory import BeingTrained, RunDirectory, RunState, read_lines
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def other_process_holding(directory: RunDirectory):
 
 def test_states(tmp_path, spec):
     directory = RunDirectory.of(tmp_path, spec)
-    assert directory.path == tmp_path / spec.relative_path
+    assert directory.path == tmp_path / "by-id" / spec.id
     assert directory.state() == RunState.missing
     directory.path.mkdir(parents=True)
     assert directory.state() == RunState.missing  # a folder without a spec is no run
@@ -77,6 +80,59 @@ def test_a_second_process_is_refused_and_told_who_is_first(tmp_path):
         assert directory.state() == RunState.unfinished
         with directory.lock():
             assert directory.lock_file.read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_who_trains_it(tmp_path):
+    directory = RunDirectory(tmp_path)
+    assert directory.owner() is None
+    with other_process_holding(directory) as owner:
+        assert str(directory.owner()).startswith(f"process {owner.pid} on ")
+        with pytest.raises(BeingTrained) as refused, directory.lock():
+            pass
+        assert refused.value.owner == directory.owner()
+        assert pickle.loads(pickle.dumps(refused.value)).owner == directory.owner()
+    assert directory.owner() is None  # though the file still names it
+
+
+def test_a_folder_that_is_moved_aside_while_another_waits_for_its_lock(tmp_path, monkeypatch):
+    """The lock of the moved folder must not be taken for that of the new one."""
+    directory = RunDirectory(tmp_path / "run")
+    real, moved = fcntl.flock, tmp_path / "moved"
+
+    def slow(handle, how):
+        if not moved.exists():
+            directory.path.rename(moved)
+        real(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with directory.lock():
+        assert directory.lock_file.read_text().startswith(f"process {os.getpid()} on ")
+        assert RunDirectory(moved).lock_file.read_text() == ""
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(handle, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(StorageError, match=r"cannot lock .*No locks available") as refused,
+        RunDirectory(tmp_path).lock(),
+    ):
+        pass
+    assert "--runs" in str(refused.value.hint)
+
+
+def test_why_it_failed(tmp_path, spec):
+    directory = RunDirectory.of(tmp_path, spec)
+    assert directory.error() is None
+    directory.note_error("nobody hears it: there is no folder")
+    directory.create(spec)
+    directory.note_error("RuntimeError: a defect", "Traceback\n")
+    assert directory.error() == "RuntimeError: a defect"
+    assert directory.error_file.read_text().endswith("\n\nTraceback\n")
+    directory.create(spec)  # another attempt
+    assert directory.error() is None
 
 
 def test_looking_at_a_state_does_not_take_the_lock(tmp_path):

@@ -100,15 +100,24 @@ def test_runs_with_other_settings_are_counted(mixed: Bench) -> None:
 
 def test_runs_of_another_scale_and_replaced_ones_are_not_counted(bench: Bench) -> None:
     bench.done("pre-ln", {1: 100.0})
-    done = bench.directory("pre-ln", 1).path
+    done = bench.directory("pre-ln", 1).shown  # the link, in the cell's folder
     shutil.copytree(done, done.with_name(f"{done.name}.replaced-1"))
     shutil.copytree(done, done.with_name("seed1-0123456789ab"))
+    (done.with_name("seed1-ba9876543210")).symlink_to("nowhere")
     text = (done / "spec.json").read_text().replace('"scale": "smoke"', '"scale": "paper"')
     (done.with_name("seed1-0123456789ab") / "spec.json").write_text(text)
     assert collect(bench.specs(), bench.runs).notes == ()
     (done.with_name("seed1-0123456789ab") / "spec.json").write_text('{"of": "another version"}')
     (note,) = collect(bench.specs(), bench.runs).notes
     assert note == "1 finished run of this table was made with other settings or data."
+
+
+def test_a_run_of_another_table_stands_in_this_one_too(bench: Bench) -> None:
+    """Found by its id, before there is a link to it."""
+    bench.done("pre-ln", {1: 100.0})
+    other = [spec.model_copy(update={"table": "table8", "row": "plain"}) for spec in bench.specs(rows="pre-ln")]
+    assert collect(other, bench.runs).cells["plain", "tiny"].values("perplexity") == {1: 100.0}
+    assert not (bench.runs / "comt/table8").exists()
 
 
 def test_tables_with_runs(mixed: Bench) -> None:

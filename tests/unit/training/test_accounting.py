@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny_runs import tiny_spec
@@ -69,7 +71,8 @@ def test_memory_grows_with_what_it_should(tiny_corpus):
 
 def test_the_plan_as_json(tiny_corpus, tmp_path):
     specs = [tiny_spec(tiny_corpus, method=name) for name in EXTRA]
-    rows = plan_rows(Planned(None, "smoke", specs), tmp_path)  # type: ignore[arg-type]
+    loaded = SimpleNamespace(printed_increase=lambda scale, row, column: "15%")
+    rows = plan_rows(Planned(loaded, "smoke", specs), tmp_path)  # type: ignore[arg-type]
     assert {"row", "column", "seed", "id", "parameters", "extra_parameters_percent", "tokens", "flops", "state"} <= set(
         rows[0]
     )
@@ -78,7 +81,7 @@ def test_the_plan_as_json(tiny_corpus, tmp_path):
         assert row["flops"] == total_flops(spec)
         assert row["state"] == "missing"
         assert row["id"] == spec.id
-        assert row["directory"] == str(tmp_path / spec.relative_path)
+        assert row["directory"] == str(tmp_path / "by-id" / spec.id)  # there is no link yet
     assert [row["extra_parameters"] for row in rows] == list(EXTRA.values())
 
 

@@ -1,0 +1,117 @@
+"""`--jobs`: how many runs are trained at once on this machine, on which devices, with how many threads.
+
+The rule, for every verb that trains. What is said with --jobs is taken. Else one run at a time on each visible GPU; on
+the CPU one on each core that this process may use, or fewer where the command has fewer runs or the memory would not
+hold them. Several runs on the CPU share its cores evenly, unless OMP_NUM_THREADS says how many threads each gets. For
+small networks that is the faster way: threads that work on one of them lose more in waiting for each other than they
+win.
+
+It depends on the command and the machine, not on what is done already: a run that goes on must compute with as many
+threads as before to end on the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from comt_cli.errors import UserError
+from comt_cli.recipe.shared_runs import SharedRun
+from comt_cli.training.processes import launched_by_torchrun
+
+MEMORY_SHARE = 0.7
+"""Of the machine's memory, what runs may be estimated to take by default."""
+PROCESS_BYTES = 600 * 2**20
+"""What a process with torch takes before it has a model."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """A device for every worker, and the threads of each; None leaves that to torch."""
+
+    devices: tuple[str, ...]
+    threads: int | None = None
+
+
+def check_jobs(jobs: int | None, processes: int) -> None:
+    """Either one run on several devices, or several runs on one each.
+
+    Raises:
+        UserError: both are asked for.
+    """
+    if jobs is None or jobs == 1:
+        return
+    if processes > 1:
+        raise UserError(
+            f"--jobs {jobs} with --gpus {processes}: runs on several devices are trained one after the other",
+            "Leave one of the two out.",
+        )
+    if launched_by_torchrun():
+        raise UserError(f"--jobs {jobs} under torchrun: its processes train one run together", "Leave --jobs out.")
+
+
+def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
+    """The rule above, for the runs of a command, done or not.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    import torch
+
+    from comt_cli.training.devices import pick_device
+
+    device = pick_device(device_name)
+    if device.type == "cuda":
+        named = device_name is not None and ":" in device_name
+        gpus = [str(device)] if named else [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        wanted = jobs or min(len(gpus), len(runs))
+        return Workers(tuple(gpus[index % len(gpus)] for index in range(wanted)))
+    if device.type != "cpu":
+        return Workers((str(device),) * (jobs or 1))
+    cores = usable_cores()
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    at_once = max(1, cores // int(said)) if said.isdigit() and int(said) else cores
+    wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs)))
+    return Workers(("cpu",) * wanted, None if said or wanted == 1 else max(1, cores // wanted))
+
+
+def usable_cores() -> int:
+    """The processor's cores that this process may use: those it is bound to, and no more than its container grants."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup("cpu.max").split()  # microseconds of processor time, and of the clock's
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        bound = min(bound, max(1, int(quota[0]) // int(quota[1])))
+    return bound
+
+
+def _fitting(runs: Sequence[SharedRun]) -> int:
+    """How many of these runs the machine's memory holds at once, by the estimate for the largest of them."""
+    from comt_cli.models.accounting import training_bytes
+
+    distinct = {}
+    for shared in runs:
+        settings = shared.spec.settings
+        key = (settings.model.model_dump_json(), settings.data.sequence_length, settings.train.micro_batch_size)
+        distinct[key, settings.train.batch_size, settings.train.precision] = shared.spec
+    largest = max(
+        (training_bytes(spec, spec.settings.train.micro_batch_size or spec.settings.train.batch_size))
+        for spec in distinct.values()
+    )
+    return int(MEMORY_SHARE * _memory_bytes() / (largest + PROCESS_BYTES))
+
+
+def _memory_bytes() -> int:
+    """The machine's memory, or what its container grants of it."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    granted = _cgroup("memory.max").strip()
+    return min(installed, int(granted)) if granted.isdigit() else installed
+
+
+def _cgroup(name: str) -> str:
+    """A limit of the container that this process runs in; "" where there is none."""
+    try:
+        return (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""

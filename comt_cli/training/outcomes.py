@@ -1,0 +1,108 @@
+"""What became of every run of a command. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from comt_cli.errors import UserError
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.shared_runs import SharedRun
+
+
+class TrainingFailed(UserError):
+    """Something was found to be wrong after training had begun. What was saved before is intact."""
+
+    exit_status = 1
+
+
+class Ending(StrEnum):
+    """How a run stands when a command ends; the value says it to people."""
+
+    done = "done"
+    diverged = "diverged"
+    failed = "failed"
+    elsewhere = "trained elsewhere"
+    left = "left to do"
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What became of one training.
+
+    Attributes:
+        spec: the run; where several tables share it, under its first name.
+        ending: how it stands.
+        path: its directory, by its readable name where it has one.
+        result: `result.json`, where there is one.
+        already: whether it had its result before this command came to it.
+        reason: one line: why it failed, who else trains it, or where it was stopped.
+    """
+
+    spec: RunSpec
+    ending: Ending
+    path: Path
+    result: dict[str, Any] | None = None
+    already: bool = False
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, shared: SharedRun, runs: Path, ending: Ending, reason: str | None = None) -> RunOutcome:
+        """A run without a result."""
+        return cls(shared.spec, ending, shared.directory(runs).shown, reason=reason)
+
+    @classmethod
+    def with_result(cls, shared: SharedRun, runs: Path, result: dict[str, Any], *, already: bool) -> RunOutcome:
+        """A run that is done or diverged."""
+        ending = Ending.diverged if result["state"] == "diverged" else Ending.done
+        return cls(shared.spec, ending, shared.directory(runs).shown, result, already)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has its result."""
+        return self.ending in (Ending.done, Ending.diverged)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of all runs of a command, in its order; a training that tables share counts once."""
+
+    outcomes: tuple[RunOutcome, ...]
+
+    def having(self, *endings: Ending) -> list[RunOutcome]:
+        """The runs that stand so."""
+        return [outcome for outcome in self.outcomes if outcome.ending in endings]
+
+    def lines(self) -> list[str]:
+        """One line with the counts, then one for every run that has no result though it was begun, or tried."""
+        counts = []
+        for ending in Ending:
+            if found := self.having(ending):
+                before = sum(outcome.already for outcome in found)
+                counts.append(f"{len(found)} {ending}" + (f" ({before} before)" if before else ""))
+        many = "run" if len(self.outcomes) == 1 else "runs"
+        lines = [f"{len(self.outcomes)} {many}: {', '.join(counts)}" if counts else "0 runs"]
+        for outcome in self.having(Ending.failed, Ending.elsewhere, Ending.left):
+            if outcome.reason is not None:
+                why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
+                lines.append(f"  {outcome.ending}: {run_name(outcome.spec, with_table=True)}: {outcome.reason}{why}")
+        return lines
+
+    def check(self) -> None:
+        """Raise `TrainingFailed`, whose exit status is 1, if a run failed."""
+        failed = self.having(Ending.failed)
+        if failed:
+            first = failed[0]
+            others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+            raise TrainingFailed(
+                f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}",
+                f"{first.path}/error.txt says why. The same command tries again, and goes on where they stopped.",
+            )
+
+
+def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
+    """A run in words: `pre-ln, 130m, seed 1`, after its table's name where there are several."""
+    table = f"{spec.paper}/{spec.table} " if with_table else ""
+    return f"{table}{spec.row}, {spec.column}, seed {spec.seed}"

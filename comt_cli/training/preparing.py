@@ -1,0 +1,34 @@
+"""The data sets of a list of runs, made ready before the first of them starts. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from comt_cli.data import Dataset, ProgressCallback, prepare
+from comt_cli.errors import RunInterrupted
+from comt_cli.recipe.shared_runs import SharedRun
+from comt_cli.training.signals import StopSignal
+
+
+def prepare_all(shared_runs: Iterable[SharedRun], progress: ProgressCallback, stop: StopSignal) -> dict[str, Dataset]:
+    """Every data set that the runs read, by its fingerprint.
+
+    Raises:
+        RunInterrupted: a signal came meanwhile; what is ready is kept.
+        UserError, StorageError: see `comt_cli.data.prepare`.
+    """
+
+    def preparing(stage: str, done: int, total: int | None) -> None:
+        if stop.number is not None:
+            raise RunInterrupted(
+                "stopped while the data was being prepared; what is ready is kept",
+                "The same command goes on from there.",
+                stop.number,
+            )
+        progress(stage, done, total)
+
+    datasets: dict[str, Dataset] = {}
+    for shared in shared_runs:
+        if shared.spec.data_fingerprint not in datasets:
+            datasets[shared.spec.data_fingerprint] = prepare(shared.spec.settings.data, preparing)
+    return datasets

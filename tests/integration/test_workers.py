@@ -1,0 +1,335 @@
+"""Several runs at once: workers that fail, die, are stopped, and share a list with other processes.
+
+The workers are forked from the server of `dying`, which has imported torch: starting each anew costs seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from dying import Nursery, is_training, wait_until
+from test_many_processes import is_alive
+from tiny_runs import assert_same_run, tiny_spec, train
+
+from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.training import dispatch
+from comt_cli.training.dispatch import Dispatcher, worker_names
+from comt_cli.training.jobs import Workers
+from comt_cli.training.outcomes import Ending, TrainingFailed
+from comt_cli.training.progress_many import Display
+from comt_cli.training.queue import RunQueue
+from comt_cli.training.signals import StopSignal
+from comt_cli.training.table import train_table
+
+
+@pytest.fixture(autouse=True)
+def quick_workers(only_nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "START_METHOD", "forkserver")
+
+
+class Notes(Display):
+    """Keeps what it hears, and does something at a worker's n-th event."""
+
+    def __init__(self, at: tuple[str, int] = ("", 0), action: Callable[[int], object] = lambda worker: None) -> None:
+        self.heard: list[tuple] = []
+        self.at, self.action = at, action
+
+    def note(self, event: str, worker: int, *more: object) -> None:
+        self.heard.append((event, worker, *more))
+        if (event, self.count(event)) == self.at:
+            self.action(worker)
+
+    def count(self, event: str) -> int:
+        return sum(each[0] == event for each in self.heard)
+
+    def run_started(self, worker, spec, step):
+        self.note("started", worker, spec.seed, step)
+
+    def step_done(self, worker, report):
+        self.note("step", worker)
+
+    def warn(self, worker, text):
+        self.note("warned", worker, text)
+
+    def run_ended(self, worker, ended):
+        self.note("ended", worker, ended.spec.seed, ended.ending)
+
+
+def seeds(corpus: str, *numbers: int, **train):
+    settings = {"steps": 8, "log_every": 1, "save_every": 2} | train
+    return [tiny_spec(corpus, seed=number, **settings) for number in numbers]
+
+
+LONG = {"steps": 3000, "save_every": 5}
+
+
+class Crew:
+    """Workers for a list of runs, ready to go."""
+
+    def __init__(self, specs: list[RunSpec], runs: Path, workers: int = 2, display: Display | None = None) -> None:
+        self.queue = RunQueue(specs, runs)
+        self.display = display or Notes()
+        devices = Workers(("cpu",) * workers, 1)
+        self.dispatcher = Dispatcher(self.queue, runs, devices, self.display)
+
+    def run(self) -> list[Ending]:
+        self.dispatcher.run()
+        return self.endings()
+
+    def endings(self) -> list[Ending]:
+        return [outcome.ending for outcome in self.queue.summary().outcomes]
+
+    def process(self, worker: int) -> int:
+        pid = self.dispatcher._workers[worker].process.pid
+        assert pid is not None
+        return pid
+
+
+@pytest.fixture(autouse=True)
+def no_worker_is_left():
+    yield
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_train_what_one_process_would(tiny_corpus, tmp_path):
+    specs = seeds(tiny_corpus, 1, 2, 3, 4, 5)
+    train(specs[0], tmp_path / "runs")
+    crew = Crew(specs, tmp_path / "runs")
+    assert crew.run() == [Ending.done] * 5
+    heard = crew.display.heard
+    assert {event[1] for event in heard if event[0] == "started"} == {0, 1}
+    assert sorted(event[2:] for event in heard if event[0] == "started") == [(seed, 0) for seed in (2, 3, 4, 5)]
+    assert sorted(event[2:] for event in heard if event[0] == "ended") == [(n, Ending.done) for n in (2, 3, 4, 5)]
+    assert crew.queue.summary().lines() == ["5 runs: 5 done (1 before)"]
+    for spec in specs:
+        assert_same_run(RunDirectory.of(tmp_path / "runs", spec), train(spec, tmp_path / "alone"))
+
+
+def test_no_more_workers_than_there_is_work(tiny_corpus, tmp_path):
+    crew = Crew(seeds(tiny_corpus, 1), tmp_path, workers=4)
+    assert len(crew.dispatcher._workers) == 1
+    assert crew.run() == [Ending.done]
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path):
+    """Neither what we expect to go wrong, nor what we do not; each worker starts afresh after it."""
+    specs = seeds(tiny_corpus, 1, 2, 3, 4)
+    specs[0] = specs[0].model_copy(update={"method": {"name": "no-such-method"}})
+    broken = RunDirectory.of(tmp_path, specs[1])
+    broken.create(specs[1])
+    broken.checkpoint_file.write_bytes(b"")
+    crew = Crew(specs, tmp_path)
+    assert crew.run() == [Ending.failed, Ending.failed, Ending.done, Ending.done]
+    defect = RunDirectory.of(tmp_path, specs[0])
+    assert "no-such-method" in str(defect.error())
+    assert "Traceback" in defect.error_file.read_text()
+    assert "is not a checkpoint" in str(broken.error())
+    with pytest.raises(TrainingFailed, match="2 of 4 runs failed"):
+        crew.queue.summary().check()
+
+
+def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
+    """As the system does where memory runs out. What its run had saved is gone on with, to the bit."""
+    specs = seeds(tiny_corpus, 1, 2, 3, steps=60)
+    killed: list[int] = []
+
+    def kill(worker: int) -> None:
+        (event,) = [event for event in display.heard if event[:2] == ("started", worker)]
+        killed.append(event[2])
+        wait_until(RunDirectory.of(tmp_path, specs[event[2] - 1]).checkpoint_file.exists)
+        os.kill(crew.process(worker), signal.SIGKILL)
+
+    display = Notes(("step", 1), kill)
+    crew = Crew(specs, tmp_path, display=display)
+    endings = crew.run()
+    (seed,) = killed
+    assert [ending for number, ending in enumerate(endings, 1) if number != seed] == [Ending.done] * 2
+    assert endings[seed - 1] is Ending.failed
+    directory = RunDirectory.of(tmp_path, specs[seed - 1])
+    assert directory.error() == "its process was ended by SIGKILL, as the system does where memory runs out"
+    assert directory.state() is RunState.unfinished
+    assert Crew(specs, tmp_path).run() == [Ending.done] * 3
+    assert len(json.loads(directory.environment_file.read_text())) == 2
+    assert_same_run(directory, train(specs[seed - 1], tmp_path / "alone"))
+
+
+def test_a_full_disk_stops_the_queue(tiny_corpus, tmp_path):
+    """What runs goes on; nothing new is begun."""
+    specs = seeds(tiny_corpus, 1, 2, 3, 4)
+    RunDirectory.of(tmp_path, specs[1]).metrics_file.mkdir(parents=True)  # no line can be written here
+    crew = Crew(specs, tmp_path, workers=1)
+    with pytest.raises(StorageError, match=r"cannot write .*metrics\.jsonl"):
+        crew.run()
+    assert crew.endings() == [Ending.done, Ending.failed, Ending.left, Ending.left]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_all_workers_after_their_step(tiny_corpus, tmp_path, number):
+    specs = seeds(tiny_corpus, 1, 2, 3, **LONG)
+    crew = Crew(specs, tmp_path, display=Notes(("started", 2), lambda _: os.kill(os.getpid(), number)))
+    before = signal.getsignal(number)
+    with pytest.raises(RunInterrupted, match="3 of 3 runs are left to do") as stopped:
+        crew.run()
+    assert stopped.value.exit_status == 128 + number
+    assert signal.getsignal(number) is before
+    assert crew.endings() == [Ending.left] * 3
+    counts, *begun = crew.queue.summary().lines()
+    assert counts == "3 runs: 3 left to do"
+    assert len(begun) == 2
+    assert all("stopped after step" in line and "everything is saved" in line for line in begun)
+    for spec in specs[:2]:
+        assert RunDirectory.of(tmp_path, spec).checkpoint_file.exists()
+    assert not RunDirectory.of(tmp_path, specs[2]).path.exists()
+
+
+def test_a_second_signal_ends_workers_at_once_and_the_summary_still_comes(tiny_corpus, tmp_path, monkeypatch):
+    """A worker that hangs keeps nobody waiting. It is halted here: it can take no step, nor save."""
+    specs = seeds(tiny_corpus, 1, **LONG)
+    monkeypatch.setattr(StopSignal, "ECHO_SECONDS", 0.0)
+
+    def stop_twice(worker: int) -> None:
+        process = crew.process(worker)
+        os.kill(process, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)  # of another kind: two alike would be heard as one by who is halted
+        os.kill(process, signal.SIGCONT)
+
+    crew = Crew(specs, tmp_path, workers=1, display=Notes(("step", 1), stop_twice))
+    with pytest.raises(RunInterrupted) as stopped:
+        crew.run()
+    assert stopped.value.exit_status == 130
+    assert crew.endings() == [Ending.left]
+
+
+def test_a_signal_while_workers_start(tiny_corpus, tmp_path, monkeypatch):
+    specs = seeds(tiny_corpus, 1, 2, **LONG)
+    crew = Crew(specs, tmp_path)
+    start = crew.dispatcher._start
+
+    def start_and_stop(number: int):
+        worker = start(number)
+        crew.dispatcher._workers[number] = worker
+        os.kill(os.getpid(), signal.SIGTERM)
+        return worker
+
+    monkeypatch.setattr(crew.dispatcher, "_start", start_and_stop)
+    with pytest.raises(RunInterrupted):
+        crew.run()
+    assert crew.endings() == [Ending.left] * 2
+
+
+def test_a_device_that_is_not_there(tiny_corpus, tmp_path):
+    """It is no run's fault: none counts as failed."""
+    crew = Crew(seeds(tiny_corpus, 1, 2), tmp_path)
+    crew.dispatcher._devices = ("cuda:77", "cuda:78")
+    with pytest.raises(TrainingFailed, match="no worker can be started for cuda:7"):
+        crew.run()
+    assert crew.endings() == [Ending.left] * 2
+    assert any("--device cuda:77" in str(event) for event in crew.display.heard)
+
+
+def test_a_device_that_is_lost_leaves_its_work_to_the_others(tiny_corpus, tmp_path):
+    crew = Crew(seeds(tiny_corpus, 1, 2, 3), tmp_path)
+    crew.dispatcher._devices = ("cuda:77", "cpu")
+    assert crew.run() == [Ending.done] * 3
+
+
+def test_names_of_workers():
+    assert worker_names(("cuda:0", "cuda:1")) == ["cuda:0", "cuda:1"]
+    assert worker_names(("cpu", "cpu")) == ["cpu 1", "cpu 2"]
+
+
+# ---- a command that is killed
+
+
+def train_in_workers(specs: list[str], runs: str, cache: str) -> None:
+    """A command of its own, whose workers are its children."""
+    os.environ["COMT_CACHE"] = cache
+    torch.set_num_threads(1)
+    dispatch.START_METHOD = "fork"  # type: ignore[misc]
+
+    def note(worker: int) -> None:
+        (Path(runs) / f"worker{worker}").write_text(str(crew.process(worker)))
+
+    display = Notes()
+    display.run_started = lambda worker, spec, step: note(worker)  # type: ignore[method-assign]
+    crew = Crew([RunSpec.model_validate_json(spec) for spec in specs], Path(runs), display=display)
+    crew.run()
+
+
+def test_no_worker_outlives_a_killed_command(tiny_corpus, tmp_path, nursery):
+    specs = seeds(tiny_corpus, 1, 2, **LONG)
+    arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"])
+    command = nursery.start(train_in_workers, *arguments)
+    files = [tmp_path / "worker0", tmp_path / "worker1"]
+    wait_until(lambda: all(file.exists() and file.read_text() for file in files))
+    processes = [int(file.read_text()) for file in files]
+    assert all(is_alive(process) for process in processes)
+    command.kill()
+    command.join()
+    wait_until(lambda: not any(is_alive(process) for process in processes), 5)
+    wait_until(lambda: all(RunDirectory.of(tmp_path, spec).owner() is None for spec in specs), 5)  # their locks too
+
+
+# ---- several commands on one list
+
+
+def train_list(specs: list[str], runs: str, cache: str, name: str) -> None:
+    """One of several commands; writes down how its runs stand."""
+    os.environ["COMT_CACHE"] = cache
+    torch.set_num_threads(1)
+    try:
+        summary = train_table([RunSpec.model_validate_json(spec) for spec in specs], Path(runs), "cpu")
+    except UserError as error:
+        (Path(runs) / name).write_text(f"raised {error}")
+        return
+    (Path(runs) / name).write_text(" ".join(outcome.ending.name for outcome in summary.outcomes))
+
+
+def starts(directory: RunDirectory) -> int:
+    return len(json.loads(directory.environment_file.read_text()))
+
+
+def test_two_commands_on_one_list_train_every_run_once(tiny_corpus, tmp_path, nursery):
+    specs = seeds(tiny_corpus, *range(1, 9), steps=40, save_every=40)
+    arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"])
+    commands = [nursery.start(train_list, *arguments, name) for name in ("first", "second")]
+    for command in commands:
+        command.join()
+        assert command.exitcode == 0
+    ended = [(tmp_path / name).read_text().split() for name in ("first", "second")]
+    assert all(set(pair) <= {"done", "elsewhere"} and "done" in pair for pair in zip(*ended, strict=True)), ended
+    directories = [RunDirectory.of(tmp_path, spec) for spec in specs]
+    assert [directory.state() for directory in directories] == [RunState.done] * 8
+    assert [starts(directory) for directory in directories] == [1] * 8
+    owners = {directory.lock_file.read_text() for directory in directories}
+    assert len(owners) == 2, "one did it all"
+
+
+def test_what_a_killed_command_had_is_taken_up_by_the_other(tiny_corpus, tmp_path, nursery):
+    specs = seeds(tiny_corpus, 1, 2, 3, steps=200, save_every=5, log_every=5)
+    arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"])
+    first = nursery.start(train_list, *arguments, "first")
+    directories = [RunDirectory.of(tmp_path, spec) for spec in specs]
+    wait_until(directories[0].checkpoint_file.exists)
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGSTOP)  # so that it cannot end its run meanwhile
+    second = nursery.start(train_list, *arguments, "second")
+    wait_until(lambda: is_training(directories[1]))
+    first.kill()
+    first.join()
+    second.join()
+    assert (tmp_path / "second").read_text() == "done done done"
+    assert [starts(directory) for directory in directories] == [2, 1, 1]
+    assert_same_run(directories[0], train(specs[0], tmp_path / "alone"))
