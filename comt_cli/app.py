@@ -8,6 +8,7 @@ import typer
 
 from comt_cli import __version__
 from comt_cli.commands import (
+    ablate,
     analyze_gates,
     bench,
     doctor,
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command("recipes")(recipes.recipes)
 app.command("show")(show.show)
 app.command("train-lm")(train_lm.train_lm)
+app.command("ablate")(ablate.ablate)
 app.command("status")(status.status)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)

@@ -39,9 +39,42 @@ Set = Annotated[
 Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.")]
 Columns = Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")]
 Seeds = Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="These seeds instead of the recipe's.")]
+Also = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--also",
+        metavar="METHOD or NAME=METHOD",
+        help="Add a row that the paper does not have: half-gate, or wide='{name: comt, hidden: 64}'; repeatable.",
+    ),
+]
 Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
 Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a table even if it has more finished runs, or other settings.")
 ]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]
+Gpus = Annotated[
+    int, typer.Option(min=1, help="Processes sharing every batch of a run, one per GPU (or all on the CPU).")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Runs trained at once, each in a process of its own, with its share of the processor's threads. "
+        "If not given: as many as there are GPUs; on the CPU one per core, fewer where the command has fewer runs or "
+        "the memory is short. More than there are GPUs share them. Not with --gpus.",
+    ),
+]
+Slurm = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="SITE.YAML",
+        dir_okay=False,
+        help="Submit each run that is open as a job to Slurm, asking for what this file says, and return.",
+    ),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Also log to tensorboard or wandb; repeatable. $COMT_TRACK if not given."),
+]

@@ -1,4 +1,4 @@
-"""`comt report`: write the tables of finished runs beside the papers' numbers."""
+"""`comt report`: write the tables of finished runs beside the papers' numbers, and the overview of all of them."""
 
 from __future__ import annotations
 
@@ -19,46 +19,61 @@ def report(
     columns: options.Columns = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
+    also: options.Also = None,
     runs: options.Runs = Path("runs"),
     results: options.Results = Path("results"),
     overwrite: options.Overwrite = False,
+    overview: Annotated[
+        bool,
+        typer.Option("--overview", help="Write <results>/README.md from the tables there; no others unless named."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a table.")] = False,
 ) -> None:
     """Write the tables of finished runs beside the papers' numbers: CSV, Markdown and LaTeX.
 
     Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
-    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept.
+    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Of a
+    recipe that is a figure it says whether it is drawn; training draws it.
+
+    --overview writes what all tables below the results come to, at every scale, on one page.
 
     Examples:
 
       comt report
 
       comt report table3.yaml --scale small --seeds 1-3
+
+      comt report --overview
     """
-    from comt_cli.commands.planning import plan_recipe
+    from comt_cli.commands.outcome import outcome_as_json, write_outcome
+    from comt_cli.commands.planning import also_rows, plan_recipe
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import available_recipes
     from comt_cli.recipe.problems import RecipeError
     from comt_cli.report.collect import tables_with_runs
-    from comt_cli.report.write import print_report, write_report
 
-    named = recipes or tables_with_runs(runs, available_recipes())
-    if not named:
+    if overview and as_json:
+        raise UserError("--overview is a page, and --json prints tables", "Give one of them.")
+    named = recipes or ([] if overview else tables_with_runs(runs, available_recipes()))
+    if not named and not overview:
         raise UserError(f"there are no runs below {runs}", "comt train-lm --recipe table3.yaml makes some.")
-    written = []
+    added, planned = also_rows(also), []
     for name in named:
         try:
-            planned = plan_recipe(name, scale, set_, rows=rows, columns=columns, seeds=seeds)
+            planned.append(plan_recipe(name, scale, set_, rows=rows, columns=columns, seeds=seeds, also=added))
         except RecipeError as error:
             if recipes:
                 raise
             typer.echo(f"comt: {name} is left out: {error.message}", err=True)
-            continue
-        written.append(write_report(planned.loaded, planned.specs, runs, results, set_ or (), overwrite=overwrite))
     if as_json:
-        typer.echo(json.dumps([made.as_json() for made in written], indent=2))
+        made = [outcome_as_json(plan, runs, results, set_ or (), overwrite=overwrite) for plan in planned]
+        typer.echo(json.dumps(made, indent=2))
         return
-    for position, made in enumerate(written):
+    for position, plan in enumerate(planned):
         if position:
             typer.echo()
-        print_report(made)
+        write_outcome(plan, runs, results, set_ or (), overwrite=overwrite, draw=False)
+    if overview:
+        from comt_cli.report.overview import write_overview
+
+        typer.echo(f"wrote {write_overview(results)}")

@@ -12,6 +12,7 @@ from comt_cli.commands import options
 
 if TYPE_CHECKING:
     from comt_cli.recipe.load import LoadedRecipe
+    from comt_cli.recipe.slurm_queue import Job
     from comt_cli.report.collect import Run
 
 
@@ -26,6 +27,9 @@ def status(
 ) -> None:
     """Show for each table how many runs are done, diverged, running, unfinished or missing, and how far they are.
 
+    A running one is shown with the process and the machine that train it, one that failed with the reason, and one
+    that was given to Slurm with its job.
+
     Without recipes: every table that has runs. Reads only; safe while runs are going on.
 
     Examples:
@@ -34,20 +38,23 @@ def status(
 
       comt status table3.yaml --scale small --seeds 1-3
     """
+    from comt_cli.commands.slurm_jobs import add_standings
     from comt_cli.errors import UserError
     from comt_cli.methods import methods
     from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
     from comt_cli.report.collect import tables_with_runs
 
     shown: list[dict[str, Any]] = []
+    jobs: dict[str, Job] = {}
     for name in recipes or tables_with_runs(runs, available_recipes()):
         try:
             loaded = load_recipe(find_recipe(name), methods(), set_ or (), scale)
-            shown += _tables(loaded, scale, seeds, runs)
+            shown += _tables(loaded, scale, seeds, runs, jobs)
         except UserError as error:
             if recipes:
                 raise
             shown.append({"recipe": name, "error": error.message})
+    add_standings(shown, jobs)
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
         return
@@ -58,12 +65,15 @@ def status(
         typer.echo(f"Nothing was run below {runs}. To begin: comt train-lm --recipe {example}")
 
 
-def _tables(loaded: LoadedRecipe, scale: str | None, seeds: str | None, runs: Path) -> list[dict[str, Any]]:
-    """One dictionary a scale: the scale asked for, else every one with a run."""
+def _tables(
+    loaded: LoadedRecipe, scale: str | None, seeds: str | None, runs: Path, jobs: dict[str, Job]
+) -> list[dict[str, Any]]:
+    """One dictionary a scale: the scale asked for, else every one with a run. `jobs` gets Slurm's, by run id."""
     from comt_cli.data import fingerprint
     from comt_cli.errors import UserError
     from comt_cli.recipe.plan import parse_seeds, plan
     from comt_cli.recipe.run_directory import RunState
+    from comt_cli.recipe.slurm_queue import readable_jobs
     from comt_cli.report.collect import collect
 
     tables = []
@@ -81,19 +91,28 @@ def _tables(loaded: LoadedRecipe, scale: str | None, seeds: str | None, runs: Pa
         every = list(collection.runs())
         counts = {state.value: sum(run.state is state for run in every) for state in RunState}
         if scale or counts["missing"] < len(every) or collection.notes:
-            open_runs = [_described(run) for run in every if run.state in (RunState.running, RunState.unfinished)]
+            begun = [run for run in every if run.state in (RunState.running, RunState.unfinished)]
+            jobs |= readable_jobs((run.spec for run in begun), runs)
+            open_runs = [_described(run, runs) for run in begun]
             tables.append({**where, "runs": len(every), **counts, "open": open_runs, "notes": list(collection.notes)})
     return tables
 
 
-def _described(run: Run) -> dict[str, Any]:
+def _described(run: Run, runs: Path) -> dict[str, Any]:
+    from comt_cli.recipe.run_directory import RunDirectory, RunState
+
     spec, progress = run.spec, run.progress
+    directory = RunDirectory.of(runs, spec)
+    is_running = run.state is RunState.running
     return {
         "row": spec.row,
         "column": spec.column,
         "seed": spec.seed,
         "id": spec.id,
         "state": run.state.value,
+        "owner": directory.owner() if is_running else None,
+        "error": None if is_running else directory.error(),
+        "directory": str(directory.shown),
         "step": progress.step if progress else 0,
         "steps": spec.settings.train.steps,
         "loss": progress.loss if progress else None,
@@ -120,11 +139,14 @@ def _print(table: dict[str, Any]) -> None:
 def _progress(run: dict[str, Any]) -> str:
     from comt_cli.report import format
 
-    parts = [f"{run['state']}, step {run['step']:,} of {run['steps']:,}"]
+    parts = [run["job_state"] or run["state"] + (f" by {run['owner']}" if run["owner"] else "")]
+    parts.append(f"step {run['step']:,} of {run['steps']:,}")
     if run["loss"] is not None:
         parts.append(f"loss {run['loss']:.3f}")
     if run["tokens_per_second"] and run["state"] == "running":
         parts.append(f"{format.speed(run['tokens_per_second'])} tokens/s")
     if run["eta_seconds"] is not None:
         parts.append(f"{format.duration(run['eta_seconds'])} to go")
+    if run["error"] is not None:
+        parts.append(f"failed: {run['error']} ({run['directory']}/error.txt)")
     return ", ".join(parts)

@@ -17,8 +17,12 @@ def train_lm(
     columns: options.Columns = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
+    also: options.Also = None,
     device: options.Device = None,
-    gpus: Annotated[int, typer.Option(min=1, help="Processes sharing every batch, one per GPU (or on the CPU).")] = 1,
+    gpus: options.Gpus = 1,
+    jobs: options.Jobs = None,
+    slurm: options.Slurm = None,
+    track: options.Track = None,
     runs: options.Runs = Path("runs"),
     results: options.Results = Path("results"),
     overwrite: options.Overwrite = False,
@@ -27,8 +31,10 @@ def train_lm(
 ) -> None:
     """Train every run of a language-model recipe and write the table beside the paper's numbers.
 
-    Finished runs are skipped and stopped ones go on, so the same command can always be given again. A table that is
-    there already and has more finished runs, or was made with other settings than --set asks for, is kept.
+    Finished runs are skipped and stopped ones go on, so the same command can always be given again; on several
+    machines that share the folder of the runs too, which then divide them. A run that fails does not stop the others.
+    A table that is there already and has more finished runs, or was made with other settings than --set asks for, is
+    kept.
 
     Examples:
 
@@ -37,27 +43,38 @@ def train_lm(
       comt train-lm --recipe table3.yaml --rows pre-ln,pre-ln+comt --seeds 1-3
 
       comt train-lm --recipe table3.yaml --scale small --device cuda --set train.steps=2000
-    """
-    from comt_cli.commands.planning import plan_recipe
 
-    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds)
+      comt train-lm --recipe table3.yaml --scale paper --slurm site.yaml --track tensorboard
+    """
+    from comt_cli.commands.planning import also_rows, plan_recipe
+    from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
+
+    added = also_rows(also)
+    site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
+    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=added)
     if dry_run:
         from comt_cli.commands.show import print_plan
 
         print_plan(planned, runs, device)
         return
 
+    from comt_cli.commands.outcome import write_outcome
+    from comt_cli.recipe.shared_runs import set_aside
     from comt_cli.training.launch import train_on
-    from comt_cli.training.table import is_main_process, set_aside
+    from comt_cli.training.processes import is_main_process
+    from comt_cli.training.trackers import tracking
 
-    if fresh and is_main_process():
-        for moved in set_aside(planned.specs, runs):
-            typer.echo(f"moved aside: {moved}", err=True)
-    train_on(gpus, planned.specs, runs, device)
+    with tracking(track):
+        if site is not None:
+            submit_runs(planned.specs, runs, device, site, fresh=fresh)
+            typer.echo(f"The table, of what is done: comt report {recipe} --scale {scale}")
+            return
+        if fresh and is_main_process():
+            for moved in set_aside(planned.specs, runs):
+                typer.echo(f"moved aside: {moved}", err=True)
+        summary = train_on(gpus, planned.specs, runs, device, jobs)
     if is_main_process():
-        from comt_cli.report.write import print_report, write_report
-
         # The whole table, not only the part that was selected: training one row must not erase the others.
-        table = plan_recipe(recipe, scale, set_, seeds=seeds)
-        report = write_report(table.loaded, table.specs, runs, results, set_ or (), overwrite=overwrite)
-        print_report(report)
+        table = plan_recipe(recipe, scale, set_, seeds=seeds, also=added)
+        write_outcome(table, runs, results, set_ or (), overwrite=overwrite)
+    summary.check()

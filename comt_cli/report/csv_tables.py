@@ -1,14 +1,15 @@
-"""A table as CSV: one line per row and column (tidy), and one line per run."""
+"""A table as CSV: one line per row and column (tidy), and one line per run. Read back by the overview."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from comt_cli.recipe.plan import RunSpec
 from comt_cli.report import format
-from comt_cli.report.collect import Cell
+from comt_cli.report.collect import Cell, Run
 from comt_cli.report.table import Entry, Table
 
 RESULT_KEYS = (
@@ -53,6 +54,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "n": ours.n if ours else 0,
         "seeds": " ".join(str(seed) for seed in cell.values(table.metric)),
         "state": cell.state,
+        "baseline": table.baseline,
         "paper_column": entry.paper_column,
         "paper": entry.paper,
         "difference_percent": difference.mean if difference else None,
@@ -61,11 +63,13 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "paper_difference_percent": entry.paper_difference,
         "verdict": entry.verdict.value,
         "extra_parameters_percent": entry.extra_parameters_percent,
+        "paper_increase": entry.paper_increase,
         "tokens_per_second": entry.tokens_per_second,
         "devices": _distinct(cell, "device"),
         "git_commits": _distinct(cell, "git_commit"),
         "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None),
         "recipe": table.recipe_file,
+        "changed_settings": " ".join(table.overrides),
     }
 
 
@@ -76,25 +80,37 @@ def _distinct(cell: Cell, key: str) -> str:
 
 def table_csv(table: Table) -> str:
     """The tidy table."""
-    return _csv(records(table))
+    return csv_text(records(table))
 
 
-def runs_csv(table: Table) -> str:
-    """Every planned run with what its `result.json` says; of a run in progress the step it reached."""
-    lines = []
-    for column in table.columns:
-        for row in table.rows:
-            for run in table.entries[row, column].cell.runs:
-                spec = run.spec
-                who = {"row": row, "column": column, "seed": spec.seed, "id": spec.id, "state": run.state.value}
-                result = run.result
-                if result is None and run.progress is not None:
-                    result = {"step": run.progress.step, "steps": run.progress.steps}
-                lines.append({**who, **{key: (result or {}).get(key) for key in RESULT_KEYS}})
-    return _csv(lines)
+def runs_csv(runs: Iterable[Run]) -> str:
+    """Every planned run, what it was trained on, and what its `result.json` says; in progress, the step it reached."""
+    return csv_text([_run_record(run) for run in runs])
 
 
-def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+def _run_record(run: Run) -> dict[str, Any]:
+    spec, result = run.spec, run.result
+    who = {"row": spec.row, "column": spec.column, "seed": spec.seed, "id": spec.id, "state": run.state.value}
+    if result is None and run.progress is not None:
+        result = {"step": run.progress.step, "steps": run.progress.steps}
+    return {**who, **_setting(spec), **{key: (result or {}).get(key) for key in RESULT_KEYS}}
+
+
+def _setting(spec: RunSpec) -> dict[str, Any]:
+    """What of a run's settings says how large it is and on which text."""
+    model, data, train = spec.settings.model, spec.settings.data, spec.settings.train
+    return {
+        "model": model.size,
+        "corpus": data.corpus,
+        "vocabulary": data.vocabulary_size,
+        "sequence_length": data.sequence_length,
+        "batch_size": train.batch_size,
+        "precision": train.precision,
+    }
+
+
+def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """At least one line as CSV under its keys; see `format.machine` for the numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(lines[0])

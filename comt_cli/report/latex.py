@@ -5,11 +5,12 @@ from __future__ import annotations
 import unicodedata
 
 from comt_cli.report import words
-from comt_cli.report.layout import Line, headings, lines
+from comt_cli.report.layout import Line, headings, increases, lines
 from comt_cli.report.table import Table
 
 _SHOWN = 6
-"""Method to direction; parameters and speed are in the CSV and on the Markdown page: a line of text is not wider."""
+"""Method to direction; speed is in the CSV and on the Markdown page, and parameters where the paper prints none: a line
+of text is not wider."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -47,6 +48,9 @@ def latex(table: Table) -> str:
     for column in table.columns:
         body.append(rf"\midrule \multicolumn{{{_SHOWN}}}{{@{{}}l}}{{\textit{{{escaped(column)}}}}} \\")
         body += [_row(line) for line in lines(table, column)]
+        beside = increases(table, column)
+        if beside is not None:
+            body.append(rf"\multicolumn{{{_SHOWN}}}{{@{{}}p{{0.95\textwidth}}@{{}}}}{{{escaped(beside)}}} \\")
     head = " & ".join(escaped(heading) for heading in headings(table)[:_SHOWN])
     notes = [f"{_mark(mark)}{escaped(text)}" for mark, text in enumerate(table.footnotes, start=1)]
     notes += [escaped(note) for note in table.notes]

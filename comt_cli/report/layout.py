@@ -14,7 +14,10 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Line:
-    """One row of one column; `marks` are the footnotes' numbers, `best` asks for bold."""
+    """One row of one column; `marks` are the footnotes' numbers, `best` asks for bold.
+
+    `paper_increase` is None throughout a table for which the paper prints no parameter increase: it has no such column.
+    """
 
     method: str
     ours: str
@@ -23,6 +26,7 @@ class Line:
     paper_difference: str
     direction: str
     extra_parameters: str
+    paper_increase: str | None
     speed: str
     marks: tuple[int, ...]
     best: bool
@@ -37,6 +41,7 @@ class Line:
             self.paper_difference,
             self.direction,
             self.extra_parameters,
+            *(() if self.paper_increase is None else (self.paper_increase,)),
             self.speed,
         )
 
@@ -51,16 +56,34 @@ def headings(table: Table) -> tuple[str, ...]:
         "paper's %",
         "direction",
         "parameters",
+        *(("paper's",) if table.has_increases else ()),
         "tokens/s",
     )
 
 
 def lines(table: Table, column: str) -> list[Line]:
     """The rows of one column."""
-    return [_line(entry, row == table.baseline) for row, entry in zip(table.rows, table.column(column), strict=True)]
+    return [
+        _line(entry, row == table.baseline, table.has_increases)
+        for row, entry in zip(table.rows, table.column(column), strict=True)
+    ]
 
 
-def _line(entry: Entry, is_baseline: bool) -> Line:
+def increases(table: Table, column: str) -> str | None:
+    """The extra parameters of a column with the printed ones beside them, as a sentence; None where none is printed.
+
+    For pages that are too narrow for two more columns.
+    """
+    if not table.has_increases:
+        return None
+    shown = [
+        line for line in lines(table, column) if (line.extra_parameters, line.paper_increase) != (NOTHING, NOTHING)
+    ]
+    told = "; ".join(f"{line.method} {line.extra_parameters} ({line.paper_increase})" for line in shown)
+    return f"Extra parameters (the paper's): {told}." if told else None
+
+
+def _line(entry: Entry, is_baseline: bool, has_increases: bool) -> Line:
     extra, speed = entry.extra_parameters_percent, entry.tokens_per_second
     return Line(
         method=entry.cell.row,
@@ -70,10 +93,16 @@ def _line(entry: Entry, is_baseline: bool) -> Line:
         paper_difference=_paper_difference(entry, is_baseline),
         direction=entry.verdict.value,
         extra_parameters=NOTHING if extra is None else f"+{format.share(extra)}",
+        paper_increase=_increase(entry.paper_increase) if has_increases else None,
         speed=NOTHING if speed is None else format.speed(speed),
         marks=entry.marks,
         best=entry.best,
     )
+
+
+def _increase(printed: str | None) -> str:
+    """`15 %` for `15%`: as our own numbers are set; `<1 %` stays what it is."""
+    return NOTHING if printed is None else f"{printed.removesuffix('%')} %"
 
 
 def _paper_difference(entry: Entry, is_baseline: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunState
 from comt_cli.recipe.schema import DIRECTION, MetricName
 from comt_cli.report import format
-from comt_cli.report.collect import Cell, Collection, collect
+from comt_cli.report.collect import Cell, Collection, Run, collect
 from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes
 from comt_cli.report.statistics import Paired, Summary, paired_difference, percent_difference, summarise
 from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
@@ -20,7 +20,8 @@ from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, publishe
 @dataclass(frozen=True)
 class Entry:
     """One cell. `difference` and `paper_difference` are in per cent of the baseline; `tokens_per_second` and
-    `extra_parameters_percent` (against the row's plain model) are means over seeds.
+    `extra_parameters_percent` (against the plain Pre-LN model of the same size) are means over seeds.
+    `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`.
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
     """
@@ -35,6 +36,7 @@ class Entry:
     direction: int
     verdict: Verdict
     extra_parameters_percent: float | None
+    paper_increase: str | None
     tokens_per_second: float | None
     marks: tuple[int, ...] = ()
     best: bool = False
@@ -62,6 +64,19 @@ class Table:
     notes: tuple[str, ...]
     devices: tuple[str, ...]
     commits: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    """The `--set` arguments behind the runs."""
+
+    @property
+    def has_increases(self) -> bool:
+        """Whether the paper prints a parameter increase for any of the cells."""
+        return any(entry.paper_increase for entry in self.entries.values())
+
+    def runs(self) -> Iterator[Run]:
+        """Every planned run, columns outermost."""
+        for column in self.columns:
+            for entry in self.column(column):
+                yield from entry.cell.runs
 
     def column(self, name: str) -> list[Entry]:
         """The cells of a column, in the order of the rows."""
@@ -118,6 +133,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         ),
         devices=_distinct(collection, "device"),
         commits=_distinct(collection, "git_commit"),
+        overrides=tuple(overrides),
     )
 
 
@@ -159,6 +175,7 @@ def _entry(
             metric=metric,
         ),
         extra_parameters_percent=cell.average("extra_parameters_percent"),
+        paper_increase=loaded.printed_increase(scale, row, column),
         tokens_per_second=cell.average("tokens_per_second"),
         marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, values, difference, collapsed(paper, metric))),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING
 
 from comt_cli.report import words
-from comt_cli.report.layout import headings, lines
+from comt_cli.report.layout import headings, increases, lines
 from comt_cli.report.table import Table
 
 if TYPE_CHECKING:
@@ -58,3 +58,6 @@ def _print_grid(console: Console, table: Table, column: str) -> None:
         marked = ours + "".join(f" [{mark}]" for mark in line.marks)
         grid.add_row(Text(method), Text(marked, style="bold" if line.best else ""), *(Text(cell) for cell in others))
     console.print(grid)
+    beside = increases(table, column)
+    if beside is not None:
+        console.print(Text(beside, style="dim"))

@@ -9,10 +9,11 @@ from comt_cli.report import format
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import Verdict
 
-_METRICS = {
+METRICS = {
     "perplexity": "validation perplexity",
     "galore_perplexity": "validation perplexity as the original scripts print it",
 }
+"""What each metric is, in words."""
 
 
 def origin(table: Table) -> str:
@@ -22,9 +23,13 @@ def origin(table: Table) -> str:
     sentences = [
         f"{table.name} of the paper {table.paper} (recipe {table.recipe_file}) at scale {table.scale}: "
         f"{table.scale_description.rstrip('.')}.",
-        f"Cells show {_METRICS[table.metric]} ({better}): mean ± standard error (number of seeds), {seeds}.",
+        f"Cells show {METRICS[table.metric]} ({better}): mean ± standard error (number of seeds), {seeds}.",
         f"Differences are paired by seed, in per cent of {table.baseline}, with the 95 % interval of Student's t.",
     ]
+    if table.has_increases:
+        sentences.append(
+            "Parameters are those beyond the plain Pre-LN model of the same size, with the paper's printed increase."
+        )
     if table.devices:
         commits = f", commit {format.listing(table.commits)}" if table.commits else ""
         sentences.append(f"Trained on {format.listing(table.devices)}{commits}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 from collections.abc import Sequence
@@ -14,12 +15,22 @@ from comt_cli.files import write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.schema import DIRECTION
+from comt_cli.recipe.shared_runs import link_runs
 from comt_cli.report import format, words
 from comt_cli.report.csv_tables import records, runs_csv, table_csv
 from comt_cli.report.latex import latex
 from comt_cli.report.markdown import markdown
 from comt_cli.report.table import Table, build_table
 from comt_cli.report.terminal import print_table
+
+
+def place(results: Path, scale: str, paper: str, name: str) -> tuple[Path, str]:
+    """Folder and stem of the files of a table or figure.
+
+    Slashes within a name become dashes, so that a recipe, which may come from anywhere, cannot name a folder outside
+    `results`.
+    """
+    return results / scale / paper.replace("/", "-"), name.replace("/", "-")
 
 
 @dataclass(frozen=True)
@@ -33,9 +44,8 @@ class ReportFiles:
 
     @classmethod
     def of(cls, results: Path, table: Table) -> ReportFiles:
-        """The paths; slashes within a name become dashes, so that a recipe cannot name a folder outside `results`."""
-        folder = results / table.scale / table.paper.replace("/", "-")
-        name = table.name.replace("/", "-")
+        """The paths."""
+        folder, name = place(results, table.scale, table.paper, table.name)
         return cls(folder / f"{name}.csv", folder / f"{name}-runs.csv", folder / f"{name}.md", folder / f"{name}.tex")
 
 
@@ -88,6 +98,8 @@ def write_report(
     Raises:
         StorageError: a file cannot be written. Every file is whole: the old one or the new.
     """
+    with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
+        link_runs(specs, runs)
     table = build_table(loaded, specs, runs, overrides)
     if not any(run.result for entry in table.entries.values() for run in entry.cell.runs):
         return Report(table, None, "No run has ended yet: nothing was written.")
@@ -101,7 +113,7 @@ def write_report(
     except OSError as error:
         raise StorageError(f"cannot make {files.csv.parent}: {error.strerror}") from error
     write_text(files.csv, table_csv(table))
-    write_text(files.runs_csv, runs_csv(table))
+    write_text(files.runs_csv, runs_csv(table.runs()))
     write_text(files.markdown, markdown(table))
     write_text(files.latex, latex(table))
     return Report(table, files)

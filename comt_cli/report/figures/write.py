@@ -17,11 +17,11 @@ _HEAVY = 380_000
 """Bytes. Figures are committed beside the tables, and a repository keeps every version."""
 
 
-def write_figure(figure: Figure, frame: pd.DataFrame, folder: Path, stem: str) -> list[Path]:
+def write_figure(figure: Figure, frame: pd.DataFrame | str, folder: Path, stem: str) -> list[Path]:
     """Write `<stem>.png`, `<stem>.pdf` and `<stem>.csv`, each whole or not at all; returns the three paths.
 
-    `frame` is what the figure was drawn from; the CSV has six significant digits. The files hold no date: the same
-    data give the same bytes.
+    `frame` is what the figure was drawn from, of which the CSV has six significant digits, or that CSV. It is written
+    last. The files hold no date: the same data give the same bytes.
 
     Raises:
         StorageError: the disk is full, or the folder cannot be made or written.
@@ -38,7 +38,9 @@ def write_figure(figure: Figure, frame: pd.DataFrame, folder: Path, stem: str) -
                 handle.write(content)
             written.append(path)
     path = folder / f"{stem}.csv"
-    write_text(path, frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    if not isinstance(frame, str):
+        frame = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    write_text(path, frame)
     return [*written, path]
 
 

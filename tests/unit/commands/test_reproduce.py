@@ -1,24 +1,24 @@
-"""`comt reproduce`: which recipes it takes, and whose figures it draws. Nothing is trained here."""
+"""`comt reproduce` and `comt train-lm`: which runs they queue, and what follows. Nothing is trained here."""
 
 from __future__ import annotations
 
-from functools import partial
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
-import comt_cli.commands.analyze_gates
-import comt_cli.commands.plot_cosine
-import comt_cli.methods
+import comt_cli.commands.outcome
 import comt_cli.training.launch
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
-from comt_cli.methods import Method, Wiring, methods
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.recipe.shared_runs import shared_runs
+from comt_cli.training.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 
 RECIPE = """
 title: One
@@ -34,51 +34,48 @@ settings:
 rows:
   post-ln: {{method: post-ln, in_paper: false}}
   pre-ln: {{method: pre-ln, in_paper: false}}
-  own: {{method: own, in_paper: false}}
 columns:
   tiny: {{}}
 scales:
   {scale}: {{description: Small}}
 """
 
-
-class Own(Method):
-    """A user's gated method, whose options are its own."""
-
-    name: ClassVar[str] = "own"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.gates import ComtGate
-        from comt_cli.layers.residual import PreNorm
-
-        return Wiring(PreNorm, {"q_proj": partial(ComtGate, hidden=2, init="normal")})
+DONE = {
+    "state": "done",
+    "perplexity": 20.0,
+    "loss": 3.0,
+    "step": 1,
+    "tokens": 1,
+    "parameters": 1,
+    "extra_parameters": 0,
+    "extra_parameters_percent": 0.0,
+    "train_seconds": 1.0,
+    "tokens_per_second": 1.0,
+    "device": "a test CPU",
+}
 
 
 @pytest.fixture
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """(verb, row) of every figure; the runs are `done` as soon as they are asked for."""
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """What is trained and written, in order; the runs are `done` as soon as they are asked for."""
     (tmp_path / "text.txt").write_text("a text")
-    calls: list[tuple[str, str]] = []
+    heard: list[tuple] = []
 
-    def train_on(gpus, specs, runs, device) -> None:
-        calls.append(("train", specs[0].table))
+    def train_on(gpus, specs, runs, device, jobs) -> Summary:
+        heard.append(("train", [(spec.table, spec.row, spec.seed) for spec in specs], gpus, jobs))
         for spec in specs:
-            directory = RunDirectory.of(runs, spec)
-            directory.create(spec)
-            directory.checkpoint_file.touch()
-            write_json(directory.result_file, {"state": "done", "perplexity": 20.0})
+            RunDirectory.of(runs, spec).create(spec)
+            write_json(RunDirectory.of(runs, spec).result_file, DONE)
+        return Summary(tuple(RunOutcome.of(shared, runs, Ending.done) for shared in shared_runs(specs)))
 
-    registered = {**methods(), "own": Own}
-    monkeypatch.setattr(comt_cli.methods, "methods", lambda: registered)
+    def write_outcome(planned, runs, results, overrides=(), *, overwrite=False) -> None:
+        heard.append(("write", planned.loaded.recipe.table, list(overrides), overwrite))
+
     monkeypatch.setattr(comt_cli.training.launch, "train_on", train_on)
-    for module, verb in (
-        (comt_cli.commands.plot_cosine, "plot_cosine"),
-        (comt_cli.commands.analyze_gates, "analyze_gates"),
-    ):
-        monkeypatch.setattr(module, verb, lambda path, results, verb=verb: calls.append((verb, Path(path).parts[-3])))
+    monkeypatch.setattr(comt_cli.commands.outcome, "write_outcome", write_outcome)
     monkeypatch.chdir(tmp_path)
     write_recipe("one")
-    return calls
+    return heard
 
 
 def write_recipe(table: str, scale: str = "smoke") -> Path:
@@ -88,28 +85,82 @@ def write_recipe(table: str, scale: str = "smoke") -> Path:
     return path
 
 
+def comt(*arguments: str):
+    return CliRunner().invoke(app, arguments)
+
+
 def reproduce(*options: str):
-    return CliRunner().invoke(app, ["reproduce", "--papers", "mine", *options])
+    return comt("reproduce", "--papers", "mine", *options)
 
 
-def test_figures_of_the_first_seeds_baseline_and_of_whatever_has_gates(drawn) -> None:
-    result = reproduce()
+def test_all_recipes_form_one_queue_and_then_each_is_written(calls) -> None:
+    write_recipe("two")
+    result = reproduce("--jobs", "3", "--seeds", "1", "--also", "deepnorm", "--overwrite")
     assert result.exit_code == 0, result.output
-    figures = [("plot_cosine", "pre-ln"), ("plot_cosine", "own"), ("analyze_gates", "own")]
-    assert drawn == [("train", "one"), *figures]
+    rows = [(table, row, 1) for table in ("one", "two") for row in ("post-ln", "pre-ln", "deepnorm")]
+    assert calls == [("train", rows, 1, 3), ("write", "one", [], True), ("write", "two", [], True)]
+    assert len(list(Path("runs/by-id").iterdir())) == 3, "the tables share their runs"
 
 
-def test_a_recipe_without_the_scale_is_skipped_and_named(drawn) -> None:
+def test_a_recipe_without_the_scale_is_skipped_and_named(calls) -> None:
     write_recipe("two", "paper")
     result = reproduce()
     assert result.exit_code == 0, result.output
     assert "skipped: mine/two has no scale smoke, only paper" in result.stderr
-    assert [name for verb, name in drawn if verb == "train"] == ["one"]
+    assert {table for table, _, _ in calls[0][1]} == {"one"}
     assert isinstance(reproduce("--scale", "small").exception, UserError)
 
 
-def test_a_broken_recipe_is_an_error_before_anything_is_trained(drawn) -> None:
+def test_a_broken_recipe_is_an_error_before_anything_is_trained(calls) -> None:
     path = write_recipe("two")
     path.write_text(path.read_text().replace("baseline: pre-ln", "baseline: pre"))
     assert isinstance(reproduce().exception, RecipeError)
-    assert drawn == []
+    assert calls == []
+
+
+@pytest.mark.parametrize("verb", [("reproduce", "--papers", "mine"), ("train-lm", "--recipe", "mine/one")])
+def test_what_is_there_is_written_before_a_failed_run_is_an_error(calls, monkeypatch, verb) -> None:
+    def train_on(gpus, specs, runs, device, jobs) -> Summary:
+        return Summary(tuple(RunOutcome.of(shared, runs, Ending.failed, "a defect") for shared in shared_runs(specs)))
+
+    monkeypatch.setattr(comt_cli.training.launch, "train_on", train_on)
+    result = comt(*verb)
+    assert calls == [("write", "one", [], False)]
+    assert isinstance(result.exception, TrainingFailed)
+    assert "4 of 4 runs failed: mine/one post-ln, tiny, seed 1, and 3 more" in result.exception.message
+    assert result.exception.exit_status == 1
+
+
+def test_train_lm_trains_what_is_selected_and_writes_the_whole(calls) -> None:
+    arguments = ("--rows", "pre-ln", "--seeds", "1", "--also", "twin=pre-ln", "--set", "train.steps=2", "--jobs", "2")
+    result = comt("train-lm", "--recipe", "mine/one", *arguments)
+    assert result.exit_code == 0, result.output
+    assert calls == [("train", [("one", "pre-ln", 1)], 1, 2), ("write", "one", ["train.steps=2"], False)]
+
+
+def test_jobs_and_gpus_together_are_refused(tmp_path, monkeypatch) -> None:
+    """`train_on` itself, before it looks at any run."""
+    with pytest.raises(UserError, match="--jobs 2 with --gpus 2") as refused:
+        comt_cli.training.launch.train_on(2, [], tmp_path, "cpu", 2)
+    assert refused.value.exit_status == 2
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="--jobs 2 under torchrun"):
+        comt_cli.training.launch.train_on(1, [], tmp_path, "cpu", 2)
+
+
+def test_a_second_call_with_nothing_left_to_do_imports_no_torch(calls, monkeypatch) -> None:
+    write_recipe("two")
+    monkeypatch.setenv("COMT_CACHE", str(Path("cache").absolute()))
+    assert reproduce().exit_code == 0
+    code = (
+        "import sys; from comt_cli import app\n"
+        "sys.argv = ['comt', 'reproduce', '--papers', 'mine']\n"
+        "app.main.__globals__['app'](standalone_mode=False)\n"
+        "print([name for name in ('torch', 'matplotlib', 'datasets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "4 of 4 runs are finished already" in done.stderr
+    assert Path("results/smoke/mine/two.md").exists()
+    assert "[mine, two](smoke/mine/two.md)" in Path("results/README.md").read_text()

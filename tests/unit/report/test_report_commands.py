@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +77,24 @@ def test_report_names_changed_settings(mixed: Bench) -> None:
     assert "Settings were changed on the command line: train.steps=100." in table["notes"]
 
 
+def test_report_writes_the_overview_from_the_results_alone(mixed: Bench) -> None:
+    comt("report")
+    shutil.rmtree("runs")
+    result = comt("report", "--overview")
+    assert result.exit_code == 0, result.output
+    assert result.output == "wrote results/README.md\n"
+    assert "agree 1, diverged 1" in Path("results/README.md").read_text()
+    assert "Give one of them" in str(comt("report", "--overview", "--json").exception)
+    assert "there are no tables below nowhere" in str(comt("report", "--overview", "--results", "nowhere").exception)
+
+
+def test_report_takes_rows_that_the_recipe_has_not(mixed: Bench) -> None:
+    result = comt("report", "table9", "--also", "mix-ln", "--json")
+    (table,) = json.loads(result.stdout)
+    assert [cell["row"] for cell in table["cells"]][-1] == "mix-ln"
+    assert table["cells"][-1]["state"] == "missing"
+
+
 def test_report_without_runs_says_what_makes_some() -> None:
     result = comt("report")
     assert isinstance(result.exception, UserError)
@@ -89,12 +110,16 @@ def test_report_leaves_out_a_broken_recipe_that_was_not_named(mixed: Bench) -> N
 
 
 def test_status_counts_and_shows_progress(mixed: Bench) -> None:
+    mixed.started("pre-ln+own", 2).note_error("RuntimeError: a defect")
     with mixed.started("pre-ln+own", 3).lock():
         result = comt("status")
+    me = f"process {os.getpid()} on {socket.gethostname()}"
+    (failed,) = Path("runs/comt/table9/pre-ln+own/tiny").glob("seed2-*")
     assert result.output.splitlines() == [
         "comt/table9 smoke: 12 runs: 1 unfinished, 1 running, 9 done, 1 diverged",
-        "  pre-ln+own, tiny, seed 2: unfinished, step 30 of 200, loss 8.700",
-        "  pre-ln+own, tiny, seed 3: running, step 30 of 200, loss 8.700, 1,024 tokens/s, 1 min to go",
+        "  pre-ln+own, tiny, seed 2: unfinished, step 30 of 200, loss 8.700, "
+        f"failed: RuntimeError: a defect ({failed}/error.txt)",
+        f"  pre-ln+own, tiny, seed 3: running by {me}, step 30 of 200, loss 8.700, 1,024 tokens/s, 1 min to go",
     ]
 
 

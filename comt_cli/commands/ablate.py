@@ -1,0 +1,235 @@
+"""`comt ablate`: one question of the papers, trained, tabled and drawn beside their answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from comt_cli.commands import options
+
+if TYPE_CHECKING:
+    from comt_cli.commands.planning import Planned
+    from comt_cli.recipe.load import LoadedRecipe
+    from comt_cli.recipe.schema import AblationName
+
+
+def _names(incomplete: str) -> list[str]:
+    from comt_cli.recipe.schema import AblationName
+
+    return [name for name in get_args(AblationName) if name.startswith(incomplete)]
+
+
+def ablate(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="The question: see above.", show_default=False, autocompletion=_names)
+    ] = None,
+    paper: Annotated[str | None, typer.Option(help="Only this paper's table; every paper's that has it.")] = None,
+    scale: options.Scale = "smoke",
+    values: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Further points: 1,2,64, or sets of projections: only_qk,q_proj+v_proj."),
+    ] = None,
+    seeds: options.Seeds = None,
+    set_: options.Set = None,
+    also: options.Also = None,
+    device: options.Device = None,
+    gpus: options.Gpus = 1,
+    jobs: options.Jobs = None,
+    slurm: options.Slurm = None,
+    track: options.Track = None,
+    runs: options.Runs = Path("runs"),
+    results: options.Results = Path("results"),
+    overwrite: options.Overwrite = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")] = False,
+) -> None:
+    """Run an ablation of the papers by its name: train its rows, write its table, draw its figure.
+
+    The figure has the metric against what is ablated, ours with error bars and the paper's beside it. Runs that are
+    done, for whichever table, are not trained again.
+
+    hidden-size: the width of the gates' bottleneck, CoMT's h or Transponder's r.
+
+    modules: which projections carry a gate.
+
+    granularity: one factor for a token, one for every channel, or both; per projection or per path.
+
+    context: gates that see their input against learned constants.
+
+    sigmoid: Transponder's learnable sigmoid against a fixed one.
+
+    placement-norm: gates with the norm before and with the norm after the residual addition.
+
+    cost: the gain at equal cost, against plain networks made wider to the same parameters or FLOPs.
+
+    Examples:
+
+      comt ablate hidden-size --paper comt
+
+      comt ablate hidden-size --paper transponder --values 1,64 --seeds 1-3
+
+      comt ablate modules --values only_qk,q_proj+v_proj --dry-run
+    """
+    from comt_cli.commands.planning import Planned, also_rows, plan_recipe
+    from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.problems import nearest
+    from comt_cli.report.ablation import ablation_rows
+
+    known = _ablations()
+    if name is None:
+        typer.echo(context.get_help())
+        typer.echo("\nRecipes:")
+        for ablation, recipes in known.items():
+            typer.echo(f"  {ablation:<15}  {', '.join(recipes)}")
+        return
+    if name not in known:
+        listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
+        raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
+    question: AblationName = name  # type: ignore[assignment]  # a key of a checked schema
+    chosen = {recipe: path for recipe, path in known[name].items() if paper in (None, recipe.partition("/")[0])}
+    if not chosen:
+        papers = dict.fromkeys(recipe.partition("/")[0] for recipe in known[name])
+        raise UserError(f"--paper {paper}: it has no ablation {name}", f"{nearest(str(paper), papers)}")
+    site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
+    tables, wanted = [], []
+    for path in chosen.values():
+        added = also_rows(also)
+        whole = plan_recipe(path, scale, set_, seeds=seeds, also=added)
+        if values is not None:
+            added |= further_rows(whole.loaded, question, values)
+            whole = plan_recipe(path, scale, set_, seeds=seeds, also=added)
+        rows = {*ablation_rows(whole.loaded, question), *added}
+        tables.append(whole)
+        wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
+    if dry_run:
+        _print_plans(wanted, runs, device)
+        return
+
+    from comt_cli.commands.outcome import write_outcome
+    from comt_cli.training.launch import train_on
+    from comt_cli.training.processes import is_main_process
+    from comt_cli.training.trackers import tracking
+
+    specs = [spec for planned in wanted for spec in planned.specs]
+    with tracking(track):
+        if site is not None:
+            submit_runs(specs, runs, device, site)
+            typer.echo("The tables and figures, once the jobs are done: the same command without --slurm")
+            return
+        summary = train_on(gpus, specs, runs, device, jobs)
+    if is_main_process():
+        # The whole tables, not only the rows of the ablation: training some must not erase the others.
+        for position, planned in enumerate(tables):
+            if position:
+                typer.echo()
+            write_outcome(planned, runs, results, set_ or (), overwrite=overwrite)
+    summary.check()
+
+
+def _ablations() -> dict[str, dict[str, Path]]:
+    """Ablation -> recipe -> file, in the order of the schema, read from the recipes without checking them whole.
+
+    A recipe that cannot be read is named and left out: it must not stand in the way of the others.
+    """
+    from comt_cli.recipe.load import available_recipes
+    from comt_cli.recipe.problems import RecipeError
+    from comt_cli.recipe.schema import AblationName
+    from comt_cli.recipe.yaml_lines import read
+
+    found: dict[str, dict[str, Path]] = {name: {} for name in get_args(AblationName)}
+    for recipe, path in available_recipes().items():
+        try:
+            data = read(path).data
+        except RecipeError as error:
+            typer.echo(f"comt: {recipe} is left out: {error.message}", err=True)
+            continue
+        ablations = data.get("ablations") if isinstance(data, dict) else None
+        for name in ablations if isinstance(ablations, dict) else ():
+            found.setdefault(str(name), {})[recipe] = path
+    return {name: recipes for name, recipes in found.items() if recipes}
+
+
+def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[str, Any]:
+    """Rows for those of the comma-separated `values` that no row has yet: name -> method, as `--also` would add them.
+
+    Each is the first row that has the ablation's option, with another value; it is called by its value.
+
+    Raises:
+        UserError: the rows do not differ by one option, or a value is none that the option can have; names it.
+    """
+    from comt_cli.errors import UserError
+    from comt_cli.report.ablation import ablation_rows
+
+    recipe = loaded.recipe
+    option = recipe.ablations[name].option
+    where = f"{recipe.paper}/{recipe.table}"
+    if option is None:
+        raise UserError(
+            f"--values {values}: the rows of {where} differ by more than one option, so {name} has no values to add",
+            "--also METHOD adds a row of your own.",
+        )
+    first = next(row for row in ablation_rows(loaded, name) if option in loaded.methods[row])
+    texts = list(dict.fromkeys(text.strip() for text in values.split(",") if text.strip()))
+    if not texts:
+        raise UserError(f"--values {values}: there is no value", "for instance 1,2,64")
+    rows: dict[str, Any] = {}
+    methods = dict(loaded.methods)
+    for text in texts:
+        method = _with_value(methods[first], option, text)
+        if method not in methods.values():
+            row = text if text not in methods else f"{option}-{text}"
+            methods[row] = rows[row] = method
+    return rows
+
+
+def _with_value(method: dict[str, Any], option: str, text: str) -> dict[str, Any]:
+    """`method` with one option changed, all of them checked by the method's own types."""
+    from comt_cli.errors import UserError
+    from comt_cli.methods import methods
+    from comt_cli.recipe.problems import Problem
+    from comt_cli.recipe.validate import validate
+
+    config = methods()[method["name"]]
+    others = {key: given for key, given in method.items() if key != "name"}
+    problems: list[Problem] = []
+    for value in _readings(text, several=isinstance(method[option], list)):
+        problems.clear()
+        checked = validate(config, {**others, option: value}, (), lambda _: None, problems)
+        if checked is not None:
+            return {"name": method["name"], **checked.model_dump(mode="json")}
+    key = problems[0].key or option
+    raise UserError(
+        f"--values {text}: {key} of {method['name']}: {problems[0].message}",
+        f"The rows have, for instance, {_shown(method[option])}.",
+    )
+
+
+def _readings(text: str, *, several: bool) -> list[Any]:
+    """What a value may mean: a number or a name; of an option that is a list, its entries joined with `+`, or a set's
+    name."""
+    from comt_cli.recipe.problems import RecipeError
+    from comt_cli.recipe.yaml_lines import parse
+
+    entries = [part.strip() for part in text.split("+")]
+    if several:  # the last is what an error is about
+        return [entries] if len(entries) > 1 else [entries, text]
+    try:
+        return [parse(text, "--values").data]
+    except RecipeError:
+        return [text]
+
+
+def _shown(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _print_plans(plans: list[Planned], runs: Path, device: str | None) -> None:
+    from comt_cli.commands.show import print_plan
+
+    for position, planned in enumerate(plans):
+        if position:
+            typer.echo()
+        print_plan(planned, runs, device)

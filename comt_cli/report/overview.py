@@ -1,0 +1,264 @@
+"""One page over everything that was written: what it was made on, and what agrees with the papers and what does not.
+
+It is made from the files below the results folder alone, so that it can be made again in any clone, with equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from comt_cli.errors import UserError
+from comt_cli.files import write_text
+from comt_cli.recipe.schema import DIRECTION
+from comt_cli.report import format, words
+from comt_cli.report.markdown import escaped
+from comt_cli.report.verdict import Verdict, collapsed
+from comt_cli.report.written import Written, WrittenCell, scales_below, written_below
+
+_SCALES = {
+    "smoke": (
+        "Networks and texts so small that a laptop trains them in minutes. This says that the programs work, and what "
+        "a method does at the very beginning of training. It is no evidence about networks of the papers' sizes: an "
+        "agreement here confirms nothing there, and a disagreement refutes nothing."
+    ),
+    "small": (
+        "Networks of the papers' smallest class on local text, with far fewer tokens than the papers'. What is said "
+        "here is said of this size and this length alone."
+    ),
+    "paper": "The published sizes, texts and lengths.",
+}
+
+_INTRODUCTION = (
+    "# Results",
+    "",
+    "Made by `comt report --overview` from the files in this folder; every number below is in one of them.",
+    "",
+    "A table compares each of its rows with its baseline, seed by seed. *Agrees* and *disagrees*: over several seeds, "
+    "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
+    "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is told. Each interval is "
+    "taken by itself: of twenty differences that are not there, one would seem resolved.",
+    "",
+)
+
+_GROUPS: tuple[tuple[str, str, tuple[Verdict, ...]], ...] = (
+    ("agree", "Agrees with the paper", (Verdict.agrees,)),
+    ("disagree", "Disagrees with the paper", (Verdict.disagrees,)),
+    ("not resolved", "Not resolved: the interval spans zero", (Verdict.not_resolved,)),
+    (
+        "one seed",
+        "One seed, so nothing is claimed",
+        (Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal),
+    ),
+    (
+        "diverged",
+        "Diverged",
+        (
+            Verdict.diverged_here,
+            Verdict.diverged_in_both,
+            Verdict.baseline_diverged_here,
+            Verdict.baseline_diverged_in_both,
+        ),
+    ),
+    ("no result", "Without a result so far", (Verdict.no_result, Verdict.no_baseline, Verdict.no_common_seed)),
+)
+"""Heading of the count, heading of the list, verdicts."""
+
+
+def write_overview(results: Path) -> Path:
+    """Write `<results>/README.md`; returns its path. A page that would be the same is left alone.
+
+    Raises:
+        UserError: there is no table below `results`, or a file there is damaged.
+        StorageError: the page cannot be written.
+    """
+    written = {scale: found for scale in scales_below(results) if (found := written_below(results, scale))}
+    if not written:
+        raise UserError(f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one.")
+    page = results / "README.md"
+    lines = [*_INTRODUCTION]
+    for scale, found in written.items():
+        lines += _scale(results, scale, found)
+    text = "\n".join([*lines, *_others(results)]).rstrip() + "\n"
+    if not page.exists() or page.read_text(encoding="utf-8") != text:
+        write_text(page, text)
+    return page
+
+
+def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
+    tables, figures = [one for one in written if one.cells], [one for one in written if not one.cells]
+    yield from (f"## Scale {scale}", "", _SCALES[scale], "")
+    yield from (f"- {line}" for line in _provenance(written))
+    yield ""
+    if tables:
+        yield from (_tally(scale, tables), "", *_counts(results, tables), "")
+    for one in tables:
+        yield from _table(results, one)
+    for one in figures:
+        yield from _figure(results, one)
+    runs = sorted(path for path in (results / scale).glob("*/figures/*") if path.is_dir())
+    if runs:
+        yield from ("### What single networks do", "")
+        for folder in runs:
+            links = ", ".join(_link(results, path, path.stem) for path in sorted(folder.glob("*.png")))
+            yield f"- {escaped(folder.name)}: {links}"
+        yield ""
+
+
+def _provenance(written: Sequence[Written]) -> Iterator[str]:
+    """Device, networks, text, tokens, seeds, commits: of every run that ended, each counted once."""
+    ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ("done", "diverged")}
+    runs = list(ended.values())
+
+    def distinct(key: str) -> list[str]:
+        return sorted({run[key] for run in runs if run.get(key)})
+
+    def span(key: str, of: Iterable[str] = ("done", "diverged")) -> str:
+        numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in of]
+        if not numbers:
+            return "not recorded"
+        low, high = format.short_count(min(numbers)), format.short_count(max(numbers))
+        return low if low == high else f"{low} to {high}"
+
+    sizes = format.listing(map(escaped, distinct("model")))
+    yield f"{format.plural(len(runs), 'run')}; tables that ask for the same training share it."
+    yield f"Devices: {format.listing(map(escaped, distinct('device'))) or 'not recorded'}."
+    precisions = "".join(f", {precision}" for precision in distinct("precision"))
+    yield f"Networks: {f'LLaMA {sizes}, ' if sizes else ''}{span('parameters')} parameters{precisions}."
+    yield f"Text: {format.listing(map(escaped, distinct('corpus'))) or 'not recorded'}."
+    yield f"Tokens a run, padding apart: {span('tokens', ('done',))}."
+    yield f"Seeds: {format.seeds(int(seed) for seed in distinct('seed')) or 'none'}."
+    yield f"Commits: {format.listing(distinct('git_commit')) or 'not recorded'}."
+
+
+def _tally(scale: str, tables: Sequence[Written]) -> str:
+    judged = [cell for one in tables for cell in one.cells if cell.direction]
+    counts = [(word, sum(cell.verdict in verdicts for cell in judged)) for word, _, verdicts in _GROUPS]
+    told = ", ".join(f"{word} {count}" for word, count in counts if count)
+    return f"**Of {format.plural(len(judged), 'published direction')} at scale {scale}: {told or 'none to judge'}.**"
+
+
+def _counts(results: Path, tables: Sequence[Written]) -> Iterator[str]:
+    yield "| table | directions | " + " | ".join(word for word, _, _ in _GROUPS) + " |"
+    yield "| :--- | ---: |" + " ---: |" * len(_GROUPS)
+    for one in tables:
+        judged = [cell for cell in one.cells if cell.direction]
+        counts = [len(judged), *(sum(cell.verdict in verdicts for cell in judged) for _, _, verdicts in _GROUPS)]
+        yield f"| {_name(results, one)} | {' | '.join(str(count) for count in counts)} |"
+
+
+def _table(results: Path, one: Written) -> Iterator[str]:
+    metric, baseline = one.cells[0].metric, one.cells[0].baseline
+    columns = dict.fromkeys(cell.column for cell in one.cells)
+    at = "" if len(columns) > 1 else f" at {next(iter(columns))}"
+    yield from (*_heading(results, one), "")
+    if one.changed_settings:
+        arguments = " ".join(f"--set {argument}" for argument in one.changed_settings.split())
+        yield from (f"Trained with `{arguments}`.", "")
+    better = f"{words.METRICS[metric]}, {DIRECTION[metric]} is better"
+    yield from (f"Differences to {escaped(baseline + at)} with their 95 % intervals; {better}.", "")
+    for heading, verdicts in _LISTS:
+        cells = [cell for cell in one.cells if cell.verdict in verdicts]
+        if cells:
+            yield from (f"{heading}:", "", *(f"- {_sentence(cell, len(columns) > 1)}" for cell in cells), "")
+    for path in one.pictures:
+        yield from (f"![{escaped(path.stem)}]({_address(results, path)})", "")
+
+
+_LISTS = (
+    *((heading, verdicts) for _, heading, verdicts in _GROUPS),
+    (
+        "Without a published direction",
+        (
+            Verdict.not_in_paper,
+            Verdict.no_baseline_in_paper,
+            Verdict.equal_in_paper,
+            Verdict.both_collapsed_in_paper,
+        ),
+    ),
+)
+
+
+def _figure(results: Path, one: Written) -> Iterator[str]:
+    yield from (*_heading(results, one), "")
+    drawn = [f"{escaped(run['row'])}, {escaped(run['column'])}, seed {run['seed']}" for run in one.runs]
+    yield from (f"Drawn from {format.listing(drawn)}.", "")
+    for path in one.pictures:
+        yield from (f"![{escaped(path.stem)}]({_address(results, path)})", "")
+
+
+def _heading(results: Path, one: Written) -> Iterator[str]:
+    """Name, title, and links to the files."""
+    yield f"### {escaped(one.paper)}, {escaped(one.name)}"
+    yield ""
+    links = ", ".join(_link(results, path, path.name) for path in one.files)
+    yield f"{one.title}. {links}" if one.title else links
+
+
+def _sentence(cell: WrittenCell, several_columns: bool) -> str:
+    """`pre-ln+comt at tiny: 5.07 % lower [-5.95, -4.20]; in the paper 11.1 % lower (c4/130m).`"""
+    who = f"{cell.row} at {cell.column}" if several_columns else cell.row
+    return escaped(f"{who}: {'; '.join([_ours(cell), *_paper(cell)])}.")
+
+
+def _ours(cell: WrittenCell) -> str:
+    if cell.difference is None:
+        return cell.verdict.value if cell.state == "done" else cell.state
+    told = _apart(cell.difference)
+    if cell.low is not None and cell.high is not None:
+        told += f" [{format.signed_percent(cell.low)}, {format.signed_percent(cell.high)}]"
+    return f"{told}, {_REMARKS[cell.verdict]}" if cell.verdict in _REMARKS else told
+
+
+_REMARKS = {
+    Verdict.one_seed_same: "the paper's direction",
+    Verdict.one_seed_opposite: "against the paper's direction",
+    **{verdict: verdict.value for word, _, verdicts in _GROUPS if word == "diverged" for verdict in verdicts},
+}
+"""What verdicts say beyond the heading that they stand under."""
+
+
+def _paper(cell: WrittenCell) -> Iterator[str]:
+    """What the paper has beside it: a difference, or which of the two collapsed."""
+    if cell.paper is None:
+        return
+    where = f"({cell.paper_column})" if cell.paper_column != cell.column else ""
+    if collapsed(cell.paper, cell.metric):
+        told = f"in the paper collapsed, {format.value(cell.paper)}"
+    elif collapsed(cell.paper_baseline, cell.metric):
+        told = f"in the paper {format.value(cell.paper)} where {cell.baseline} collapsed"
+    elif cell.paper_difference is not None:
+        told = f"in the paper {_apart(cell.paper_difference)}"
+    else:
+        return
+    yield f"{told} {where}".rstrip()
+
+
+def _apart(percent: float) -> str:
+    """`5.07 % lower`, `equal`."""
+    number = format.signed_percent(percent).lstrip("+-")
+    return f"{number} % {'lower' if percent < 0 else 'higher'}" if float(number) else "equal"
+
+
+def _others(results: Path) -> Iterator[str]:
+    """What is of no scale: figures of other models, and measured speeds."""
+    pictures = sorted((results / "figures").glob("*/*.png"))
+    speeds = sorted((results / "bench").glob("*/*.md"))
+    if pictures or speeds:
+        yield from ("## Besides", "")
+        yield from (f"- {_link(results, path, f'{path.parent.name}, {path.stem}')}" for path in [*pictures, *speeds])
+
+
+def _name(results: Path, one: Written) -> str:
+    page = next((path for path in one.files if path.suffix == ".md"), one.files[0])
+    return _link(results, page, f"{one.paper}, {one.name}")
+
+
+def _link(results: Path, path: Path, text: str) -> str:
+    return f"[{escaped(text)}]({_address(results, path)})"
+
+
+def _address(results: Path, path: Path) -> str:
+    """The relative address, with signs that end a link spelled out."""
+    return quote(path.relative_to(results).as_posix(), safe="/+-._")

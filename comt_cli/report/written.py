@@ -1,0 +1,148 @@
+"""What lies below a results folder, read back from the files alone: tables, the runs behind them, and figures."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from pydantic import TypeAdapter
+
+from comt_cli.errors import UserError
+from comt_cli.recipe.schema import MetricName, ScaleName
+from comt_cli.report.verdict import Verdict, published_direction
+
+Line = Mapping[str, str]
+"""A line of a CSV; an empty text where there is no value."""
+_METRIC: TypeAdapter[MetricName] = TypeAdapter(MetricName)
+
+
+@dataclass(frozen=True)
+class WrittenCell:
+    """One row and column of a table that was written. Differences are in per cent of the baseline."""
+
+    row: str
+    column: str
+    metric: MetricName
+    baseline: str
+    verdict: Verdict
+    direction: int
+    state: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    paper_column: str
+    paper: float | None
+    paper_difference: float | None
+    paper_baseline: float | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A table (`cells`) or a figure of a paper (no cells), with the runs behind it and its pictures."""
+
+    scale: str
+    paper: str
+    name: str
+    title: str
+    changed_settings: str
+    cells: tuple[WrittenCell, ...]
+    runs: tuple[Line, ...]
+    files: tuple[Path, ...]
+    pictures: tuple[Path, ...]
+
+
+def scales_below(results: Path) -> list[str]:
+    """The scales that have something written, the papers' own first."""
+    return [scale for scale in reversed(get_args(ScaleName)) if (results / scale).is_dir()]
+
+
+def written_below(results: Path, scale: str) -> list[Written]:
+    """Every table and figure of a scale: by paper, tables before figures, in order of their numbers.
+
+    Raises:
+        UserError: a file cannot be read as what it is; names it.
+    """
+    found = []
+    for folder in sorted(path for path in (results / scale).iterdir() if path.is_dir()):
+        tables = {path.stem: lines for path in folder.glob("*.csv") if _is_table(lines := _read(path))}
+        for path in folder.glob("*-runs.csv"):
+            name = path.stem.removesuffix("-runs")
+            if name in tables or (folder / f"{name}.png").exists():
+                found.append(_written(folder, scale, name, tables.get(name, []), tables))
+    return sorted(found, key=lambda one: (one.paper, not one.cells, _natural(one.name)))
+
+
+def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Mapping[str, object]) -> Written:
+    page = folder / f"{name}.md"
+    title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if page.exists() else ""
+    # Of a table the ablations' pictures, but not those of another table whose name begins with this one's.
+    others = [other for other in tables if other.startswith(f"{name}-")]
+    pictures = [
+        path
+        for path in sorted(folder.glob(f"{name}-*.png"))
+        if lines and not any(path.stem == other or path.stem.startswith(f"{other}-") for other in others)
+    ]
+    own = folder / f"{name}.png"
+    files = [folder / f"{name}.{kind}" for kind in ("md", "csv", "tex", "pdf")] + [folder / f"{name}-runs.csv"]
+    return Written(
+        scale=scale,
+        paper=folder.name,
+        name=name,
+        title=title,
+        changed_settings=next((line.get("changed_settings") or "" for line in lines), ""),
+        cells=tuple(_cells(folder / f"{name}.csv", lines)),
+        runs=tuple(_read(folder / f"{name}-runs.csv")),
+        files=tuple(path for path in files if path.exists()),
+        pictures=(*((own,) if own.exists() and not lines else ()), *pictures),
+    )
+
+
+def _cells(path: Path, lines: list[Line]) -> Iterator[WrittenCell]:
+    baselines = {line["column"]: line for line in lines if line["verdict"] == Verdict.baseline.value}
+    for line in lines:
+        baseline = baselines.get(line["column"])
+        try:
+            paper, paper_baseline = _number(line["paper"]), _number(baseline["paper"] if baseline else "")
+            yield WrittenCell(
+                row=line["row"],
+                column=line["column"],
+                metric=_METRIC.validate_python(line["metric"]),
+                baseline=baseline["row"] if baseline else line.get("baseline") or "the baseline",
+                verdict=Verdict(line["verdict"]),
+                direction=0 if line is baseline else published_direction(paper, paper_baseline, line["metric"]),
+                state=line["state"],
+                difference=_number(line["difference_percent"]),
+                low=_number(line["interval_low"]),
+                high=_number(line["interval_high"]),
+                paper_column=line["paper_column"],
+                paper=paper,
+                paper_difference=_number(line["paper_difference_percent"]),
+                paper_baseline=paper_baseline,
+            )
+        except (KeyError, ValueError) as error:
+            raise UserError(f"{path} is not a table of this program: {error}", "comt report writes it anew.") from None
+
+
+def _is_table(lines: list[Line]) -> bool:
+    return bool(lines) and {"verdict", "run_ids"} <= lines[0].keys()
+
+
+def _read(path: Path) -> list[Line]:
+    try:
+        with path.open(newline="", encoding="utf-8") as handle:
+            return list(csv.DictReader(handle))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}", "comt report writes tables anew.") from None
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """`table10` after `table9`."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,293 @@
+"""The figure of an ablation: which rows are its points, what is told beside them, and what can be seen of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+from comt_cli.methods import methods
+from comt_cli.recipe.load import LoadedRecipe, load_recipe
+from comt_cli.recipe.plan import RunSpec, plan
+from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.report.ablation import AblationData, Point, ablation_data, ablation_rows
+from comt_cli.report.figures import draw_ablation
+from comt_cli.report.table import build_table
+
+RECIPE = """
+title: Widths
+paper: comt
+table: table9
+command: train-lm
+baseline: baseline
+seeds: [1, 2, 3]
+settings:
+  model: {size: tiny}
+  data: {corpus: python-docs, vocabulary: 512, sequence_length: 64}
+  train: {steps: 200, batch_size: 8}
+rows:
+  baseline: {method: pre-ln, paper: {c4/60m: 33.28, c4/130m: 26.07, c4/250m: 1409.79}}
+  "16": {method: {name: comt, hidden: 16}, paper: {c4/60m: 32.56, c4/130m: 23.82, c4/250m: 21}}
+  "2": {method: {name: comt, hidden: 2}, paper: {c4/60m: 32.69, c4/130m: 23.83, c4/250m: null}}
+  "8": {method: {name: comt, hidden: 8}, paper: {c4/60m: 32.21, c4/130m: 1088, c4/250m: 22}}
+columns:
+  c4/60m: {}
+  c4/130m: {}
+  c4/250m: {}
+ablations:
+  hidden-size: {rows: ["2", "8"], option: hidden}
+  modules: {}
+  cost: {}
+scales:
+  smoke: {description: Tiny, columns: {tiny: {compare_to: c4/60m}}}
+"""
+INCREASES = {"2": "<1%", "8": "1.5%", "16": "3%"}
+VALUES = {"baseline": 100.0, "16": 94.0, "2": 97.0, "8": 95.0}
+
+
+class Bench:
+    """The recipe with some rows added, and runs that ended as a test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.runs = folder, folder / "runs"
+        text = RECIPE
+        for row, increase in INCREASES.items():
+            text = text.replace(f"hidden: {row}}}, ", f"hidden: {row}}}, paper_increase: {{c4/60m: {increase}}}, ")
+        self.recipe = folder / "table9.yaml"
+        self.recipe.write_text(text, encoding="utf-8")
+        self.also: dict[str, object] = {}
+
+    def loaded(self) -> LoadedRecipe:
+        return load_recipe(self.recipe, methods(), also=self.also)
+
+    def specs(self, seeds: list[int] | None = None) -> list[RunSpec]:
+        return plan(self.loaded(), "smoke", lambda data: "feedfeedfeedfeed", seeds=seeds)
+
+    def ended(self, row: str, seeds: tuple[int, ...] = (1, 2, 3), *, value: float | None = None, **result) -> None:
+        for spec in self.specs():
+            if spec.row == row and spec.seed in seeds:
+                directory = RunDirectory.of(self.runs, spec)
+                directory.create(spec)
+                perplexity = (VALUES[row] if value is None else value) + spec.seed
+                content = {"state": "done", "perplexity": perplexity, "extra_parameters_percent": len(row), **result}
+                directory.result_file.write_text(json.dumps(content), encoding="utf-8")
+
+    def data(self, name: str = "hidden-size", seeds: list[int] | None = None) -> AblationData:
+        found = ablation_data(self.loaded(), build_table(self.loaded(), self.specs(seeds), self.runs), name)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def whole(bench: Bench) -> Bench:
+    for row in VALUES:
+        bench.ended(row)
+    return bench
+
+
+def synthetic(axis: str, columns: int, rows: int) -> AblationData:
+    """As many columns on both sides, rows with long names, values of every kind."""
+    points = []
+    for side in ("ours", "paper"):
+        for column in range(columns):
+            for row in range(rows + 1):
+                is_absent = side == "ours" and row == 2
+                point = Point(
+                    panel=side,
+                    column=f"openwebtext/{column}50m",
+                    row=f"without-learnable-{row}",
+                    baseline=row == 0,
+                    x=None if axis == "category" else 2.0**row - 1 if axis == "cost" else 2.0**row,
+                    value=None if is_absent else 20.0 + row + 1300 * (row == 3),
+                    stderr=0.5 if side == "ours" and not is_absent else None,
+                    n=0 if is_absent else 3,
+                    state="diverged" if is_absent else "done",
+                    collapsed=side == "paper" and row == 3,
+                    printed_increase=None,
+                )
+                points.append(point)
+    title = "A title that is longer than any page of a figure is wide, " * 3
+    notes = ("A note that says what is absent, and why the others are as they are, at length.",) * 3
+    return AblationData(title, "cost", "smoke", "perplexity", "plain", axis, "a quantity, %", tuple(points), notes)
+
+
+def panel(figure: Figure, title: str) -> Axes:
+    """The panel of a column; of ours it is called tiny."""
+    (found,) = [axes for axes in figure.axes if axes.get_title(loc="left") == title]
+    return found
+
+
+def marks(axes: Axes) -> list[tuple[float, float]]:
+    """Where points are drawn, on the panel's scales."""
+    lines = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    return sorted((float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in lines)
+
+
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+def test_an_added_row_is_a_point_if_it_differs_by_the_option_alone(bench: Bench) -> None:
+    bench.also = {
+        "64": {"name": "comt", "hidden": 64},
+        "queries": {"name": "comt", "hidden": 4, "sites": ["q_proj"]},
+        "other": {"name": "transponder"},
+    }
+    assert ablation_rows(bench.loaded(), "hidden-size") == ["baseline", "16", "2", "8", "64"]
+    assert ablation_rows(bench.loaded(), "modules")[-1] == "other"
+
+
+def test_numbers_stand_in_order_on_a_binary_axis(whole: Bench) -> None:
+    data = whole.data()
+    assert (data.axis, data.rows()) == ("number", ["2", "8", "16"])
+    axes = panel(draw_ablation(data), "tiny")
+    assert axes.get_xscale() == "log"
+    assert axes.xaxis.get_transform().base == 2
+    assert marks(axes) == [(2, 99), (8, 97), (16, 96)]
+
+
+def test_the_baseline_is_a_line_with_its_error(whole: Bench) -> None:
+    axes = panel(draw_ablation(whole.data()), "tiny")
+    (line,) = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert set(line.get_ydata()) == {102.0}
+    band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert (band.y0, band.y1) == pytest.approx((102 - 3**-0.5, 102 + 3**-0.5))
+
+
+def test_one_seed_has_no_bars(whole: Bench) -> None:
+    several, one = whole.data(), whole.data(seeds=[1])
+    assert [len(panel(draw_ablation(data), "tiny").collections) for data in (several, one)] == [3, 0]
+    assert "Ours: one seed, so no error bars." in one.notes
+    assert "Ours: mean ± standard error over seeds 1-3." in several.notes
+
+
+def test_a_collapsed_value_is_marked_and_off_the_scale(whole: Bench) -> None:
+    figure = draw_ablation(whole.data())
+    axes = panel(figure, "c4/130m")
+    assert axes.get_ylim()[1] < 30
+    assert texts(axes) == ["1088"]
+    assert marks(axes) == [(2, 23.83), (16, 23.82)]
+    (curve,) = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    assert str(curve.get_ydata()[1]) == "nan", "the curve must not pass over it"
+    assert texts(panel(figure, "c4/250m")) == ["baseline: 1409.79, collapsed"]
+
+
+def test_what_has_no_value_is_told(bench: Bench) -> None:
+    bench.ended("baseline")
+    bench.ended("2", (1, 2))
+    bench.ended("16", state="diverged", perplexity=None, diverged_at=9)
+    data = bench.data()
+    assert "Hollow, since seeds diverged or are absent: 2." in data.notes
+    assert "Without a value: 8 (missing) and 16 (diverged)." in data.notes
+    assert texts(panel(draw_ablation(data), "tiny")) == ["missing", "diverged"]
+
+
+def test_ours_above_1000_is_no_collapse(bench: Bench) -> None:
+    """Six steps into a run every perplexity is: they must be seen all the same."""
+    for row, value in VALUES.items():
+        bench.ended(row, value=1200.0 + value)
+    axes = panel(draw_ablation(bench.data()), "tiny")
+    assert [x for x, _ in marks(axes)] == [2, 8, 16]
+    assert axes.get_ylim()[1] > 1296
+
+
+def test_ours_far_from_the_others_does_not_flatten_them(bench: Bench) -> None:
+    for row in VALUES:
+        bench.ended(row, value=400.0 if row == "8" else None)
+    axes = panel(draw_ablation(bench.data()), "tiny")
+    assert texts(axes) == ["402.00"]
+    assert axes.get_ylim()[1] < 110
+
+
+def test_a_column_that_the_paper_leaves_out_has_no_point(whole: Bench) -> None:
+    assert [point.row for point in whole.data().of("paper", "c4/250m")] == ["8", "16"]
+
+
+def test_nothing_is_drawn_before_one_of_its_rows_has_ended(bench: Bench) -> None:
+    bench.ended("baseline")
+    assert ablation_data(bench.loaded(), build_table(bench.loaded(), bench.specs(), bench.runs), "modules") is None
+
+
+def test_rows_are_categories_in_the_order_of_the_table(whole: Bench) -> None:
+    data = whole.data("modules")
+    assert (data.axis, data.rows()) == ("category", ["16", "2", "8"])
+    axes = panel(draw_ablation(data), "tiny")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["16", "2", "8"]
+    assert marks(axes) == [(0, 96), (1, 99), (2, 97)]
+
+
+def test_the_cost_is_ours_and_the_printed_increase(whole: Bench) -> None:
+    data = whole.data("cost")
+    assert {point.row: point.x for point in data.of("ours", "tiny")} == {"16": 2, "2": 1, "8": 1}
+    assert {point.row: point.x for point in data.of("paper", "c4/60m")} == {"16": 3, "2": 0.5, "8": 1.5}
+    assert "An increase printed as <1 % is drawn at 0.5 %." in data.notes
+    figure = draw_ablation(data)
+    assert marks(panel(figure, "c4/60m")) == [(0.5, 32.69), (1.5, 32.21), (3, 32.56)]
+    assert sorted(texts(panel(figure, "c4/60m"))) == ["16", "2", "8"]
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(1, 3), (2, 7), (6, 8)])
+@pytest.mark.parametrize("axis", ["number", "category", "cost"])
+def test_everything_lies_inside_the_figure_and_panels_do_not_overlap(axis: str, columns: int, rows: int) -> None:
+    figure = draw_ablation(synthetic(axis, columns, rows))
+    figure.draw_without_rendering()
+    inside = figure.bbox.padded(1)
+    panels = [axes for axes in figure.axes if axes.get_title(loc="left")]
+    assert len(panels) == 2 * columns
+    boxes = [axes.get_tightbbox(for_layout_only=True) for axes in panels]
+    for number, box in enumerate(boxes):
+        assert inside.x0 <= box.x0 < box.x1 <= inside.x1
+        assert inside.y0 <= box.y0 < box.y1 <= inside.y1
+        assert not any(box.overlaps(other) for other in boxes[:number])
+    for part in (figure, *figure.subfigs):
+        for text in part.texts:
+            box = text.get_window_extent()
+            assert inside.x0 <= box.x0 < box.x1 <= inside.x1, text.get_text()
+            assert inside.y0 <= box.y0 < box.y1 <= inside.y1, text.get_text()
+            assert not any(box.overlaps(other) for other in boxes), text.get_text()
+    for axes in panels:
+        names = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        if axis != "category" and axes.xaxis.get_tick_params().get("labelbottom", True):
+            shown = [box for box in names if axes.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1 + 1]
+            assert not any(one.overlaps(other) for one, other in itertools.pairwise(shown))
+
+
+def test_names_at_points_cover_neither_each_other_nor_points(bench: Bench) -> None:
+    names = [f"a-method-of-some-length-{number}" for number in range(6)]
+    bench.also = {name: {"name": "comt", "hidden": 20 + number} for number, name in enumerate(names)}
+    bench.ended("baseline")
+    for number, name in enumerate(names):
+        bench.ended(name, value=95.0 + 0.01 * number, extra_parameters_percent=1.0 + 0.01 * number)
+    figure = draw_ablation(bench.data("cost"))
+    figure.draw_without_rendering()
+    axes = panel(figure, "tiny")
+    boxes = [text.get_window_extent() for text in axes.texts if isinstance(text, Annotation) and text.get_text()]
+    assert len(boxes) == 6
+    for number, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:number])
+        assert not any(box.contains(*axes.transData.transform(point)) for point in marks(axes))
+
+
+def test_the_csv_has_every_point(whole: Bench) -> None:
+    lines = list(csv.DictReader(io.StringIO(whole.data().csv())))
+    ours = [line for line in lines if line["panel"] == "ours"]
+    assert [(line["row"], line["x"], line["value"], line["n"]) for line in ours] == [
+        ("baseline", "", "102", "3"),
+        ("2", "2", "99", "3"),
+        ("8", "8", "97", "3"),
+        ("16", "16", "96", "3"),
+    ]
+    assert {line["row"] for line in lines if line["collapsed"] == "True"} == {"8", "baseline"}
+    assert len(lines) == 4 + 11
