@@ -18,6 +18,7 @@ from comt_cli.data import Dataset
 from comt_cli.files import atomic_file
 from comt_cli.models.checkpoint_file import FORMAT
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.training.sharding import gathered, part_of
 
 
 def save_checkpoint(
@@ -27,12 +28,21 @@ def save_checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     progress: dict[str, Any],
+    *,
+    writes: bool = True,
 ) -> None:
     """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run.
+
+    Where the model is cut among processes, all of them call this, and the one that `writes` is given the whole.
 
     Raises:
         StorageError: the disk is full or the folder gone; the checkpoint written before is whole.
     """
+    # First of all: a sharded model that is asked for its state cuts again what an evaluation has left whole.
+    weights = gathered(model.state_dict(), keep=writes)
+    optimizer_state = None if optimizer is None else whole_optimizer_state(model, optimizer, keep=writes)
+    if not writes:
+        return
     state = {
         "format": FORMAT,
         "spec": spec.model_dump(mode="json"),
@@ -40,8 +50,8 @@ def save_checkpoint(
         "vocabulary": spec.settings.data.vocabulary_size,
         "tokenizer": dataset.tokenizer.to_json(),
         "data": dataset.content_hash,
-        "model": model.state_dict(),
-        "optimizer": None if optimizer is None else optimizer.state_dict(),
+        "model": weights,
+        "optimizer": optimizer_state,
         "progress": progress,
         "random": random_states(next(model.parameters()).device),
     }
@@ -51,6 +61,38 @@ def save_checkpoint(
             torch.save(state, writer)  # type: ignore[arg-type]
         except RuntimeError as error:
             raise (writer.refusal or error) from None
+
+
+def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
+    """`optimizer.state_dict()` as it is where nothing is cut: one group, of all parameters in the model's order.
+
+    All processes must take part; those that do not `keep` get no tensors.
+    """
+    parameters = list(model.parameters())
+    states = {
+        index: gathered(optimizer.state[parameter], keep=keep)
+        for index, parameter in enumerate(parameters)
+        if parameter in optimizer.state
+    }
+    group = optimizer.param_groups[0] | {"params": list(range(len(parameters)))}
+    return {"state": states, "param_groups": [group]}
+
+
+def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Put the optimiser back to where `whole_optimizer_state` found it, each process taking its part."""
+    parameters = list(model.parameters())
+    position = {parameter: index for index, parameter in enumerate(parameters)}
+    states = {
+        index: {
+            # Only the count of steps is a number; all else has the parameter's shape, and is cut as that is.
+            key: part_of(value, parameters[index]) if value.dim() else value
+            for key, value in state.items()
+        }
+        for index, state in saved["state"].items()
+    }
+    (group,) = saved["param_groups"]
+    groups = [group | {"params": [position[each] for each in own["params"]]} for own in optimizer.param_groups]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 class _Writer:

@@ -1,6 +1,7 @@
-"""Several processes that train one model: each takes its share of every batch (DistributedDataParallel).
+"""Several processes that train one model: each takes its share of every batch.
 
-The global batch, its samples and their order are the recipe's, whatever the number of processes.
+Each holds the whole model (DistributedDataParallel), or a part of it (`sharding`). The global batch, its samples and
+their order are the recipe's, whatever the number of processes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from comt_cli.errors import UserError
 from comt_cli.training.devices import pick_device
+from comt_cli.training.processes import check_device, launched_by_torchrun
+from comt_cli.training.sharding import is_fsdp, without_reduction
 
 
 @dataclass(frozen=True)
@@ -51,24 +55,6 @@ class World:
         """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
-
-
-def launched_by_torchrun() -> bool:
-    """Whether a launcher has already started one process per device."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def check_device(device_name: str | None, processes: int) -> None:
-    """Several processes need a device each.
-
-    Raises:
-        UserError: `device_name` names a single one.
-    """
-    if processes > 1 and device_name is not None and ":" in device_name:
-        raise UserError(
-            f"--device {device_name} names one device for {processes} processes",
-            "Say --device cuda, and choose the GPUs with CUDA_VISIBLE_DEVICES.",
-        )
 
 
 @contextlib.contextmanager
@@ -105,9 +91,12 @@ def share_of_batch(batch_size: int, world: World) -> int:
 
 
 def distribute(module: nn.Module, world: World) -> nn.Module:
-    """The module, its gradients averaged over all processes after each backward pass outside `no_sync`."""
-    if world.size == 1:
+    """The module, its gradients averaged over all processes after each backward pass outside `without_sync`; a sharded
+    one averages them itself, those of single numbers apart (`gradients.complete`)."""
+    if world.size == 1 or is_fsdp(module):
         return module
+    # It says so of a matrix with one row, whose strides say nothing.
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     devices = [world.device.index] if world.device.type == "cuda" else None
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
 
@@ -116,4 +105,6 @@ def without_sync(module: nn.Module, active: bool) -> contextlib.AbstractContextM
     """While `active`, backward passes only add to this process's own gradients."""
     if active and isinstance(module, DistributedDataParallel):
         return module.no_sync()
+    if active and is_fsdp(module):
+        return without_reduction(module)
     return contextlib.nullcontext()

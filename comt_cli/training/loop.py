@@ -14,7 +14,7 @@ from comt_cli.data import Dataset, EvaluationBatches, TrainBatches
 from comt_cli.errors import RunInterrupted
 from comt_cli.models.build import materialise, model_of
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.recipe.run_directory import BeingTrained, RunDirectory
 from comt_cli.training.clock import Clock, mfu, positions_per_step
 from comt_cli.training.counters import Counters, UnseenLosses
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
@@ -26,6 +26,7 @@ from comt_cli.training.precision import parameter_dtype
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.result import diverged_result, done_result
 from comt_cli.training.resume import resume
+from comt_cli.training.sharding import is_sharded, shard
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.update import Updater
 from comt_cli.training.writer import RunWriter
@@ -64,14 +65,15 @@ class Training:
 
         Raises:
             RunInterrupted: a signal came; the state is saved.
-            UserError: the run is being trained by another process, or its checkpoint is another run's.
+            BeingTrained: another process is training the run; said in all processes of this one's world.
+            UserError: its checkpoint is another run's.
             StorageError: something could not be written; the last checkpoint is intact.
         """
         with contextlib.ExitStack() as held:
-            if self.world.is_main:
-                held.enter_context(self.directory.lock())
             # Another process may have finished the run since the table was looked through.
-            finished = self.world.broadcast(self.directory.result() if self.world.is_main else None)
+            finished = self.world.broadcast(self._take(held) if self.world.is_main else None)
+            if isinstance(finished, BeingTrained):
+                raise finished
             if isinstance(finished, dict):
                 self.listener.run_finished(self.spec, finished)
                 return finished
@@ -80,25 +82,37 @@ class Training:
             self._set_up(held)
             return self._train()
 
+    def _take(self, held: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
+        """The run's lock, or what forbids it; then its result, if there is one."""
+        try:
+            held.enter_context(self.directory.lock())
+        except BeingTrained as refused:
+            return refused
+        return self.directory.result()
+
     def _set_up(self, held: contextlib.ExitStack) -> None:
         prepare_process(self.world.device)
         torch.manual_seed(self.spec.seed)
         self.model = model_of(self.spec)
-        materialise(self.model, self.world.device, self.spec.seed)
-        self.model.to(parameter_dtype(self.settings.precision))
         self.model.activation_checkpointing = self.settings.activation_checkpointing
+        self.loss_module = SummedLoss(self.model)
+        dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
+        if is_sharded(self.settings, self.world):
+            shard(self.loss_module, self.world, dtype, self.spec.seed, compiled=compiled)
+        else:
+            materialise(self.model, self.world.device, self.spec.seed)
+            self.model.to(dtype)
+            if compiled:
+                self.loss_module.compile_model()
         self.optimizer = make_optimizer(self.model, self.settings)
         checkpoint = self.directory.checkpoint_file
         self.counters = resume(checkpoint, self.spec, self.dataset, self.world, self.model, self.optimizer)
         self.saved_step = self.counters.step
-        self.writer = RunWriter(self.spec, self.directory, self.dataset, self.world, self.counters, held)
+        warn = self.listener.warn
+        self.writer = RunWriter(self.spec, self.directory, self.dataset, self.world, self.counters, held, warn)
         self.clock = Clock(self.world.device, self.counters, positions_per_step(self.spec))
-        self.loss_module = SummedLoss(self.model)
-        if self.settings.compile:
-            self.loss_module.compile_model()
         module = distribute(self.loss_module, self.world)
-        width = self.model.shape.width
-        self.updater = Updater(self.settings, self.world, self.model, width, module, self.optimizer)
+        self.updater = Updater(self.settings, self.world, self.model, module, self.optimizer)
 
     def _train(self) -> dict[str, Any]:
         settings, counters = self.settings, self.counters
@@ -165,10 +179,10 @@ class Training:
             self._save(final=False)
         where = f"stopped after step {step} of {self.settings.steps}"
         if self.saved_step == step:
-            message = f"{where}; everything is saved in {self.directory.path}"
+            message = f"{where}; everything is saved in {self.directory.shown}"
         else:
             kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
-            message = f"{where}, whose weights are not finite and were not saved; {kept} in {self.directory.path}"
+            message = f"{where}, whose weights are not finite and were not saved; {kept} in {self.directory.shown}"
         raise RunInterrupted(message, "The same command goes on from there.", self.stop.number or 15)
 
     def _log(self, loss: float, norm: Tensor | None) -> None:

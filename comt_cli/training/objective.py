@@ -10,6 +10,17 @@ from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.models.llama import Llama
 
 
+def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
+    """Make room for so many compiled versions of one function; what was compiled before is forgotten by default."""
+    # All models share their code objects, and a code object has room for only so many compiled versions: without the
+    # reset, and with a limit that only warns, the ninth model in a process would silently run uncompiled.
+    if not keep_others:
+        torch._dynamo.reset()
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    torch._dynamo.config.recompile_limit = versions
+    torch._dynamo.config.accumulated_recompile_limit = max(256, versions)
+
+
 class SummedLoss(nn.Module):
     """(tokens, targets), both [B, T] -> the sum over counted targets of -log p(target), fp32, in nats.
 
@@ -27,11 +38,7 @@ class SummedLoss(nn.Module):
 
         Models compiled earlier in this process are forgotten unless `keep_others`.
         """
-        # All models share their code objects, and a code object has room for only so many compiled versions: without
-        # the reset, and with a limit that only warns, the ninth model in a process would silently run uncompiled.
-        if not keep_others:
-            torch._dynamo.reset()
-        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        prepare_compiler(keep_others=keep_others)
         self._hidden = torch.compile(self.model.hidden, dynamic=False, fullgraph=True)
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:

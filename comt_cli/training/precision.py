@@ -23,5 +23,7 @@ def parameter_dtype(precision: Precision) -> torch.dtype:
 def compute_context(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """The context that forward passes run in."""
     if precision == "bf16-mixed":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
+        # No weight is used twice in a pass, so keeping its bf16 copy to the end of it would serve nothing; and under
+        # FSDP the copies of all blocks together are the whole model, which no device was to hold.
+        return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
     return contextlib.nullcontext()

@@ -21,8 +21,10 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json, write_text
 from comt_cli.kernels import IN_USE
 from comt_cli.recipe.run_directory import RunDirectory, read_lines
+from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training.devices import device_name
 from comt_cli.training.distribution import World
+from comt_cli.training.sharding import is_sharded
 
 
 class LineLog:
@@ -92,7 +94,7 @@ def write_metrics_table(directory: RunDirectory) -> None:
     write_text(directory.metrics_table, text.getvalue())
 
 
-def record_environment(directory: RunDirectory, world: World, step: int, compiled: bool) -> dict[str, Any]:
+def record_environment(directory: RunDirectory, world: World, step: int, settings: TrainSettings) -> dict[str, Any]:
     """Append to `environment.json` what this start of the run, after `step`, has under it; returns the new entry.
 
     Its `differs` names what, of all that decides the bits, was not the same in every start since the one at step 0.
@@ -112,18 +114,20 @@ def record_environment(directory: RunDirectory, world: World, step: int, compile
         "processes": world.size,
         "threads": torch.get_num_threads(),
         "kernels": IN_USE,
-        "compiled": compiled,
+        "compiled": settings.compile,
+        "sharding": settings.sharding if is_sharded(settings, world) else "none",
     }
     before = _earlier_starts(directory)
     beginnings = [index for index, start in enumerate(before) if start.get("step") == 0]
     counted = before[beginnings[-1] if beginnings else 0 :] if step else []
-    entry["differs"] = [key for key in DECIDES_BITS if any(start.get(key) != entry[key] for start in counted)]
+    entry["differs"] = [key for key in DECIDES_BITS if any(start.get(key, "none") != entry[key] for start in counted)]
     write_json(directory.environment_file, [*before, entry])
     return entry
 
 
-DECIDES_BITS = ("device", "processes", "threads", "torch")
-"""What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
+DECIDES_BITS = ("device", "processes", "threads", "torch", "sharding")
+"""What must be the same at every start of a run for it to end as one never stopped, to the last bit. Starts that do not
+say how they were sharded were not."""
 
 
 def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:

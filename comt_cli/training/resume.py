@@ -11,9 +11,10 @@ from comt_cli.data import Dataset
 from comt_cli.errors import UserError
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.checkpoint import restore_random_states
+from comt_cli.training.checkpoint import load_optimizer_state, restore_random_states
 from comt_cli.training.counters import Counters
 from comt_cli.training.distribution import World
+from comt_cli.training.sharding import part_of
 
 
 def resume(
@@ -33,8 +34,9 @@ def resume(
     """
     if not world.broadcast(path.exists()):
         return Counters()
-    # Onto the CPU: beside the model on the device it would take as much room again.
-    state = read_state(path, mapped=False)
+    # Not onto the device: beside the model it would take as much room again. A GPU is given its part straight from the
+    # file; on the CPU the optimiser would go on with the file's own pages.
+    state = read_state(path, mapped=world.device.type == "cuda")
     if state.get("id") != spec.id:
         raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", "Move it out of the run directory.")
     if state["data"] != dataset.content_hash:
@@ -50,8 +52,9 @@ def resume(
             f"{path} is of step {counters.step} for process {world.rank}, and of step {step} for the first",
             "All processes must see the same run directory: put --runs on a file system that they share.",
         )
-    model.load_state_dict(state["model"])
+    own = model.state_dict()
+    model.load_state_dict({name: part_of(whole, own.get(name, whole)) for name, whole in state["model"].items()})
     if state["optimizer"] is not None:
-        optimizer.load_state_dict(state["optimizer"])
+        load_optimizer_state(model, optimizer, state["optimizer"])
     restore_random_states(state["random"], world.device)
     return counters

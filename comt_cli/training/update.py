@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from comt_cli.data import Batch, Rows
 from comt_cli.recipe.settings import TrainSettings
+from comt_cli.training import gradients
 from comt_cli.training.checkpoint import random_states, restore_random_states
 from comt_cli.training.devices import synchronise
 from comt_cli.training.distribution import World, without_sync
@@ -26,16 +27,16 @@ class Updater:
         settings: TrainSettings,
         world: World,
         model: nn.Module,
-        width: int,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        self.settings, self.world, self.width = settings, world, width
-        self.model, self.module, self.optimizer = model, module, optimizer
+        self.settings, self.world = settings, world
+        self.module, self.optimizer = module, optimizer
+        self.parameters = list(model.parameters())
 
     def learning_rate(self, step: int) -> float:
         """The rate of update `step`, counted from 0."""
-        return learning_rate(self.settings, step, self.width)
+        return learning_rate(self.settings, step)
 
     def warm_up(self, rows: Rows, sizes: Iterable[int]) -> None:
         """A forward and backward pass for every size of micro-batch, thrown away: nothing moves, no state is drawn on.
@@ -63,16 +64,18 @@ class Updater:
         loss_sum = torch.zeros((), device=world.device)
         for index, batch in enumerate(micro_batches):
             is_last = index == len(micro_batches) - 1
-            with without_sync(self.module, active=not is_last):
+            with without_sync(self.module, active=world.size > 1 and not is_last):
                 loss = self._loss(batch)
                 # Gradients are averaged over processes: times their number, the sum over all tokens is left.
                 torch.autograd.backward(loss * (world.size / max(1, total)))
             loss_sum += loss.detach()
+        found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        gradients.complete(found, world)
         norm = None
-        if settings.gradient_clipping > 0:
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.gradient_clipping)
-        elif wants_norm:
-            norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        if wants_norm or settings.gradient_clipping > 0:
+            norm = gradients.norm(found, world)
+            if settings.gradient_clipping > 0:
+                gradients.clip(found, norm, settings.gradient_clipping)
         set_learning_rate(self.optimizer, self.learning_rate(number))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

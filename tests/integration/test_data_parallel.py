@@ -22,7 +22,7 @@ from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.training import launch
 from comt_cli.training.distribution import World, join_world, launched_by_torchrun, share_of_batch
 from comt_cli.training.launch import train_on
-from comt_cli.training.table import is_main_process
+from comt_cli.training.processes import is_main_process
 
 DRIFT = 1e-4
 EXACT = ("step", "tokens", "learning_rate")

@@ -38,7 +38,7 @@ def naive_run(spec: RunSpec) -> tuple[list[float], list[float], dict[str, Tensor
         norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
         if settings.gradient_clipping:
             gradients = [gradient * min(1.0, settings.gradient_clipping / norm) for gradient in gradients]
-        rate, t = learning_rate(settings, step, spec.settings.model.shape().width), step + 1
+        rate, t = learning_rate(settings, step), step + 1
         with torch.no_grad():
             for w, g, m_w, v_w in zip(weights, gradients, m, v, strict=True):
                 if settings.optimizer == "adamw":

@@ -1,0 +1,310 @@
+"""`train.sharding: fsdp`: processes that hold a part of the model each, compared with ones that hold it all.
+
+Tolerances. With two processes both ways compute the same gradients to the bit: a + b = b + a, and halving is exact.
+What is left is the norm of all gradients, whose squares are added up in another order, and the optimiser, which goes
+through a part of a tensor in other steps of the processor's vectors: each is some 1e-7 off, relative, and an epsilon of
+1e-4 keeps Adam's division from making more of it. So after six updates losses agree to 1e-6.
+In bf16 the norm itself has 8 bits where it is taken of whole bf16 gradients, so a clipped step may be 2^-8 longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import Stopped, assert_same_run, tiny_spec, train, training
+from torch import Tensor
+from worlds import run_together
+
+from comt_cli.data import prepare
+from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.models.build import model_of
+from comt_cli.models.checkpoint_file import read_state
+from comt_cli.models.load import load_model
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.training.distribution import World, join_world
+from comt_cli.training.loop import Training
+from comt_cli.training.progress import Listener, StepReport
+from comt_cli.training.sharding import held, is_cut, units_of
+from comt_cli.training.signals import StopSignal
+
+COMMON = {
+    "steps": 6, "batch_size": 12, "log_every": 1, "save_every": 100, "learning_rate": 1e-3, "epsilon": 1e-4,
+    "evaluate_every": 4, "evaluation_batch_size": 5,
+}  # fmt: skip
+SAME: dict[str, tuple[dict[str, Any], float]] = {
+    "gates, accumulated": ({"method": "comt", "micro_batch_size": 2}, 1e-6),
+    "single numbers, clipped": ({"method": "transponder", "gradient_clipping": 0.3}, 1e-6),
+    "single numbers of both branches": ({"method": "rezero", "micro_batch_size": 2}, 1e-6),
+    "recomputed": ({"method": "transponder", "activation_checkpointing": True, "micro_batch_size": 2}, 1e-6),
+    "a memory, recomputed": ({"method": "laurel-pa", "activation_checkpointing": True}, 1e-6),
+    "tied": ({"method": "pre-ln", "model": {"tied_embeddings": True}, "optimizer": "adamw", "weight_decay": 0.3}, 1e-6),
+    "mixed": ({"method": "transponder", "precision": "bf16-mixed", "micro_batch_size": 2}, 1e-6),
+    "pure": ({"method": "transponder", "precision": "bf16-pure", "gradient_clipping": 0.3}, 5e-3),
+}
+"""Runs to compare, and how far apart their losses and norms may be."""
+DEPENDS_ON_PROCESSES = ("validation_galore_perplexity",)
+CLIPPED = {"single numbers, clipped", "pure"}
+
+
+def spec_of(corpus: str, name: str, sharding: str = "none", **more: Any) -> RunSpec:
+    return tiny_spec(corpus, sharding=sharding, **COMMON | SAME[name][0] | more)
+
+
+def run(spec: RunSpec, folder: Path, world: World, listener: Listener | None = None, stop: StopSignal | None = None):
+    """Train in this process of `world`, which may be told to stop."""
+    directory = RunDirectory.of(folder, spec)
+    work = Training(spec, directory, prepare(spec.settings.data), world, listener or Listener(), stop or StopSignal())
+    if isinstance(listener, Disturb):
+        listener.work = work
+    with contextlib.suppress(RunInterrupted, Stopped):
+        work.run()
+    return work
+
+
+class Disturb(Listener):
+    """Does something to a run: after a logged step, or after the first batch of an evaluation (step None)."""
+
+    def __init__(self, how: str, step: int | None, *, here: bool = True) -> None:
+        self.how, self.step, self.here = how, step, here
+        self.work: Training
+
+    def step_done(self, report: StepReport) -> None:
+        if report.step == self.step:
+            self.disturb()
+
+    def evaluating(self) -> None:
+        if self.step is None:
+            self.work.loss_module.register_forward_hook(lambda *_: self.disturb())
+
+    def disturb(self) -> None:
+        if self.how == "kill":  # every process, as far as the files can tell
+            raise Stopped
+        if not self.here:
+            return
+        if self.how == "stop":
+            self.work.stop.number = signal.SIGTERM
+        if self.how == "poison":
+            weight = held(self.work.model.blocks[1].mlp.down.weight)
+            with torch.no_grad():
+                weight[-1, -1] = torch.nan
+
+
+# ---- two processes
+
+
+def two(rank: int, corpus: str, folder: str) -> None:
+    """Everything that is looked at with two processes."""
+    path = Path(folder)
+    with join_world("cpu") as world:
+        for name in SAME:
+            for sharding in ("none", "fsdp"):
+                run(spec_of(corpus, name, sharding), path / sharding, world)
+        cut = spec_of(corpus, "recomputed", "fsdp")
+        whole = spec_of(corpus, "recomputed", "none")
+        run(cut, path / "alone, then fsdp", world)
+        run(whole, path / "ddp, then fsdp", world, Disturb("stop", 3))
+        run(cut, path / "ddp, then fsdp", world)
+        run(cut, path / "fsdp, then alone", world, Disturb("stop", 3))
+        # On the second process alone: no other has a weight that is not a number.
+        poison = Disturb("poison", 3, here=rank == 1)
+        run(spec_of(corpus, "tied", "fsdp", save_every=3), path / "poisoned", world, poison)
+        check_what_is_held(spec_of(corpus, "single numbers, clipped", "fsdp"), path / "held", world)
+        compile_without_a_compiler()
+        run(spec_of(corpus, "recomputed", "fsdp", compile=True), path / "compiled", world)
+
+
+def check_what_is_held(spec: RunSpec, folder: Path, world: World) -> None:
+    """Half of every matrix in each process, of Adam's moments too, after a training step and after an evaluation."""
+    work = run(spec, folder, world)
+    parameters = work.updater.parameters
+    assert {parameter.dim() == 0 for parameter in parameters if not is_cut(parameter)} == {True}
+    assert {parameter.dim() > 0 for parameter in parameters if is_cut(parameter)} == {True}
+    for parameter in parameters:
+        moment = work.optimizer.state[parameter]["exp_avg"]
+        if parameter.dim() == 2 and len(parameter) % 2 == 0:
+            assert held(parameter).numel() == held(moment).numel() == parameter.numel() // 2
+    assert not is_cut(work.model.head_weight), "the evaluation at the end left the outermost unit whole"
+    work.model.state_dict()  # what saving begins with
+    assert all(is_cut(parameter) == (parameter.dim() > 0) for parameter in work.model.parameters())
+
+
+def compile_without_a_compiler() -> None:
+    """Through Dynamo alone, which is where a graph would break."""
+    compiler = torch.compile
+    torch.compile = lambda function, **options: compiler(function, backend="eager", **options)  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="module")
+def both(tiny_corpus, tmp_path_factory, only_nursery):
+    """The folder with what two processes did, and one process before and after them."""
+    folder = tmp_path_factory.mktemp("sharding")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMT_CACHE", str(tmp_path_factory.getbasetemp() / "tiny-cache"))
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        for name in SAME:
+            train(spec_of(tiny_corpus, name), folder / "alone")
+        begun = spec_of(tiny_corpus, "recomputed")
+        with pytest.raises(Stopped):
+            training(spec_of(tiny_corpus, "recomputed", save_every=3), folder / "alone, then fsdp",
+                     listener=Disturb("kill", 4)).run()  # fmt: skip
+        try:
+            run_together(only_nursery, 2, two, tiny_corpus, str(folder))
+        finally:
+            only_nursery.end_all()
+        state = read_state(RunDirectory.of(folder / "fsdp, then alone", begun).checkpoint_file, mapped=False)
+        torch.save(state, folder / "cut.pt")
+        train(begun, folder / "fsdp, then alone")
+        torch.set_num_threads(threads)
+    return folder
+
+
+def lines_of(folder: Path, spec: RunSpec) -> list[dict[str, Any]]:
+    return RunDirectory.of(folder, spec).metrics()
+
+
+def assert_close(
+    lines: list[dict[str, Any]], expected: list[dict[str, Any]], tolerance: float, but: tuple[str, ...] = ()
+) -> None:
+    for mine, other in zip(lines, expected, strict=True):
+        assert mine.keys() == other.keys()
+        for key, value in other.items():
+            if key in but:
+                continue
+            exact = key in ("step", "tokens", "learning_rate", "targets")
+            assert mine[key] == (value if exact else pytest.approx(value, rel=tolerance)), (key, other["step"])
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_parts_train_as_the_whole(both, tiny_corpus, name):
+    spec, tolerance = spec_of(tiny_corpus, name), SAME[name][1]
+    directories = [RunDirectory.of(both / kind, spec) for kind in ("fsdp", "none", "alone")]
+    cut, whole, alone = (directory.metrics() for directory in directories)
+    assert len(cut) == 6 + 1 + 1  # steps, and two evaluations
+    assert_close(cut, whole, tolerance)
+    # One process adds the rows up in another order; in bf16 that alone is 2^-8 of every number.
+    rounding = 1e-2 if "bf16" in spec.settings.train.precision else 1e-5
+    assert_close(cut, alone, max(tolerance, rounding), but=DEPENDS_ON_PROCESSES)
+    assert cut[0]["loss"] == pytest.approx(alone[0]["loss"], rel=1e-6), "the initial weights are those of one process"
+    if name in CLIPPED:
+        assert min(line["gradient_norm"] for line in cut[:4]) > 2 * 0.3, "nothing would be clipped"
+    mine, others = (read_state(directory.checkpoint_file)["model"] for directory in directories[:2])
+    for key, weight in others.items():
+        assert (mine[key].double() - weight.double()).abs().max() <= tolerance, key
+
+
+def test_going_on_in_another_way(both, tiny_corpus):
+    """Begun whole and gone on with in parts, and the other way round: a checkpoint does not say who wrote it."""
+    spec = spec_of(tiny_corpus, "recomputed")
+    assert spec.id == spec_of(tiny_corpus, "recomputed", "fsdp").id
+    alone = lines_of(both / "alone", spec)
+    for name, differs in (
+        ("alone, then fsdp", ["processes", "sharding"]),
+        ("ddp, then fsdp", ["sharding"]),
+        ("fsdp, then alone", ["processes", "sharding"]),
+    ):
+        directory = RunDirectory.of(both / name, spec)
+        entries = json.loads(directory.environment_file.read_text())
+        assert [entry["step"] for entry in entries] == [0, 3 if name == "alone, then fsdp" else 4]
+        assert entries[-1]["differs"] == differs
+        assert_close(directory.metrics(), alone, 1e-5, but=DEPENDS_ON_PROCESSES)
+
+
+def test_a_checkpoint_of_parts_is_an_ordinary_one(both, tiny_corpus, tmp_path):
+    """After step 4, beside that of one process: the same keys, shapes, types, and numbers; and other verbs read it."""
+    spec = spec_of(tiny_corpus, "recomputed")
+    stop = StopSignal()
+    listener = Disturb("stop", 3)
+    listener.work = training(spec, tmp_path, listener=listener, stop=stop)
+    with pytest.raises(RunInterrupted):
+        listener.work.run()
+    mine, expected = read_state(both / "cut.pt"), read_state(RunDirectory.of(tmp_path, spec).checkpoint_file)
+    different = {"seconds", "waiting_seconds", "metrics_bytes", "timings_bytes", "last_finite_loss"}
+    assert compare(mine.pop("progress"), expected.pop("progress")) <= different
+    assert mine.pop("spec")["settings"]["train"].pop("sharding") == "fsdp"
+    expected.pop("spec")
+    assert list(mine) == list(expected)
+    assert list(mine["model"]) == list(expected["model"])
+    assert compare(mine, expected) == set()
+    loaded = load_model(both / "cut.pt").model
+    assert loaded.state_dict().keys() == mine["model"].keys()
+
+
+def compare(mine: Any, expected: Any, name: str = "") -> set[str]:
+    """The names under which two nested values differ."""
+    if isinstance(expected, dict):
+        assert mine.keys() == expected.keys(), name
+        return set().union(*(compare(mine[key], expected[key], str(key)) for key in expected))
+    if isinstance(expected, Tensor):
+        assert type(mine) is Tensor
+        assert (mine.shape, mine.dtype, mine.device) == (expected.shape, expected.dtype, expected.device)
+        return set() if torch.allclose(mine.double(), expected.double(), rtol=1e-5, atol=1e-7) else {name}
+    return set() if mine == expected else {name}
+
+
+def test_weights_that_one_process_alone_knows_to_be_bad_are_not_saved(both, tiny_corpus):
+    directory = RunDirectory.of(both / "poisoned", spec_of(tiny_corpus, "tied", save_every=3))
+    assert directory.result()["state"] == "diverged"
+    assert directory.result()["step"] == 4
+    assert not directory.checkpoint_file.exists()
+
+
+def test_compiled_blocks(both, tiny_corpus):
+    """Each block by itself, recomputed inside: the same numbers as of blocks not compiled."""
+    spec = spec_of(tiny_corpus, "recomputed")
+    compiled = spec_of(tiny_corpus, "recomputed", compile=True)
+    assert_close(lines_of(both / "compiled", compiled), lines_of(both / "none", spec), 1e-6)
+
+
+# ---- three processes, for which no matrix of width 32 divides evenly
+
+
+def three(rank: int, spec_json: str, folder: str) -> None:
+    """A run that is stopped by a signal to one process, after a step, in an evaluation; killed; and one that is not."""
+    spec = RunSpec.model_validate_json(spec_json)
+    with join_world("cpu") as world:
+        for how, step in (("stop", 2), ("stop", None), ("kill", 8)):
+            run(spec, Path(folder) / "disturbed", world, Disturb(how, step, here=rank == 1))
+        run(spec, Path(folder) / "disturbed", world)
+        run(spec, Path(folder) / "undisturbed", world)
+
+
+def test_parts_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):
+    spec = tiny_spec(
+        tiny_corpus, method="transponder", steps=9, batch_size=12, micro_batch_size=2, gradient_clipping=0.3,
+        log_every=1, save_every=7, evaluate_every=5, sharding="fsdp",
+    )  # fmt: skip
+    prepare(spec.settings.data)
+    run_together(nursery, 3, three, spec.model_dump_json(), str(tmp_path))
+    disturbed, undisturbed = (RunDirectory.of(tmp_path / name, spec) for name in ("disturbed", "undisturbed"))
+    starts = json.loads(disturbed.environment_file.read_text())
+    assert [start["step"] for start in starts] == [0, 3, 5, 7]
+    assert not any(start["differs"] for start in starts)
+    assert_same_run(disturbed, undisturbed)
+
+
+# ---- one process
+
+
+def test_one_process_trains_as_without(tiny_corpus, tmp_path):
+    first, second = (
+        train(tiny_spec(tiny_corpus, steps=4, sharding=sharding), tmp_path / sharding) for sharding in ("none", "fsdp")
+    )
+    assert_same_run(first, second)
+    assert json.loads(second.environment_file.read_text())[0]["sharding"] == "none"
+
+
+def test_a_parameter_of_two_blocks_is_refused(tiny_corpus):
+    model = model_of(tiny_spec(tiny_corpus))
+    assert list(units_of(model)) == ["blocks.0", "blocks.1", "embedding", "entry", "final_norm", "head"]
+    first, second = model.blocks
+    second.mlp_connection = first.mlp_connection
+    with pytest.raises(UserError, match=r"fsdp cannot cut blocks.1.mlp_connection.norm.weight, which blocks.0 holds"):
+        units_of(model)
