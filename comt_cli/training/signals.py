@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the step at hand; a second one ends it at once."""
+"""Ctrl-C, SIGTERM, and a cluster's warning end a run after the step at hand; a second one ends it at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any, Self
 
 
 class StopSignal:
-    """While this context is open, SIGINT and SIGTERM set `number` instead of ending the process.
+    """While this context is open, SIGINT, SIGTERM and SIGUSR2 set `number` instead of ending the process.
+
+    SIGUSR2 is what Slurm is asked to send before a job's time is over, to every process of the job.
 
     A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
     comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it hears.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
     ECHO_SECONDS = 1.0
 
     def __init__(self) -> None:

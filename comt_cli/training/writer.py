@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from comt_cli.training.distribution import World
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.record import LineLog, record_environment, write_metrics_table
 from comt_cli.training.result import evaluation_line, finite
+from comt_cli.training.sharding import held
+from comt_cli.training.trackers import Trackers, trackers_in_use
 
 
 class RunWriter:
@@ -38,6 +41,7 @@ class RunWriter:
         world: World,
         counters: Counters,
         held: contextlib.ExitStack,
+        warn: Callable[[str], None],
     ) -> None:
         self._spec, self._directory, self._dataset = spec, directory, dataset
         self._world, self._counters = world, counters
@@ -51,49 +55,53 @@ class RunWriter:
             self._timings.cut(counters.timings_bytes)
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
-            self.environment = record_environment(directory, world, counters.step, spec.settings.train.compile)
+            self.environment = record_environment(directory, world, counters.step, spec.settings.train)
+        names = trackers_in_use() if world.is_main else []
+        self._trackers = held.enter_context(Trackers(names, spec, directory.path, counters.step, warn))
 
     def step(self, loss: float, rate: float, norm: Tensor | None, clock: Clock) -> None:
         """A logged step: its loss, learning rate and gradient norm, and how fast it went."""
         if not self._world.is_main:
             return
         counters = self._counters
-        self._metrics.append(
-            {
-                "step": counters.step,
-                "tokens": counters.tokens,
-                "loss": loss,
-                "learning_rate": rate,
-                "gradient_norm": None if norm is None else finite(float(norm)),
-            }
-        )
-        self._timings.append(
-            {
-                "step": counters.step,
-                "seconds": round(counters.seconds, 4),
-                "tokens_per_second": round(clock.rate, 1),
-                "waiting_share": round(clock.waiting_share, 5),
-            }
-        )
+        line = {
+            "step": counters.step,
+            "tokens": counters.tokens,
+            "loss": loss,
+            "learning_rate": rate,
+            "gradient_norm": None if norm is None else finite(float(norm)),
+        }
+        timing = {
+            "step": counters.step,
+            "seconds": round(counters.seconds, 4),
+            "tokens_per_second": round(clock.rate, 1),
+            "waiting_share": round(clock.waiting_share, 5),
+        }
+        self._metrics.append(line)
+        self._timings.append(timing)
+        self._trackers.log({**timing, **line})
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """An evaluation of the step at hand."""
         if self._world.is_main:
-            self._metrics.append(evaluation_line(self._counters.step, evaluation))
+            line = evaluation_line(self._counters.step, evaluation)
+            self._metrics.append(line)
+            self._trackers.log(line)
 
     def checkpoint(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> bool:
         """Save the step at hand, and wait until it is; False, in all processes, if the weights are not finite.
 
         A gradient can overflow where the loss did not yet. The next step says so; no such weights replace good ones.
         """
-        if not self._world.broadcast(_all_finite(model)):
+        if not _all_finite(model, self._world):
             return False
-        if self._world.is_main:
-            counters = self._counters
+        counters, is_main = self._counters, self._world.is_main
+        if is_main:
             counters.metrics_bytes = self._metrics.durable_length()
             counters.timings_bytes = self._timings.durable_length()
-            file = self._directory.checkpoint_file
-            save_checkpoint(file, self._spec, self._dataset, model, optimizer, vars(counters))
+        file = self._directory.checkpoint_file
+        self._trackers.flush()  # before it is saved: a run that goes on from here does not log these steps again
+        save_checkpoint(file, self._spec, self._dataset, model, optimizer, vars(counters), writes=is_main)
         self._world.barrier()
         return True
 
@@ -106,5 +114,6 @@ class RunWriter:
         self._world.barrier()
 
 
-def _all_finite(model: nn.Module) -> bool:
-    return bool(torch.stack([torch.isfinite(parameter).all() for parameter in model.parameters()]).all())
+def _all_finite(model: nn.Module, world: World) -> bool:
+    finite = torch.stack([torch.isfinite(held(parameter)).all() for parameter in model.parameters()]).all()
+    return int(world.sum(finite.long())) == world.size

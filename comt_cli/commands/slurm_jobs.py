@@ -1,0 +1,81 @@
+"""`--slurm`: submit the runs of a verb as Slurm jobs, and say how to follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from comt_cli.recipe.plan import RunSpec
+    from comt_cli.recipe.slurm_queue import Job
+    from comt_cli.recipe.slurm_site import Site
+
+
+def read_slurm_site(slurm: Path, gpus: int, jobs: int | None) -> Site:
+    """The site file, checked, and that no option says what it says.
+
+    Raises:
+        UserError: the site file is wrong, or --gpus, --jobs or torchrun are used with it.
+    """
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.slurm_site import read_site
+    from comt_cli.training.processes import launched_by_torchrun
+
+    site = read_site(slurm)
+    if gpus != 1:
+        raise UserError("--gpus with --slurm: the site file says how many GPUs a job has", f"gpus: {gpus} in {slurm}")
+    if jobs is not None:
+        raise UserError("--jobs with --slurm: every run is a job, and Slurm runs as many as there is room for")
+    if launched_by_torchrun():
+        raise UserError("--slurm under torchrun: jobs are submitted by one process", "Leave torchrun out.")
+    return site
+
+
+def submit_runs(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site, *, fresh: bool = False) -> None:
+    """Submit those of `specs` that are open and not submitted yet; print a line for every job, and what comes next.
+
+    Raises:
+        UserError, StorageError: see `comt_cli.training.slurm.submit`.
+    """
+    from comt_cli.recipe.run_directory import RunState
+    from comt_cli.recipe.shared_runs import set_aside
+    from comt_cli.training.outcomes import run_name
+    from comt_cli.training.slurm import refuse_queued, submit
+
+    if fresh:
+        refuse_queued(specs, runs)
+        for moved in set_aside(specs, runs):
+            typer.echo(f"moved aside: {moved}", err=True)
+    counts = {"submitted": 0, "in the queue before": 0, "being trained": 0, "done": 0}
+    for each in submit(specs, runs, device, site):
+        name = run_name(each.spec, with_table=True)
+        if each.job is not None:
+            counts["submitted" if each.is_new else "in the queue before"] += 1
+            typer.echo(f"job {each.job.number}{'' if each.is_new else ', submitted before'}: {name}")
+        elif each.state is RunState.running:
+            counts["being trained"] += 1
+        else:
+            counts["done"] += 1
+    total = sum(counts.values())
+    listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    typer.echo(f"{total} {'run' if total == 1 else 'runs'}: {listed}")
+    where = "" if runs == Path("runs") else f" --runs {runs}"
+    typer.echo(f"To follow them: comt status{where}")
+
+
+def add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> None:
+    """Give the open runs of `comt status` their `job`, and `job_state`: where Slurm says that it is. Asks it once.
+
+    Of a run that some process is training, only a job that is in the queue is told: another may be training it.
+    """
+    from comt_cli.recipe.slurm_queue import job_standings
+
+    standings = job_standings(jobs.values())
+    for run in (run for table in tables for run in table.get("open", ())):
+        standing = standings.get(run["id"])
+        is_told = standing is not None and (standing.is_active or run["state"] != "running")
+        run["job"] = jobs[run["id"]].number if is_told else None
+        run["job_state"] = standing.words if standing is not None and is_told else None

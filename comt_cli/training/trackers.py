@@ -1,0 +1,170 @@
+"""Trackers: what a run logs, passed on to TensorBoard or Weights & Biases. Off unless asked for.
+
+They are told what `metrics.jsonl` and `timings.jsonl` say, change no number of a run, and are no part of its identity.
+A tracker that fails is left out from then on, with one warning; the run goes on. Only a run's main process has any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from comt_cli.errors import UserError
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.problems import nearest
+
+NAMES: Final = ("tensorboard", "wandb")
+"""Each is also the name of the package that it needs, and of the extra that installs it."""
+VARIABLE: Final = "COMT_TRACK"
+"""The environment variable with the names in use: every process that is started for a run, a cluster's job too, has
+it from the one that was told."""
+
+_VALUES: Final = {
+    "loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "gradient_norm": "train/gradient_norm",
+    "tokens_per_second": "train/tokens_per_second",
+    "validation_loss": "evaluation/loss",
+    "validation_perplexity": "evaluation/perplexity",
+}
+"""What is passed on, by its key in `metrics.jsonl` or `timings.jsonl`, and its name there."""
+
+
+class Tracker(Protocol):
+    """One run at one service."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers of a step, by name."""
+
+    def flush(self) -> None:
+        """A checkpoint is saved: what was logged must not be lost, since the run goes on from there."""
+
+    def close(self, *, ended: bool) -> None:
+        """Nothing more will come. `ended`: the run has its result."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Find out before anything starts that a tracker cannot be used.
+
+    Raises:
+        UserError: there is no such tracker, its package is not installed, or wandb is not logged in.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise UserError(f"--track {name}: there is no such tracker", nearest(name, NAMES))
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            raise UserError(
+                f"--track {name} needs the package {name}, which is not installed here", f"pip install 'comt[{name}]'"
+            ) from None
+    if "wandb" in names:
+        from comt_cli.training.trackers_wandb import log_in
+
+        log_in()
+
+
+@contextlib.contextmanager
+def tracking(names: Sequence[str] | None) -> Iterator[None]:
+    """Runs that are trained, or submitted, in this context have these trackers; None: those of the environment.
+
+    Raises:
+        UserError: see `check_trackers`.
+    """
+    wanted = list(dict.fromkeys(names)) if names is not None else trackers_in_use()
+    check_trackers(wanted)
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = ",".join(wanted)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def trackers_in_use() -> list[str]:
+    """The names that the environment holds."""
+    return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+
+
+class Trackers:
+    """The trackers of one run that goes on after `step`. None of its methods raises.
+
+    `folder` is the run's; `warn` is told once of each tracker that fails.
+    """
+
+    def __init__(
+        self, names: Sequence[str], spec: RunSpec, folder: Path, step: int, warn: Callable[[str], None]
+    ) -> None:
+        self._warn = warn
+        self._open: dict[str, Tracker] = {}
+        for name in names:
+            with self._guarded(name):
+                self._open[name] = _open(name, spec, folder, step)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """A line of `metrics.jsonl`, with the speed of its step; what is no finite number is left out."""
+        values = {_VALUES[key]: float(value) for key, value in line.items() if key in _VALUES and value is not None}
+        self._tell(lambda tracker: tracker.log(line["step"], values))
+
+    def flush(self) -> None:
+        """A checkpoint is saved."""
+        self._tell(lambda tracker: tracker.flush())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tell(lambda tracker: tracker.close(ended=kind is None))
+
+    def _tell(self, action: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._open.items()):
+            with self._guarded(name):
+                action(tracker)
+
+    @contextlib.contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Whatever a tracker does, the run has the random states that it had, and goes on."""
+        state = random.getstate()
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self._open.pop(name, None)
+            self._warn(f"{name} is left out from here on: {type(error).__name__}: {error}")
+        finally:
+            random.setstate(state)
+
+
+def _open(name: str, spec: RunSpec, folder: Path, step: int) -> Tracker:
+    if name == "tensorboard":
+        from comt_cli.training.trackers_tensorboard import TensorBoard
+
+        return TensorBoard(spec, folder, step)
+    if name == "wandb":
+        from comt_cli.training.trackers_wandb import WeightsAndBiases
+
+        return WeightsAndBiases(spec, folder)
+    raise UserError(f"${VARIABLE} names {name}: there is no such tracker", nearest(name, NAMES))
+
+
+def names_of(spec: RunSpec) -> dict[str, Any]:
+    """Where a run stands in its table, for people."""
+    return {
+        "paper": spec.paper,
+        "table": spec.table,
+        "scale": spec.scale,
+        "row": spec.row,
+        "column": spec.column,
+        "seed": spec.seed,
+        "id": spec.id,
+    }
