@@ -37,7 +37,7 @@ def is_sharded(settings: TrainSettings, world: World) -> bool:
 def shard(loss: SummedLoss, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
     """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its part.
 
-    One unit after the other is filled and cut, so a device never holds more than one whole. With `compiled` each block
+    One unit after the other is filled and cut, so a device holds no more than one whole. With `compiled` each block
     is compiled by itself, since the gathering between them cannot be.
 
     Raises:
@@ -65,7 +65,7 @@ def shard(loss: SummedLoss, world: World, dtype: torch.dtype, seed: int, *, comp
 
 
 def units_of(model: Llama) -> dict[str, nn.Module]:
-    """What is filled and gathered together, by its path: every block, and each of the model's other parts.
+    """What is filled by itself, by its path: every block, and each of the other parts, which are one unit later.
 
     Raises:
         UserError: two units hold the very same parameter.

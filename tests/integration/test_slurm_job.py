@@ -21,11 +21,16 @@ def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopp
     executor.update_parameters(timeout_min=5, stderr_to_stdout=True)
     job = executor.submit(TrainJob(), spec.model_dump(mode="json"), str(runs), "cpu", 1, ["tensorboard"])
     directory = RunDirectory.of(runs, spec)
-    wait_for(directory.metrics, job.paths.stdout)
-    _process, pid, *_where = directory.owner().split()
-    os.kill(int(pid), signal.SIGUSR2)
-    wait_for(directory.result, job.paths.stdout)
-    assert job.result() is None  # it ended well
+    try:
+        wait_for(directory.metrics, job.paths.stdout)
+        _process, pid, *_where = directory.owner().split()
+        os.kill(int(pid), signal.SIGUSR2)
+        wait_for(directory.result, job.paths.stdout)
+        assert job.result() is None  # it ended well
+        assert job._process.wait(60) == 0
+    finally:
+        job.cancel()
+        job._process.wait(60)
     log = job.paths.stdout.read_text(encoding="utf-8")
     assert "of 400; everything is saved in" in log
     assert "(1 remaining timeouts)" in log
