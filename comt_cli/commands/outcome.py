@@ -121,10 +121,11 @@ def figure_state(
         return f"{name} is drawn: {figure.files[0]}", None
     if figure.undrawable is not None:
         return f"{name} is not drawn: {figure.undrawable}.", None
-    if overrides and not overwrite and figure.is_there:
+    if not overwrite and figure.is_there and (overrides or figure.is_of_another_selection):
         where = "--results DIR draws it elsewhere, --overwrite in its place"
-        return f"{name} is not drawn: {figure.files[0]} is of a run with other settings ({where}).", None
-    return f"{name} is not drawn yet: comt train-lm --recipe {recipe.paper}/{recipe.table} draws it.", figure
+        return f"{name} is not drawn: {figure.files[0]} is of another column, seed or settings ({where}).", None
+    command = f"comt train-lm --recipe {planned.loaded.path} --scale {planned.scale}"
+    return f"{name} is not drawn yet: {command} draws it.", figure
 
 
 def _write_recipe_figure(settings: FigureSettings, figure: RecipeFigure) -> list[Path]:

@@ -3,14 +3,15 @@
 a is one learned number a norm. As in the authors' LLaMA there is no shift, and a learned number, sqrt(D) at the start,
 multiplies the embedded tokens.
 Deviations: for these sizes the authors publish no a; their module's own default, 0.5, is used for all norms (their 7B
-has 0.8 before attention and 0.2 elsewhere).
+has 0.8 before attention and 0.2 elsewhere). In bf16-pure, the papers' precision, the number on the embedding does not
+learn: around sqrt(768) = 27.7 neighbouring bf16 numbers lie 0.125 apart, and a step of Adam is about the learning rate.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, model_validator
 
 from comt_cli.methods.base import Method, ResidualName, Wiring
 
@@ -22,6 +23,12 @@ class DynamicTanhMethod(Method):
     alpha_attention: PositiveFloat = 0.5
     alpha_other: PositiveFloat = 0.5
     residual: ResidualName = "pre-norm"
+
+    @model_validator(mode="after")
+    def _has_norms(self) -> Self:
+        if self.residual == "rezero":
+            raise ValueError("residual: rezero has no norms that dyt could replace")
+        return self
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.norms import DynamicTanh, EmbeddingScale, NormPlace

@@ -1,7 +1,7 @@
 """Transponder: contextual modulators on every projection (2025, Eq. 4 to 10), by default a channel gate times a scalar.
 
-`granularity` has the paper's three variants at the projections: "layer-scalar", "layer-channel" and, the method itself,
-"layer-channel-scalar" (Table 1). Its "path" variants are `transponder-path`, "w/o context" is `transponder-static`.
+`granularity` scalar, channel and, the method itself, channel-scalar are Table 1's "layer-scalar", "layer-channel" and
+"layer-channel-scalar". Its "path" variants are `transponder-path`, "w/o context" is `transponder-static`.
 Deviations: one A serves both gates, because only that adds the printed 1 % of parameters (1.05 % at 130M; two add
 1.52 %: `separate_summaries`). No biases (the paper starts them at zero). alpha is kept positive as exp(log_alpha),
 starting at 1; the paper does not say how. log_alpha, which starts at 0, moves in bf16-pure too, where the paper's

@@ -215,8 +215,10 @@ def _notes(table: Table, points: Iterable[Point], axis: Axis) -> Iterator[str]:
     seeds = format.seeds(table.seeds)
     if any(point.stderr is not None for point in ours):
         yield f"Ours: mean ± standard error over seeds {seeds}."
-    else:
+    elif len(table.seeds) == 1:
         yield "Ours: one seed, so no error bars."
+    else:
+        yield f"Ours: no point has more than one seed of {seeds}, so no error bars."
     shaky = [_named(table, point) for point in ours if point.n and _is_partial(table.entries[point.row, point.column])]
     if shaky:
         yield f"Hollow, since seeds diverged or are absent: {format.listing(shaky)}."

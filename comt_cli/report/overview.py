@@ -136,7 +136,15 @@ def _tally(scale: str, tables: Sequence[Written]) -> str:
     judged = [cell for one in tables for cell in one.cells if cell.direction]
     counts = [(word, sum(cell.verdict in verdicts for cell in judged)) for word, _, verdicts in _GROUPS]
     told = ", ".join(f"{word} {count}" for word, count in counts if count)
-    return f"**Of {format.plural(len(judged), 'published direction')} at scale {scale}: {told or 'none to judge'}.**"
+    distinct = len({cell.comparison for cell in judged})
+    shared = (
+        f" They rest on {format.plural(distinct, 'comparison')} of runs: where several tables have the same row, or "
+        "print different values for it, one comparison is judged against each."
+        if distinct < len(judged)
+        else ""
+    )
+    directions = format.plural(len(judged), "published direction")
+    return f"**Of {directions} at scale {scale}: {told or 'none to judge'}.**{shared}"
 
 
 def _counts(results: Path, tables: Sequence[Written]) -> Iterator[str]:

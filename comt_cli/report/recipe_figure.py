@@ -61,11 +61,21 @@ class RecipeFigure:
     @property
     def drawn_from(self) -> str | None:
         """The id of the run that the files were drawn from; None where that is not told."""
+        return self._drawn_run().get("id")
+
+    @property
+    def is_of_another_selection(self) -> bool:
+        """Whether the files show another column or seed than this run's: chosen on the command line, then or now."""
+        drawn = self._drawn_run()
+        return (drawn.get("column"), drawn.get("seed")) != (self.run.spec.column, str(self.run.spec.seed))
+
+    def _drawn_run(self) -> dict[str, str]:
+        """The line of the run that the files were drawn from; empty where that is not told."""
         try:
             text = self.runs_csv.read_text(encoding="utf-8")
         except (OSError, ValueError):
-            return None
-        return next((line.get("id") for line in csv.DictReader(io.StringIO(text))), None)
+            return {}
+        return next(csv.DictReader(io.StringIO(text)), {})
 
     @property
     def undrawable(self) -> str | None:

@@ -28,7 +28,8 @@ def origin(table: Table) -> str:
     ]
     if table.has_increases:
         sentences.append(
-            "Parameters are those beyond the plain Pre-LN model of the same size, with the paper's printed increase."
+            "Parameters are those beyond the plain Pre-LN model of the same size; the paper's printed increase beside "
+            "them is that of the paper's column, whose width and vocabulary are other ones at the smaller scales."
         )
     if table.devices:
         commits = f", commit {format.listing(table.commits)}" if table.commits else ""

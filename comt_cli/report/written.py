@@ -38,6 +38,8 @@ class WrittenCell:
     paper: float | None
     paper_difference: float | None
     paper_baseline: float | None
+    comparison: tuple[str, str]
+    """The ids of its runs, and of the baseline's: the same pair may stand in several tables."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def _cells(path: Path, lines: list[Line]) -> Iterator[WrittenCell]:
                 paper=paper,
                 paper_difference=_number(line["paper_difference_percent"]),
                 paper_baseline=paper_baseline,
+                comparison=(line["run_ids"], baseline["run_ids"] if baseline else ""),
             )
         except (KeyError, ValueError) as error:
             raise UserError(f"{path} is not a table of this program: {error}", "comt report writes it anew.") from None

@@ -267,7 +267,9 @@ def _notes(data: AblationData, panels: Sequence[tuple[Axes, _Curve]]) -> list[st
     band = ", its standard error the band" if any((c.line() or c.points[0]).stderr for c in curves) else ""
     said = [f"Broken line: {data.baseline}{band}."] if any(curve.line() for curve in curves) else []
     if any(curve.off_scale() for curve in curves):
-        said.append("Triangles: off the scale (printed above 1000: a run that collapsed).")
+        said.append(
+            "Triangles: values off the scale, written beside them (a printed one above 1000 is a collapsed run)."
+        )
     return [*data.notes, *said]
 
 

@@ -10,18 +10,20 @@ import pytest
 
 from comt_cli.methods import methods
 from comt_cli.models.build import model_of, wiring_of
+from comt_cli.models.flops import flops_of_row
 from comt_cli.recipe.load import available_recipes, load_recipe
 from comt_cli.recipe.plan import RunSpec, plan
 
 SHIPPED = Path(__file__).parents[3] / "recipes"
 LOADED = {name: load_recipe(SHIPPED / f"{name}.yaml", methods()) for name in available_recipes()}
 
-WITHIN = 2.0
-"""Points of per cent by which a printed increase may miss the count: Transponder prints 15, 22, 23 and 44, 65, 80 %,
-full-rank gates count 14.4, 21.1, 22.9 and 43.6, 63.3, 80.1 %."""
+ROUNDED, ABOUT = 0.5, 2.0
+"""Points of per cent by which a printed increase may miss the count: half of one where it is small; two where
+Transponder prints 15, 22, 23 and 44, 65, 80 % and full-rank gates count 14.4, 21.1, 22.9 and 43.6, 63.3, 80.1 %."""
 
 INCREASES = {
     "layer-scalar": (0.49, 0.48, 0.56),
+    "layer-channel": (1.08, 1.05, 1.25),
     "layer-channel-scalar": (1.08, 1.05, 1.25),
     "layer-channel-scalar-separate": (1.57, 1.52, 1.81),
     "transponder": (1.08, 1.05, 1.25),
@@ -70,7 +72,8 @@ def test_every_method_at_every_scale_builds_and_adds_what_is_printed(name):
             if printed.startswith("<"):
                 assert counted < float(printed.strip("<%")), spec.row
             else:
-                assert counted == pytest.approx(float(printed.rstrip("%")), abs=WITHIN), spec.row
+                said = float(printed.rstrip("%"))
+                assert abs(counted - said) <= (ABOUT if said > 10 else ROUNDED if said else 0), spec.row
 
 
 @pytest.mark.parametrize("name", ["transponder/table1", "transponder/table2"])
@@ -79,7 +82,7 @@ def test_increases_are_those_of_the_arithmetic(name):
     for spec in runs_of(name, "paper"):
         if spec.row in INCREASES and spec.column.startswith("openwebtext"):
             found.setdefault(spec.row, []).append(increase(spec))
-    assert len(found) == 3
+    assert len(found) == {"transponder/table1": 4, "transponder/table2": 3}[name]
     for row, counted in found.items():
         digits = 2 if INCREASES[row][0] < 10 else 1
         assert [round(value, digits) for value in counted] == list(INCREASES[row]), row
@@ -91,10 +94,16 @@ def test_wider_networks_cost_what_they_are_compared_with(name):
     loaded = LOADED[name]
     for scale in loaded.recipe.scales:
         for spec in runs_of(name, scale):
-            if spec.method["name"] == "wider" and spec.method["equal"] == "parameters":
-                shape = spec.settings.model.shape()
-                off = parameters(spec) - parameters(spec, spec.method["like"])
-                assert abs(off) <= 3 * shape.width * shape.layers / 2
+            if spec.method["name"] != "wider":
+                continue
+            shape = spec.settings.model.shape()
+            channel = 3 * shape.width * shape.layers
+            if spec.method["equal"] == "parameters":
+                assert abs(parameters(spec) - parameters(spec, spec.method["like"])) <= channel / 2
+            else:
+                gated = spec.model_copy(update={"method": spec.method["like"]})
+                ours, theirs = (flops_of_row(model_of(one), 32) for one in (spec, gated))
+                assert abs(ours - theirs) <= 6 * 32 * channel / 2
 
 
 def test_what_a_figure_draws_is_there():
