@@ -12,10 +12,10 @@ from comt_cli.data import Dataset, fingerprint, prepare
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
-from comt_cli.training.distribution import World
 from comt_cli.training.loop import Training
 from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.world import World
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream of every layer"
 WORDS = PROSE.split()

@@ -42,7 +42,7 @@ def reproduce(
     from comt_cli.commands.outcome import write_outcome
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.report.overview import write_overview
-    from comt_cli.training.launch import train_on
+    from comt_cli.training.many.launch import train_on
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 

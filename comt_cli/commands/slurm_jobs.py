@@ -38,12 +38,12 @@ def submit_runs(specs: Sequence[RunSpec], runs: Path, device: str | None, site: 
     """Submit those of `specs` that are open and not submitted yet; print a line for every job, and what comes next.
 
     Raises:
-        UserError, StorageError: see `comt_cli.training.slurm.submit`.
+        UserError, StorageError: see `comt_cli.training.many.slurm.submit`.
     """
     from comt_cli.recipe.run_directory import RunState
     from comt_cli.recipe.shared_runs import set_aside
-    from comt_cli.training.outcomes import run_name
-    from comt_cli.training.slurm import refuse_queued, submit
+    from comt_cli.training.many.outcomes import run_name
+    from comt_cli.training.many.slurm import refuse_queued, submit
 
     if fresh:
         refuse_queued(specs, runs)

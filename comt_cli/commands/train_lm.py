@@ -60,7 +60,7 @@ def train_lm(
 
     from comt_cli.commands.outcome import write_outcome
     from comt_cli.recipe.shared_runs import set_aside
-    from comt_cli.training.launch import train_on
+    from comt_cli.training.many.launch import train_on
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 

@@ -10,7 +10,7 @@ from comt_cli.models.accounting import cost_of
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.counters import Counters
 from comt_cli.training.devices import peak_flops, synchronise
-from comt_cli.training.distribution import World
+from comt_cli.training.world import World
 
 
 class Clock:

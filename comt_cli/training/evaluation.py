@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from comt_cli.data import IGNORE
 from comt_cli.recipe.settings import Precision
-from comt_cli.training.distribution import World
 from comt_cli.training.precision import compute_context
+from comt_cli.training.world import World
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from comt_cli.training.distribution import World
 from comt_cli.training.sharding import held, is_cut
+from comt_cli.training.world import World
 
 
 def complete(gradients: Sequence[Tensor], world: World) -> None:

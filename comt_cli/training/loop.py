@@ -18,7 +18,7 @@ from comt_cli.recipe.run_directory import BeingTrained, RunDirectory
 from comt_cli.training.clock import Clock, mfu, positions_per_step
 from comt_cli.training.counters import Counters, UnseenLosses
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
-from comt_cli.training.distribution import World, distribute, share_of_batch
+from comt_cli.training.distribution import distribute
 from comt_cli.training.evaluation import Evaluation, evaluate
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import make_optimizer
@@ -29,6 +29,7 @@ from comt_cli.training.resume import resume
 from comt_cli.training.sharding import is_sharded, shard
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.update import Updater
+from comt_cli.training.world import World, share_of_batch
 from comt_cli.training.writer import RunWriter
 
 ASK_EVERY = 8

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.outcomes import RunOutcome, run_name
+from comt_cli.training.many.outcomes import RunOutcome, run_name
 
 PLAIN_SECONDS = 10.0
 """How often a plain line says where a run is."""

@@ -23,8 +23,8 @@ from comt_cli.kernels import IN_USE
 from comt_cli.recipe.run_directory import RunDirectory, read_lines
 from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training.devices import device_name
-from comt_cli.training.distribution import World
 from comt_cli.training.sharding import is_sharded
+from comt_cli.training.world import World
 
 
 class LineLog:

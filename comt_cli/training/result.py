@@ -10,8 +10,8 @@ from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.clock import mfu, positions_per_step
 from comt_cli.training.counters import Counters
 from comt_cli.training.devices import peak_memory_bytes
-from comt_cli.training.distribution import World
 from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.world import World
 
 
 def finite(value: float) -> float | None:

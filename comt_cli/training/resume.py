@@ -13,8 +13,8 @@ from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.checkpoint import load_optimizer_state, restore_random_states
 from comt_cli.training.counters import Counters
-from comt_cli.training.distribution import World
 from comt_cli.training.sharding import part_of
+from comt_cli.training.world import World
 
 
 def resume(

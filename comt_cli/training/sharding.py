@@ -23,7 +23,7 @@ from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training.objective import SummedLoss, prepare_compiler
 
 if TYPE_CHECKING:
-    from comt_cli.training.distribution import World
+    from comt_cli.training.world import World
 
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""

@@ -14,9 +14,10 @@ from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training import gradients
 from comt_cli.training.checkpoint import random_states, restore_random_states
 from comt_cli.training.devices import synchronise
-from comt_cli.training.distribution import World, without_sync
+from comt_cli.training.distribution import without_sync
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
 from comt_cli.training.precision import compute_context
+from comt_cli.training.world import World
 
 
 class Updater:

@@ -18,12 +18,12 @@ from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.checkpoint import save_checkpoint
 from comt_cli.training.clock import Clock
 from comt_cli.training.counters import Counters
-from comt_cli.training.distribution import World
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.record import LineLog, record_environment, write_metrics_table
 from comt_cli.training.result import evaluation_line, finite
 from comt_cli.training.sharding import held
 from comt_cli.training.trackers import Trackers, trackers_in_use
+from comt_cli.training.world import World
 
 
 class RunWriter:

@@ -19,10 +19,10 @@ from tiny_runs import TIMES, tiny_spec, train
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.training import launch
-from comt_cli.training.distribution import World, join_world, launched_by_torchrun, share_of_batch
-from comt_cli.training.launch import train_on
-from comt_cli.training.processes import is_main_process
+from comt_cli.training.many import launch
+from comt_cli.training.many.launch import train_on
+from comt_cli.training.processes import is_main_process, launched_by_torchrun
+from comt_cli.training.world import World, join_world, share_of_batch
 
 DRIFT = 1e-4
 EXACT = ("step", "tokens", "learning_rate")

@@ -26,11 +26,11 @@ from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training import loop
 from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
-from comt_cli.training.distribution import World
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.progress import Listener
 from comt_cli.training.record import LineLog
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.world import World
 
 CPU = torch.device("cpu")
 

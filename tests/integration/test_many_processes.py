@@ -18,10 +18,11 @@ from comt_cli.data import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.training import launch, processes, table
-from comt_cli.training.distribution import join_world
+from comt_cli.training import processes
 from comt_cli.training.loop import Training
+from comt_cli.training.many import launch, table
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.world import join_world
 
 
 def test_three_processes_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):

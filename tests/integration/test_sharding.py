@@ -28,11 +28,11 @@ from comt_cli.models.checkpoint_file import read_state
 from comt_cli.models.load import load_model
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.training.distribution import World, join_world
 from comt_cli.training.loop import Training
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.sharding import held, is_cut, units_of
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.world import World, join_world
 
 COMMON = {
     "steps": 6, "batch_size": 12, "log_every": 1, "save_every": 100, "learning_rate": 1e-3, "epsilon": 1e-4,

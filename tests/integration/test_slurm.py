@@ -15,7 +15,7 @@ from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.recipe.slurm_queue import job_of, job_standings
 from comt_cli.recipe.slurm_site import Site
-from comt_cli.training.slurm import submit
+from comt_cli.training.many.slurm import submit
 
 pytestmark = pytest.mark.timeout(400)
 SITE = Site(time=5, partition="short", requeues=3)

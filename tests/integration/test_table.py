@@ -24,14 +24,14 @@ from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.recipe.shared_runs import set_aside
-from comt_cli.training import table
-from comt_cli.training.distribution import World
 from comt_cli.training.loop import Training
-from comt_cli.training.outcomes import Ending, TrainingFailed
+from comt_cli.training.many import table
+from comt_cli.training.many.outcomes import Ending, TrainingFailed
+from comt_cli.training.many.queue import RunQueue
+from comt_cli.training.many.table import train_table
 from comt_cli.training.progress import Listener
-from comt_cli.training.queue import RunQueue
 from comt_cli.training.signals import StopSignal
-from comt_cli.training.table import train_table
+from comt_cli.training.world import World
 
 
 class Notes(Listener):

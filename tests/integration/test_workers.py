@@ -22,14 +22,14 @@ from tiny_runs import assert_same_run, tiny_spec, train
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.training import dispatch
-from comt_cli.training.dispatch import Dispatcher, worker_names
-from comt_cli.training.jobs import Workers
-from comt_cli.training.outcomes import Ending, TrainingFailed
-from comt_cli.training.progress_many import Display
-from comt_cli.training.queue import RunQueue
+from comt_cli.training.many import dispatch
+from comt_cli.training.many.dispatch import Dispatcher, worker_names
+from comt_cli.training.many.jobs import Workers
+from comt_cli.training.many.outcomes import Ending, TrainingFailed
+from comt_cli.training.many.progress import Display
+from comt_cli.training.many.queue import RunQueue
+from comt_cli.training.many.table import train_table
 from comt_cli.training.signals import StopSignal
-from comt_cli.training.table import train_table
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from dying import Nursery
 
-from comt_cli.training import launch
+from comt_cli.training.many import launch
 
 
 def run_together(nursery: Nursery, size: int, work: Callable[..., None], *arguments: Any) -> None:

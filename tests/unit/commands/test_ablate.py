@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import comt_cli.training.launch
+import comt_cli.training.many.launch
 from comt_cli.app import app
 from comt_cli.commands.ablate import further_rows
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.training.outcomes import Summary
+from comt_cli.training.many.outcomes import Summary
 
 RECIPE = """
 title: Widths
@@ -71,7 +71,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             write_json(directory.result_file, {"state": "done", "perplexity": 20.0 + spec.seed})
         return Summary(())
 
-    monkeypatch.setattr(comt_cli.training.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.training.many.launch, "train_on", train_on)
     return calls
 
 

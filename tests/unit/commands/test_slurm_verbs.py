@@ -10,7 +10,7 @@ import pytest
 from fake_slurm import FakeSlurm
 from typer.testing import CliRunner
 
-import comt_cli.training.launch
+import comt_cli.training.many.launch
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
@@ -168,7 +168,7 @@ def test_trackers_are_there_while_runs_are_trained_and_in_jobs(slurm, monkeypatc
         heard.append(os.environ[VARIABLE])
         raise UserError("enough")
 
-    monkeypatch.setattr(comt_cli.training.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.training.many.launch, "train_on", train_on)
     comt("train-lm", "--recipe", "mine/one", "--track", "tensorboard")
     comt("reproduce", "--papers", "mine", "--track", "tensorboard")
     comt("train-lm", "--recipe", "mine/one")

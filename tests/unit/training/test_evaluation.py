@@ -12,9 +12,9 @@ from torch import nn
 from comt_cli.data import IGNORE
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.recipe.settings import ModelSettings
-from comt_cli.training.distribution import World
 from comt_cli.training.evaluation import bounded_exp, evaluate
 from comt_cli.training.objective import SummedLoss
+from comt_cli.training.world import World
 
 WORLD = World(torch.device("cpu"))
 

@@ -10,8 +10,8 @@ from tiny_runs import tiny_spec
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.shared_runs import shared_runs
-from comt_cli.training import jobs
-from comt_cli.training.jobs import Workers, plan_workers, usable_cores
+from comt_cli.training.many import jobs
+from comt_cli.training.many.jobs import Workers, plan_workers, usable_cores
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_run_for_each_gpu(runs, monkeypatch):
 
 def test_what_is_done_already_changes_nothing(runs, tiny_corpus, tmp_path, monkeypatch):
     """Else a run that goes on would compute with another number of threads, and end on other bits."""
-    from comt_cli.training import launch
+    from comt_cli.training.many import launch
 
     asked = []
 

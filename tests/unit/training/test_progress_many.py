@@ -11,10 +11,10 @@ from rich.console import Console
 from tiny_runs import tiny_spec
 
 from comt_cli.recipe.shared_runs import SharedRun
-from comt_cli.training import progress_many
-from comt_cli.training.outcomes import Ending, RunOutcome, Summary
+from comt_cli.training.many import progress as progress_many
+from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary
+from comt_cli.training.many.progress import PlainDisplay, RichDisplay, make_display
 from comt_cli.training.progress import StepReport
-from comt_cli.training.progress_many import PlainDisplay, RichDisplay, make_display
 
 DONE = {"state": "done", "perplexity": 23.456, "train_seconds": 61.4, "tokens_per_second": 12345.6}
 REPORT = StepReport(step=10, loss=3.21987, tokens_per_second=12345.6, mfu=None, memory_bytes=None)

@@ -16,7 +16,7 @@ from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.recipe.slurm_queue import JOB_FILE, job_of, job_standings, readable_jobs
 from comt_cli.recipe.slurm_site import Site
-from comt_cli.training.slurm import TrainJob, refuse_queued, submit
+from comt_cli.training.many.slurm import TrainJob, refuse_queued, submit
 
 SITE = Site(time=60)
 

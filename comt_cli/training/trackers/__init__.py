@@ -65,7 +65,7 @@ def check_trackers(names: Sequence[str]) -> None:
                 f"--track {name} needs the package {name}, which is not installed here", f"pip install 'comt[{name}]'"
             ) from None
     if "wandb" in names:
-        from comt_cli.training.trackers_wandb import log_in
+        from comt_cli.training.trackers.wandb import log_in
 
         log_in()
 
@@ -147,24 +147,11 @@ class Trackers:
 
 def _open(name: str, spec: RunSpec, folder: Path, step: int) -> Tracker:
     if name == "tensorboard":
-        from comt_cli.training.trackers_tensorboard import TensorBoard
+        from comt_cli.training.trackers.tensorboard import TensorBoard
 
         return TensorBoard(spec, folder, step)
     if name == "wandb":
-        from comt_cli.training.trackers_wandb import WeightsAndBiases
+        from comt_cli.training.trackers.wandb import WeightsAndBiases
 
         return WeightsAndBiases(spec, folder)
     raise UserError(f"${VARIABLE} names {name}: there is no such tracker", nearest(name, NAMES))
-
-
-def names_of(spec: RunSpec) -> dict[str, Any]:
-    """Where a run stands in its table, for people."""
-    return {
-        "paper": spec.paper,
-        "table": spec.table,
-        "scale": spec.scale,
-        "row": spec.row,
-        "column": spec.column,
-        "seed": spec.seed,
-        "id": spec.id,
-    }

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.outcomes import RunOutcome, run_name
+from comt_cli.training.many.outcomes import RunOutcome, run_name
 from comt_cli.training.progress import StepReport, outcome
 
 PLAIN_SECONDS = 60.0

@@ -56,7 +56,7 @@ class TrainJob:
         Raises:
             SystemExit: the run could not be trained, or was told to stop; the log says why.
         """
-        from comt_cli.training.launch import train_on
+        from comt_cli.training.many.launch import train_on
 
         run = RunSpec.model_validate(spec)
         os.environ[VARIABLE] = ",".join(trackers)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.attempt import attempt
-from comt_cli.training.distribution import World, join_world, share_of_batch
-from comt_cli.training.outcomes import Ending, RunOutcome, Summary, TrainingFailed
-from comt_cli.training.preparing import prepare_all
+from comt_cli.training.many.attempt import attempt
+from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.training.many.preparing import prepare_all
+from comt_cli.training.many.queue import RunQueue
 from comt_cli.training.progress import Listener, make_listener
-from comt_cli.training.queue import RunQueue
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.world import World, join_world, share_of_batch
 
 
 def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> Summary:

@@ -12,11 +12,11 @@ from comt_cli.data import Dataset
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.run_directory import BeingTrained
 from comt_cli.recipe.shared_runs import SharedRun
-from comt_cli.training.distribution import World
 from comt_cli.training.loop import Training
-from comt_cli.training.outcomes import Ending, RunOutcome, TrainingFailed
+from comt_cli.training.many.outcomes import Ending, RunOutcome, TrainingFailed
 from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.world import World
 
 
 def attempt(

@@ -23,13 +23,13 @@ from typing import Any, Final
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.shared_runs import SharedRun
-from comt_cli.training.jobs import Workers
-from comt_cli.training.outcomes import Ending, RunOutcome, TrainingFailed
-from comt_cli.training.preparing import prepare_all
-from comt_cli.training.progress_many import Display
-from comt_cli.training.queue import RunQueue
+from comt_cli.training.many.jobs import Workers
+from comt_cli.training.many.outcomes import Ending, RunOutcome, TrainingFailed
+from comt_cli.training.many.preparing import prepare_all
+from comt_cli.training.many.progress import Display
+from comt_cli.training.many.queue import RunQueue
+from comt_cli.training.many.worker import ERROR, HEAR, OUTCOME, READY, work
 from comt_cli.training.signals import StopSignal
-from comt_cli.training.worker import ERROR, HEAR, OUTCOME, READY, work
 
 START_METHOD: Final = "spawn"
 TICK_SECONDS = 1.0

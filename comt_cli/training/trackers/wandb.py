@@ -12,7 +12,7 @@ from pathlib import Path
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.trackers import names_of
+from comt_cli.training.trackers.names import names_of
 
 PROJECT = "comt"
 START_SECONDS = 60.0

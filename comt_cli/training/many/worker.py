@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.outcomes import Ending
+from comt_cli.training.many.outcomes import Ending
 from comt_cli.training.processes import die_with_parent
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.signals import StopSignal
@@ -81,9 +81,9 @@ def _train_what_comes(pipe: Connection, runs: Path, device: str, threads: int | 
     import torch
 
     from comt_cli.data import prepare
-    from comt_cli.training.attempt import attempt
     from comt_cli.training.devices import pick_device
-    from comt_cli.training.distribution import World
+    from comt_cli.training.many.attempt import attempt
+    from comt_cli.training.world import World
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ from pathlib import Path
 from comt_cli.errors import UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.shared_runs import SharedRun, shared_runs
-from comt_cli.training.outcomes import Ending, RunOutcome, Summary
+from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary
 
 
 class RunQueue:

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.jobs import Workers, check_jobs, plan_workers
-from comt_cli.training.outcomes import Summary, TrainingFailed
+from comt_cli.training.many.jobs import Workers, check_jobs, plan_workers
+from comt_cli.training.many.outcomes import Summary, TrainingFailed
+from comt_cli.training.many.queue import RunQueue
 from comt_cli.training.processes import check_device, die_with_parent, is_main_process, launched_by_torchrun
-from comt_cli.training.queue import RunQueue
 from comt_cli.training.signals import StopSignal
 
 START_METHOD: Final = "spawn"
@@ -73,14 +73,14 @@ def train_on(
 
 
 def _train_here(queue: RunQueue, device: str | None) -> Summary:
-    from comt_cli.training.table import train_queue
+    from comt_cli.training.many.table import train_queue
 
     return train_queue(queue, device)
 
 
 def _train_in_workers(queue: RunQueue, runs: Path, workers: Workers) -> None:
-    from comt_cli.training.dispatch import Dispatcher
-    from comt_cli.training.progress_many import make_display
+    from comt_cli.training.many.dispatch import Dispatcher
+    from comt_cli.training.many.progress import make_display
 
     display = make_display()
     try:
@@ -180,7 +180,7 @@ def _worker(
     device: str | None,
     errors: Any,
 ) -> None:
-    from comt_cli.training import table
+    from comt_cli.training.many import table
 
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
