@@ -34,9 +34,9 @@ def difference(paired: Paired) -> str:
     return f"{signed_percent(paired.mean)} [{signed_percent(paired.low)}, {signed_percent(paired.high)}]"
 
 
-def share(number: float) -> str:
-    """Per cent of something: `0.98 %`."""
-    return f"{number:.2f} %"
+def increase(number: float) -> str:
+    """Parameters beyond a plain model's, in per cent: `+0.98 %`, `-0.01 %` where there are fewer."""
+    return f"{number:+.2f} %".replace("-0.00", "+0.00")
 
 
 def speed(tokens_per_second: float) -> str:

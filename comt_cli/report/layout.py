@@ -92,7 +92,7 @@ def _line(entry: Entry, is_baseline: bool, has_increases: bool) -> Line:
         paper=NOTHING if entry.paper is None else format.value(entry.paper),
         paper_difference=_paper_difference(entry, is_baseline),
         direction=entry.verdict.value,
-        extra_parameters=NOTHING if extra is None else f"+{format.share(extra)}",
+        extra_parameters=NOTHING if extra is None else format.increase(extra),
         paper_increase=_increase(entry.paper_increase) if has_increases else None,
         speed=NOTHING if speed is None else format.speed(speed),
         marks=entry.marks,
