@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from comt_cli.layers.initialise import initialise
-from comt_cli.methods import Method, methods
+from comt_cli.methods import Method, Wiring, methods
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.settings import ModelSettings
@@ -51,7 +51,7 @@ def test_the_example_trains_what_it_says(example):
     assert all(scale.item() == 0.5 for scale in scales.values())
     model(torch.arange(8)[None]).square().mean().backward()
     assert all(scale.grad.any() for scale in scales.values())
-    plain = Llama(settings, 11, method.wiring().without_gates())
+    plain = Llama(settings, 11, Wiring(method.wiring().residual))
     counts = [sum(p.numel() for p in m.parameters()) for m in (model, plain)]
     assert counts[0] - counts[1] == 14
 
