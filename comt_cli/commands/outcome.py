@@ -110,6 +110,7 @@ def figure_state(
     planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
 ) -> tuple[str, RecipeFigure | None]:
     """What there is to say of a figure's recipe, in a line; and the figure, if it can be drawn and is not yet."""
+    from comt_cli.recipe.load import available_recipes
     from comt_cli.report.recipe_figure import recipe_figure
 
     recipe = planned.loaded.recipe
@@ -124,7 +125,9 @@ def figure_state(
     if not overwrite and figure.is_there and (overrides or figure.is_of_another_selection):
         where = "--results DIR draws it elsewhere, --overwrite in its place"
         return f"{name} is not drawn: {figure.files[0]} is of another column, seed or settings ({where}).", None
-    command = f"comt train-lm --recipe {planned.loaded.path} --scale {planned.scale}"
+    by_name = f"{recipe.paper}/{recipe.table}"
+    recipe_said = by_name if available_recipes().get(by_name) == planned.loaded.path else planned.loaded.path
+    command = f"comt train-lm --recipe {recipe_said} --scale {planned.scale}"
     return f"{name} is not drawn yet: {command} draws it.", figure
 
 

@@ -23,7 +23,7 @@ Transponder prints 15, 22, 23 and 44, 65, 80 % and full-rank gates count 14.4, 2
 
 INCREASES = {
     "layer-scalar": (0.49, 0.48, 0.56),
-    "layer-channel": (1.08, 1.05, 1.25),
+    "layer-channel": (1.08, 1.04, 1.25),
     "layer-channel-scalar": (1.08, 1.05, 1.25),
     "layer-channel-scalar-separate": (1.57, 1.52, 1.81),
     "transponder": (1.08, 1.05, 1.25),
