@@ -108,7 +108,7 @@ def ablate(
         _print_plans(wanted, runs, device)
         return
 
-    from comt_cli.commands.outcome import write_outcome
+    from comt_cli.commands.outcome import write_outcomes
     from comt_cli.training.many.launch import train_on
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
@@ -122,10 +122,7 @@ def ablate(
         summary = train_on(gpus, specs, runs, device, jobs)
     if is_main_process():
         # The whole tables, not only the rows of the ablation: training some must not erase the others.
-        for position, planned in enumerate(tables):
-            if position:
-                typer.echo()
-            write_outcome(planned, runs, results, set_ or (), overwrite=overwrite)
+        write_outcomes(tables, runs, results, set_ or (), overwrite=overwrite)
     summary.check()
 
 

@@ -53,6 +53,35 @@ def write_outcome(
         typer.echo(f"wrote {path}")
 
 
+def write_outcomes(
+    tables: Sequence[Planned], runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
+) -> None:
+    """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
+
+    Raises:
+        TrainingFailed: some could not be written; says which first. Its exit status is not that of bad input, which
+            says that nothing was started.
+        StorageError: a file cannot be written.
+    """
+    from comt_cli.errors import StorageError, UserError
+    from comt_cli.training.many.outcomes import TrainingFailed
+
+    failed: list[UserError] = []
+    for position, planned in enumerate(tables):
+        if position:
+            typer.echo()
+        try:
+            write_outcome(planned, runs, results, overrides, overwrite=overwrite)
+        except StorageError:
+            raise
+        except UserError as error:
+            recipe = planned.loaded.recipe
+            typer.echo(f"{recipe.paper}/{recipe.table} is not written: {error.message}", err=True)
+            failed.append(error)
+    if failed:
+        raise TrainingFailed(failed[0].message, failed[0].hint)
+
+
 def outcome_as_json(
     planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
 ) -> dict[str, Any]:

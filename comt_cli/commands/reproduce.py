@@ -39,7 +39,7 @@ def reproduce(
 
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
-    from comt_cli.commands.outcome import write_outcome
+    from comt_cli.commands.outcome import write_outcomes
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.report.overview import write_overview
     from comt_cli.training.many.launch import train_on
@@ -56,12 +56,11 @@ def reproduce(
             return
         summary = train_on(gpus, specs, runs, device, jobs)
     if is_main_process():
-        for position, table in enumerate(tables):
-            if position:
-                typer.echo()
-            write_outcome(table, runs, results, overwrite=overwrite)
-        if any(results.glob("*/*/*-runs.csv")):  # else nothing has ended, and the summary says why
-            typer.echo(f"\nwrote {write_overview(results)}")
+        try:
+            write_outcomes(tables, runs, results, overwrite=overwrite)
+        finally:
+            if any(results.glob("*/*/*-runs.csv")):  # else nothing has ended, and the summary says why
+                typer.echo(f"\nwrote {write_overview(results)}")
     summary.check()
 
 

@@ -40,30 +40,39 @@ def submit_runs(specs: Sequence[RunSpec], runs: Path, device: str | None, site: 
     Raises:
         UserError, StorageError: see `comt_cli.training.many.slurm.submit`.
     """
+    from comt_cli.errors import UserError
     from comt_cli.recipe.run_directory import RunState
     from comt_cli.recipe.shared_runs import set_aside
-    from comt_cli.training.many.outcomes import run_name
-    from comt_cli.training.many.slurm import refuse_queued, submit
+    from comt_cli.training.many.outcomes import TrainingFailed, run_name
+    from comt_cli.training.many.slurm import check_slurm, refuse_queued, submit
 
     if fresh:
+        check_slurm()
         refuse_queued(specs, runs)
         for moved in set_aside(specs, runs):
             typer.echo(f"moved aside: {moved}", err=True)
     counts = {"submitted": 0, "in the queue before": 0, "being trained": 0, "done": 0}
-    for each in submit(specs, runs, device, site):
-        name = run_name(each.spec, with_table=True)
-        if each.job is not None:
-            counts["submitted" if each.is_new else "in the queue before"] += 1
-            typer.echo(f"job {each.job.number}{'' if each.is_new else ', submitted before'}: {name}")
-        elif each.state is RunState.running:
-            counts["being trained"] += 1
-        else:
-            counts["done"] += 1
-    total = sum(counts.values())
-    listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    typer.echo(f"{total} {'run' if total == 1 else 'runs'}: {listed}")
+    try:
+        for each in submit(specs, runs, device, site):
+            name = run_name(each.spec, with_table=True)
+            if each.job is not None:
+                counts["submitted" if each.is_new else "in the queue before"] += 1
+                typer.echo(f"job {each.job.number}{'' if each.is_new else ', submitted before'}: {name}")
+            elif each.state is RunState.running:
+                counts["being trained"] += 1
+            else:
+                counts["done"] += 1
+    except UserError as error:
+        if counts["submitted"] and error.exit_status == UserError.exit_status:  # bad input's says: nothing was started
+            raise TrainingFailed(error.message, error.hint) from error
+        raise
+    finally:
+        total = sum(counts.values())
+        listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+        if total:
+            typer.echo(f"{total} {'run' if total == 1 else 'runs'}: {listed}")
     where = "" if runs == Path("runs") else f" --runs {runs}"
-    typer.echo(f"To follow them: comt status{where}")
+    typer.echo(f"To follow them: comt status{where}, with the same --set, --seeds and --also")
 
 
 def add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> None:

@@ -22,6 +22,7 @@ def status(
     scale: Annotated[str | None, typer.Option(help="Only this scale; every scale with runs if not given.")] = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
+    also: options.Also = None,
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a table and scale.")] = False,
 ) -> None:
@@ -38,6 +39,7 @@ def status(
 
       comt status table3.yaml --scale small --seeds 1-3
     """
+    from comt_cli.commands.planning import also_rows
     from comt_cli.commands.slurm_jobs import add_standings
     from comt_cli.errors import UserError
     from comt_cli.methods import methods
@@ -48,7 +50,7 @@ def status(
     jobs: dict[str, Job] = {}
     for name in recipes or tables_with_runs(runs, available_recipes()):
         try:
-            loaded = load_recipe(find_recipe(name), methods(), set_ or (), scale)
+            loaded = load_recipe(find_recipe(name), methods(), set_ or (), scale, also=also_rows(also))
             shown += _tables(loaded, scale, seeds, runs, jobs)
         except UserError as error:
             if recipes:

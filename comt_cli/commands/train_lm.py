@@ -52,29 +52,30 @@ def train_lm(
     added = also_rows(also)
     site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
     planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=added)
+    # The whole table, not only the part that is selected: training one row must not erase the others.
+    table = plan_recipe(recipe, scale, set_, seeds=seeds, also=added)
     if dry_run:
         from comt_cli.commands.show import print_plan
 
         print_plan(planned, runs, device)
         return
 
-    from comt_cli.commands.outcome import write_outcome
+    from comt_cli.commands.outcome import write_outcomes
     from comt_cli.recipe.shared_runs import set_aside
-    from comt_cli.training.many.launch import train_on
+    from comt_cli.training.many.launch import check_training, train_on
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 
     with tracking(track):
         if site is not None:
             submit_runs(planned.specs, runs, device, site, fresh=fresh)
-            typer.echo(f"The table, of what is done: comt report {recipe} --scale {scale}")
+            typer.echo(f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options")
             return
         if fresh and is_main_process():
+            check_training(gpus, planned.specs, device, jobs)
             for moved in set_aside(planned.specs, runs):
                 typer.echo(f"moved aside: {moved}", err=True)
         summary = train_on(gpus, planned.specs, runs, device, jobs)
     if is_main_process():
-        # The whole table, not only the part that was selected: training one row must not erase the others.
-        table = plan_recipe(recipe, scale, set_, seeds=seeds, also=added)
-        write_outcome(table, runs, results, set_ or (), overwrite=overwrite)
+        write_outcomes([table], runs, results, set_ or (), overwrite=overwrite)
     summary.check()

@@ -189,9 +189,12 @@ class RunDirectory:
         """
         handle = self._open_lock()
         with handle:
-            handle.truncate(0)
-            handle.write(f"process {os.getpid()} on {socket.gethostname()}")
-            handle.flush()
+            try:
+                handle.truncate(0)
+                handle.write(f"process {os.getpid()} on {socket.gethostname()}")
+                handle.flush()
+            except OSError as error:
+                raise StorageError(f"cannot write {self.lock_file}: {error.strerror or error}") from error
             yield
 
     def _open_lock(self) -> IO[str]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.data import Dataset, EvaluationBatches, TrainBatches
-from comt_cli.errors import RunInterrupted
+from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.models.build import materialise, model_of
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import BeingTrained, RunDirectory
@@ -67,7 +67,7 @@ class Training:
         Raises:
             RunInterrupted: a signal came; the state is saved.
             BeingTrained: another process is training the run; said in all processes of this one's world.
-            UserError: its checkpoint is another run's.
+            UserError: its checkpoint is another run's, or the data is not what it was planned with.
             StorageError: something could not be written; the last checkpoint is intact.
         """
         with contextlib.ExitStack() as held:
@@ -80,6 +80,11 @@ class Training:
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
+            if self.dataset.fingerprint != self.spec.data_fingerprint:
+                raise UserError(
+                    f"{self.spec.settings.data.corpus} is not the text any more that this run was planned with",
+                    "It was changed, or files came or went. The same command plans runs of the text as it is now.",
+                )
             self._set_up(held)
             return self._train()
 

@@ -163,6 +163,32 @@ def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
     assert_same_run(directory, train(specs[seed - 1], tmp_path / "alone"))
 
 
+def test_a_worker_that_is_told_alone_to_stop_hands_its_run_on(tiny_corpus, tmp_path):
+    """By an administrator, say. It saves, and another goes on to the same bits: nothing is left, nothing failed."""
+    specs = seeds(tiny_corpus, 1, 2, steps=60)
+    told: list[int] = []
+
+    def tell(worker: int) -> None:
+        if not told:
+            (event,) = [event for event in display.heard if event[:2] == ("started", worker)]
+            told.append(event[2])
+            os.kill(crew.process(worker), signal.SIGTERM)
+
+    display = Notes(("step", 1), tell)
+    crew = Crew(specs, tmp_path, display=display)
+    assert crew.run() == [Ending.done] * 2
+    directory = RunDirectory.of(tmp_path, specs[told[0] - 1])
+    assert len(json.loads(directory.environment_file.read_text())) == 2
+    assert_same_run(directory, train(specs[told[0] - 1], tmp_path / "alone"))
+
+
+def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus).model_copy(update={"data_fingerprint": "0123456789abcdef"})
+    crew = Crew([spec], tmp_path, workers=1)
+    assert crew.run() == [Ending.failed]
+    assert "is not the text any more" in str(RunDirectory.of(tmp_path, spec).error())
+
+
 def test_a_full_disk_stops_the_queue(tiny_corpus, tmp_path):
     """What runs goes on; nothing new is begun."""
     specs = seeds(tiny_corpus, 1, 2, 3, 4)

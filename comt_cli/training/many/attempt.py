@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import traceback
 from pathlib import Path
@@ -53,7 +54,8 @@ def attempt(
     del training
     gc.collect()
     if world.device.type == "cuda":
-        torch.cuda.empty_cache()
+        with contextlib.suppress(RuntimeError):  # what failed may have been the device
+            torch.cuda.empty_cache()
     return failed
 
 

@@ -35,6 +35,8 @@ START_METHOD: Final = "spawn"
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
 """How long a worker that was told that there is no more work may take to end."""
+SAVING_SECONDS = 120.0
+"""How long workers may take to end their step and save it where something here went wrong."""
 MOST_MISSTARTS = 2
 """How often a worker's start may fail, one time after the other, before its device is done without."""
 
@@ -171,7 +173,7 @@ class Dispatcher:
         elif kind == OUTCOME:
             self._ended(worker, content[0])
         elif kind == ERROR:
-            self._has_given_up(worker, content[0])
+            self._has_given_up(worker, content[0], stop)
 
     def _show(self, worker: _Worker, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "run_started" and worker.shared is not None:
@@ -189,7 +191,7 @@ class Dispatcher:
         self._queue.record(outcome)
         self._display.run_ended(worker.number, outcome)
 
-    def _has_given_up(self, worker: _Worker, error: UserError) -> None:
+    def _has_given_up(self, worker: _Worker, error: UserError, stop: StopSignal) -> None:
         """A worker's last words, by which it ends."""
         shared, worker.leaving = worker.shared, True
         if isinstance(error, StorageError):
@@ -199,6 +201,12 @@ class Dispatcher:
         if not worker.ready and not isinstance(error, RunInterrupted):
             self._display.warn(worker.number, error.message)
             return  # what is to be done about it is done when it has ended
+        if isinstance(error, RunInterrupted) and stop.number is None:
+            # Someone told this worker alone. Its run is saved, and another goes on with it.
+            worker.shared = None
+            self._queue.give_back(shared)
+            self._display.warn(worker.number, error.message)
+            return
         ending = Ending.left if isinstance(error, RunInterrupted) else Ending.failed
         if ending is Ending.failed:
             shared.directory(self._runs).note_error(error.message, str(error))
@@ -238,8 +246,11 @@ class Dispatcher:
         try:
             yield
         except BaseException:
+            self.tell(signal.SIGTERM)  # each saves after its step: what it has computed was paid for
+            deadline = time.monotonic() + SAVING_SECONDS
             for worker in self._workers:
                 if worker is not None:
+                    worker.process.join(max(0.0, deadline - time.monotonic()))
                     worker.process.kill()
             raise
         finally:

@@ -61,8 +61,10 @@ def train_on(
         return queue.summary()
     with _summary_at_the_end(queue):
         if processes > 1:
-            _train_together(processes, specs, runs, device)
-            queue.look_at_open()
+            try:
+                _train_together(processes, specs, runs, device)
+            finally:
+                queue.look_at_open()
         else:
             workers = plan_workers(device, jobs, queue.every)
             if len(workers.devices) == 1:
@@ -70,6 +72,24 @@ def train_on(
             else:
                 _train_in_workers(queue, runs, workers)
     return queue.summary()
+
+
+def check_training(processes: int, specs: Sequence[RunSpec], device: str | None, jobs: int | None) -> None:
+    """Find out, before anything is moved or started, that `train_on` could not begin.
+
+    Raises:
+        UserError: there is no such device, `processes` and `jobs` do not go together, or a batch cannot be shared.
+    """
+    import torch
+
+    from comt_cli.training.devices import pick_device
+    from comt_cli.training.world import World, share_of_batch
+
+    check_device(device, processes)
+    check_jobs(jobs, processes)
+    pick_device(device)
+    for spec in specs:
+        share_of_batch(spec.settings.train.batch_size, World(torch.device("cpu"), size=processes))
 
 
 def _train_here(queue: RunQueue, device: str | None) -> Summary:

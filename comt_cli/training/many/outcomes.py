@@ -91,7 +91,7 @@ class Summary:
         return lines
 
     def check(self) -> None:
-        """Raise `TrainingFailed`, whose exit status is 1, if a run failed."""
+        """Raise `TrainingFailed`, whose exit status is 1, if a run failed, or nobody has trained it."""
         failed = self.having(Ending.failed)
         if failed:
             first = failed[0]
@@ -99,6 +99,10 @@ class Summary:
             raise TrainingFailed(
                 f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}",
                 f"{first.path}/error.txt says why. The same command tries again, and goes on where they stopped.",
+            )
+        if left := self.having(Ending.left):
+            raise TrainingFailed(
+                f"{len(left)} of {len(self.outcomes)} runs are left to do", "The same command goes on from there."
             )
 
 

@@ -121,7 +121,10 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
             executor = executor_class(folder=log_folder(runs, shared.id).resolve(), max_num_timeout=site.requeues)
             executor.update_parameters(**sbatch_parameters(site, shared.spec))
             spec = shared.spec.model_dump(mode="json")
-            arguments = (spec, str(runs.resolve()), device, site.processes, trackers_in_use())
+            wanted = device or (
+                "cuda" if site.gpus else None
+            )  # a job that paid for a GPU must not fall back on the CPU
+            arguments = (spec, str(runs.resolve()), wanted, site.processes, trackers_in_use())
             note_job(runs, shared.spec, _submit_one(executor, arguments))
             yield Submission(shared.spec, state, job_of(runs, shared.spec), True)
 
@@ -169,6 +172,11 @@ def sbatch_parameters(site: Site, spec: RunSpec) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
+def check_slurm() -> None:
+    """Raise `UserError` where jobs cannot be submitted from here: submitit or Slurm is not installed."""
+    _executor_class()
+
+
 def _executor_class() -> Any:
     try:
         from submitit import SlurmExecutor
@@ -193,7 +201,8 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         said = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
         raise UserError(
-            f"Slurm refused a job: {' '.join(said)}", "Mend the site file; what was submitted before stays."
+            f"Slurm refused a job: {' '.join(said)}",
+            "What was submitted before stays; the same command submits the rest, once the reason is mended.",
         ) from None
     except OSError as error:
         raise StorageError(f"cannot submit a job: {error}") from error

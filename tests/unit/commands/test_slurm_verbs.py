@@ -65,7 +65,10 @@ def said(result) -> list[str]:
 
 
 def test_train_lm_submits_and_says_how_to_follow(slurm):
-    following = ["To follow them: comt status", "The table, of what is done: comt report mine/one --scale smoke"]
+    following = [
+        "To follow them: comt status, with the same --set, --seeds and --also",
+        "The table, of what is done: comt report mine/one --scale smoke, with the same options",
+    ]
     assert said(comt(*TRAIN)) == [
         "job 1: mine/one post-ln, tiny, seed 1",
         "job 2: mine/one pre-ln, tiny, seed 1",
@@ -92,7 +95,7 @@ def test_reproduce_submits_what_tables_share_once(slurm):
         "To follow them",
         "The tables and figures, once the jobs are done",
     ]
-    assert "To follow them: comt status --runs elsewhere" in lines
+    assert "To follow them: comt status --runs elsewhere, with the same --set, --seeds and --also" in lines
     assert Path("elsewhere/mine/two/pre-ln/tiny").is_dir()
 
 

@@ -12,7 +12,7 @@ from tiny_runs import tiny_spec
 
 from comt_cli.recipe.shared_runs import SharedRun
 from comt_cli.training.many import progress as progress_many
-from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary
+from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.training.many.progress import PlainDisplay, RichDisplay, make_display
 from comt_cli.training.progress import StepReport
 
@@ -127,4 +127,6 @@ def test_the_summary(shared, tmp_path):
         "3 runs: 1 done (1 before), 1 trained elsewhere, 1 left to do",
         "  trained elsewhere: comt/tiny a-row, tiny, seed 2: by process 7 on there",
     ]
-    Summary(outcomes).check()  # nothing failed
+    Summary(outcomes[:2]).check()  # nothing failed, and what is open has its trainer
+    with pytest.raises(TrainingFailed, match="1 of 3 runs are left to do"):
+        Summary(outcomes).check()
