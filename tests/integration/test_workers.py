@@ -189,6 +189,35 @@ def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus
     assert "is not the text any more" in str(RunDirectory.of(tmp_path, spec).error())
 
 
+def test_what_goes_wrong_in_the_dispatcher_costs_no_step(tiny_corpus, tmp_path):
+    """A terminal that is gone, say, and with it what is shown."""
+    (spec,) = seeds(tiny_corpus, 1, steps=3000, save_every=3000)
+
+    def fail(worker: int) -> None:
+        raise OSError("no terminal")
+
+    crew = Crew([spec], tmp_path, workers=1, display=Notes(("step", 2), fail))
+    with pytest.raises(OSError, match="no terminal"):
+        crew.run()
+    directory = RunDirectory.of(tmp_path, spec)
+    assert directory.state() is RunState.unfinished
+    assert directory.checkpoint_file.exists()
+
+
+def test_a_worker_without_work_does_not_hold_up_the_end(tiny_corpus, tmp_path, monkeypatch):
+    """Were it waited for, this would take an hour."""
+    monkeypatch.setattr(dispatch, "SAVING_SECONDS", 3600.0)
+
+    def fail(worker: int) -> None:
+        raise OSError("no terminal")
+
+    specs = [*seeds(tiny_corpus, 1, steps=5), *seeds(tiny_corpus, 2, **LONG)]
+    crew = Crew(specs, tmp_path, display=Notes(("ended", 1), fail))
+    with pytest.raises(OSError, match="no terminal"):
+        crew.run()
+    assert crew.endings() == [Ending.done, Ending.left]
+
+
 def test_a_full_disk_stops_the_queue(tiny_corpus, tmp_path):
     """What runs goes on; nothing new is begun."""
     specs = seeds(tiny_corpus, 1, 2, 3, 4)

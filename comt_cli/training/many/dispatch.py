@@ -246,7 +246,10 @@ class Dispatcher:
         try:
             yield
         except BaseException:
-            self.tell(signal.SIGTERM)  # each saves after its step: what it has computed was paid for
+            for worker in self._workers:
+                if worker is not None and worker.shared is None:
+                    worker.pipe.close()  # it waits for work, and ends when it hears that there is no more
+            self.tell(signal.SIGTERM)  # the others save after their step: what they have computed was paid for
             deadline = time.monotonic() + SAVING_SECONDS
             for worker in self._workers:
                 if worker is not None:
