@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
+import torch
 from hypothesis import settings
+
+# Triton decides when it is imported whether it compiles kernels or interprets them: without a GPU, the latter.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+# Where this is not said, Triton 3.9 warns, and warnings are errors here; 1 is what it does anyway.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 # Few examples, and the same ones every time: the suite stays quick, and a failure can be seen again.
 settings.register_profile("comt", max_examples=25, deadline=None, derandomize=True, database=None)

@@ -1,0 +1,152 @@
+"""Compiling the C++ kernels on first use, and keeping what was compiled.
+
+The library is plain C to the outside and includes nothing of PyTorch, so that compiling takes seconds. It is compiled
+for this very processor: the file's name is a hash of the sources, the flags, the compiler and the processor. The file
+ends with its own SHA-256, so that a damaged one is seen before it is loaded (a shortened library can end the process
+that loads it).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from comt_cli.errors import UserError
+from comt_cli.files import atomic_file, cache_folder, canonical_json, sha256
+
+FOLDER = Path(__file__).parent
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    # Products may be fused with sums; sums are never reordered, and NaN and infinity are honoured.
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wno-psabi",
+)
+NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
+DIGEST = hashlib.sha256().digest_size
+SECONDS = 600
+"""What a compiler may take before it is given up: about 6 are usual."""
+
+
+class Unavailable(Exception):
+    """The kernels cannot be had here; the message says why, in a phrase for people."""
+
+
+def available() -> str | None:
+    """None if the kernels can be used (compiling them if need be), else the reason why not, in a phrase for people."""
+    outcome = _outcome()
+    return outcome if isinstance(outcome, str) else None
+
+
+def library() -> ctypes.CDLL:
+    """The compiled kernels. Raises `Unavailable`."""
+    outcome = _outcome()
+    if isinstance(outcome, str):
+        raise Unavailable(outcome)
+    return outcome
+
+
+@functools.cache
+def _outcome() -> ctypes.CDLL | str:
+    try:
+        return _load()
+    except Unavailable as error:
+        return str(error)
+
+
+def _load() -> ctypes.CDLL:
+    if sys.platform != "linux" or platform.machine() not in NATIVE:
+        raise Unavailable(f"the CPU kernels are not built on {sys.platform} {platform.machine()}")
+    runtime = openmp_runtime()
+    compiler, version = find_compiler()
+    flags = [*FLAGS, NATIVE[platform.machine()]]
+    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.[ch]*"))}
+    key = sha256(canonical_json([sources, flags, compiler, version, processor(), runtime.name]))[:20]
+    try:
+        folder = cache_folder() / "kernels"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"cpu-{key}.so"
+        if not is_whole(path):
+            content = compile_library([*compiler, *flags], runtime)
+            with atomic_file(path) as handle:
+                handle.write(content + hashlib.sha256(content).digest())
+        return ctypes.CDLL(str(path))
+    except (OSError, UserError) as error:
+        raise Unavailable(str(error).splitlines()[0]) from error
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the file is there and ends with the SHA-256 of what comes before."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
+
+
+def find_compiler() -> tuple[list[str], str]:
+    """The command of the C++ compiler (`$CXX`, else g++, clang++ or c++) and what it says of its version."""
+    wanted = os.environ.get("CXX")
+    commands = [shlex.split(wanted)] if wanted else [["g++"], ["clang++"], ["c++"]]
+    command = next((c for c in commands if c and shutil.which(c[0])), None)
+    if command is None:
+        raise Unavailable(f"no C++ compiler: {f'$CXX is {wanted}, ' if wanted else ''}none found")
+    return command, _run([*command, "--version"])
+
+
+def compile_library(command: list[str], runtime: Path) -> bytes:
+    """The content of the compiled library. Raises `Unavailable` with the compiler's first complaint."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "kernels.so"
+        _run([*command, *map(str, sorted(FOLDER.glob("*.cpp"))), str(runtime), "-o", str(output)])
+        try:
+            return output.read_bytes()
+        except FileNotFoundError as error:
+            raise Unavailable(f"{command[0]} compiled the CPU kernels to nothing") from error
+
+
+def openmp_runtime() -> Path:
+    """The OpenMP library that PyTorch has loaded: the kernels run on its threads, rather than on others beside them."""
+    own = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
+    loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    other = [Path(line.split(maxsplit=5)[5]) for line in loaded if "omp" in line and line.count("/")]
+    runtimes = own or [path for path in other if path.name.startswith(("libgomp.", "libiomp5.", "libomp."))]
+    if not runtimes:
+        raise Unavailable("PyTorch's OpenMP library was not found")
+    return runtimes[0]
+
+
+def processor() -> str:
+    """What tells processors apart for which different code would be compiled: the features that the kernel lists."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    described = {line.partition(":")[0].strip(): line for line in reversed(lines) if line.startswith(wanted)}
+    return "\n".join(described[name] for name in sorted(described))
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unavailable(f"the C++ compiler {command[0]} could not be run: {error}") from error
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
+        raise Unavailable(f"the C++ compiler {command[0]} failed with status {done.returncode}: {first.strip()}")
+    return done.stdout

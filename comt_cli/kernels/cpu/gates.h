@@ -1,0 +1,204 @@
+// What the four operations share: the gates of a block of rows, forward and backward, and the division among threads.
+//
+// T rows, N channels of a site, R bottleneck columns, S gated sites, c = scale (1 CoMT, 2 Transponder).
+//     p = sigmoid(u)   sc = sigmoid(p Wc^T)  [T, N]   ss = sigmoid(p ws^T)  [T, 1]   zhat = z * c sc * c ss
+//     G = dL/dzhat     h = G zhat     dz = G * c sc * c ss     ec = h (1 - sc)     es = rowsum(h) (1 - ss)
+//     dWc = ec^T p     dws = es^T p     du = (ec Wc + es ws) p (1 - p)
+// A block of ROWS rows goes through an operation together. sc and ec exist for a chunk of its columns at a time, in a
+// tile that stays in the nearest cache; Wc lies transposed, [R, N], so that a vector holds neighbouring channels.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "vectors.h"
+
+// What GCC makes of `omp parallel` and `omp barrier`, called by name: so it runs on the threads that PyTorch has
+// already, whatever compiler this is.
+extern "C" {
+void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+void GOMP_barrier(void);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+}
+
+namespace comt {
+
+constexpr int ROWS = 16;      // rows in a block
+constexpr int CHUNK = 256;    // columns in a tile, at most (but a whole head)
+constexpr int MOST_SITES = 64;
+
+// The sums over the lanes of ROWS vectors.
+INLINE void lane_sums(const float* vectors, float* results) {
+  for (int i = 0; i < ROWS; i += W) {
+    V x[W];
+    for (int j = 0; j < W; ++j) x[j] = load(vectors + (i + j) * W);
+    store(results + i, sums(x));
+  }
+}
+
+enum Type : int32_t { FLOAT = 0, BF16 = 1 };
+
+// As Python passes it; Wc: [sum of N of the gated sites, R] and ws: [S, R] in either type, or null.
+struct GateArguments {
+  const void* Wc;
+  const void* ws;
+  int64_t Wc_stride, ws_stride;  // rows
+  int32_t Wc_type, ws_type;
+  int64_t gated;  // bit s: whether site s is gated
+  int32_t rank;
+  float scale;
+};
+
+template <class T>
+struct Rows {  // a matrix whose rows may lie apart
+  T* data;
+  int64_t stride;
+  INLINE T* operator[](int64_t row) const { return data + row * stride; }
+};
+
+// ---- threads
+
+struct Thread {
+  int index, count;
+  void wait() const {  // until all threads have come here
+    if (count > 1) GOMP_barrier();
+  }
+  int64_t begin(int64_t n) const { return n * index / count; }
+  int64_t end(int64_t n) const { return n * (index + 1) / count; }
+};
+
+template <class F>
+void parallel(int threads, F&& body) {
+  if (threads == 1) return body(Thread{0, 1});
+  using Body = std::remove_reference_t<F>;
+  auto run = [](void* data) { (*static_cast<Body*>(data))(Thread{omp_get_thread_num(), omp_get_num_threads()}); };
+  GOMP_parallel(run, &body, unsigned(threads), 0);
+}
+
+// ---- gates
+
+// One call's gates. Memory: packed Wc and ws once, then for each thread its sums and its block.
+struct Gates {
+  Gates(const GateArguments& a, int sites, const int64_t* widths, int64_t rows, int threads, bool backward,
+        int64_t tile_columns = CHUNK, int64_t extra = 0);
+
+  const GateArguments& arguments;
+  bool channel, scalar;
+  int sites, count;           // all sites, and the gated ones
+  int rank, columns;          // R, and the columns of u: S R
+  int threads;
+  int64_t rows;
+  const int64_t* widths;      // N of every site
+  int ordinal[MOST_SITES];    // of a site among the gated ones, -1 where it is not gated
+  int64_t offset[MOST_SITES]; // where the packed columns of a gated site begin
+  int64_t stride;             // packed columns of all gated sites, each site padded to whole vectors
+  int64_t tile_stride;
+  int64_t extra;              // floats that an operation sums over the threads besides
+  bool with_sums;             // whether anything is summed: in a backward pass
+
+  float* limits;  // [threads, S]: a bound of |log2(e) logit|, for the rows of Wc that the thread packed
+  float* W;  // [R, stride]: -log2(e) Wc^T, zeros in the padding
+  float* w;  // [S R]: -log2(e) ws
+  float* thread_memory;
+  int64_t thread_floats;
+
+  bool is_gated(int site) const { return ordinal[site] >= 0; }
+  int64_t blocks() const { return (rows + ROWS - 1) / ROWS; }
+
+  void pack(Thread thread) const;
+  bool is_small(int site) const;  // whether all logits of a site are within SMALL, whatever p is
+
+  // A thread's memory.
+  float* sums(int thread) const { return thread_memory + thread * thread_floats; }  // dWc^T: [R, stride]
+  float* scalar_sums(int thread) const { return sums(thread) + rank * stride; }     // dws: [S R]
+  float* extra_sums(int thread) const { return scalar_sums(thread) + padded(columns); }
+  float* scratch(int thread) const { return sums(thread) + (with_sums ? sums_floats() : 0); }
+
+  // Sums of all threads, in their order. Wc's rows in the order of the sites.
+  void reduce(Thread thread, float* dWc, float* dws, float* dextra) const;
+
+ private:
+  int64_t sums_floats() const { return rank * stride + padded(columns) + padded(extra); }
+};
+
+// The gates of a block of rows: open() reads u, channel_gate() fills a tile, close() writes du.
+struct Block {
+  Block(const Gates& gates, Thread thread);
+
+  const Gates& gates;
+  int rows = 0;  // at most ROWS
+  float* p;      // [rows, S R]
+  float* dp;     // [rows, S R]
+  float* ss;     // [S, ROWS]
+  float* k;      // [S, ROWS]: c c ss, c or c ss: all of the gate but sc
+  float* h;      // [S, ROWS] vectors: the sums over whose lanes are rowsum(h)
+  float* tile[2];
+  float* partial;  // [ROWS, R] vectors, the sums over whose lanes become dp
+  float* dW;       // [R, stride]
+  float* dw;       // [S R]
+
+  template <class T>
+  void open(Rows<const T> u, int64_t first_row, int row_count);
+
+  INLINE float* tile_row(int which, int row) const { return tile[which] + row * gates.tile_stride; }
+  INLINE float factor(int site, int row) const { return k[gates.ordinal[site] * ROWS + row]; }
+  INLINE void add_to_row_sum(int site, int row, V sum) const {
+    float* to = h + (gates.ordinal[site] * ROWS + row) * comt::W;
+    store(to, load(to) + sum);
+  }
+
+  // tile = sc of columns n .. n + width of the site; of nothing if there is no channel gate.
+  void channel_gate(int site, int64_t n, int64_t width, int which = 0) const;
+  // tile = ec: adds ec^T p to dWc and ec Wc to the partial sums of dp.
+  void channel_gradient(int site, int64_t n, int64_t width, int which = 0, int part = 0) const;
+  void begin_site(int part = 0) const;             // before a site's channel_gradient calls
+  void end_site(int site, int part = 0) const;     // after them: its dp
+
+  // du = (ec Wc + es ws) p (1 - p), and zeros in the `rest` columns behind it.
+  template <class T>
+  void close(Rows<T> du, int64_t first_row, int64_t rest) const;
+};
+
+// ---- what every operation begins with
+
+// body(first_row, row_count) for the blocks of this thread.
+template <class F>
+INLINE void blocks_of(const Gates& gates, Thread thread, F&& body) {
+  for (int64_t b = thread.begin(gates.blocks()); b < thread.end(gates.blocks()); ++b)
+    body(b * ROWS, int(std::min<int64_t>(ROWS, gates.rows - b * ROWS)));
+}
+
+// body(n, width) for the chunks of a row: its tiles, or all of it if there is no tile to fill.
+template <class F>
+INLINE void chunks_of(int64_t width, bool tiled, int64_t chunk, F&& body) {
+  if (!tiled) chunk = width;
+  for (int64_t n = 0; n < width; n += chunk) body(n, std::min(chunk, width - n));
+}
+
+// body(T()) for the type of that code.
+template <class F>
+INLINE void with_type(int32_t type, F&& body) {
+  type == BF16 ? body(bf16()) : body(float());
+}
+
+// No more threads than blocks, and one where there is less to do than it takes to wake another.
+INLINE int useful_threads(int threads, int64_t rows, int64_t width) {
+  const int64_t blocks = (rows + ROWS - 1) / ROWS;
+  return rows * width < 16384 ? 1 : int(std::max<int64_t>(1, std::min<int64_t>(threads, blocks)));
+}
+
+// 0, or 1 if there was not enough memory: no exception may leave a function that C calls.
+template <class F>
+int guarded(F&& body) {
+  try {
+    body();
+    return 0;
+  } catch (...) {
+    return 1;
+  }
+}
+
+}  // namespace comt
+
+#define EXPORT extern "C" __attribute__((visibility("default"))) int

@@ -1,0 +1,184 @@
+"""How the kernels are launched: tile sizes, what a program covers, and the memory that gradients are gathered in.
+
+Shapes: T rows, C columns of the product, M of them its sites', S gated sites, R bottleneck columns, G groups of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+FORWARD_PROGRAMS = 1056
+"""A forward kernel is cut into at least so many programs, where it has the tiles: eight for each of an H200's 132
+processors."""
+
+BACKWARD_PROGRAMS = 528
+"""A backward kernel is cut into at most so many, each with as many row blocks as it takes: every one leaves a dWc."""
+
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+"""What the kernels can store."""
+
+LEAST_DOT = 16
+"""The smallest side of a product that the tensor cores take."""
+
+
+LONGEST_VECTOR = 8
+"""Elements that a thread moves at once, if it is known that every row starts at a multiple of them."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Rows and channels of a tile, the warps of a program, and how many tiles' loads are under way at a time."""
+
+    rows: int
+    channels: int
+    warps: int
+    stages: int
+
+
+TILES = {
+    "modulate": Options(64, 64, 4, 2),
+    "heads": Options(64, 32, 4, 2),
+    "swiglu": Options(64, 32, 4, 2),
+    "add_norm": Options(16, 128, 4, 2),
+    "modulate_backward": Options(128, 32, 8, 2),
+    "heads_backward": Options(128, 16, 8, 2),
+    "swiglu_backward": Options(128, 32, 8, 2),
+    "add_norm_backward": Options(32, 32, 4, 2),
+}
+"""For 16-bit storage and a bottleneck of at most 16. Those of a backward kernel are as large as they can be without
+registers spilled on Hopper (compute capability 9.0): that is the compiler's count, not a measurement. Those of add_norm
+have few rows, since a program returns to its rows, which should still be in the cache by then."""
+
+
+def options(kernel: str, width: int, rank: int, dtype: torch.dtype) -> Options:
+    """The options of a kernel, by its name, for sites `width` wide with a bottleneck of `rank`.
+
+    A measured table can take this function's place.
+    """
+    narrow, forward = rank <= LEAST_DOT, not kernel.endswith("_backward")
+    if dtype == torch.float32:  # products in fp32 are not for the tensor cores, and take more registers
+        if not narrow:
+            return Options(16, 16, 8, 1)
+        return Options(32, 32, 4, 2) if forward else Options(16, 64 if kernel == "add_norm_backward" else 32, 4, 2)
+    if not narrow:
+        return Options(32 if rank <= 64 else 16, 16, 8, 1)
+    if kernel == "add_norm" and width >= 1024:
+        return Options(16, 256, 8, 2)
+    return TILES[kernel]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a site stands: its columns of the product, its u's columns, its rows of the packed Wc and ws."""
+
+    first: int
+    width: int
+    gated: bool
+    u: int
+    channel: int
+    scalar: int
+
+    @property
+    def columns(self) -> slice:
+        """Its columns of the product."""
+        return slice(self.first, self.first + self.width)
+
+
+def sites(rank: int, gated: Sequence[bool], widths: Sequence[int]) -> list[Site]:
+    """The sites of a product. `u` counts from the first u column."""
+    found, first, channel, scalar = [], 0, 0, 0
+    for width, has in zip(widths, gated, strict=True):
+        found.append(Site(first, width, has, scalar * rank, channel, scalar))
+        first, channel, scalar = first + width, channel + width * has, scalar + has
+    return found
+
+
+@dataclass(frozen=True)
+class Gates:
+    """The second layers of all gates of a product, and how they are computed with."""
+
+    Wc: Tensor | None
+    ws: Tensor | None
+    scale: float
+    rank: int
+
+    def of(self, site: Site) -> tuple[Tensor | None, Tensor | None]:
+        """The site's rows of Wc and ws; None where it has no such gate."""
+        Wc_NR = self.Wc[site.channel :] if site.gated and self.Wc is not None else None
+        ws_1R = self.ws[site.scalar :] if site.gated and self.ws is not None else None
+        return Wc_NR, ws_1R
+
+    def constants(self, tile: Options, *activations: Tensor) -> dict[str, Any]:
+        """What all kernels are compiled for. UNIT divides the row strides of the `activations`."""
+        return {
+            "R": self.rank,
+            "BR": max(LEAST_DOT, triton.next_power_of_2(self.rank)),
+            "TYPE": TYPES[activations[0].dtype],
+            "BT": tile.rows,
+            "BN": tile.channels,
+            "UNIT": math.gcd(LONGEST_VECTOR, *(tensor.stride(0) for tensor in activations)),
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
+        }
+
+
+def gates(Wc: Tensor | None, ws: Tensor | None, scale: float, rank: int) -> Gates:
+    """The gates of a product as the kernels want them: without gaps between the rows."""
+    return Gates(None if Wc is None else Wc.contiguous(), None if ws is None else ws.contiguous(), scale, rank)
+
+
+def unit_stride(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy whose columns lie side by side."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def spans(rows: int, channels: int, tile: Options, sites: int = 1) -> tuple[int, int]:
+    """How many programs share a row block's channels in a forward kernel, and the tiles of each."""
+    tiles = triton.cdiv(channels, tile.channels)
+    blocks = triton.cdiv(rows, tile.rows) * sites
+    span = triton.cdiv(tiles, min(tiles, triton.cdiv(FORWARD_PROGRAMS, blocks)))
+    return triton.cdiv(tiles, span), span
+
+
+def groups(rows: int, tile: Options, sites: int = 1) -> tuple[int, int]:
+    """How many groups of rows a backward kernel has, and the row blocks of each."""
+    blocks = triton.cdiv(rows, tile.rows)
+    each = max(1, triton.cdiv(blocks * sites, BACKWARD_PROGRAMS))
+    return triton.cdiv(blocks, each), each
+
+
+class Sums:
+    """dWc and dws in parts: every group of rows fills its own, and `total` adds them in a fixed order."""
+
+    def __init__(self, gates: Gates, groups: int) -> None:
+        self.dWc_GMR, self.dws_GSR = (
+            None if weight is None else weight.new_empty((groups, *weight.shape), dtype=torch.float32)
+            for weight in (gates.Wc, gates.ws)
+        )
+
+    def of(self, site: Site) -> tuple[Tensor | None, int, Tensor | None, int]:
+        """The site's rows of dWc in the first group, from one group to the next; and the same of dws."""
+        dWc = None if self.dWc_GMR is None or not site.gated else self.dWc_GMR[:, site.channel :]
+        dws = None if self.dws_GSR is None or not site.gated else self.dws_GSR[:, site.scalar :]
+        return dWc, 0 if dWc is None else dWc.stride(0), dws, 0 if dws is None else dws.stride(0)
+
+    def total(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """dWc and dws; tensors of shape (0,), where `like` is, for what there is not."""
+        dWc, dws = (
+            like.new_empty(0, dtype=torch.float32) if part is None else add_groups(part)
+            for part in (self.dWc_GMR, self.dws_GSR)
+        )
+        return dWc, dws
+
+
+def add_groups(parts: Tensor) -> Tensor:
+    """The sum over the first dimension: zeros where it has no elements."""
+    return parts[0] if len(parts) == 1 else parts.sum(0)

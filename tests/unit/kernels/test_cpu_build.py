@@ -1,0 +1,191 @@
+"""Compiling the CPU kernels: every way to fail gives a reason, and what is kept is whole or built again."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from comt_cli.kernels import cpu, reference
+from comt_cli.kernels.cpu import build
+
+SMALL = 'extern "C" __attribute__((visibility("default"))) int comt_answer() { return 42; }\n'
+NEEDS_COMPILER = pytest.mark.skipif(
+    not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), reason="no C++ compiler"
+)
+NEEDS_LINUX = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in build.NATIVE, reason="the kernels are built on Linux only"
+)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own, a small source, and nothing remembered; gives the cache folder."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "answer.cpp").write_text(SMALL, encoding="utf-8")
+    monkeypatch.setattr(build, "FOLDER", sources)
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "_outcome", build._outcome.__wrapped__)
+    return tmp_path / "cache"
+
+
+def compiler(folder: Path, compiles: str) -> str:
+    path = folder / "compiler"
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec echo 1.0\n{compiles}\n', encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+def test_what_was_compiled_is_kept_and_used_again(fresh, monkeypatch):
+    assert build.available() is None
+    assert build.library().comt_answer() == 42
+    (kept,) = (fresh / "kernels").iterdir()
+    monkeypatch.setattr(build, "compile_library", lambda *_: pytest.fail("compiled again"))
+    assert build.available() is None
+    assert build.is_whole(kept)
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:900] + b"x" + b[901:]])
+def test_a_damaged_file_is_built_again(fresh, damage):
+    assert build.available() is None
+    (kept,) = (fresh / "kernels").iterdir()
+    content = kept.read_bytes()
+    other = kept.with_suffix(".new")  # another file, since this process has loaded the first
+    other.write_bytes(damage(content))
+    other.replace(kept)
+    assert not build.is_whole(kept)
+    assert build.library().comt_answer() == 42
+    assert build.is_whole(kept)
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+def test_a_changed_source_is_compiled(fresh):
+    assert build.library().comt_answer() == 42
+    (build.FOLDER / "answer.cpp").write_text(SMALL.replace("42", "43"), encoding="utf-8")
+    assert build.library().comt_answer() == 43
+    assert len(list((fresh / "kernels").iterdir())) == 2
+
+
+@NEEDS_LINUX
+def test_without_a_compiler(fresh, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert build.available() == "no C++ compiler: $CXX is no-such-compiler, none found"
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(fresh))
+    assert build.available() == "no C++ compiler: none found"
+    with pytest.raises(cpu.Unavailable, match="no C\\+\\+ compiler"):
+        build.library()
+
+
+@NEEDS_LINUX
+@pytest.mark.parametrize(
+    ("compiles", "reason"),
+    [
+        (
+            "echo a.cpp: note: hm >&2; echo a.cpp: error: what is this >&2; exit 3",
+            "status 3: a.cpp: error: what is this",
+        ),
+        ("exit 1", "status 1: no message"),
+        ("exit 0", "compiled the CPU kernels to nothing"),
+        ('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"', "invalid ELF header|file too short"),
+    ],
+)
+def test_a_compiler_that_fails(fresh, monkeypatch, tmp_path, compiles, reason):
+    monkeypatch.setenv("CXX", compiler(tmp_path, compiles))
+    found = build.available()
+    assert found is not None
+    assert "\n" not in found
+    with pytest.raises(cpu.Unavailable, match=reason):
+        build.library()
+
+
+@NEEDS_LINUX
+def test_a_compiler_that_cannot_be_run(fresh, monkeypatch, tmp_path):
+    path = tmp_path / "compiler"
+    path.write_text("not a program", encoding="utf-8")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    assert "could not be run" in (build.available() or "")
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+def test_a_cache_folder_that_cannot_be_written(fresh):
+    fresh.write_text("a file where the folder should be", encoding="utf-8")
+    assert str(fresh) in (build.available() or "")
+
+
+def test_elsewhere_than_on_linux(fresh, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert build.available() == f"the CPU kernels are not built on darwin {platform.machine()}"
+
+
+def test_the_module_can_be_imported_and_says_why_it_cannot_compute(fresh, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    cpu._function.cache_clear()
+    with pytest.raises(cpu.Unavailable):
+        cpu.modulate(torch.randn(2, 3), None, None, 1.0, 0, (False,), (3,))
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+def test_two_processes_at_once(fresh):
+    code = (
+        "import sys, pathlib; from comt_cli.kernels.cpu import build; build.FOLDER = pathlib.Path(sys.argv[1]);"
+        "print(build.library().comt_answer())"
+    )
+    command = [sys.executable, "-c", code, str(build.FOLDER)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in running:
+        out, err = process.communicate(timeout=200)
+        assert (process.returncode, out) == (0, "42\n"), err
+    (kept,) = (fresh / "kernels").iterdir()
+    assert build.is_whole(kept)
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86 processor")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_code_for_any_processor_agrees(dtype, old_processor, monkeypatch):
+    """Vectors of four and no instructions for bf16 or reciprocals: what other processors than the tests' run."""
+    monkeypatch.setattr(cpu, "library", lambda: old_processor)
+    cpu._function.cache_clear()
+    product, Wc, ws = torch.randn(50, 2 * 37 + 16 + 1).to(dtype), torch.randn(74, 8), torch.randn(2, 8)
+    product[3, 5], product[4, 75] = float("nan"), float("inf")
+    mine = cpu.swiglu(product, Wc, ws, 2.0, 8, (True, True), 37, 40)
+    expected = reference.swiglu(*(t.double() for t in (product, Wc, ws)), 2.0, 8, (True, True), 37, 40)
+    dproduct, dWc, _ = cpu.swiglu_backward(mine, product, Wc, ws, 2.0, 8, (True, True), 37)
+    assert torch.equal(mine.isnan(), expected.isnan())
+    # fp32: a few roundings of 2^-24; bf16: one of 2^-9.
+    tolerance = 1e-5 if dtype == torch.float32 else 4e-3
+    torch.testing.assert_close(mine.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+    monkeypatch.undo()
+    cpu._function.cache_clear()
+    if cpu.available() is None:
+        native = cpu.swiglu_backward(mine, product, Wc, ws, 2.0, 8, (True, True), 37)
+        for a, b in zip((dproduct, dWc), native, strict=False):
+            torch.testing.assert_close(a, b, rtol=2 * tolerance, atol=2 * tolerance, equal_nan=True)
+
+
+@pytest.fixture(scope="module")
+def old_processor(tmp_path_factory) -> ctypes.CDLL:
+    command, _ = build.find_compiler()
+    # Unoptimised vectors are slow, but this is about what is computed, and optimising takes most of the time.
+    flags = ["-O1" if flag == "-O3" else flag for flag in build.FLAGS]
+    path = tmp_path_factory.mktemp("old") / "kernels.so"
+    path.write_bytes(build.compile_library([*command, *flags, "-march=x86-64"], build.openmp_runtime()))
+    return ctypes.CDLL(str(path))

@@ -1,0 +1,374 @@
+"""The C++ kernels against their definition, `kernels/reference.py`, in float64 with autograd.
+
+Errors are relative to the largest element of a tensor. fp32: 1e-5; everything is computed in fp32 (2^-24 a rounding),
+the logistic function to 6e-7, and the longest sums here have some 200 terms. bf16: 1e-2; inputs are the same numbers
+on both sides, a result is rounded once (2^-9, 0.2 %), and gradients that are computed from rounded results (q, k, v and
+y) inherit two more such errors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from comt_cli.kernels import cpu, reference
+from comt_cli.kernels.cpu import build
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp32", "bf16"])
+KINDS = {  # which gates there are, and their scale
+    "comt": ("s", 1.0),
+    "channel": ("c", 2.0),
+    "scalar": ("s", 2.0),
+    "both": ("cs", 2.0),
+    "neither": ("", 2.0),  # u columns without gates that read them
+}
+EPSILON = 1e-5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    if reason := cpu.available():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Two threads, whatever the environment says."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+class Problem:
+    """Random inputs of one kind: matrices are parts of wider ones, so that rows lie apart."""
+
+    def __init__(self, dtype: torch.dtype, kind: str = "both", rank: int = 8, gated: Sequence[bool] = (True,) * 3):
+        self.dtype, self.rank, self.gated = dtype, rank, gated
+        self.gates, self.scale = KINDS[kind]
+        self.generator = torch.Generator().manual_seed(rank)
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        *rows, columns = shape
+        wide = torch.randn(*rows, columns + 5, generator=self.generator).to(dtype or self.dtype)
+        return wide[..., 2 : columns + 2]
+
+    def site(self, T: int, widths: Sequence[int], rest: int = 3) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """A product and the gates of its sites."""
+        gated = self.gated[: len(widths)]
+        S, channels = sum(gated), sum(compress(widths, gated))
+        Wc = self.normal(channels, self.rank) if "c" in self.gates and S else None
+        ws = self.normal(S, self.rank, dtype=torch.float32) if "s" in self.gates and S else None
+        return self.normal(T, sum(widths) + S * self.rank + rest), Wc, ws
+
+
+def doubles(*tensors: Tensor | None) -> list[Tensor | None]:
+    return [None if t is None else t.detach().double().requires_grad_() for t in tensors]
+
+
+def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], by: Sequence[Tensor]) -> list[Tensor]:
+    """Of a reference, for the inputs that are there; zeros where nothing depends on one."""
+    present = [t for t in inputs if t is not None]
+    with_history = [(o, g.double()) for o, g in zip(outputs, by, strict=True) if o.requires_grad]
+    used, weights = map(list, zip(*with_history, strict=True))
+    found = torch.autograd.grad(used, present, weights, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(present, found, strict=True)]
+
+
+def present(*tensors: Tensor) -> list[Tensor]:
+    """Gradients of gates that are there: the others' are of no elements, and of one dimension."""
+    return [t for t in tensors if t.shape != (0,)]
+
+
+def run_modulate(p: Problem, T: int, n: int, z_is_output: bool = False) -> tuple[list[Tensor], list[Tensor]]:
+    widths = [n, 2 * n + 1, 5][: len(p.gated)]
+    product, Wc, ws = p.site(T, widths)
+    M, C = sum(widths), product.shape[1]
+    settings = (p.scale, p.rank, p.gated, widths)
+    zhat, G = cpu.modulate(product, Wc, ws, *settings), p.normal(T, M)
+    u = product[:, M : M + sum(p.gated) * p.rank]
+    z = zhat if z_is_output else product[:, :M]
+    mine = cpu.modulate_backward(G, z, u, Wc, ws, *settings, C, z_is_output)
+    leaves = doubles(product, Wc, ws)
+    expected = reference.modulate(*leaves, *settings)
+    return [zhat, *present(*mine)], [expected, *gradients([expected], leaves, [G])]
+
+
+def run_modulate_of_output(p: Problem, T: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
+    return run_modulate(p, T, n, z_is_output=True)
+
+
+def run_heads(p: Problem, T: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
+    heads, kv_heads, half = 4, 2, n
+    T = max(T, 1)  # the reference cannot turn no rows
+    product, Wc, ws = p.site(T, [8 * n, 4 * n, 4 * n])
+    angles = 6 * torch.rand(7, half, generator=p.generator, dtype=torch.float64)
+    cos, sin = angles.cos().to(p.dtype), angles.sin().to(p.dtype)
+    gates, shape = (p.scale, p.rank, p.gated), (heads, kv_heads)
+    outputs = cpu.heads(product, Wc, ws, cos, sin, *gates, *shape)
+    G = [p.normal(*output.shape) for output in outputs[:3]]
+    mine = cpu.heads_backward(*G, *outputs, Wc, ws, cos, sin, *gates, *shape, product.shape[1])
+    leaves = doubles(product, Wc, ws)
+    expected = reference.heads(*leaves, cos.double(), sin.double(), *gates, *shape)
+    return [*outputs, *present(*mine)], [*expected, *gradients(expected[:3], leaves, G)]
+
+
+def run_swiglu(p: Problem, T: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
+    gated, padded = p.gated[:2], n + 9
+    product, Wc, ws = p.site(T, [n, n])
+    h, G = cpu.swiglu(product, Wc, ws, p.scale, p.rank, gated, n, padded), p.normal(T, padded)
+    mine = cpu.swiglu_backward(G, product, Wc, ws, p.scale, p.rank, gated, n)
+    leaves = doubles(product, Wc, ws)
+    expected = reference.swiglu(*leaves, p.scale, p.rank, gated, n, padded)
+    return [h, *present(*mine)], [expected, *gradients([expected], leaves, [G])]
+
+
+def run_add_norm(p: Problem, T: int, n: int, stream: torch.dtype | None = None) -> tuple[list[Tensor], list[Tensor]]:
+    gated = p.gated[:1]
+    product, Wc, ws = p.site(T, [n])
+    x, gain = p.normal(T, n, dtype=stream), p.normal(n)
+    y, normed, rstd = cpu.add_norm(x, product, Wc, ws, gain, p.scale, p.rank, gated, EPSILON)
+    dy, dn = p.normal(T, n, dtype=stream), p.normal(T, n)
+    mine = cpu.add_norm_backward(dy, dn, y, rstd, product, Wc, ws, gain, p.scale, p.rank, gated)
+    leaves = doubles(x, product, Wc, ws, gain)
+    expected = reference.add_norm(*leaves, p.scale, p.rank, gated, EPSILON)
+    return [y, normed, rstd, *present(*mine)], [*expected, *gradients(expected[:2], leaves, [dy, dn])]
+
+
+def run_add_norm_of_wide_stream(p: Problem, T: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
+    return run_add_norm(p, T, n, torch.float32)
+
+
+RUNS = [run_modulate, run_modulate_of_output, run_heads, run_swiglu, run_add_norm, run_add_norm_of_wide_stream]
+EVERY = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__[4:])
+
+
+def assert_close(mine: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
+    for number, (a, b) in enumerate(zip(mine, expected, strict=True)):
+        assert a.shape == b.shape, number
+        if b.numel():
+            error, largest = (a.double() - b.detach()).abs().max(), b.detach().abs().max()
+            # Sums have terms of size one, each with its error, and may cancel to much less than that.
+            assert error <= tolerance * max(largest, 2), f"tensor {number}: {error} of {largest}"
+
+
+@EVERY
+@DTYPES
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients(run, dtype, kind):
+    assert_close(*run(Problem(dtype, kind), 37, 24), TOLERANCE[dtype])
+
+
+@EVERY
+@DTYPES
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 8, 16, 64])
+def test_every_rank(run, dtype, rank):
+    assert_close(*run(Problem(dtype, rank=rank), 19, 17), TOLERANCE[dtype])
+
+
+@EVERY
+@DTYPES
+@pytest.mark.parametrize("gated", [(True, False, True), (False, True, False), (False, False, False)], ids=str)
+def test_sites_without_a_gate(run, dtype, gated):
+    assert_close(*run(Problem(dtype, gated=gated), 21, 9), TOLERANCE[dtype])
+
+
+@EVERY
+@DTYPES
+@pytest.mark.parametrize("n", [1, 150, 160])  # less than a vector; more than a tile, with and without a rest
+def test_widths(run, dtype, n):
+    assert_close(*run(Problem(dtype), 18, n), TOLERANCE[dtype])
+
+
+@EVERY
+@given(
+    T=st.integers(0, 40),
+    n=st.integers(1, 40),
+    rank=st.integers(1, 20),
+    kind=st.sampled_from(list(KINDS)),
+    gated=st.tuples(*[st.booleans()] * 3),
+    dtype=st.sampled_from(list(TOLERANCE)),
+)
+def test_any_shape(run, T, n, rank, kind, gated, dtype):
+    assert_close(*run(Problem(dtype, kind, rank, gated), T, n), TOLERANCE[dtype])
+
+
+@EVERY
+def test_rest_columns_of_the_gradient_are_zero(run):
+    mine, expected = run(Problem(torch.bfloat16), 20, 24)
+    checked = [
+        (a[:, -3:] == 0).all() for a, b in zip(mine, expected, strict=True) if b.ndim == 2 and not b[:, -3:].any()
+    ]
+    assert checked
+    assert all(checked)
+
+
+@EVERY
+@DTYPES
+def test_the_same_bits_every_time_and_the_same_numbers_on_one_thread(run, dtype, threads):
+    """Rows are independent, so their results are the same bits on one thread; sums over rows differ by their order."""
+    first, again = (run(Problem(dtype), 300, 80)[0] for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    torch.set_num_threads(1)
+    alone = run(Problem(dtype), 300, 80)[0]
+    for a, b in zip(first, alone, strict=True):
+        if len(a) == 300:
+            assert torch.equal(a, b)
+        else:
+            assert_close([a], [b.double()], 1e-5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("column", [3, 60], ids=["in z", "in u"])
+@DTYPES
+def test_what_is_not_finite_travels_as_in_the_reference(value, column, dtype):
+    widths, p = [40], Problem(dtype, gated=(True,))
+    product, Wc, ws = p.site(20, widths, rest=0)
+    product = torch.cat([product[:, :40], torch.zeros(20, 14, dtype=dtype), product[:, 40:]], 1)  # u: 54 to 62
+    widths = [40, 14]
+    gated = (True, False)
+    product[7, 57 if column == 60 else column] = value
+    settings = (p.scale, p.rank, gated, widths)
+    G = p.normal(20, 54)
+    mine = cpu.modulate(product, Wc, ws, *settings)
+    back = cpu.modulate_backward(G, product[:, :54], product[:, 54:], Wc, ws, *settings, 62, False)
+    leaves = doubles(product, Wc, ws)
+    expected = reference.modulate(*leaves, *settings)
+    assert torch.equal(mine.isnan(), expected.isnan())
+    assert torch.equal(mine.isinf(), expected.isinf())
+    for a, b in zip(back, gradients([expected], leaves, [G]), strict=True):
+        assert torch.equal(a.isfinite(), b.isfinite())
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.1, 0.3, 1.0, 4.0])
+@DTYPES
+def test_weights_small_and_large(factor, dtype):
+    """Gates whose weights bound their logits to 3 are computed without an exponential."""
+    p, widths = Problem(dtype), [40, 16, 7]
+    product, Wc, ws = p.site(33, widths)
+    Wc, settings = (Wc * factor).to(dtype), (2.0, 8, p.gated, widths)
+    G, u = p.normal(33, 63), product[:, 63:87]
+    mine = [cpu.modulate(product, Wc, ws, *settings)]
+    mine += cpu.modulate_backward(G, product[:, :63], u, Wc, ws, *settings, product.shape[1], False)
+    leaves = doubles(product, Wc, ws)
+    expected = reference.modulate(*leaves, *settings)
+    assert_close(mine, [expected, *gradients([expected], leaves, [G])], TOLERANCE[dtype])
+
+
+def test_a_weight_that_is_not_a_number_reaches_its_channel_and_no_other():
+    p = Problem(torch.float32, "channel", gated=(True,))
+    product, Wc, _ = p.site(20, [40])
+    for factor in (0.01, 1.0):
+        spoilt = Wc * factor
+        spoilt[11, 2] = float("nan")
+        mine = cpu.modulate(product, spoilt, None, 2.0, 8, (True,), [40])
+        assert mine[:, 11].isnan().all()
+        assert mine.isnan().sum() == 20
+
+
+@pytest.mark.parametrize("size", [30.0, 300.0, 3e4])
+def test_saturated_gates(size):
+    p = Problem(torch.float32)
+    product, Wc, ws = p.site(30, [16, 17, 18])
+    product, Wc = product * size, Wc * size
+    mine = cpu.modulate(product, Wc, ws, 2.0, 8, p.gated, [16, 17, 18])
+    expected = reference.modulate(product.double(), Wc.double(), ws.double(), 2.0, 8, p.gated, [16, 17, 18])
+    # A logit of size 8 * 30 or more has an absolute error of 2^-24 of that, a gate the same relative error.
+    assert_close([mine], [expected], 1e-5 * max(1, size / 300))
+
+
+def test_bf16_rounds_to_nearest_even_and_keeps_nan():
+    bits = torch.arange(0, 2**31 - 2**16, 2**16 // 4 + 1, dtype=torch.int64)
+    values = (
+        torch.cat([bits, bits + 0x7F80_0001 - bits.max()]).clamp(max=0x7FFF_FFFF).to(torch.int32).view(torch.float32)
+    )
+    values = torch.cat([values, -values, torch.tensor([float("nan"), float("inf"), -float("inf")])])
+    values = values[~(values.abs() < torch.finfo(torch.float32).tiny)]  # what is subnormal may become zero
+    product = torch.zeros(len(values), 1, dtype=torch.bfloat16)
+    _, normed, _ = cpu.add_norm(values.view(-1, 1), product, None, None, torch.ones(1), 1.0, 0, (False,), 1e-30)
+    assert normed.dtype == torch.bfloat16
+    dx, dproduct, *_ = cpu.add_norm_backward(
+        values.view(-1, 1), product, torch.ones(len(values), 1), torch.ones(len(values)), product, None, None,
+        torch.ones(1), 1.0, 0, (False,),
+    )  # fmt: skip
+    assert torch.equal(dx.view(-1).nan_to_num(7), values.nan_to_num(7))
+    torch.testing.assert_close(dproduct.view(-1), values.bfloat16(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_kernels_run_on_pytorchs_own_threads():
+    def entry(library: Path | str) -> int | None:
+        return ctypes.cast(ctypes.CDLL(str(library)).GOMP_parallel, ctypes.c_void_p).value
+
+    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    assert entry(build.library()._name) == entry(torch_cpu)
+
+
+def test_more_rows_of_tables_than_tokens_and_fewer():
+    p = Problem(torch.float32)
+    product, Wc, ws = p.site(5, [32, 16, 16])
+    angles = torch.rand(9, 4, generator=p.generator)
+    settings = (2.0, 8, p.gated, 4, 2)
+    for rows in (9, 5, 2):
+        cos, sin = angles[:rows].cos(), angles[:rows].sin()
+        mine = cpu.heads(product, Wc, ws, cos, sin, *settings)
+        expected = reference.heads(*(t.double() for t in (product, Wc, ws, cos, sin)), *settings)
+        assert_close(mine, expected, 1e-5)
+
+
+def test_heads_of_no_rows():
+    p = Problem(torch.float32)
+    product, Wc, ws = p.site(0, [32, 16, 16])
+    tables = (torch.ones(3, 4), torch.zeros(3, 4))
+    outputs = cpu.heads(product, Wc, ws, *tables, 2.0, 8, p.gated, 4, 2)
+    assert [t.shape for t in outputs] == [(0, 32), (0, 16), (0, 16), (0, 24)]
+    G = outputs[:3]
+    dproduct, dWc, dws = cpu.heads_backward(*G, *outputs, Wc, ws, *tables, 2.0, 8, p.gated, 4, 2, 100)
+    assert dproduct.shape == (0, 100)
+    assert torch.equal(dWc, torch.zeros(64, 8))
+    assert torch.equal(dws, torch.zeros(3, 8))
+
+
+def test_other_types_are_refused():
+    product = torch.randn(4, 24)
+    for dtype in (torch.float64, torch.float16):
+        with pytest.raises(TypeError, match="take float32 and bfloat16"):
+            cpu.modulate(product.to(dtype), None, torch.randn(1, 8), 1.0, 8, (True,), (16,))
+    with pytest.raises(TypeError, match="not torch\\.float32 on meta"):
+        cpu.modulate(product.to("meta"), None, torch.randn(1, 8), 1.0, 8, (True,), (16,))
+    with pytest.raises(TypeError, match="z is torch\\.bfloat16"):
+        cpu.modulate_backward(
+            product[:, :16],
+            product[:, :16].bfloat16(),
+            product[:, 16:],
+            None,
+            torch.randn(1, 8),
+            1.0,
+            8,
+            (True,),
+            (16,),
+            24,
+            False,
+        )
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    product, ws = torch.randn(4, 24), torch.randn(1, 8)
+    with pytest.raises(ValueError, match="23 columns, fewer than the 24"):
+        cpu.modulate(product[:, :23], None, ws, 1.0, 8, (True,), (16,))
+    with pytest.raises(ValueError, match="ws has the shape"):
+        cpu.modulate(product, None, torch.randn(2, 8), 1.0, 8, (True,), (16,))
+    with pytest.raises(ValueError, match="last dimension of the product has the stride 24"):
+        cpu.modulate(torch.randn(24, 24).T, None, ws, 1.0, 8, (True,), (16,))
+    with pytest.raises(ValueError, match="16 channels do not fit in 15"):
+        cpu.swiglu(torch.randn(4, 48), None, torch.randn(2, 8), 1.0, 8, (True, True), 16, 15)
+    with pytest.raises(ValueError, match="the gain has the shape"):
+        cpu.add_norm(torch.randn(4, 16), product, None, ws, torch.ones(15), 1.0, 8, (True,), EPSILON)

@@ -1,0 +1,161 @@
+"""The Triton kernels against autograd on the definition, in float64: each output and each gradient.
+
+Tiles are made small, so that a handful of rows has several row blocks, groups of them and tiles, all with a rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from triton_cases import DTYPES, KINDS, TOLERANCE, Case, add_norm, assert_agree, heads, make, modulate, swiglu
+
+from comt_cli.kernels import triton as kernels
+from comt_cli.kernels.triton import launch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_tiles():
+    """16 rows and channels a tile; 40 rows are three blocks in two groups; forward kernels in several shares."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "options", lambda *_: launch.Options(16, 16, 1, 1))
+        patch.setattr(launch, "BACKWARD_PROGRAMS", 2)
+        patch.setattr(launch, "FORWARD_PROGRAMS", 8)
+        yield
+
+
+def run(operation: str, case: Case):
+    """The operation's results for a case of two sites, or three for heads, or one for add_norm."""
+    functions = {"modulate": modulate, "heads": lambda case: heads(case, 12, 7), "swiglu": swiglu, "add_norm": add_norm}
+    return functions[operation](case)
+
+
+WIDTHS = {"modulate": [37, 21], "heads": [36, 24, 24], "swiglu": [37, 37], "add_norm": [37]}
+OPERATIONS = list(WIDTHS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_types(operation, dtype):
+    assert_agree(run(operation, make(40, WIDTHS[operation], 8, "both", dtype)), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_kinds_of_gates(operation, kind):
+    assert_agree(run(operation, make(20, WIDTHS[operation], 2, kind, torch.float32)), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("rank", [1, 8, 9, 16, 33, 64])
+def test_bottleneck_widths(rank, dtype):
+    assert_agree(modulate(make(20, [21], rank, "both", dtype)), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_products_without_gates(operation):
+    gated = [False] * len(WIDTHS[operation])
+    assert_agree(run(operation, make(20, WIDTHS[operation], 4, "both", torch.float32, gated)), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("operation", "gated"),
+    [
+        ("modulate", [False, True]),
+        ("swiglu", [True, False]),
+        ("swiglu", [False, True]),
+        ("heads", [True, False, True]),
+        ("heads", [False, False, True]),
+        ("heads", [False, True, False]),
+    ],
+)
+def test_some_sites_without_gates(operation, gated):
+    assert_agree(run(operation, make(20, WIDTHS[operation], 4, "both", torch.float32, gated)), 1e-5)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_rows_with_gaps_between_them(operation):
+    case = make(20, WIDTHS[operation], 4, "both", torch.float32, strided=True)
+    assert not case.product.is_contiguous()
+    assert_agree(run(operation, case), 1e-5)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_columns_with_gaps_between_them(operation):
+    case = make(20, WIDTHS[operation], 4, "both", torch.float32)
+    case.product = case.product.T.contiguous().T
+    case.Wc, case.ws = (weight.T.contiguous().T for weight in (case.Wc, case.ws))
+    assert_agree(run(operation, case), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_modulate_backward_from_its_output(dtype):
+    assert_agree(modulate(make(20, [37, 21], 4, "both", dtype), z_is_output=True), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(("E", "count", "kv"), [(2, 5, 1), (6, 3, 3), (48, 2, 1), (64, 1, 1)])
+def test_head_widths(E, count, kv):
+    assert_agree(heads(make(20, [count * E, kv * E, kv * E], 4, "both", torch.float32), E, 11), 1e-5)
+
+
+@pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16], ids=str)
+def test_add_norm_with_a_stream_of_another_type(stream):
+    assert_agree(add_norm(make(20, [37], 4, "both", torch.bfloat16), stream), TOLERANCE[torch.bfloat16])
+
+
+def test_the_norm_is_of_what_was_written():
+    """Of y as rounded to bf16, though the sum before it was fp32; and so rstd is right to fp32's accuracy."""
+    case = make(20, [37], 4, "both", torch.float32)
+    x, gain = case.random(20, 37, dtype=torch.bfloat16), case.random(37)
+    y, n, rstd = kernels.add_norm(x, case.product, *case.gates[:2], gain, *case.gates[2:], 1e-6)
+    expected = torch.rsqrt(y.double().square().mean(-1) + 1e-6)
+    assert (rstd - expected).abs().max() <= 1e-6 * expected.max()
+    assert (n - y.double() * expected[:, None] * gain).abs().max() <= 1e-5 * n.abs().max()
+
+
+@pytest.mark.parametrize("operation", ["modulate", "swiglu", "add_norm"])
+def test_no_rows(operation):
+    mine, right = run(operation, make(0, WIDTHS[operation], 4, "both", torch.float32))
+    assert {name: tensor.shape for name, tensor in mine.items()} == {name: right[name].shape for name in right}
+    assert not mine["dWc"].any()
+    assert not mine["dws"].any()
+
+
+def test_no_rows_of_heads():
+    case = make(0, WIDTHS["heads"], 4, "both", torch.float32)
+    how = (*case.gates[:2], *[case.random(7, 6)] * 2, *case.gates[2:], 3, 2)
+    outputs = kernels.heads(case.product, *how)
+    assert [tuple(tensor.shape) for tensor in outputs] == [(0, 36), (0, 24), (0, 24), (0, 12)]
+    dproduct, dWc, dws = kernels.heads_backward(*outputs[:3], *outputs, *how, case.product.shape[1])
+    assert dproduct.shape == case.product.shape
+    assert torch.equal(dWc, torch.zeros_like(case.Wc))
+    assert torch.equal(dws, torch.zeros_like(case.ws))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_same_bits_each_time(operation):
+    first, second = (run(operation, make(40, WIDTHS[operation], 8, "both", torch.float32))[0] for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_weights_of_a_wider_type_than_the_product():
+    case = make(20, [37], 8, "both", torch.bfloat16)
+    case = dataclasses.replace(case, Wc=case.Wc.float(), ws=case.ws.float())
+    assert_agree(modulate(case), TOLERANCE[torch.bfloat16])
+
+
+@given(
+    st.sampled_from(OPERATIONS), st.integers(1, 35), st.integers(1, 40), st.integers(1, 20), st.sampled_from(KINDS),
+    st.integers(0, 4), st.integers(0, 99),
+)  # fmt: skip
+def test_any_shape(operation, T, N, rank, kind, rest, seed):
+    case = make(T, [N] * len(WIDTHS[operation]), rank, kind, torch.float32, rest=rest, seed=seed)
+    if operation == "heads":
+        half = seed % 5 + 1
+        case = make(T, [4 * half, 2 * half, 2 * half], rank, kind, torch.float32, rest=rest, seed=seed)
+        assert_agree(heads(case, 2 * half, N), 1e-5)
+    else:
+        assert_agree(run(operation, case), 1e-5)

@@ -1,0 +1,113 @@
+"""NaN and Inf travel through the Triton kernels as through the definition, and the tuned tiles give what small ones do.
+
+A special value must reach what depends on it, so that a diverging run is seen, and nothing else: a masked lane that
+multiplies its zero with it would spread it over a tile.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from triton_cases import DEVICE, TOLERANCE, add_norm, assert_agree, assert_same_specials, heads, make, modulate, swiglu
+
+from comt_cli.kernels import triton as kernels
+from comt_cli.kernels.triton import launch
+
+# NumPy, which interprets, says that 0 * Inf is invalid and that exp overflows; both are the subject here.
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero):RuntimeWarning")
+
+OPERATIONS = {
+    "modulate": (modulate, [37, 21]),
+    "heads": (lambda case: heads(case, 12, 7), [36, 24, 24]),
+    "swiglu": (swiglu, [37, 37]),
+    "add_norm": (add_norm, [37]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_special_activations(operation, value, dtype):
+    call, widths = OPERATIONS[operation]
+    for column in (5, sum(widths) - 1) if operation != "heads" else (sum(widths) - 1,):  # v: the last of its columns
+        case = make(21, widths, 4, "both", dtype)
+        case.product[3, column] = value
+        mine, right = call(case)
+        assert_same_specials((mine, right))
+        assert not all(tensor.isfinite().all() for tensor in mine.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_special_activations_that_are_turned(value, dtype):
+    """The backward pass reads q as turned, where a special value has spread to its partner: dWc shows both of them.
+
+    All else is as it should be; in the row of du, which is lost in any case, infinities may have become NaN.
+    """
+    case = make(21, [36, 24, 24], 4, "both", dtype)
+    case.product[3, 5] = value
+    mine, right = heads(case, 12, 7)
+    outputs = ({name: tensors[name] for name in "012"} for tensors in (mine, right))
+    assert_same_specials(tuple(outputs))
+    lost = {name: ~tensor.isfinite() for name, tensor in mine.items()}
+    assert torch.equal(lost["dproduct"], ~right["dproduct"].isfinite())
+    assert lost["dproduct"].any(1).nonzero().tolist() == [[3]]
+    assert (~right["dWc"].isfinite()).any(1).nonzero().tolist() == [[5]]
+    assert lost["dWc"].any(1).nonzero().tolist() == [[5], [11]]
+    assert torch.equal(lost["dws"], ~right["dws"].isfinite())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_special_bottlenecks(operation, value, dtype):
+    call, widths = OPERATIONS[operation]
+    case = make(21, widths, 4, "both", dtype)
+    case.product[3, sum(widths) + 1] = value
+    assert_same_specials(call(case))
+
+
+@pytest.mark.parametrize("rank", [4, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_special_second_layers(value, dtype, rank):
+    """An infinite weight opens or shuts a gate for good: the output stays finite."""
+    case = make(21, [37], rank, "both", dtype)
+    case.Wc[5, 1] = value
+    mine, right = modulate(case)
+    assert_same_specials((mine, right))
+    assert mine["0"].isfinite().all() == (not math.isnan(value))
+
+
+def test_special_gradients():
+    case = make(21, [37], 4, "both", torch.float32)
+    G = case.random(21, 37)
+    G[2, 3] = math.inf
+    u = case.product[:, 37:41]
+    dproduct, dWc, dws = kernels.modulate_backward(
+        G, case.product[:, :37], u, *case.gates, case.widths, case.product.shape[1], z_is_output=False
+    )
+    assert torch.equal((~dproduct.isfinite()).any(1).nonzero().flatten(), torch.tensor([2], device=DEVICE))
+    assert torch.equal((~dWc.isfinite()).any(1).nonzero().flatten(), torch.tensor([3], device=DEVICE))
+    assert not dws.isfinite().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_tuned_tiles(operation, dtype):
+    """The tiles that GPUs get, wider than everything here."""
+    call, widths = OPERATIONS[operation]
+    assert_agree(call(make(40, widths, 8, "both", dtype)), TOLERANCE[dtype])
+
+
+def test_tuned_tiles_are_what_the_compiler_takes():
+    for kernel in ("modulate", "heads", "swiglu", "add_norm"):
+        for direction in ("", "_backward"):
+            for dtype in TOLERANCE:
+                for rank in (1, 8, 9, 16, 17, 64, 128):
+                    tile = launch.options(kernel + direction, 512, rank, dtype)
+                    for size in (tile.rows, tile.channels):  # powers of two, and enough for the tensor cores
+                        assert size >= launch.LEAST_DOT
+                        assert size & (size - 1) == 0
