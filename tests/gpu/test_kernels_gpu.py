@@ -1,0 +1,284 @@
+"""Every Triton kernel on a GPU, at the sizes of real models: values, gradients, determinism, graphs, the compiler.
+
+`pytest tests/gpu/test_kernels_gpu.py -k odd_shapes` is what compute-sanitizer watches (make sanitize).
+
+Tolerances are of the norm of the difference to float64, relative to that of the result. fp32: sums over some thousand
+rows or channels. bf16: a rounding is 2^-9 = 0.002 at most and half that on average; a gradient has three or four. So it
+has in fp16, where factors of dWc are rounded to bf16, since fp16 has not the range for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from comt_cli.kernels import ops, reference, tuning
+from comt_cli.kernels.projection import gated_projection
+
+DEVICE = "cuda"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"),
+]
+VALUE = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 6e-4}
+GRADIENT = {torch.float32: 3e-5, torch.bfloat16: 1.2e-2, torch.float16: 1.2e-2}
+BOTH = [torch.float32, torch.bfloat16]
+OPERATIONS = ["modulate", "heads", "swiglu", "add_norm", "projection"]
+
+
+class Gates(NamedTuple):
+    """What the gates of a product are."""
+
+    channel: bool
+    scalar: bool
+    rank: int
+    scale: float
+
+
+GATES = {
+    "none": Gates(False, False, 0, 1.0),
+    "comt": Gates(False, True, 2, 1.0),
+    "transponder": Gates(True, True, 8, 2.0),
+    "wide": Gates(True, False, 48, 2.0),
+}
+
+
+class Problem(NamedTuple):
+    """An operation with its arguments: tensors (with derivatives, but for the rotary tables) and the rest."""
+
+    operation: str
+    tensors: list[Tensor | None]
+    rest: tuple[Any, ...]
+
+    def run(self, tensors: list[Any] | None = None) -> tuple[Tensor, ...]:
+        """What our operator makes of these tensors, or of others like them."""
+        tensors = self.tensors if tensors is None else tensors
+        if self.operation == "projection":
+            return (gated_projection(*tensors, *self.rest),)
+        return _tuple(getattr(ops, self.operation)(*tensors, *self.rest))
+
+    def expect(self, tensors: list[Any]) -> tuple[Tensor, ...]:
+        """What the reference makes of them."""
+        if self.operation != "projection":
+            found = _tuple(getattr(reference, self.operation)(*tensors, *self.rest))
+            return found[: {"heads": 3, "add_norm": 2}.get(self.operation, 1)]
+        x, weight, A, Wc, ws, bias = tensors
+        product = torch.cat([x @ weight.T + bias, x @ A.T], 1)
+        return (reference.modulate(product, Wc, ws, *self.rest, len(A), [True], [len(weight)]),)
+
+
+def _tuple(result: Any) -> tuple[Tensor, ...]:
+    return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+def problem(operation: str, T: int, width: int, gates: Gates, dtype: torch.dtype, seed: int = 0) -> Problem:
+    """`width` is that of the model, or of the feed-forward layer for swiglu. Three columns of no concern follow."""
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+
+    def draw(*shape: int, std: float = 1.0, dtype: torch.dtype = dtype) -> Tensor:
+        values = torch.randn(shape, generator=generator, device=DEVICE) * std
+        return values.to(dtype).requires_grad_()
+
+    heads, head_width, position = (width // 64 or 1), min(width // 2 * 2, 64), max(T // 2, 1)
+    widths = {
+        "heads": [heads * head_width, head_width, head_width],
+        "swiglu": [width, width],
+        "modulate": [width, width // 2 + 1],
+    }.get(operation, [width])
+    gated = [gates.rank > 0] * len(widths)
+    columns = sum(widths) + sum(gated) * gates.rank
+    fp32 = torch.float32  # what parameters are under autocast
+    Wc = draw(sum(widths), gates.rank, dtype=fp32) if gates.channel else None
+    ws = draw(sum(gated), gates.rank, dtype=fp32) if gates.scalar else None
+    how = (gates.scale, gates.rank, gated)
+    if operation == "projection":
+        depth = width // 2 + 1 if width % 2 else width
+        std = depth**-0.5
+        tensors = [draw(T, depth), draw(width, depth, std=std), draw(gates.rank, depth, std=std), Wc, ws, draw(width)]
+        return Problem(operation, tensors, (gates.scale,))
+    product = draw(T, columns + 3)
+    if operation == "modulate":
+        return Problem(operation, [product, Wc, ws], (*how, widths))
+    if operation == "swiglu":
+        return Problem(operation, [product, Wc, ws], (*how, width, -(-width // 64) * 64))
+    if operation == "add_norm":
+        return Problem(operation, [draw(T, width), product, Wc, ws, draw(width, dtype=fp32)], (*how, 1e-6))
+    angle = draw(position, head_width // 2, dtype=fp32).detach()
+    return Problem(operation, [product, Wc, ws, angle.cos(), angle.sin()], (*how, heads, 1))
+
+
+def with_gradients(outputs: tuple[Tensor, ...], tensors: list[Tensor | None]) -> list[Tensor]:
+    """The outputs, and the gradients of all tensors that have one, for random derivatives of the outputs."""
+    generator = torch.Generator(DEVICE).manual_seed(7)
+    incoming = [torch.randn(out.shape, generator=generator, device=DEVICE).to(out.dtype) for out in outputs]
+    leaves = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+    return [*outputs, *torch.autograd.grad(outputs, leaves, incoming)]
+
+
+def check(of: Problem, dtype: torch.dtype) -> None:
+    tensors = [
+        None if tensor is None else tensor.detach().double().requires_grad_(tensor.requires_grad)
+        for tensor in of.tensors
+    ]
+    outputs = of.run()
+    expected = with_gradients(of.expect(tensors), tensors)
+    for i, (mine, theirs) in enumerate(zip(with_gradients(outputs, of.tensors), expected, strict=True)):
+        tolerance = (VALUE if i < len(outputs) else GRADIENT)[dtype]
+        assert mine.shape == theirs.shape
+        assert (mine.double() - theirs).norm() <= tolerance * theirs.norm(), f"{of.operation}: result {i}"
+
+
+GATED = [
+    (operation, gates) for operation in OPERATIONS for gates in GATES if (operation, gates) != ("projection", "none")
+]
+every_gate = pytest.mark.parametrize(("operation", "gates"), GATED)
+
+
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
+@every_gate
+def test_at_real_sizes(operation, gates, dtype):
+    for width in (1376, 2736, 5461) if operation == "swiglu" else (512, 768, 1024, 2048):
+        check(problem(operation, 4096, width, GATES[gates], dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", VALUE, ids=str)
+@every_gate
+@pytest.mark.parametrize(("T", "width"), [(1, 2), (37, 43), (130, 129)])
+def test_odd_shapes(operation, T, width, gates, dtype):
+    check(problem(operation, T, width, GATES[gates], dtype), dtype)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_no_rows(operation):
+    of = problem(operation, 0, 64, GATES["transponder"], torch.bfloat16)
+    assert all(not gradient.any() for gradient in with_gradients(of.run(), of.tensors))
+
+
+@pytest.mark.parametrize("same_pass", [True, False], ids=["same pass", "two phases"])
+@pytest.mark.parametrize("tiles", sorted({row.tiles for row in tuning.table()}, key=str), ids=str)
+def test_every_tile_of_the_table(tiles, same_pass):
+    from comt_cli.kernels.triton.projection import projection
+
+    for dtype in BOTH:
+        if tiles.shared_bytes(dtype.itemsize, 32) > tuning.SHARED_MEMORY:
+            continue
+        for width in (512, 712):
+            of = problem("projection", 300, width, GATES["transponder"], dtype)
+            zhat, _ = projection(
+                *(tensor.detach() for tensor in of.tensors), *of.rest, replace(tiles, same_pass=same_pass)
+            )
+            (expected,) = of.expect([tensor.detach().double() for tensor in of.tensors])
+            assert (zhat.double() - expected).norm() <= VALUE[dtype] * expected.norm()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_deterministic(operation):
+    """Sums over rows go in a fixed order: the same bits, every time."""
+    of = problem(operation, 4096, 1376 if operation == "swiglu" else 512, GATES["transponder"], torch.bfloat16)
+    first, *others = (with_gradients(of.run(), of.tensors) for _ in range(5))
+    for other in others:
+        assert all(torch.equal(one, same) for one, same in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_in_a_cuda_graph(operation):
+    """Captured once, replayed on other values: the same bits as without."""
+    gates = GATES["transponder"]
+    of, other = (problem(operation, 512, 256, gates, torch.bfloat16, seed) for seed in (0, 1))
+    expected = with_gradients(other.run(), other.tensors)
+    incoming = [torch.empty_like(out) for out in of.run()]
+    generator = torch.Generator(DEVICE).manual_seed(7)
+    for tensor in incoming:
+        tensor.copy_(torch.randn(tensor.shape, generator=generator, device=DEVICE))
+    leaves = [tensor for tensor in of.tensors if tensor is not None and tensor.requires_grad]
+
+    def step() -> list[Tensor]:
+        outputs = of.run()
+        return [*outputs, *torch.autograd.grad(outputs, leaves, incoming)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        for mine, theirs in zip(of.tensors, other.tensors, strict=True):
+            if mine is not None:
+                mine.copy_(theirs)
+    graph.replay()
+    for one, same in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, same, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_compiled(operation):
+    """One graph, forward and backward; what stands around the operator is fused and rounds differently, by 2^-9."""
+    torch._dynamo.reset()
+    of = problem(operation, 512, 256, GATES["transponder"], torch.bfloat16)
+
+    def around(run: Callable[..., tuple[Tensor, ...]], *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        return tuple(torch.tanh(out) for out in run(list(tensors)))
+
+    compiled = torch.compile(lambda *tensors: around(of.run, *tensors), fullgraph=True)
+    found = with_gradients(compiled(*of.tensors), of.tensors)
+    for one, other in zip(found, with_gradients(around(of.run, *of.tensors), of.tensors), strict=True):
+        assert (one.double() - other.double()).norm() <= 1e-2 * other.double().norm()
+
+
+def test_projection_under_autocast():
+    """fp32 parameters and activations, products in bf16, gradients in fp32."""
+    of = problem("projection", 1024, 768, GATES["transponder"], torch.float32)
+    tensors = [tensor.detach().double().requires_grad_() for tensor in of.tensors]
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        outputs = of.run()
+    found = with_gradients(outputs, of.tensors)
+    assert outputs[0].dtype == torch.bfloat16
+    assert {gradient.dtype for gradient in found[1:]} == {torch.float32}
+    for mine, theirs in zip(found, with_gradients(of.expect(tensors), tensors), strict=True):
+        assert (mine.double() - theirs).norm() <= GRADIENT[torch.bfloat16] * theirs.norm()
+
+
+@pytest.mark.parametrize("operation", ["modulate", "swiglu", "projection"])
+def test_more_than_two_thousand_million_elements(operation):
+    """Offsets past 2^31: the last rows come out as they do alone."""
+    if torch.cuda.mem_get_info()[0] < 40 * 2**30:
+        pytest.skip("needs 40 GiB of free memory on the device")
+    T, width = (400_000, 5461) if operation == "swiglu" else (800_000, 2731)
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    few = problem(operation, 64, width, GATES["transponder"], torch.bfloat16)
+    row = few.tensors[0].shape[1]
+    many = torch.empty(T, row, device=DEVICE, dtype=torch.bfloat16).normal_(generator=generator)
+    with torch.no_grad():
+        many[-64:] = few.tensors[0]
+    many.requires_grad_()
+    (found,), (alone,) = few.run([many, *few.tensors[1:]]), few.run()
+    assert T * found.shape[1] > 2**31
+    # Tiles depend on the number of rows, and with them the order of sums in a product: bf16's rounding may differ.
+    torch.testing.assert_close(found[-64:], alone, rtol=2**-7, atol=1e-3)
+    G = torch.zeros_like(found)
+    G[-64:] = 1
+    (mine,), (theirs,) = (
+        torch.autograd.grad(out, at, grad)
+        for out, at, grad in ((found, many, G), (alone, few.tensors[0], torch.ones_like(alone)))
+    )
+    assert (mine[-64:].double() - theirs.double()).norm() <= 1e-2 * theirs.double().norm()
+    assert not mine[:-64].any()
+
+
+def test_tiles_are_measured(monkeypatch):
+    few = tuning.candidates(1024, "16-bit", 8)[:3]
+    monkeypatch.setattr(tuning, "candidates", lambda *of: few)
+    ((row, milliseconds),) = tuning.tune([(512, 512)], [1024], ["16-bit"])
+    assert row.source == torch.cuda.get_device_name()
+    assert row.tiles in few
+    assert 0 < milliseconds < 10
