@@ -55,7 +55,8 @@ def doctor(
 
 def _print(outcome: Outcome) -> None:
     status = typer.style(f"{outcome.status:4}", fg=_COLOURS[outcome.status])
-    typer.echo(f"{outcome.number:2}  {status}  {outcome.name}: {outcome.text}")
+    text = outcome.text.replace("\n", f"\n{' ' * 10}")
+    typer.echo(f"{outcome.number:2}  {status}  {outcome.name}: {text}")
     if outcome.mend:
         typer.echo(f"          to mend it: {outcome.mend}")
 

@@ -312,10 +312,16 @@ def check_offline_data() -> Finding:
 
 
 def check_kernels() -> Finding:
-    """What computes the gates and the loss."""
-    from comt_cli.kernels import IN_USE
+    """What would compute the gates and the loss on each device here, and why nothing faster does."""
+    from comt_cli.commands.doctor_kernels import kernel_lines
+    from comt_cli.kernels.measurements import measurements
 
-    return Finding("ok", f"{IN_USE}; no fused GPU kernel is part of this version")
+    text = "\n".join(kernel_lines())
+    damaged = [str(path) for path in measurements()[1]]
+    if damaged:
+        mend = "Put the file back, or measure anew: make bench"
+        return Finding("warn", f"{text}\ndamaged: {', '.join(damaged)}", mend)
+    return Finding("ok", text)
 
 
 def check_compilation() -> Finding:

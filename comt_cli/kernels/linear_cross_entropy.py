@@ -8,6 +8,14 @@ it only remains to be multiplied by the incoming derivative).
 Shapes: T tokens, D width, V vocabulary.
     z = h W^T,  loss = sum_t [logsumexp(z_t) - z_t[target]],  dz = softmax(z) - onehot(target)
     dh = dz W,  dW = dz^T h
+
+On CUDA, liger-kernel (the extra `gpu`) does the same where it is installed, block by block and with the gradient in the
+forward pass. What it gives is softmax and gradient in one Triton kernel, which reads a block of logits twice and writes
+it once, where the PyTorch below goes over it some ten times. It uses no atomic additions: each row is one program's and
+the rest are matrix products, so a step repeats to the bit. Its costs: it waits for the device twice a call (to count
+the targets, and to see whether the incoming derivative is 1), so it cannot be captured in a CUDA graph; and its
+backward pass runs only once, since it scales in place what it kept. It has not been measured here yet; on a GPU
+`comt bench step` times whole steps with it.
 """
 
 from __future__ import annotations
@@ -18,19 +26,37 @@ import torch
 from torch import Tensor
 
 from comt_cli.data import IGNORE
+from comt_cli.kernels.choice import Wanted, choose_loss, liger
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 """Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
 
 
-def linear_cross_entropy(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tensor:
+def linear_cross_entropy(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: Wanted = "auto") -> Tensor:
     """The sum over targets other than `IGNORE` of -log softmax(h W^T)[target], in nats, fp32.
 
-    The products run in the type of `h_TD`, softmax and sums in fp32 (all in fp64 where `h_TD` is).
+    The products run in the type of `h_TD`, softmax and sums in fp32 (all in fp64 where `h_TD` is). With "reference" it
+    is never liger-kernel's (`choice.choose_loss`).
     """
     if not torch.is_grad_enabled():  # inside the function this cannot be told any more
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
-    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD.to(h_TD.dtype), targets_T)  # type: ignore[no-untyped-call]
+    W_VD = W_VD.to(h_TD.dtype)
+    # liger-kernel computes no gradient for W alone, and divides by the number of rows.
+    takes = len(h_TD) > 0 and (h_TD.requires_grad or not W_VD.requires_grad)
+    if takes and choose_loss(wanted, h_TD.device, h_TD.dtype).fused:
+        return _of_liger(h_TD, W_VD, targets_T)
+    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD, targets_T)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tensor:
+    found = liger()
+    assert isinstance(found, tuple)  # it was chosen
+    with torch.autocast(h_TD.device.type, enabled=False):
+        # By position: bias, weights of classes, ignore_index, share of logsumexp squared, label smoothing, reduction,
+        # soft cap, whether to return that square, type of dW's sum over blocks: bf16 would lose the small late terms.
+        arguments = (h_TD, W_VD, targets_T, None, None, IGNORE, 0.0, 0.0, "sum", None, False, torch.float32)
+        loss: Tensor = found[1].apply(*arguments)[0]  # type: ignore[no-untyped-call]
     return loss
 
 

@@ -6,12 +6,17 @@ Shapes: B batch, T tokens, D width, H heads, K key-value heads, E head width, F 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.layers.projection import Projections
+from comt_cli.kernels import ops
+from comt_cli.layers.projection import Projections, aligned
+
+if TYPE_CHECKING:
+    from comt_cli.layers.kv_cache import LayerCache
 
 Rotation = tuple[Tensor, Tensor]
 MakeProjections = Callable[..., Projections]
@@ -20,21 +25,28 @@ applies to what it mixed read the projections' input too."""
 
 
 def rotation_table(length: int, head_width: int, theta: float, like: Tensor) -> Rotation:
-    """Cosines and sines of rotary position embeddings (Su et al. 2021), each [T, E/2], computed in fp32."""
+    """Cosines and sines of rotary position embeddings (Su et al. 2021), each [T, E/2], on the device of `like`.
+
+    They are fp32, whatever is turned by them: a kernel that turns back must find what there was before.
+    """
     frequency_E = theta ** (-torch.arange(0, head_width, 2, device=like.device, dtype=torch.float32) / head_width)
     angle_TE = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * frequency_E
-    return angle_TE.cos().to(like.dtype), angle_TE.sin().to(like.dtype)
+    return angle_TE.cos(), angle_TE.sin()
 
 
 def rotate(x_BHTE: Tensor, rotation: Rotation) -> Tensor:
     """Turn channel i and i + E/2 of every head by the position's angle (the layout of public LLaMA checkpoints)."""
-    cos_TE, sin_TE = rotation
+    cos_TE, sin_TE = (table.unsqueeze(-3) for table in rotation)
     first, second = x_BHTE.chunk(2, dim=-1)
-    return torch.cat([first * cos_TE - second * sin_TE, second * cos_TE + first * sin_TE], dim=-1)
+    turned = torch.cat([first * cos_TE - second * sin_TE, second * cos_TE + first * sin_TE], dim=-1)
+    return turned.to(x_BHTE.dtype)
 
 
 class Attention(nn.Module):
     """softmax(RoPE(Q) RoPE(K)^T / sqrt(E)) V W_o with grouped key-value heads (CoMT, Eq. 5, 6)."""
+
+    fused = False
+    """Whether one kernel applies the gates of q, k and v and turns q and k."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, make: MakeProjections) -> None:
         super().__init__()
@@ -44,33 +56,71 @@ class Attention(nn.Module):
         self.qkv = make(widths, heads=heads)
         self.output = make({"o_proj": (width, width)})
 
-    def forward(self, x_BTD: Tensor, rotation: Rotation) -> Tensor:
-        """[B, T, D] -> [B, T, D]; position t sees positions up to t."""
+    def forward(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; position t sees positions up to t, and those in the cache."""
+        output_BTD: Tensor = self.output(self.mixed(x_BTD, rotation, cache))[0]
+        return output_BTD
+
+    def mixed(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
+        """What the output projection reads, [B, T, D]."""
         B, T, D = x_BTD.shape
-        q, k, v, *read_by_gate = self.qkv(x_BTD)
-        q_BHTE = rotate(q.view(B, T, self.heads, self.head_width).transpose(1, 2), rotation)
-        k_BKTE = rotate(k.view(B, T, self.kv_heads, self.head_width).transpose(1, 2), rotation)
-        v_BKTE = v.view(B, T, self.kv_heads, self.head_width).transpose(1, 2)
-        mixed_BHTE = F.scaled_dot_product_attention(
-            q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=self.kv_heads != self.heads
-        )
+        q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, rotation)
+        if cache is None:
+            mixed_BHTE = F.scaled_dot_product_attention(
+                q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=self.kv_heads != self.heads
+            )
+        else:
+            mixed_BHTE = cache.attend(q_BHTE, k_BKTE, v_BKTE)
         mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(B, T, D)
         if "sdpa" in self.qkv.gates:  # Qiu et al. 2025, their position G1
-            mixed_BTD = self.qkv.gate("sdpa")(mixed_BTD, *(read_by_gate or [None]))
-        output_BTD: Tensor = self.output(mixed_BTD)[0]
-        return output_BTD
+            mixed_BTD = self.qkv.gate("sdpa")(mixed_BTD, *(read_by_gate or (None,)))
+        return mixed_BTD
+
+    def _rotated_heads(self, x_BTD: Tensor, rotation: Rotation) -> tuple[Tensor, ...]:
+        """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and what a later gate reads."""
+        gates = self.qkv.modulation() if self.fused else None
+        if gates is None:
+            q, k, v, *read_by_gate = self.qkv(x_BTD)
+            return rotate(self._split(q), rotation), rotate(self._split(k), rotation), self._split(v), *read_by_gate
+        product_BTC = self.qkv.product(x_BTD)
+        cos, sin = (table.flatten(0, -2) for table in rotation)
+        shape = self.heads, self.kv_heads
+        parts = ops.heads(
+            product_BTC.flatten(0, -2), gates.Wc, gates.ws, cos, sin, gates.scale, gates.rank, gates.gated, *shape
+        )
+        turned = (self._split(part.view(*x_BTD.shape[:2], -1)) for part in parts)
+        return *turned, *self.qkv.read_later(product_BTC)
+
+    def _split(self, x_BTN: Tensor) -> Tensor:
+        """[B, T, heads * E] -> [B, heads, T, E]."""
+        return x_BTN.view(*x_BTN.shape[:-1], -1, self.head_width).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
     """SwiGLU: W_down (silu(W_gate x) * W_up x) (CoMT, Eq. 7, 8)."""
 
+    fused = False
+    """Whether one kernel applies the gates of gate and up and joins the two."""
+
     def __init__(self, width: int, ffn_width: int, make: MakeProjections) -> None:
         super().__init__()
+        self.ffn_width = ffn_width
         self.gate_up = make({"gate_proj": (width, ffn_width), "up_proj": (width, ffn_width)})
+        self.gate_up.aligns_sites = True
         self.down = make({"down_proj": (ffn_width, width)})
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        gate_BTF, up_BTF = self.gate_up(x_BTD)
-        output_BTD: Tensor = self.down(F.silu(gate_BTF) * up_BTF)[0]
+        output_BTD: Tensor = self.down(self.inner(x_BTD))[0]
         return output_BTD
+
+    def inner(self, x_BTD: Tensor) -> Tensor:
+        """What the down projection reads, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""
+        padded = aligned(self.ffn_width, x_BTD)
+        gates = self.gate_up.modulation() if self.fused else None
+        if gates is None:
+            gate_BTF, up_BTF = self.gate_up(x_BTD)
+            inner_BTF = F.silu(gate_BTF) * up_BTF
+            return F.pad(inner_BTF, (0, padded - self.ffn_width)) if padded > self.ffn_width else inner_BTF
+        inner_TF = ops.swiglu(self.gate_up.product(x_BTD).flatten(0, -2), *gates, padded, padded)
+        return inner_TF.view(*x_BTD.shape[:2], padded)

@@ -6,11 +6,14 @@ Shapes: T tokens (any leading dimensions), D input width, N output width of one 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.kernels import ops
+from comt_cli.kernels.modulation import Modulation, modulation_of
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site
 from comt_cli.layers.initialise import Draw, Initialised
 
@@ -25,12 +28,19 @@ class Projections(CarriesGates, Initialised):
     sites `later`: what they read of x is handed out behind the z_i.
     """
 
+    fused = False
+    """Whether a kernel applies the gates where nothing that comes next does."""
+
+    aligns_sites = False
+    """Whether every site's columns are filled up (`aligned`), not only the last: the next operation knows."""
+
     def __init__(
         self, sites: Sequence[Site], gates: Mapping[str, GateFactory], std_of: StdOf, later: Sequence[Site] = ()
     ) -> None:
         super().__init__()
         self.sites = tuple(sites)
         self.std_of = std_of
+        self._frozen: tuple[Tensor, Modulation | None] | None = None
         self.widths = [site.d_out for site in sites]
         self.weight = nn.Parameter(torch.empty(sum(self.widths), sites[0].d_in))
         self.gates = nn.ModuleDict(
@@ -39,19 +49,99 @@ class Projections(CarriesGates, Initialised):
 
     def forward(self, x_TD: Tensor) -> tuple[Tensor, ...]:
         """[T, D] -> one [T, N] a site, and one [T, r] a gate at a later site."""
-        if not self.gates:
-            return torch.split(F.linear(x_TD, self.weight), self.widths, dim=-1)
-        read = {name: self.gate(name).summary() for name in self.gates}
-        summaries = {name: A for name, A in read.items() if A is not None}
-        zu = F.linear(x_TD, torch.cat([self.weight, *summaries.values()]))
-        parts = torch.split(zu, [*self.widths, *(len(A) for A in summaries.values())], dim=-1)
-        z, u = parts[: len(self.sites)], dict(zip(summaries, parts[len(self.sites) :], strict=True))
+        return self.gated(self.product(x_TD))
+
+    def product(self, x_TD: Tensor) -> Tensor:
+        """x times all matrices at once, [T, C]: the columns of the sites, those of the gates' summaries, and zeros that
+        fill a row up to where a GPU likes it to end. Columns of x beyond D are taken to be zero."""
+        matrix = self._matrix(x_TD.shape[-1]) if self._frozen is None else self._frozen[0]
+        return F.linear(x_TD, matrix)
+
+    def _matrix(self, width: int) -> Tensor:
+        """All matrices under each other, [C, D], filled up with zeros to `width` columns."""
+        matrices = [self.weight, *self._summaries().values()]
+        if (filled := self._filled_widths()) != self.widths:
+            each = zip(self.site_weights().values(), filled, strict=True)
+            matrices[:1] = [F.pad(weight, (0, 0, 0, width - len(weight))) for weight, width in each]
+        filling = aligned(columns := sum(len(matrix) for matrix in matrices), self.weight) - columns
+        if filling:
+            matrices.append(self.weight.new_zeros(filling, self.weight.shape[1]))
+        matrix = torch.cat(matrices) if len(matrices) > 1 else self.weight
+        beyond = width - matrix.shape[1]
+        return F.pad(matrix, (0, beyond)) if beyond else matrix
+
+    def freeze(self) -> None:
+        """Put the matrices together once instead of in every product, which decoding would notice. Parameters that
+        change afterwards are not seen, until `train` or a move to another device or type undoes it."""
+        self._frozen = None
+        with torch.no_grad():
+            self._frozen = self._matrix(aligned(self.weight.shape[1], self.weight)), self.modulation()
+
+    def train(self, mode: bool = True) -> Self:
+        """As of any module; thaws what is frozen."""
+        self._frozen = None
+        return super().train(mode)
+
+    def _apply(self, *arguments: Any, **options: Any) -> Self:
+        self._frozen = None
+        moved: Self = super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        return moved
+
+    def gated(self, product_TC: Tensor) -> tuple[Tensor, ...]:
+        """The product's sites with their gates applied, and what gates at later sites read."""
+        summaries = self._summaries()
         names = [site.name for site in self.sites]
-        gated = [
-            self.gate(name)(z_TN, u.get(name)) if name in self.gates else z_TN
-            for name, z_TN in zip(names, z, strict=True)
-        ]
-        return (*gated, *(u_Tr for name, u_Tr in u.items() if name not in names))
+        filled = self._filled_widths()
+        modulation = self.modulation() if self.fused and self.gates else None
+        if modulation is not None:
+            zhat = ops.modulate(product_TC.flatten(0, -2), *modulation, filled)
+            gated = torch.split(zhat.view(*product_TC.shape[:-1], -1), filled, dim=-1)
+            return (*self._without_filling(gated), *self.read_later(product_TC))
+        widths = [*filled, *(len(A) for A in summaries.values())]
+        parts = torch.split(product_TC[..., : sum(widths)], widths, dim=-1)
+        parts = (*self._without_filling(parts[: len(names)]), *parts[len(names) :])
+        u = dict(zip(summaries, parts[len(names) :], strict=True))
+        return (
+            *(
+                self.gate(name)(z_TN, u.get(name)) if name in self.gates else z_TN
+                for name, z_TN in zip(names, parts[: len(names)], strict=True)
+            ),
+            *(u_Tr for name, u_Tr in u.items() if name not in names),
+        )
+
+    def read_later(self, product_TC: Tensor) -> tuple[Tensor, ...]:
+        """What the gates at later sites read, [T, r] each."""
+        names = [site.name for site in self.sites]
+        parts, start = [], sum(self._filled_widths())
+        for name, A in self._summaries().items():
+            if name not in names:
+                parts.append(product_TC[..., start : start + len(A)])
+            start += len(A)
+        return tuple(parts)
+
+    def modulation(self) -> Modulation | None:
+        """The sites' gates as the kernels take them; None if they are of a form that those do not know."""
+        if self._frozen is not None:
+            return self._frozen[1]
+        gates = [self.gate(site.name) if site.name in self.gates else None for site in self.sites]
+        forms = [None if gate is None else gate.bottleneck() for gate in gates]
+        if any(gate is not None and form is None for gate, form in zip(gates, forms, strict=True)):
+            return None
+        for index, (form, width) in enumerate(zip(forms, self._filled_widths(), strict=True)):
+            if form is not None and form.Wc is not None and len(form.Wc) < width:
+                forms[index] = form._replace(Wc=F.pad(form.Wc, (0, 0, 0, width - len(form.Wc))))
+        return modulation_of(forms)
+
+    def _filled_widths(self) -> list[int]:
+        """The columns of each site in the product, with the zeros behind them."""
+        return [aligned(width, self.weight) for width in self.widths] if self.aligns_sites else self.widths
+
+    def _without_filling(self, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(part[..., :width] for part, width in zip(parts, self.widths, strict=True))
+
+    def _summaries(self) -> dict[str, Tensor]:
+        read = {name: self.gate(name).summary() for name in self.gates}
+        return {name: A for name, A in read.items() if A is not None}
 
     def site_weights(self) -> dict[str, Tensor]:
         """Views of `weight`, [N, D] a site: what an ordinary linear layer would hold."""
@@ -62,6 +152,12 @@ class Projections(CarriesGates, Initialised):
         weights = self.site_weights()
         for site in self.sites:
             draw.normal_(weights[site.name], site.name, self.std_of(site))
+
+
+def aligned(width: int, like: Tensor) -> int:
+    """`width`, on a GPU rounded up to a multiple of 8: rows of 16-bit numbers then begin at 16 bytes, without which the
+    fast matrix products are closed (5461, the 1b size's feed-forward width, is odd)."""
+    return -(-width // 8) * 8 if like.is_cuda else width
 
 
 class GatedPath(CarriesGates):

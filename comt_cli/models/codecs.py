@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders
@@ -16,10 +16,19 @@ class OwnCodec:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self.end_ids = frozenset([tokenizer.eos_id])
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, then the end-of-text token."""
         return [*self.tokenizer.encode(text), self.tokenizer.eos_id]
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of `text`; without any, the end of the text before, after which a text begins in training."""
+        return self.tokenizer.encode(text) or [self.tokenizer.eos_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The tokenizer's own text of `ids`."""
+        return self.tokenizer.decode([i for i in ids if 0 <= i < self.tokenizer.vocabulary_size])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The tokenizer's own names."""
@@ -27,16 +36,34 @@ class OwnCodec:
 
 
 class LibraryCodec:
-    """A `tokenizer.json`, with the special tokens that its own post-processor adds."""
+    """A `tokenizer.json`, with the special tokens that its own post-processor adds.
 
-    def __init__(self, tokenizer: LibraryTokenizer) -> None:
+    Which tokens begin (`begin_id`) and end (`end_ids`) a text stands elsewhere, in the file or folder around it.
+    """
+
+    def __init__(self, tokenizer: LibraryTokenizer, begin_id: int | None = None, end_ids: Collection[int] = ()) -> None:
         self.tokenizer = tokenizer
+        self.begin_id, self.end_ids = begin_id, frozenset(end_ids)
         self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
         self._decoder = decoders.ByteLevel()
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, with a beginning-of-text token where this tokenizer has one."""
         return list(self.tokenizer.encode(text).ids)
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of `text` after what the post-processor puts before it, without what it puts behind."""
+        ids, bare = self.encode(text), list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        if bare:
+            before = next((n for n in range(len(ids) - len(bare) + 1) if ids[n : n + len(bare)] == bare), 0)
+            return ids[: before + len(bare)]
+        # What surrounds no text. Where that is an end alone, the next text begins after it.
+        begins = [i for i in ids if i not in self.end_ids]
+        return begins or ids[:1] or ([self.begin_id] if self.begin_id is not None else sorted(self.end_ids)[:1])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The library's text of `ids`."""
+        return str(self.tokenizer.decode([i for i in ids if self.tokenizer.id_to_token(i) is not None]))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's names; those of byte-level vocabularies ('Ġcastle', 'Ċ') are turned into text first."""

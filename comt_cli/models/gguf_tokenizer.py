@@ -38,13 +38,19 @@ def gguf_codec(metadata: Mapping[str, Any], origin: str) -> LibraryCodec:
     types = metadata.get(f"{_KEY}token_type") or []
     special = [token for token, type_ in zip(tokens, types, strict=False) if type_ in _SPECIAL]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    bos = metadata.get(f"{_KEY}bos_token_id")
-    if metadata.get(f"{_KEY}add_bos_token", adds_bos) and isinstance(bos, int) and bos < len(tokens):
+    bos, *ends = (_token_id(metadata, name, tokens) for name in ("bos", "eos", "eot"))
+    if metadata.get(f"{_KEY}add_bos_token", adds_bos) and bos is not None:
         # A list is how the library takes a piece whose text has the template's own signs ($, :) in it.
         tokenizer.post_processor = processors.TemplateProcessing(
             single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
         )
-    return LibraryCodec(tokenizer)
+    return LibraryCodec(tokenizer, bos, [end for end in ends if end is not None])
+
+
+def _token_id(metadata: Mapping[str, Any], name: str, tokens: Sequence[str]) -> int | None:
+    """The id that the file gives a special token; None where it gives none, or one that is no token."""
+    value = metadata.get(f"{_KEY}{name}_token_id")
+    return value if isinstance(value, int) and 0 <= value < len(tokens) else None
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:

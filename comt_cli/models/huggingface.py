@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
         model=model,
         name=name or folder.resolve().name,
         description=describe(model),
-        codec=_read_tokenizer(folder / TOKENIZER),
+        codec=_read_tokenizer(folder / TOKENIZER, config),
         context_length=context if isinstance(context, int) and context > 0 else None,
     )
 
@@ -136,13 +137,19 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_tokenizer(path: Path) -> LibraryCodec | None:
+def _read_tokenizer(path: Path, config: Mapping[str, Any]) -> LibraryCodec | None:
     if not path.exists():
         return None
+    begins, ends = (_token_ids(config.get(f"{name}_token_id")) for name in ("bos", "eos"))
     try:
-        return LibraryCodec(tokenizers.Tokenizer.from_file(str(path)))
+        return LibraryCodec(tokenizers.Tokenizer.from_file(str(path)), begins[0] if begins else None, ends)
     except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
         raise UserError(f"{path} is not a tokenizer: {error}", "Copy it again.") from None
+
+
+def _token_ids(value: Any) -> list[int]:
+    """A configuration names one token, several, or none."""
+    return [i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

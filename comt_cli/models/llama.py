@@ -7,20 +7,26 @@ Shapes: B batch, T tokens, D width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation_table
 from comt_cli.layers.gates import Site
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.projection import GatedPath, Projections, TokenEmbedding
-from comt_cli.layers.residual import Junction, ResidualConnection, State, stream_of
+from comt_cli.layers.residual import Junction, ResidualConnection, State, normalised
 from comt_cli.methods.base import Wiring
 from comt_cli.recipe.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from comt_cli.layers.kv_cache import KeyValueCache, LayerCache
 
 
 class Block(nn.Module):
@@ -55,18 +61,32 @@ class Block(nn.Module):
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(make, self.mlp_connection))
         self.attention_path, self.mlp_path = path("attention"), path("mlp")
 
-    def forward(self, state: State, rotation: Rotation) -> State:
+    def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
         """The residual stream after the block, [B, T, D], with what the connections remember (`State`)."""
-
-        def attend(h_BTD: Tensor) -> Tensor:
-            y_BTD: Tensor = self.attention(h_BTD, rotation)
-            return y_BTD if self.attention_path is None else self.attention_path(h_BTD, y_BTD)
-
-        def feed_forward(h_BTD: Tensor) -> Tensor:
-            y_BTD: Tensor = self.mlp(h_BTD)
-            return y_BTD if self.mlp_path is None else self.mlp_path(h_BTD, y_BTD)
-
+        attend = _Branch(
+            partial(self.attention.mixed, rotation=rotation, cache=cache), self.attention.output, self.attention_path
+        )
+        feed_forward = _Branch(self.mlp.inner, self.mlp.down, self.mlp_path)
         return self.mlp_connection.step(self.attention_connection.step(state, attend), feed_forward)
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A branch up to its last projection, that projection, and the gate on the whole branch, if there is one."""
+
+    inner: Callable[[Tensor], Tensor]
+    last: Projections
+    path: GatedPath | None
+
+    def __call__(self, h_BTD: Tensor) -> Tensor:
+        y_BTD: Tensor = self.last(self.inner(h_BTD))[0]
+        return y_BTD if self.path is None else self.path(h_BTD, y_BTD)
+
+    def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
+        modulation = self.last.modulation()
+        if self.path is not None or modulation is None:
+            return None
+        return self.last.product(self.inner(h_BTD)), modulation
 
 
 class Llama(nn.Module):
@@ -90,20 +110,27 @@ class Llama(nn.Module):
         """The head's matrix, [V, D]: the embedding's where they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
-        """What the head reads: the stream after the last block and the final norm, [B, T, D]."""
+    def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """What the head reads: the stream after the last block and the final norm, [B, T, D].
+
+        With a cache, the tokens follow on those whose keys and values it holds, and theirs are added to it.
+        """
         x_BTD: Tensor = self.entry(self.embedding(tokens_BT))
-        rotation = rotation_table(
-            tokens_BT.shape[1], self.shape.width // self.shape.heads, self.settings.rope_theta, x_BTD
-        )
+        length = tokens_BT.shape[1]
+        if cache is None:
+            head_width = self.shape.width // self.shape.heads
+            rotation = rotation_table(length, head_width, self.settings.rope_theta, x_BTD)
+        else:
+            rotation = cache.rotation(length)
         state: State = x_BTD
-        for block in self.blocks:
+        for layer, block in enumerate(self.blocks):
             if self.activation_checkpointing and self.training:
                 state = checkpoint(block, state, rotation, use_reentrant=False)
             else:
-                state = block(state, rotation)
-        normalised: Tensor = self.final_norm(stream_of(state))
-        return normalised
+                state = block(state, rotation, cache.layers[layer] if cache is not None else None)
+        if cache is not None:
+            cache.advance(length)
+        return normalised(state, self.final_norm)[1]
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits, [B, T, V], in the parameters' type."""

@@ -14,10 +14,27 @@ from comt_cli.recipe.plan import RunSpec
 
 
 class TextCodec(Protocol):
-    """Text to the token ids that a model was trained to see, and the ids' names for the axes of figures."""
+    """Text to the token ids that a model was trained to see and back, and the ids' names for the axes of figures.
+
+    `end_ids` are the tokens that end a text; there may be none.
+    """
+
+    end_ids: frozenset[int]
 
     def encode(self, text: str) -> list[int]:
         """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
+        ...
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of the beginning of a text, which is to go on: those of `encode` without what ends a text.
+
+        Of an empty beginning that is the token that texts begin after; nothing where there is none.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`. Special tokens and ids that are not the tokenizer's stand for no text; bytes that are not
+        UTF-8, such as a character of which only the beginning is there, for U+FFFD."""
         ...
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

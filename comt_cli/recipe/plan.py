@@ -21,9 +21,10 @@ MAX_SEEDS = 1000
 BY_ID = "by-id"
 """The folder below `runs` that holds every run once; what stands elsewhere there are links to them."""
 
-_NO_PART_OF_IDENTITY = {"train": {"save_every", "sharding"}}
-"""Settings that change no number, or, as the number of devices does, only the order in which numbers are added up: a
-run may be begun on one machine and go on, cut among its devices, on another."""
+_NO_PART_OF_IDENTITY = {"train": {"save_every", "sharding", "kernels"}}
+"""Settings that change no number, or, as the number of devices does, only the order in which numbers are added up and
+how the sums are rounded: a run may be begun on one machine and go on, with other kernels or cut among its devices, on
+another."""
 
 
 class RunSpec(Section):

@@ -16,6 +16,7 @@ from comt_cli.recipe.sizes import LLAMA_SIZES
 Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Precision = Literal["fp32", "bf16-mixed", "bf16-pure"]
+Kernels = Literal["auto", "reference", "fused"]
 GateInit = Literal["kaiming-uniform", "torch-linear", "normal"]
 """How a gate's matrices start; `layers.gates.draw_gate_weight` says what each means."""
 
@@ -152,6 +153,7 @@ class TrainSettings(Section):
     gradient_clipping: NonNegative = 0.0
     precision: Precision = "fp32"
     compile: bool = False
+    kernels: Kernels = "auto"
     activation_checkpointing: bool = False
     sharding: Literal["none", "fsdp"] = "none"
     log_every: PositiveInt = 10

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
 import re
 import resource
 import sys
-from pathlib import Path
 
 import torch
 
 from comt_cli.errors import UserError
+from comt_cli.kernels.measurements import processor_name
 
 PEAK_BF16_FLOPS = {
     "H200": 989.5e12,
@@ -61,20 +60,7 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
-    return f"{_processor()}, {threads} thread{'s' if threads != 1 else ''}"
-
-
-def _processor() -> str:
-    """The processor's model name from the kernel, or the architecture where it does not say."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                if name and name.lower() != "unknown":
-                    return name
-    except OSError:
-        pass
-    return f"{platform.machine()} CPU"
+    return f"{processor_name()}, {threads} thread{'s' if threads != 1 else ''}"
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
@@ -109,6 +95,8 @@ def prepare_process(device: torch.device) -> None:
         # Bit-exact resume needs kernels that add in a fixed order. The CPU's do, for a fixed number of threads.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        # What is allocated is written before it is read; filling it with NaN first would cost a pass over every tensor.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.cuda.reset_peak_memory_stats(device)  # of this run, not of the largest in its table
     else:
         _keep_freed_memory()

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from comt_cli.data import Dataset, EvaluationBatches, TrainBatches
 from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.kernels.choice import Choice
 from comt_cli.models.build import materialise, model_of
+from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import BeingTrained, RunDirectory
 from comt_cli.training.clock import Clock, mfu, positions_per_step
@@ -22,7 +24,7 @@ from comt_cli.training.distribution import distribute
 from comt_cli.training.evaluation import Evaluation, evaluate
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import make_optimizer
-from comt_cli.training.precision import parameter_dtype
+from comt_cli.training.precision import parameter_dtype, product_dtype
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.result import diverged_result, done_result
 from comt_cli.training.resume import resume
@@ -101,8 +103,9 @@ class Training:
         torch.manual_seed(self.spec.seed)
         self.model = model_of(self.spec)
         self.model.activation_checkpointing = self.settings.activation_checkpointing
-        self.loss_module = SummedLoss(self.model)
+        self.loss_module = SummedLoss(self.model, self.settings.kernels)
         dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
+        kernels = self._use_kernels()
         if is_sharded(self.settings, self.world):
             shard(self.loss_module, self.world, dtype, self.spec.seed, compiled=compiled)
         else:
@@ -115,10 +118,23 @@ class Training:
         self.counters = resume(checkpoint, self.spec, self.dataset, self.world, self.model, self.optimizer)
         self.saved_step = self.counters.step
         warn = self.listener.warn
-        self.writer = RunWriter(self.spec, self.directory, self.dataset, self.world, self.counters, held, warn)
+        self.writer = RunWriter(self.spec, self.directory, self.dataset, self.world, self.counters, held, warn, kernels)
         self.clock = Clock(self.world.device, self.counters, positions_per_step(self.spec))
         module = distribute(self.loss_module, self.world)
         self.updater = Updater(self.settings, self.world, self.model, module, self.optimizer)
+
+    def _use_kernels(self) -> dict[str, Choice]:
+        """Switch the model's operations to what is fastest here (`train.kernels`), and say what that is."""
+        wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
+        choices = use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
+        if wanted == "fused":
+            missing: dict[str, list[str]] = {}
+            for op, choice in choices.items():
+                if not choice.fused:
+                    missing.setdefault(choice.reason, []).append(op)
+            for reason, ops in missing.items():
+                self.listener.warn(f"train.kernels: fused, but {', '.join(ops)} cannot be: {reason}")
+        return choices
 
     def _train(self) -> dict[str, Any]:
         settings, counters = self.settings, self.counters

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.models.llama import Llama
+from comt_cli.recipe.settings import Kernels
 
 
 def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
@@ -25,12 +26,13 @@ class SummedLoss(nn.Module):
     """(tokens, targets), both [B, T] -> the sum over counted targets of -log p(target), fp32, in nats.
 
     One module holds model and loss, so that they are wrapped for several devices as one. `compile_model` compiles the
-    model alone: the loss is already blocked, and a compiler would unroll its loop.
+    model alone: the loss is already blocked, and a compiler would unroll its loop. `kernels` is the recipe's
+    `train.kernels` and chooses between the losses (`kernels.choice.choose_loss`); the model chooses for itself.
     """
 
-    def __init__(self, model: Llama) -> None:
+    def __init__(self, model: Llama, kernels: Kernels = "auto") -> None:
         super().__init__()
-        self.model = model
+        self.model, self.kernels = model, kernels
         self._hidden = model.hidden
 
     def compile_model(self, *, keep_others: bool = False) -> None:
@@ -46,4 +48,4 @@ class SummedLoss(nn.Module):
         device = hidden_TD.device.type
         if torch.is_autocast_enabled(device):
             hidden_TD = hidden_TD.to(torch.get_autocast_dtype(device))
-        return linear_cross_entropy(hidden_TD, self.model.head_weight, targets_BT.flatten())
+        return linear_cross_entropy(hidden_TD, self.model.head_weight, targets_BT.flatten(), self.kernels)

@@ -20,6 +20,11 @@ def parameter_dtype(precision: Precision) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16-pure" else torch.float32
 
 
+def product_dtype(precision: Precision) -> torch.dtype:
+    """The type that matrix products have."""
+    return torch.float32 if precision == "fp32" else torch.bfloat16
+
+
 def compute_context(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """The context that forward passes run in."""
     if precision == "bf16-mixed":

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,10 +20,11 @@ import torch
 from comt_cli import __version__
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json, write_text
-from comt_cli.kernels import IN_USE
+from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.recipe.run_directory import RunDirectory, read_lines
 from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training.devices import device_name
+from comt_cli.training.precision import product_dtype
 from comt_cli.training.sharding import is_sharded
 from comt_cli.training.world import World
 
@@ -94,14 +96,18 @@ def write_metrics_table(directory: RunDirectory) -> None:
     write_text(directory.metrics_table, text.getvalue())
 
 
-def record_environment(directory: RunDirectory, world: World, step: int, settings: TrainSettings) -> dict[str, Any]:
+def record_environment(
+    directory: RunDirectory, world: World, step: int, settings: TrainSettings, kernels: Mapping[str, Choice]
+) -> dict[str, Any]:
     """Append to `environment.json` what this start of the run, after `step`, has under it; returns the new entry.
 
-    Its `differs` names what, of all that decides the bits, was not the same in every start since the one at step 0.
+    `kernels` says for each operation of the model what computes it; what computes the loss is added here. The entry's
+    `differs` names what, of all that decides the bits, was not the same in every start since the one at step 0.
 
     Raises:
         UserError: the file is damaged.
     """
+    loss = choose_loss(settings.kernels, world.device, product_dtype(settings.precision))
     entry = {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "step": step,
@@ -113,21 +119,34 @@ def record_environment(directory: RunDirectory, world: World, step: int, setting
         "device": device_name(world.device),
         "processes": world.size,
         "threads": torch.get_num_threads(),
-        "kernels": IN_USE,
+        "kernels": {op: str(choice) for op, choice in {**kernels, "loss": loss}.items()},
         "compiled": settings.compile,
         "sharding": settings.sharding if is_sharded(settings, world) else "none",
     }
     before = _earlier_starts(directory)
     beginnings = [index for index, start in enumerate(before) if start.get("step") == 0]
     counted = before[beginnings[-1] if beginnings else 0 :] if step else []
-    entry["differs"] = [key for key in DECIDES_BITS if any(start.get(key, "none") != entry[key] for start in counted)]
+    entry["differs"] = [key for key in DECIDES_BITS if any(_said(start, key) != _said(entry, key) for start in counted)]
     write_json(directory.environment_file, [*before, entry])
     return entry
 
 
-DECIDES_BITS = ("device", "processes", "threads", "torch", "sharding")
-"""What must be the same at every start of a run for it to end as one never stopped, to the last bit. Starts that do not
-say how they were sharded were not."""
+DECIDES_BITS = ("device", "processes", "threads", "torch", "sharding", "kernels")
+"""What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
+
+
+def _said(start: dict[str, Any], key: str) -> Any:
+    """What a start says of something that decides the bits.
+
+    Starts that do not say how they were sharded were not. Of the kernels only those count that are not the reference,
+    and not the reasons, which change with every measurement. Starts that speak of them in one text had none.
+    """
+    if key != "kernels":
+        return start.get(key, "none")
+    kernels = start.get("kernels")
+    if not isinstance(kernels, dict):
+        return set()
+    return {op for op, choice in kernels.items() if str(choice).startswith("fused")}
 
 
 def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from comt_cli.data import Dataset
 from comt_cli.files import write_json
+from comt_cli.kernels.choice import Choice
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.checkpoint import save_checkpoint
@@ -29,6 +30,8 @@ from comt_cli.training.world import World
 class RunWriter:
     """Opens the files of a run that goes on from `counters`, and drops the lines that these do not know of.
 
+    `kernels` says what computes the model's operations (`models.kernels.use_kernels`).
+
     Attributes:
         environment: what this start has under it (see `record_environment`); {} where nothing is written.
     """
@@ -42,6 +45,7 @@ class RunWriter:
         counters: Counters,
         held: contextlib.ExitStack,
         warn: Callable[[str], None],
+        kernels: Mapping[str, Choice],
     ) -> None:
         self._spec, self._directory, self._dataset = spec, directory, dataset
         self._world, self._counters = world, counters
@@ -55,7 +59,7 @@ class RunWriter:
             self._timings.cut(counters.timings_bytes)
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
-            self.environment = record_environment(directory, world, counters.step, spec.settings.train)
+            self.environment = record_environment(directory, world, counters.step, spec.settings.train, kernels)
         names = trackers_in_use() if world.is_main else []
         self._trackers = held.enter_context(Trackers(names, spec, directory.path, counters.step, warn))
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from comt_cli.app import app
@@ -150,3 +151,107 @@ def test_compilation_without_a_compiler(monkeypatch):
     found = doctor_checks.check_compilation()
     assert found.status == "warn"
     assert "C++ compiler" in found.mend
+
+
+@pytest.fixture
+def kernels(monkeypatch, tmp_path):
+    """No measurements but those written below the folder that this gives."""
+    from comt_cli.kernels import choice, measurements
+
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
+    monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "bench"])
+    return tmp_path / "bench"
+
+
+def write_measurements(folder: Path, *rows: str) -> Path:
+    folder.mkdir(parents=True)
+    head = "device,device_type,op,shape,tokens,width,gates,dtype,variant,step_ms"
+    (folder / "kernels.csv").write_text("\n".join([head, *rows]) + "\n")
+    return folder / "kernels.csv"
+
+
+def lines_on_the_cpu() -> list[str]:
+    from comt_cli.commands.doctor_kernels import device_lines
+
+    return device_lines(torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("kernels")
+def test_kernels_without_measurements():
+    found = doctor_checks.check_kernels()
+    assert found.status == "ok"
+    first, *others = found.text.splitlines()
+    assert re.fullmatch(
+        r"C\+\+ kernels compiled when first used; (no Triton|Triton [\d.]+); (no )?liger-kernel( [\d.]+)?", first
+    )
+    assert others[-2:] == lines_on_the_cpu()
+    assert lines_on_the_cpu() == [
+        "cpu, gates: reference (no fused kernel was measured on a CPU yet: make bench)",
+        "cpu, loss: reference (liger-kernel's loss is for CUDA devices)",
+    ]
+
+
+def test_kernels_that_were_measured(kernels):
+    """Fused wins where fp32 is compiled; of bf16 one operation was measured."""
+    times = {"reference": (6, 3, 3, 3), "reference-compiled": (2, 1, 3, 3), "fused": (4, 4, 2, 1.5)}
+    ops = ("heads", "swiglu", "add_norm", "modulate")
+    fp32 = [
+        f'"A CPU",cpu,{op},d,9,512,transponder-r8,fp32,{variant},{time}'
+        for variant, each in times.items()
+        for op, time in zip(ops, each, strict=True)
+    ]
+    bf16 = [
+        f'"A CPU",cpu,heads,d,9,512,transponder-r8,bf16,{variant},{time}'
+        for variant, time in (("reference", 2), ("fused", 1))
+    ]
+    write_measurements(kernels / "a-cpu", *fp32, *bf16)
+    place = "measured on A CPU"
+    unmeasured = "reference ({} with gates of rank 8 was not measured in bf16 beside the {}: make bench)"
+    assert lines_on_the_cpu()[:-1] == [
+        "cpu, gates, fp32: heads fused (1.50), swiglu reference (0.75), add_norm fused (1.50), modulate fused (2.00); "
+        f"fused over reference, {place}",
+        "cpu, gates, fp32 compiled: heads reference (0.50), swiglu reference (0.25), add_norm fused (1.50), "
+        f"modulate fused (2.00); fused over compiled reference, {place}",
+        "cpu, gates, bf16: heads fused (2.00), "
+        + ", ".join(f"{op} {unmeasured.format(op, 'reference')}" for op in ops[1:])
+        + f"; fused over reference, {place}",
+        "cpu, gates, bf16 compiled: " + ", ".join(f"{op} {unmeasured.format(op, 'compiled reference')}" for op in ops),
+    ]
+
+
+def test_why_there_are_no_kernels(kernels, monkeypatch):
+    """A compiler that lacks is no reason for what would not be used anyway."""
+    from comt_cli.kernels import choice
+
+    rows = (
+        f'"A CPU",cpu,{op},d,9,512,transponder-r8,fp32,{v}'
+        for op in ("heads", "swiglu", "add_norm", "modulate")
+        for v in ("reference,2", "fused,1")
+    )
+    write_measurements(kernels / "a-cpu", *rows)
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "there is no C++ compiler")
+    found = doctor_checks.check_kernels()
+    assert found.text.startswith("no C++ kernels (there is no C++ compiler); ")
+    assert "cpu, gates, fp32: reference (there is no C++ compiler)" in found.text.splitlines()
+
+
+def test_a_damaged_file_of_measurements_is_named(kernels):
+    path = write_measurements(kernels / "a-cpu", '"A CPU",cpu,heads,d,9,512,none,fp32,fused,fast')
+    found = doctor_checks.check_kernels()
+    assert found.status == "warn"
+    assert f"damaged: {path.resolve()}" in found.text
+    assert found.mend
+
+
+@pytest.mark.usefixtures("kernels")
+def test_every_gpu_is_asked_about_once(monkeypatch):
+    names = ["NVIDIA H200", "NVIDIA H200", "NVIDIA L4"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[torch.device("cuda", device).index])
+    gates = [line.partition(",")[0] for line in doctor_checks.check_kernels().text.splitlines() if ", gates" in line]
+    assert gates == ["cuda:0", "cuda:2", "cpu"]
+
+
+def test_lines_below_the_first_are_set_in(monkeypatch):
+    monkeypatch.setattr(doctor_checks, "all_checks", lambda runs: [Check("one", lambda: Finding("ok", "a\nb"))])
+    assert CliRunner().invoke(app, ["doctor"]).output.splitlines()[:2] == [" 1  ok    one: a", " " * 10 + "b"]

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "comt_cli"
 
-FLOW = ("recipe", "data", "kernels", "layers", "methods", "models", "training", "analysis")
+FLOW = ("recipe", "data", "kernels", "layers", "methods", "models", "training", "analysis", "benchmarks")
 BASE = {"errors": {"errors"}, "files": {"errors", "files"}}
 EVERYTHING = {*FLOW, *BASE, "report", "commands", "app"}
 MAY_IMPORT = {
@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "__main__": {"app"},
     "__init__": set(),
 }
-TORCH_ROOMS = {"kernels", "layers", "models", "training", "analysis"}
+TORCH_ROOMS = {"kernels", "layers", "models", "training", "analysis", "benchmarks"}
 TORCH_FREE = set(MAY_IMPORT) - TORCH_ROOMS
 TORCH_PACKAGES = {"torch", "torchvision", "triton", "transformers"}
 MOST_LINES = 500

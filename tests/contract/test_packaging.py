@@ -56,8 +56,11 @@ def test_the_wheel_holds_all_modules_and_recipes(wheel):
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "comt_cli").rglob("*.py")}
     recipes = {f"comt_cli/_recipes/{path.relative_to(ROOT / 'recipes')}" for path in (ROOT / "recipes").rglob("*.yaml")}
     assert modules - names == set()
+    measured = {path.relative_to(ROOT / "results/bench").as_posix() for path in (ROOT / "results/bench").rglob("*.csv")}
     assert recipes
     assert recipes - names == set()
+    assert measured
+    assert {f"comt_cli/_bench/{path}" for path in measured} - names == set()
     assert any(name.endswith("licenses/LICENSE") for name in names)
     strangers = {name for name in names if not name.startswith(("comt_cli/", "comt-"))}
     assert strangers == set()
@@ -70,6 +73,13 @@ def test_the_installed_program_is_not_this_tree(installed, tmp_path):
 
 def test_the_installed_program_finds_its_recipes(installed, tmp_path):
     assert "comt/table3" in run(installed, tmp_path, "comt", "recipes")
+
+
+def test_the_installed_program_finds_its_measurements(installed, tmp_path):
+    code = "from comt_cli.kernels.measurements import roots; print(roots()[1])"
+    where = Path(run(installed, tmp_path, "python", "-c", code).strip())
+    assert where.is_relative_to(installed)
+    assert list(where.glob("*/*.csv"))
 
 
 def test_the_installed_program_reads_a_recipe(installed, tmp_path):
@@ -97,6 +107,12 @@ def test_constraints_cover_what_the_project_asks_for():
     asked = [*project["dependencies"], *project["optional-dependencies"]["gguf"], *groups]
     names = {re.match(r"[A-Za-z0-9._-]+", entry)[0].lower().replace(".", "-").replace("_", "-") for entry in asked}
     assert names - pinned == set()
+
+
+def test_what_is_for_gpus_is_tested():
+    assert PROJECT["project"]["optional-dependencies"]["gpu"] == [
+        entry for entry in PROJECT["dependency-groups"]["test"] if "liger" in entry
+    ]
 
 
 def test_ci_calls_make_test():

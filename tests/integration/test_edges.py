@@ -9,8 +9,10 @@ import io
 import json
 import math
 import os
+import re
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from test_interruptions import After
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.kernels.choice import Choice
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
@@ -28,7 +31,7 @@ from comt_cli.training import loop
 from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.progress import Listener
-from comt_cli.training.record import LineLog
+from comt_cli.training.record import LineLog, record_environment
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.world import World
 
@@ -272,13 +275,45 @@ def test_a_damaged_environment_file(tiny_corpus, tmp_path, content):
     train(spec, tmp_path)
 
 
-def test_what_computes_is_written_down_and_told_by_the_doctor(tiny_corpus, tmp_path):
-    from comt_cli.commands.doctor_checks import check_kernels
-
+def test_what_computes_is_written_down(tiny_corpus, tmp_path):
     (entry,) = environment(train(tiny_spec(tiny_corpus, steps=4), tmp_path))
-    assert "blocked linear cross entropy" in entry["kernels"]
-    assert entry["kernels"] in check_kernels().text
+    assert entry["kernels"]["loss"] == "reference (liger-kernel's loss is for CUDA devices)"
+    assert all(re.fullmatch(r"(fused|reference) \(.+\)", text) for text in entry["kernels"].values())
     assert entry["compiled"] is False
+
+
+OLD_TEXT = (
+    "gates: PyTorch, CoMT's by autograd, Transponder's with a closed-form backward; loss: blocked linear cross en..."
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "differs"),
+    [
+        (OLD_TEXT, {}, False),  # a run of an earlier version had no kernels
+        (OLD_TEXT, {"swiglu": Choice(False, "as asked")}, False),
+        (OLD_TEXT, {"swiglu": Choice(True, "as asked")}, True),
+        (None, {}, False),  # a yet earlier one did not speak of them
+        (None, {"heads": Choice(True, "as asked")}, True),
+        ({"heads": "fused (1.20 times as fast)"}, {"heads": Choice(True, "1.30 times as fast")}, False),
+        ({"heads": "fused (as asked)"}, {"heads": Choice(False, "there is no C++ compiler")}, True),
+        ({"heads": "fused (as asked)"}, {"swiglu": Choice(True, "as asked")}, True),
+        ({"heads": "reference (as asked)"}, {"swiglu": Choice(False, "as asked")}, False),
+        ({"loss": "fused (liger-kernel 0.8.5)"}, {}, True),
+    ],
+)
+def test_going_on_with_other_kernels_is_said(tiny_corpus, tmp_path, before, now, differs):
+    """The operations that had kernels count; the reasons do not."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    record = partial(record_environment, directory, World(CPU), settings=spec.settings.train)
+    first = record(step=0, kernels={})
+    if before is None:
+        del first["kernels"]
+    directory.environment_file.write_text(json.dumps([first | ({} if before is None else {"kernels": before})]))
+    assert record(step=2, kernels=now)["differs"] == (["kernels"] if differs else [])
+    assert record(step=0, kernels=now)["differs"] == []
 
 
 def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypatch):

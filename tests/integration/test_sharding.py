@@ -46,6 +46,8 @@ SAME: dict[str, tuple[dict[str, Any], float]] = {
     "a memory, recomputed": ({"method": "laurel-pa", "activation_checkpointing": True}, 1e-6),
     "tied": ({"method": "pre-ln", "model": {"tied_embeddings": True}, "optimizer": "adamw", "weight_decay": 0.3}, 1e-6),
     "mixed": ({"method": "transponder", "precision": "bf16-mixed", "micro_batch_size": 2}, 1e-6),
+    "fused": ({"method": "transponder", "kernels": "fused", "seed": 2}, 1e-6),
+    "fused, recomputed": ({"method": "comt", "kernels": "fused", "activation_checkpointing": True, "seed": 3}, 1e-6),
     "pure": ({"method": "transponder", "precision": "bf16-pure", "gradient_clipping": 0.3}, 5e-3),
 }
 """Runs to compare, and how far apart their losses and norms may be."""
@@ -117,7 +119,8 @@ def two(rank: int, corpus: str, folder: str) -> None:
         run(spec_of(corpus, "tied", "fsdp", save_every=3), path / "poisoned", world, poison)
         check_what_is_held(spec_of(corpus, "single numbers, clipped", "fsdp"), path / "held", world)
         compile_without_a_compiler()
-        run(spec_of(corpus, "recomputed", "fsdp", compile=True), path / "compiled", world)
+        for name in ("recomputed", "fused"):
+            run(spec_of(corpus, name, "fsdp", compile=True), path / "compiled", world)
 
 
 def check_what_is_held(spec: RunSpec, folder: Path, world: World) -> None:
@@ -256,10 +259,11 @@ def test_weights_that_one_process_alone_knows_to_be_bad_are_not_saved(both, tiny
     assert not directory.checkpoint_file.exists()
 
 
-def test_compiled_blocks(both, tiny_corpus):
+@pytest.mark.parametrize("name", ["recomputed", "fused"])
+def test_compiled_blocks(both, tiny_corpus, name):
     """Each block by itself, recomputed inside: the same numbers as of blocks not compiled."""
-    spec = spec_of(tiny_corpus, "recomputed")
-    compiled = spec_of(tiny_corpus, "recomputed", compile=True)
+    spec = spec_of(tiny_corpus, name)
+    compiled = spec_of(tiny_corpus, name, compile=True)
     assert_close(lines_of(both / "compiled", compiled), lines_of(both / "none", spec), 1e-6)
 
 

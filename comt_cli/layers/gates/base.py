@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.kernels.modulation import Bottleneck
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.recipe.settings import GateInit
 
@@ -58,6 +59,10 @@ class Gate(Initialised):
         for factor in self.values(u_Tr).values():
             z_TN = z_TN * factor
         return z_TN
+
+    def bottleneck(self) -> Bottleneck | None:
+        """The gate in the form that the fused kernels know; None for a gate of another form."""
+        return None
 
 
 GateFactory = Callable[[Site], Gate]

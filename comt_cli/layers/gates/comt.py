@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from comt_cli.kernels.modulation import Bottleneck
 from comt_cli.kernels.reference import comt_gate
 from comt_cli.layers.gates.base import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw
@@ -28,6 +29,9 @@ class ComtGate(Gate):
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
         return {"scalar": comt_gate(u_Tr, self.B)}
+
+    def bottleneck(self) -> Bottleneck:
+        return Bottleneck(None, self.B, 1.0)
 
     def initialise(self, draw: Draw) -> None:
         draw_gate_weight(draw, self.A, "A", self.init)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from comt_cli.kernels.reference import full_rank_gate
 from comt_cli.layers.gates.base import Gate, Site
 from comt_cli.layers.initialise import Draw
 
@@ -23,7 +24,7 @@ class FullRankGate(Gate):
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
-        return {"channel": torch.sigmoid(u_Tr)}
+        return {"channel": full_rank_gate(u_Tr)}
 
     def initialise(self, draw: Draw) -> None:
         draw.normal_(self.W, "W", 0.02)
@@ -44,7 +45,7 @@ class HeadGate(Gate):
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
         assert u_Tr is not None
-        return {"head": torch.sigmoid(u_Tr)}
+        return {"head": full_rank_gate(u_Tr)}
 
     def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
         gamma_TH = self.values(u_Tr)["head"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels.reference import transponder_gate
+from comt_cli.kernels.modulation import Bottleneck
+from comt_cli.kernels.reference import static_gate, transponder_gate
 from comt_cli.kernels.transponder import modulate
 from comt_cli.layers.gates.base import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw
@@ -65,6 +67,13 @@ class TransponderGate(Gate):
         channel, scalar = ((self._matrix(kind), self._alpha(kind)) for kind in ("channel", "scalar"))
         return modulate(z_TN, u_Tr, *channel, *scalar)
 
+    def bottleneck(self) -> Bottleneck:
+        matrices = {kind: self._alpha(kind) * self._matrix(kind) for kind in self.kinds}
+        if self.separate:  # each kind has its own half of u
+            matrices["channel"] = F.pad(matrices["channel"], (0, self.rank))
+            matrices["scalar"] = F.pad(matrices["scalar"], (self.rank, 0))
+        return Bottleneck(matrices.get("channel"), matrices.get("scalar"), 2.0)
+
     def _matrix(self, kind: str) -> Tensor:
         return self.get_parameter(f"B_{kind}")
 
@@ -102,8 +111,8 @@ class StaticGate(Gate):
         return None
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
-        z_N = self.beta1 * self.beta2
-        return {"channel": 2 * torch.sigmoid(self.log_alpha.exp() * z_N if self.learnable else z_N)}
+        alpha = self.log_alpha.exp() if self.learnable else torch.ones_like(self.beta1)
+        return {"channel": static_gate(self.beta1, self.beta2, alpha)}
 
     def initialise(self, draw: Draw) -> None:
         nn.init.ones_(self.beta1)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, ResidualFactory, State, stream_of
+from comt_cli.layers.residual.base import (
+    Branch,
+    Junction,
+    Pending,
+    ResidualConnection,
+    ResidualFactory,
+    State,
+    normalised,
+    stream_of,
+)
 from comt_cli.layers.residual.deepnorm import DeepNorm
 from comt_cli.layers.residual.deepnorm_mixln_code import DeepNormOfMixLNCode
 from comt_cli.layers.residual.grc import GatedResidual
@@ -50,6 +59,7 @@ __all__ = [
     "LaurelRWLR",
     "LayerNormScaling",
     "MixLN",
+    "Pending",
     "PostNorm",
     "PreNorm",
     "ReZero",
@@ -59,5 +69,6 @@ __all__ = [
     "ScaledInit",
     "SelfAdaptiveScaling",
     "State",
+    "normalised",
     "stream_of",
 ]

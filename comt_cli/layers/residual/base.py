@@ -8,22 +8,59 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from comt_cli.kernels import ops
+from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.gates import Site
 
-Branch = Callable[[Tensor], Tensor]
-"""What the block computes, F: [B, T, D] -> [B, T, D]."""
 
-State = Tensor | tuple[Tensor, ...]
+class Branch(Protocol):
+    """What the block computes, F: [B, T, D] -> [B, T, D]."""
+
+    def __call__(self, h_BTD: Tensor) -> Tensor: ...
+
+    def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
+        """F's last product, [B, T, C], with the gate that makes F of it (`Projections.product`), for a kernel that
+        applies it on the way to something else; None where there is more to F than that."""
+        ...
+
+
+class Pending(NamedTuple):
+    """A residual stream whose last addition is left to the norm that reads it: x + gamma * z, [B, T, D].
+
+    `product` is [B, T, C]."""
+
+    x: Tensor
+    product: Tensor
+    modulation: Modulation
+
+
+State = Tensor | Pending | tuple[Tensor, ...]
 """What goes from junction to junction: the residual stream; behind it, newest first, what a connection remembers."""
 
 
 def stream_of(state: State) -> Tensor:
     """The residual stream, [B, T, D], without what is remembered."""
+    if isinstance(state, Pending):
+        zhat_TD = ops.modulate(state.product.flatten(0, -2), *state.modulation, [state.x.shape[-1]])
+        return state.x + zhat_TD.view_as(state.x)
     return state if isinstance(state, Tensor) else state[0]
+
+
+def normalised(state: State, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """The residual stream and N(stream), [B, T, D] each."""
+    if isinstance(state, Pending) and isinstance(norm, nn.RMSNorm):
+        assert norm.eps is not None
+        x_TD, product_TC, gates = state.x.flatten(0, -2), state.product.flatten(0, -2), state.modulation
+        y_TD, n_TD = ops.add_norm(
+            x_TD, product_TC, gates.Wc, gates.ws, norm.weight, gates.scale, gates.rank, gates.gated, norm.eps
+        )
+        return y_TD.view_as(state.x), n_TD.view_as(state.x)
+    x_BTD = stream_of(state)
+    return x_BTD, norm(x_BTD)
 
 
 @dataclass(frozen=True)
@@ -65,7 +102,8 @@ class ResidualConnection(nn.Module):
         if not self.remembers:
             y_BTD: Tensor = self(stream_of(state), branch)
             return y_BTD
-        x_BTD, past = (state, ()) if isinstance(state, Tensor) else (state[0], state[1:])
+        x_BTD = stream_of(state)
+        past = () if isinstance(state, Tensor | Pending) else state[1:]
         return (self(x_BTD, branch, past), *(x_BTD, *past)[: self.remembers])
 
     def initial_std(self, site: Site, own: float) -> float:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+from comt_cli.layers.residual.base import Branch, Junction, Pending, ResidualConnection, State, normalised
 
 
 class PreNorm(ResidualConnection):
     """y = x + F(N(x))."""
+
+    fused = False
+    """Whether the addition, and the gate on what is added, are left to one kernel with the norm that comes next."""
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
@@ -16,3 +19,10 @@ class PreNorm(ResidualConnection):
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return x_BTD + branch(self.norm(x_BTD))
+
+    def step(self, state: State, branch: Branch) -> State:
+        if not self.fused:
+            return super().step(state, branch)
+        x_BTD, h_BTD = normalised(state, self.norm)
+        last = branch.before_gate(h_BTD)
+        return x_BTD + branch(h_BTD) if last is None else Pending(x_BTD, *last)

@@ -1,0 +1,192 @@
+"""The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
+
+A kernel is taken on its own accord ("auto") only where it was measured, on this device or on the likest of its kind, to
+be faster than what would otherwise run: the compiled reference in a compiled model, the eager one in another. Where
+nothing was measured, or nothing can run, it is the reference. Every choice gives its reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+import torch
+
+from comt_cli.kernels.measurements import measurements, nearest, processor_name
+from comt_cli.recipe.settings import Kernels as Wanted
+
+__all__ = ["Choice", "Gates", "Op", "Wanted", "choose", "choose_loss", "cpu_obstacle", "liger", "version_of"]
+
+Op = Literal["heads", "swiglu", "add_norm", "modulate"]
+"""The operations that have hand-written kernels (`ops`)."""
+
+DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""Types that the kernels store, and what measurements call them."""
+MOST_RANK = 128
+"""The widest bottleneck that the kernels take."""
+LIGER = (0, 8)
+"""The first version of liger-kernel whose interface is known here; a test holds it to that of pyproject.toml."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Whether the hand-written kernel is used, and why, in a phrase.
+
+    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`; None where that did
+    not decide.
+    """
+
+    fused: bool
+    reason: str
+    speed: float | None = None
+    measured_on: str | None = None
+
+    def __str__(self) -> str:
+        return f"{'fused' if self.fused else 'reference'} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What the gates of a product are: their factors, and the width of their bottleneck."""
+
+    channel: bool
+    scalar: bool
+    rank: int
+
+
+def choose(
+    op: Op,
+    wanted: Wanted,
+    device: torch.device,
+    dtype: torch.dtype,
+    width: int,
+    gates: Gates | None,
+    *,
+    compiled: bool,
+    may_build: bool = True,
+) -> Choice:
+    """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
+
+    `wanted` is the recipe's `train.kernels`; `compiled` says whether the reference would be compiled. "fused" takes the
+    kernel wherever it can run, and what cannot run is the reference, whatever was wanted. Before it chooses them on a
+    CPU it compiles the C++ kernels, if need be; not with `may_build` false, which only looks for a compiler.
+    """
+    if wanted == "reference":
+        return Choice(False, "as asked")
+    if (obstacle := _obstacle(device, dtype, gates)) is not None:
+        return Choice(False, obstacle)
+    choice = Choice(True, "as asked")
+    if wanted == "auto":
+        choice = _by_measurement(op, device, DTYPES[dtype], width, gates, compiled)
+    if choice.fused and device.type == "cpu" and (obstacle := cpu_obstacle(may_build=may_build)) is not None:
+        return Choice(False, obstacle)
+    return choice
+
+
+def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype) -> Choice:
+    """liger-kernel's fused linear cross entropy, or the blocked one in PyTorch, for hidden states of type `dtype`."""
+    if wanted == "reference":
+        return Choice(False, "as asked")
+    if device.type != "cuda":
+        return Choice(False, "liger-kernel's loss is for CUDA devices")
+    if dtype not in DTYPES:
+        return Choice(False, f"liger-kernel's loss does not compute in {_name(dtype)}")
+    found = liger()
+    return Choice(isinstance(found, tuple), found if isinstance(found, str) else f"liger-kernel {found[0]}")
+
+
+@functools.cache
+def liger() -> tuple[str, type[torch.autograd.Function]] | str:
+    """liger-kernel's version and its fused linear cross entropy; a phrase where it is not to be had."""
+    version = version_of("liger-kernel")
+    if version is None:
+        return "liger-kernel is not installed: pip install 'comt[gpu]'"
+    if tuple(int(part) for part in version.split(".")[:2]) < LIGER:
+        return f"liger-kernel {version} is older than {LIGER[0]}.{LIGER[1]}: pip install 'comt[gpu]'"
+    try:  # it takes seconds, so only where it is used
+        module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
+        function: type[torch.autograd.Function] = module.LigerFusedLinearCrossEntropyFunction
+    except Exception as error:  # whatever it finds amiss with this machine, training goes on without it
+        return f"liger-kernel {version} cannot be imported: {_first_line(error)}"
+    return version, function
+
+
+def version_of(package: str) -> str | None:
+    """The installed version; None if there is none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_obstacle(*, may_build: bool = True) -> str | None:
+    """Why the C++ kernels cannot run here; None if they can or, with `may_build` false, if a compiler is found."""
+    from comt_cli.kernels.cpu import build
+
+    if may_build:
+        return build.available()
+    try:
+        build.openmp_runtime()
+        build.find_compiler()
+    except (build.Unavailable, OSError) as error:
+        return str(error)
+    return None
+
+
+def _obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> str | None:
+    """Why there is no kernel for this; None if there is one (which may have to be compiled yet)."""
+    if device.type not in ("cuda", "cpu"):
+        return f"there are no kernels for {device.type}"
+    if dtype not in DTYPES:
+        return f"the kernels do not compute in {_name(dtype)}"
+    if gates is not None and gates.rank > MOST_RANK:
+        return f"the kernels take bottlenecks up to {MOST_RANK} wide"
+    if device.type == "cpu":
+        return "the C++ kernels do not compute in float16" if dtype == torch.float16 else None
+    return None if importlib.util.find_spec("triton") is not None else "Triton is not installed: pip install triton"
+
+
+def _by_measurement(
+    op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, compiled: bool
+) -> Choice:
+    alternative = "reference-compiled" if compiled else "reference"
+    found, damaged = measurements()
+    of_this_type = [row for row in found if row.device_type == device.type]
+    if not of_this_type:
+        place = "a CUDA device" if device.type == "cuda" else "a CPU"
+        lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
+        return Choice(False, f"no fused kernel was measured on {place} yet: make bench{lost}")
+    kind = "none" if gates is None else "transponder" if gates.channel else "comt"
+    rank = gates.rank if gates is not None else 0
+    rows = [row for row in of_this_type if (row.op, row.dtype, row.kind) == (op, dtype, kind)]
+    both = [row for row in rows if {"fused", alternative} <= row.step_ms.keys()]
+    row = nearest(both, _device_name(device), rank, width)
+    what = f"{'the compiled ' if compiled else 'the '}reference"
+    if row is None:
+        gates_text = f"gates of rank {rank}" if rank else "no gates"
+        return Choice(False, f"{op} with {gates_text} was not measured in {dtype} beside {what}: make bench")
+    speed = row.step_ms[alternative] / row.step_ms["fused"]
+    at = f"{row.width} wide, {dtype}" if row.rank == rank else f"{row.width} wide, rank {row.rank}, {dtype}"
+    if speed > 1:
+        return Choice(True, f"{speed:.2f} times as fast as {what} on {row.device} ({at})", speed, row.device)
+    return Choice(False, f"{what} is {1 / speed:.2f} times as fast on {row.device} ({at})", speed, row.device)
+
+
+def _device_name(device: torch.device) -> str:
+    """As measurements name devices."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{processor_name()}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

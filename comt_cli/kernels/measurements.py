@@ -1,0 +1,116 @@
+"""What `comt bench kernels` measured, read back: which rows come nearest to a device, an operation and a width."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+import platform
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+
+FILE = "kernels.csv"
+_GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
+_FARTHEST_RANK = 4
+"""A measurement says nothing about bottlenecks more than so many times as wide, or as narrow."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One operation at one place, whatever it was computed with.
+
+    Attributes:
+        kind: of gates: none, `comt` (scalar) or `transponder` (channel-wise).
+        rank: their bottleneck's width; 0 without gates.
+        width: channels of the operation's product, M.
+        step_ms: by variant, milliseconds of a forward and a backward pass.
+    """
+
+    device: str
+    device_type: str
+    op: str
+    shape: str
+    dtype: str
+    kind: str
+    rank: int
+    width: int
+    tokens: int
+    step_ms: dict[str, float]
+
+
+def roots() -> list[Path]:
+    """Folders of measurements, a folder a device in each: `./results/bench`, then those that came with the program."""
+    package = Path(__file__).resolve().parent.parent
+    shipped = package / "_bench"
+    return [Path("results/bench"), shipped if shipped.is_dir() else package.parent / "results" / "bench"]
+
+
+def measurements() -> tuple[list[Measured], list[Path]]:
+    """All that is known, one's own before what came with the program; and the files that are damaged."""
+    found: dict[tuple[object, ...], Measured] = {}
+    damaged = []
+    for path in dict.fromkeys(path.resolve() for root in roots() for path in sorted(root.glob(f"*/{FILE}"))):
+        try:
+            rows = _read(path, path.stat().st_mtime_ns)
+        except (OSError, ValueError, KeyError, TypeError, csv.Error):
+            damaged.append(path)
+            continue
+        for row in rows:
+            found.setdefault((row.device, row.op, row.shape, row.dtype, row.kind, row.rank, row.width, row.tokens), row)
+    return list(found.values()), damaged
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, _changed: int) -> tuple[Measured, ...]:
+    """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes."""
+    groups: dict[tuple[str, ...], dict[str, float]] = {}
+    keys = ("device", "device_type", "op", "shape", "dtype", "gates", "width", "tokens")
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, strict=True):
+            variant, text = row["variant"], row["step_ms"]
+            if not text:  # not measured
+                continue
+            step_ms = float(text)
+            if not 0 < step_ms < math.inf:
+                raise ValueError(text)
+            groups.setdefault(tuple(row[key] for key in keys), {})[variant] = step_ms
+    rows = []
+    for (device, device_type, op, shape, dtype, gates, width, tokens), times in groups.items():
+        if (label := _GATES.fullmatch(gates)) is not None:
+            rank = int(label[2] or 0)
+            rows.append(Measured(device, device_type, op, shape, dtype, label[1], rank, int(width), int(tokens), times))
+    return tuple(rows)
+
+
+def nearest(rows: Iterable[Measured], device: str, rank: int, width: int) -> Measured | None:
+    """Of `rows`, of one operation, type and kind of gates: the likest device, then the nearest rank, then the nearest
+    width, then the most tokens. None if no rank is near."""
+    near = [row for row in rows if row.rank == rank or _ratio(row.rank, rank) <= _FARTHEST_RANK]
+    if not near:
+        return None
+    likest = max({row.device for row in near}, key=lambda name: (SequenceMatcher(None, name, device).ratio(), name))
+    return min(
+        (row for row in near if row.device == likest),
+        key=lambda row: (_ratio(row.rank, rank), _ratio(row.width, width), -row.tokens, row.shape),
+    )
+
+
+def _ratio(first: int, second: int) -> float:
+    first, second = max(1, first), max(1, second)
+    return max(first, second) / min(first, second)
+
+
+def processor_name() -> str:
+    """The processor's model name from the kernel, or the architecture where it does not say."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                if name and name.lower() != "unknown":
+                    return name
+    except OSError:
+        pass
+    return f"{platform.machine()} CPU"

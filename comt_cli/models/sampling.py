@@ -1,0 +1,89 @@
+"""The choice of the next token: the most likely one, or one drawn from the likely ones.
+
+Shapes: B rows (texts), V vocabulary, N steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+COLDEST = 1e-6
+"""Temperatures below this count as this: the most likely token is then certain, unless two are equally likely."""
+NOT_FINITE = -1
+"""Stands for a token where the logits are not finite numbers."""
+
+
+class Sampler:
+    """Chooses the tokens of `prompts`, up to `steps` each.
+
+    At `temperature` 0 the most likely token is chosen. Otherwise the logits are divided by `temperature`, and a token
+    is drawn from the smallest set of tokens whose probability reaches `top_p`. Every text has a stream of random
+    numbers of its own, which follows from `seed`, its prompt, and which copy of its prompt it is (`copies`, from 0;
+    counted if not given): what else is in the batch, and how long it gets, does not matter (but through the rounding
+    of the logits, since a matrix product of more rows may add in another order).
+
+    Raises `ValueError` where a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        steps: int,
+        temperature: float,
+        top_p: float,
+        seed: int,
+        device: torch.device,
+        copies: Sequence[int] | None = None,
+    ) -> None:
+        if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
+            raise ValueError(f"temperature {temperature} must be finite and 0 or more, top_p {top_p} in (0, 1]")
+        self.temperature, self.top_p = temperature, top_p
+        numbered = zip(prompts, count_copies(prompts) if copies is None else copies, strict=True)
+        # Drawn on the CPU, so that every device gets the same numbers.
+        uniform = [torch.rand(steps, generator=_stream(seed, prompt, copy)) for prompt, copy in numbered]
+        self._uniform_BN = torch.stack(uniform).to(device)
+
+    def draw(self, logits_BV: Tensor, step: int) -> Tensor:
+        """The token of each row, int64 [B]; `NOT_FINITE` in rows whose logits are not."""
+        if self.temperature == 0:
+            token_B = logits_BV.argmax(-1)
+        else:
+            token_B = nucleus(logits_BV, self._uniform_BN[:, step], self.temperature, self.top_p)
+        return token_B.where(logits_BV.isfinite().all(-1), NOT_FINITE)
+
+
+def nucleus(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float) -> Tensor:
+    """The token that a number in [0, 1) picks from the smallest set whose probability reaches `top_p`, int64 [B].
+
+    The set is filled from the most likely token on, which it always has (Holtzman et al. 2020). In fp32.
+    """
+    scaled_BV = logits_BV.float()
+    scaled_BV = (scaled_BV - scaled_BV.amax(-1, keepdim=True)) / max(temperature, COLDEST)
+    p_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    reached_BV = p_BV.cumsum(-1)
+    # As many tokens as do not reach it, and one more; 1 is never reached by a sum that was rounded down.
+    count_B1 = (reached_BV < top_p).sum(-1, keepdim=True).add(1).clamp(max=p_BV.shape[-1])
+    mass_B1 = reached_BV.gather(-1, count_B1 - 1)
+    place_B1 = torch.searchsorted(reached_BV, uniform_B[:, None].float() * mass_B1, right=True)
+    # Rounding may lift uniform * mass to mass itself, which is the place behind the last.
+    return token_BV.gather(-1, place_B1.minimum(count_B1 - 1))[:, 0]
+
+
+def count_copies(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """How many prompts before each are the same."""
+    seen: Counter[tuple[int, ...]] = Counter()
+    copies = []
+    for prompt in map(tuple, prompts):
+        copies.append(seen[prompt])
+        seen[prompt] += 1
+    return copies
+
+
+def _stream(seed: int, prompt: Sequence[int], copy: int) -> torch.Generator:
+    digest = hashlib.sha256(repr((seed, copy, list(prompt))).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))

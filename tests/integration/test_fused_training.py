@@ -1,0 +1,105 @@
+"""Training with hand-written kernels and with the reference: the same run, told in other roundings.
+
+Tolerance: fp32 sums in other orders start some 1e-7 apart; over thirty updates losses drift to some 1e-6 (an epsilon of
+1e-4 keeps Adam's division from making more of a tiny gradient's rounding). 1e-5 is asked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+import torch
+from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
+from torch._dynamo.utils import counters
+
+from comt_cli.kernels import choice, ops
+from comt_cli.kernels.cpu import build
+from comt_cli.recipe.run_directory import RunDirectory
+
+NO_COMPILER = build.available()
+needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=f"the C++ kernels cannot be built: {NO_COMPILER}")
+SHAPE = {"width": 24, "ffn_width": 37, "layers": 2, "heads": 2, "kv_heads": 1}
+OPTIONS = {"steps": 30, "batch_size": 4, "log_every": 1, "learning_rate": 2e-3, "epsilon": 1e-4, "model": SHAPE}
+METHODS = ["comt", "transponder", {"name": "transponder", "residual": "post-norm"}]
+
+
+def losses(directory: RunDirectory) -> list[float]:
+    return [line["loss"] for line in directory.metrics() if "loss" in line]
+
+
+def fused_ops(directory: RunDirectory) -> set[str]:
+    (start,) = json.loads(directory.environment_file.read_text(encoding="utf-8"))
+    return {op for op, text in start["kernels"].items() if text.startswith("fused")}
+
+
+def assert_trains_alike(corpus: str, folder, method, **more) -> None:
+    options = {**OPTIONS, "method": method, **more}
+    expected = train(tiny_spec(corpus, kernels="reference", **options), folder / "reference")
+    found = train(tiny_spec(corpus, kernels="fused", **options), folder / "fused")
+    assert fused_ops(expected) == set()
+    assert fused_ops(found) == {"heads", "swiglu", "add_norm" if isinstance(method, str) else "modulate"}
+    assert losses(expected)[-1] < losses(expected)[0] - 0.5, "nothing was learnt that could be lost"
+    assert losses(found) == pytest.approx(losses(expected), rel=1e-5)
+    assert losses(found) != losses(expected), "the kernels were not used"
+
+
+@needs_compiler
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_the_cpu_kernels_train_as_the_reference(tiny_corpus, tmp_path, method):
+    assert_trains_alike(tiny_corpus, tmp_path, method)
+
+
+@pytest.mark.parametrize("method", ["transponder"])
+def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path, monkeypatch, method):
+    """Interpreted, and so slow that the rows are short."""
+    if torch.cuda.is_available():
+        pytest.skip("Triton compiles where there is a GPU: make test-gpu trains with these kernels there")
+    monkeypatch.setitem(ops.IMPLEMENTATIONS, "cpu", lambda: importlib.import_module("comt_cli.kernels.triton"))
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
+    short = {"data": {"sequence_length": 12}, "batch_size": 2, "model": {**SHAPE, "layers": 1}, "evaluation_tokens": 30}
+    options = {**OPTIONS, "method": method, **short}
+    expected = train(tiny_spec(tiny_corpus, kernels="reference", **options), tmp_path / "reference")
+    found = train(tiny_spec(tiny_corpus, kernels="fused", **options), tmp_path / "fused")
+    assert fused_ops(found) == {"heads", "swiglu", "add_norm"}
+    assert losses(found) == pytest.approx(losses(expected), rel=1e-5)
+    assert losses(found) != losses(expected)
+
+
+@needs_compiler
+def test_bf16_and_recomputation(tiny_corpus, tmp_path):
+    """bf16 has 8 bits, and either way rounds at other places."""
+    options = {**OPTIONS, "method": "transponder", "precision": "bf16-mixed", "micro_batch_size": 2}
+    expected = train(tiny_spec(tiny_corpus, kernels="reference", **options), tmp_path / "reference")
+    kept = train(tiny_spec(tiny_corpus, kernels="fused", **options), tmp_path / "kept")
+    again = tiny_spec(tiny_corpus, kernels="fused", activation_checkpointing=True, **options)
+    recomputed = train(again, tmp_path / "recomputed")
+    assert losses(kept) == pytest.approx(losses(expected), rel=2e-2)
+    assert losses(recomputed) == losses(kept), "what is computed twice is the same"
+
+
+@needs_compiler
+def test_a_fused_run_resumes_to_the_bit(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, kernels="fused", **{**OPTIONS, "steps": 12, "method": "transponder", "save_every": 3})
+    expected = train(spec, tmp_path / "undisturbed")
+    for event in (4, 7):
+        with pytest.raises(Stopped):
+            train(spec, tmp_path / "runs", listener=StopAt(event))
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_compiled_equals_eager(tiny_corpus, tmp_path, monkeypatch):
+    """Through the compiler's front end (`aot_eager`): one graph, with the kernels in it."""
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compiler(function, backend="aot_eager", **how))
+    torch._dynamo.reset()
+    counters.clear()
+    options = {**OPTIONS, "steps": 6, "method": "transponder", "kernels": "fused"}
+    eager, compiled = (train(tiny_spec(tiny_corpus, compile=on, **options), tmp_path / str(on)) for on in (False, True))
+    assert losses(compiled) == pytest.approx(losses(eager), rel=1e-6)
+    assert fused_ops(compiled) == {"heads", "swiglu", "add_norm"}
+    assert not counters["graph_break"]
+    torch._dynamo.reset()

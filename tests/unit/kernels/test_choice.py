@@ -1,0 +1,339 @@
+"""The choice between reference and kernels: every rule of it, with measurements made up for the purpose."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from comt_cli.kernels import choice, measurements
+from comt_cli.kernels.choice import Choice, Gates, choose, choose_loss
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+TRANSPONDER, COMT = Gates(channel=True, scalar=True, rank=8), Gates(channel=False, scalar=True, rank=2)
+HEAD = (
+    "device,device_type,op,shape,tokens,width,gates,dtype,variant,rounds,forward_ms,forward_ms_p10,forward_ms_p90,step_ms,"
+    "step_ms_p10,step_ms_p90,forward_ratio_to_plain_compiled,step_ratio_to_plain_compiled,saved_bytes,torch,triton,"
+    "git_commit"
+)
+COLUMNS = HEAD.split(",")
+HERE = "Some CPU, 2 threads"
+ROW = {
+    "device": HERE, "device_type": "cpu", "op": "swiglu", "shape": "d128", "tokens": 512, "width": 1024,
+    "gates": "transponder-r8", "dtype": "fp32",
+}  # fmt: skip
+ALL_THREE = {"reference": 6.0, "reference-compiled": 3.0, "fused": 2.0}
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """A machine that can run all kernels and has no measurements but those below tmp_path."""
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
+    monkeypatch.setattr(choice, "_device_name", lambda device: HERE if device.type == "cpu" else "NVIDIA H200")
+    monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "bench"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Writes a file of measurements: rows of what differs from ROW, each with its times by variant."""
+
+    def write(*rows: tuple[dict, dict[str, float | str]], folder: str = "here", root: str = "bench") -> Path:
+        path = tmp_path / root / folder / "kernels.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, restval="1")
+            writer.writeheader()
+            for changes, times in rows:
+                for variant, step_ms in times.items():
+                    writer.writerow({**ROW, **changes, "variant": variant, "step_ms": step_ms})
+        return path
+
+    return write
+
+
+def ask(
+    wanted="auto", op="swiglu", device=CPU, dtype=torch.float32, width=1024, gates=TRANSPONDER, compiled=True
+) -> Choice:
+    return choose(op, wanted, device, dtype, width, gates, compiled=compiled)
+
+
+def test_what_is_faster_is_taken(measured):
+    measured(({}, ALL_THREE))
+    found = ask()
+    assert found == Choice(True, f"1.50 times as fast as the compiled reference on {HERE} (1024 wide, fp32)", 1.5, HERE)
+    assert str(found) == f"fused ({found.reason})"
+
+
+@pytest.mark.parametrize(("fused", "taken"), [(2.99, True), (3.0, False), (3.75, False)])
+def test_what_is_not_faster_is_never_taken(measured, fused, taken):
+    measured(({}, {**ALL_THREE, "fused": fused}))
+    assert ask().fused is taken
+    assert ask(compiled=False).fused, "the eager reference, which would run then, takes 6"
+    if fused == 3.75:
+        assert str(ask()) == f"reference (the compiled reference is 1.25 times as fast on {HERE} (1024 wide, fp32))"
+
+
+def test_it_is_measured_against_what_would_run(measured):
+    """The other way round: a kernel that beats the compiler's code and not eager PyTorch."""
+    measured(({}, {"reference": 1.0, "reference-compiled": 3.0, "fused": 2.0}))
+    assert ask(compiled=True).fused
+    assert ask(compiled=False) == Choice(
+        False, f"the reference is 2.00 times as fast on {HERE} (1024 wide, fp32)", 0.5, HERE
+    )
+
+
+@pytest.mark.parametrize("missing", ["fused", "reference-compiled"])
+def test_what_was_not_measured_beside_the_other_says_nothing(measured, missing):
+    measured(({}, {name: time for name, time in ALL_THREE.items() if name != missing}))
+    assert str(ask()) == (
+        "reference (swiglu with gates of rank 8 was not measured in fp32 beside the compiled reference: make bench)"
+    )
+    measured(({}, {**ALL_THREE, missing: ""}))
+    assert not ask().fused, "an empty cell is no measurement"
+
+
+def test_nothing_measured():
+    assert str(ask()) == "reference (no fused kernel was measured on a CPU yet: make bench)"
+    assert str(ask(device=CUDA)) == "reference (no fused kernel was measured on a CUDA device yet: make bench)"
+
+
+def test_a_cpu_says_nothing_of_a_gpu(measured):
+    measured(({}, ALL_THREE))
+    assert ask().fused
+    assert "measured on a CUDA device yet" in ask(device=CUDA).reason
+
+
+@pytest.mark.parametrize(
+    "question",
+    [{"op": "heads"}, {"dtype": torch.bfloat16}, {"gates": COMT}, {"gates": None}],
+    ids=["operation", "type", "gates", "no gates"],
+)
+def test_operation_type_and_gates_must_be_those_measured(measured, question):
+    measured(({}, ALL_THREE))
+    assert "was not measured in" in ask(**question).reason
+    wanted = {"op": "heads", "dtype": "bf16"}
+    changes = {key: wanted[key] for key in question if key in wanted}
+    if "gates" in question:
+        changes["gates"] = "comt-r2" if question["gates"] else "none"
+    measured((changes, ALL_THREE))
+    assert ask(**question).fused
+    assert not ask().fused
+
+
+@pytest.mark.parametrize(("width", "taken"), [(1, True), (1023, True), (1025, True), (2000, True), (2100, False)])
+def test_the_nearest_width_decides(measured, width, taken):
+    """In ratios: 2048 is the middle of 1024 and 4096."""
+    measured(({}, ALL_THREE), ({"width": 4096, "shape": "d512"}, {**ALL_THREE, "fused": 5.0}))
+    assert ask(width=width).fused is taken
+
+
+def test_of_one_width_the_most_tokens_decide(measured):
+    measured(({}, {**ALL_THREE, "fused": 5.0}), ({"tokens": 2048}, ALL_THREE))
+    assert ask().fused
+
+
+@pytest.mark.parametrize(("rank", "taken"), [(2, True), (8, True), (16, True), (20, False), (32, False)])
+def test_the_nearest_rank_decides(measured, rank, taken):
+    measured(({}, ALL_THREE), ({"gates": "transponder-r32"}, {**ALL_THREE, "fused": 5.0}))
+    found = ask(gates=Gates(channel=True, scalar=False, rank=rank))
+    assert found.fused is taken
+    assert ("rank" in found.reason) == (rank not in (8, 32))
+
+
+def test_a_rank_far_from_all_measured_is_not_measured(measured):
+    measured(({}, ALL_THREE))
+    assert ask(gates=Gates(channel=True, scalar=True, rank=32)).fused
+    assert "gates of rank 64 was not measured" in ask(gates=Gates(channel=True, scalar=True, rank=64)).reason
+
+
+def test_the_device_itself_comes_first_then_the_likest(measured):
+    slow = {**ALL_THREE, "fused": 5.0}
+    measured(({"device": "Another CPU, 64 threads"}, slow), folder="another")
+    assert not ask().fused, "better than nothing"
+    measured(({"device": "Some CPU, 1 thread"}, ALL_THREE), folder="nearly")
+    assert ask().measured_on == "Some CPU, 1 thread"
+    measured(({"width": 64}, slow), folder="here")
+    assert ask().measured_on == HERE, "of another width, but of this very device"
+    assert not ask().fused
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        ({"dtype": torch.float64}, "the kernels do not compute in float64"),
+        ({"device": torch.device("mps")}, "there are no kernels for mps"),
+        ({"device": torch.device("meta")}, "there are no kernels for meta"),
+        ({"dtype": torch.float16}, "the C++ kernels do not compute in float16"),
+        ({"gates": Gates(channel=True, scalar=False, rank=129)}, "the kernels take bottlenecks up to 128 wide"),
+    ],
+)
+@pytest.mark.parametrize("wanted", ["auto", "fused"])
+def test_where_there_is_no_kernel(measured, wanted, question, reason):
+    measured(({}, ALL_THREE))
+    assert ask(wanted, **question) == Choice(False, reason)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "fused"])
+def test_where_a_kernel_cannot_be_built(measured, monkeypatch, wanted):
+    measured(({}, ALL_THREE), ({"device": "NVIDIA H200", "device_type": "cuda"}, ALL_THREE))
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "there is no C++ compiler")
+    assert ask(wanted) == Choice(False, "there is no C++ compiler")
+    assert ask(wanted, device=CUDA).fused
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert ask(wanted, device=CUDA) == Choice(False, "Triton is not installed: pip install triton")
+
+
+def test_nothing_is_built_that_would_not_be_used(measured, monkeypatch):
+    asked = []
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **how: asked.append(how))
+    assert not ask().fused
+    assert not ask("reference").fused
+    assert not ask("fused", dtype=torch.float64).fused
+    measured(({}, {**ALL_THREE, "fused": 3.5}))
+    assert not ask().fused
+    assert asked == []
+    assert ask(compiled=False).fused
+    assert ask("fused").fused
+    assert asked == [{"may_build": True}] * 2
+
+
+def test_looking_for_a_compiler_builds_nothing(monkeypatch):
+    from comt_cli.kernels.cpu import build
+
+    monkeypatch.undo()
+    monkeypatch.setattr(build, "available", lambda: pytest.fail("it compiles"))
+    monkeypatch.setattr(build, "compile_library", lambda *_: pytest.fail("it compiles"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no C++ compiler" in choice.cpu_obstacle(may_build=False)
+    monkeypatch.setattr(build, "available", lambda: "it was tried")
+    assert choice.cpu_obstacle() == "it was tried"
+
+
+def test_what_is_asked_for_is_taken(measured):
+    measured(({}, {**ALL_THREE, "fused": 100.0}))
+    assert ask("fused") == Choice(True, "as asked")
+    assert ask("fused", op="heads", gates=None).fused, "measured or not"
+    measured(({}, ALL_THREE))
+    assert ask("reference") == Choice(False, "as asked")
+    assert ask("reference", dtype=torch.float64) == Choice(False, "as asked")
+
+
+# ---- files
+
+
+DAMAGE = {
+    "not text": b"\xff\xfe\x00",
+    "another table": b"a,b\n1,2\n",
+    "no number": b"{head}Some CPU,cpu,swiglu,d,1,1,none,fp32,fused,1,1,1,1,fast\n",
+    "no time": b"{head}Some CPU,cpu,swiglu,d,1,1,none,fp32,fused,1,1,1,1,0.0\n",
+    "infinite": b"{head}Some CPU,cpu,swiglu,d,1,1,none,fp32,fused,1,1,1,1,inf\n",
+    "no width": b"{head}Some CPU,cpu,swiglu,d,1,,none,fp32,fused,1,1,1,1,2.0\n",
+    "an open quote": b'{head}"Some CPU,cpu',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_no_crash_and_says_nothing(measured, content):
+    path = measured()
+    path.write_bytes(content.replace(b"{head}", HEAD.encode() + b"\n"))
+    assert measurements.measurements() == ([], [path.resolve()])
+    assert str(ask()) == (
+        f"reference (no fused kernel was measured on a CPU yet: make bench ({path.resolve()} is damaged))"
+    )
+    measured(({}, ALL_THREE), folder="whole")
+    assert ask().fused
+
+
+def test_a_file_is_read_once_until_it_changes(measured, monkeypatch):
+    path = measured(({}, ALL_THREE))
+    assert ask().fused
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda *_, **__: pytest.fail("it is read again"))
+        assert ask().fused
+    before = path.stat().st_mtime_ns
+    measured(({}, {**ALL_THREE, "fused": 9.0}))
+    if path.stat().st_mtime_ns != before:
+        assert not ask().fused
+
+
+@pytest.mark.parametrize("shipped", [True, False], ids=["wheel", "checkout"])
+def test_ones_own_measurements_come_before_those_of_the_program(measured, monkeypatch, tmp_path, shipped):
+    monkeypatch.undo()
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
+    monkeypatch.setattr(choice, "_device_name", lambda device: HERE)
+    package = tmp_path / "elsewhere" / "comt_cli"
+    monkeypatch.setattr(measurements, "__file__", str(package / "kernels" / "measurements.py"))
+    monkeypatch.chdir(tmp_path)
+    assert "measured on a CPU yet" in ask().reason
+    measured(({}, ALL_THREE), root="elsewhere/comt_cli/_bench" if shipped else "elsewhere/results/bench")
+    assert ask().speed == 1.5
+    measured(({}, {**ALL_THREE, "fused": 4.0}), ({"op": "heads"}, ALL_THREE), root="results/bench", folder="mine")
+    assert ask().speed == 0.75
+    assert ask(op="heads").speed == 1.5
+    assert len(measurements.measurements()[0]) == 2
+
+
+def test_other_tables_of_the_folder_are_left_alone(measured):
+    path = measured(({}, ALL_THREE), ({"gates": "of-the-future"}, ALL_THREE), ({"op": "projection"}, {"library": 1.0}))
+    (path.parent / "step.csv").write_text("a,b\n")
+    assert measurements.measurements()[1] == []
+    assert ask().fused
+
+
+# ---- the loss
+
+
+def test_the_loss_of_liger_kernel_is_for_cuda_where_it_is_installed(monkeypatch):
+    monkeypatch.setattr(choice, "liger", lambda: ("0.8.5", torch.autograd.Function))
+    assert choose_loss("auto", CUDA, torch.bfloat16) == Choice(True, "liger-kernel 0.8.5")
+    assert choose_loss("fused", CUDA, torch.float32).fused
+    assert choose_loss("reference", CUDA, torch.float32) == Choice(False, "as asked")
+    assert choose_loss("auto", CPU, torch.float32) == Choice(False, "liger-kernel's loss is for CUDA devices")
+    assert "float64" in choose_loss("fused", CUDA, torch.float64).reason
+    monkeypatch.setattr(choice, "liger", lambda: "liger-kernel is not installed")
+    assert choose_loss("auto", CUDA, torch.bfloat16) == Choice(False, "liger-kernel is not installed")
+
+
+@pytest.fixture
+def fresh():
+    choice.liger.cache_clear()
+    yield
+    choice.liger.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [(None, "is not installed: pip install"), ("0.7.9", "is older than 0.8"), ("0.8.0", None), ("1.0.0rc1", None)],
+)
+def test_versions_of_liger_kernel(monkeypatch, version, says):
+    stand_in = types.SimpleNamespace(LigerFusedLinearCrossEntropyFunction=torch.autograd.Function)
+    monkeypatch.setattr(choice, "version_of", lambda name: version)
+    monkeypatch.setattr(choice.importlib, "import_module", lambda name: stand_in)
+    if says is None:
+        assert choice.liger() == (version, torch.autograd.Function)
+    else:
+        assert says in choice.liger()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_liger_kernel_that_cannot_be_imported_is_no_crash(monkeypatch):
+    def broken(name: str):
+        raise RuntimeError("no such device\nand more")
+
+    monkeypatch.setattr(choice, "version_of", lambda name: "0.9.0")
+    monkeypatch.setattr(choice.importlib, "import_module", broken)
+    assert choice.liger() == "liger-kernel 0.9.0 cannot be imported: RuntimeError: no such device"
+
+
+def test_the_version_of_liger_kernel_is_that_of_the_package():
+    project = (Path(__file__).resolve().parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    wanted = re.findall(r"liger-kernel>=(\d+)\.(\d+)", project)
+    assert wanted
+    assert {tuple(map(int, pair)) for pair in wanted} == {choice.LIGER}

@@ -1,0 +1,178 @@
+"""The fused linear cross entropy of liger-kernel, as it is called here, against `F.cross_entropy` in float64.
+
+Without a GPU Triton's interpreter runs its kernel, on CPU tensors, so the choice of it is made for it. Tolerances, as a
+share of the largest number. float32: sums of at most 40 products and 60 exponentials, some tens of roundings of 6e-8.
+bfloat16 has 8 significant bits: logits of size 3 are off by about 0.01, the error of a gradient of size 1.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from comt_cli.data import IGNORE
+from comt_cli.kernels import linear_cross_entropy as kernel
+from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
+from comt_cli.training.objective import SummedLoss
+
+pytest.importorskip("liger_kernel", reason="liger-kernel is for Linux")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def chosen():
+    """As on a CUDA device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "choose_loss", lambda wanted, *_: Choice(wanted != "reference", "for the test"))
+        yield
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often liger-kernel's was called."""
+    made, real = [], kernel._of_liger
+    monkeypatch.setattr(kernel, "_of_liger", lambda *arguments: made.append(1) or real(*arguments))
+    return made
+
+
+def inputs(T: int, D: int, V: int, dtype: torch.dtype = torch.float32, ignored: float = 0.3, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    h = torch.randn(T, D, generator=generator)
+    W = torch.randn(V, D, generator=generator) / D**0.5
+    targets = torch.randint(V, (T,), generator=generator)
+    targets[torch.rand(T, generator=generator) < ignored] = IGNORE
+    h, W = (tensor.to(DEVICE, dtype).requires_grad_() for tensor in (h, W))
+    return h, W, targets.to(DEVICE)
+
+
+def reference(h: Tensor, W: Tensor, targets: Tensor, factor: float = 1.0) -> list[Tensor]:
+    h, W = (tensor.detach().double().requires_grad_() for tensor in (h, W))
+    loss = F.cross_entropy(h @ W.T, targets, ignore_index=IGNORE, reduction="sum")
+    return [loss.detach(), *torch.autograd.grad(loss * factor, (h, W))]
+
+
+def ours(h: Tensor, W: Tensor, targets: Tensor, factor: float = 1.0) -> list[Tensor]:
+    loss = linear_cross_entropy(h, W, targets)
+    return [loss.detach(), *torch.autograd.grad(loss * factor, (h, W))]
+
+
+def assert_near(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    for mine, right in zip(found, expected, strict=True):
+        assert (mine.double() - right).abs().max() <= tolerance * max(1e-6, right.abs().max())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("factor", [1.0, -0.25])  # the first is a case of its own in its backward pass
+def test_value_and_gradients(dtype, factor, calls):
+    tensors = inputs(37, 24, 53, dtype)
+    found = ours(*tensors, factor)
+    assert [tensor.dtype for tensor in found] == [torch.float32, dtype, dtype]
+    assert_near(found, reference(*tensors, factor), TOLERANCE[dtype])
+    assert calls == [1]
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 40), st.integers(0, 3))
+def test_odd_shapes(T, D, V, seed):
+    tensors = inputs(T, D, V, seed=seed)
+    assert_near(ours(*tensors, 0.5), reference(*tensors, 0.5), TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("which", [range(4, 8), range(16)], ids=["some", "all"])
+def test_ignored_rows_count_nothing(which):
+    h, W, targets = inputs(16, 6, 11, ignored=0)
+    targets[list(which)] = IGNORE
+    loss, dh, dW = ours(h, W, targets)
+    assert_near([loss, dh, dW], reference(h, W, targets), TOLERANCE[torch.float32])
+    assert not dh[list(which)].any()
+    assert bool(dW.any()) == bool(loss > 0) == (len(which) < 16)
+
+
+def test_under_autocast(calls):
+    """fp32 weights, bf16 products; the gradient of the weights comes back in fp32."""
+    h, W, targets = inputs(12, 16, 20)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        loss = linear_cross_entropy(h.to(torch.bfloat16), W, targets)
+    found = [loss, *torch.autograd.grad(loss, (h, W))]
+    assert {tensor.dtype for tensor in found} == {torch.float32}
+    assert_near(found, reference(h, W, targets), TOLERANCE[torch.bfloat16])
+    # The products did run in bf16: without, the error would be some 1e-7.
+    assert (loss.double() - reference(h, W, targets)[0]).abs() > 1e-6
+    assert calls
+
+
+def test_tied_weights():
+    """The same matrix as embedding and head: its gradient is the sum of both."""
+    generator = torch.Generator().manual_seed(0)
+    E = torch.randn(13, 8, generator=generator).to(DEVICE).requires_grad_()
+    tokens = torch.randint(13, (9,), generator=generator).to(DEVICE)
+    (found,) = torch.autograd.grad(linear_cross_entropy(torch.tanh(E[tokens]), E, tokens.roll(-1)), E)
+    wide = E.detach().double().requires_grad_()
+    right = F.cross_entropy(torch.tanh(wide[tokens]) @ wide.T, tokens.roll(-1), reduction="sum")
+    assert_near([found], list(torch.autograd.grad(right, wide)), TOLERANCE[torch.float32])
+
+
+def test_without_gradients_the_loss_is_the_same_and_no_graph_is_kept(calls):
+    h, W, targets = inputs(6, 4, 7)
+    with torch.no_grad():
+        loss = linear_cross_entropy(h, W, targets)
+    assert loss.grad_fn is None
+    assert_near([loss], reference(h, W, targets)[:1], TOLERANCE[torch.float32])
+    assert calls
+
+
+def test_it_repeats_to_the_bit():
+    """Also where PyTorch refuses whatever adds up in no fixed order."""
+    tensors = inputs(64, 16, 130, torch.bfloat16)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = ours(*tensors, 0.5), ours(*tensors, 0.5)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # the interpreter's arithmetic
+def test_what_is_not_finite_is_seen(value):
+    h, W, targets = inputs(5, 4, 6, ignored=0)
+    with torch.no_grad():
+        h[2, 1] = value
+    assert not linear_cross_entropy(h, W, targets).isfinite()
+
+
+def test_what_it_cannot_do_is_ours(calls):
+    h, W, targets = inputs(6, 4, 7)
+    (dW,) = torch.autograd.grad(linear_cross_entropy(h.detach(), W, targets), W)
+    assert_near([dW], reference(h, W, targets)[2:], TOLERANCE[torch.float32])
+    assert linear_cross_entropy(h[:0], W, targets[:0]) == 0
+    assert calls == []
+
+
+class OneLayer(nn.Module):
+    """As much of a network as the loss needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head_weight = nn.Parameter(torch.ones(7, 4, device=DEVICE))
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        return self.head_weight[tokens]
+
+
+@pytest.mark.parametrize(("kernels", "times"), [("auto", 1), ("fused", 1), ("reference", 0)])
+def test_the_recipe_chooses(calls, kernels, times):
+    tokens = torch.arange(6, device=DEVICE).view(2, 3)
+    loss = SummedLoss(OneLayer(), kernels)(tokens, tokens)
+    assert loss.detach().item() == pytest.approx(6 * torch.log(torch.tensor(7.0)).item())
+    assert len(calls) == times
+
+
+def test_on_a_cpu_the_loss_is_ours():
+    assert not choose_loss("fused", torch.device("cpu"), torch.float32).fused

@@ -1,0 +1,188 @@
+"""Decoding on stored keys and values computes what one pass over the whole text does, for every method."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from method_cases import SETTINGS, TOKENS, built, every_method, shaken, wiring_of
+from torch import Tensor
+
+from comt_cli.errors import UserError
+from comt_cli.layers.attention import rotation_table
+from comt_cli.layers.kv_cache import KeyValueCache
+from comt_cli.models.llama import Llama
+
+SHAPE = SETTINGS.shape()
+HEAD_WIDTH = SHAPE.width // SHAPE.heads
+LENGTHS = [5, 12, 1]
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+"""fp32 sums of some 50 to 100 terms in another order, through four blocks, on logits of the size of one: a few 1e-6.
+What a wrong mask, position or column does to them is of their own size."""
+
+
+def cache_for(model: Llama, rows: int, capacity: int) -> KeyValueCache:
+    return KeyValueCache(model.shape, rows, capacity, model.settings.rope_theta, model.embedding.weight.detach())
+
+
+@torch.no_grad()
+def logits(model: Llama, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+    return F.linear(model.hidden(tokens_BT, cache), model.head_weight)
+
+
+def fed(model: Llama, tokens_BT: Tensor, cache: KeyValueCache, cuts: list[int]) -> Tensor:
+    """The logits of the whole text, given in pieces."""
+    return torch.cat([logits(model, piece, cache) for piece in tokens_BT.split(cuts, dim=1)], dim=1)
+
+
+def padded(rows: list[Tensor]) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.stack([F.pad(row, (longest - len(row), 0), value=3) for row in rows])
+
+
+@every_method
+def test_every_method_decodes_what_it_computes_at_once(options):
+    model = shaken(built(wiring_of(options)))
+    whole = logits(model, TOKENS)
+    length = TOKENS.shape[1]
+    for cuts in ([1] * length, [5, 1, 1, 1, 4]):  # token by token; a prompt, steps, and a piece behind them
+        torch.testing.assert_close(fed(model, TOKENS, cache_for(model, len(TOKENS), length + 3), cuts), whole, **CLOSE)
+    rows = [row[:length] for row, length in zip(TOKENS, LENGTHS, strict=True)]
+    cache = cache_for(model, len(rows), 20)
+    cache.begin(LENGTHS)
+    prefilled, after = logits(model, padded(rows), cache), logits(model, TOKENS[:, :1], cache)
+    for number, row in enumerate(rows):
+        alone = logits(model, torch.cat([row, TOKENS[number, :1]])[None])[0]
+        torch.testing.assert_close(prefilled[number, -len(row) :], alone[:-1], **CLOSE)
+        torch.testing.assert_close(after[number, -1], alone[-1], **CLOSE)
+
+
+@every_method
+def test_every_method_decodes_in_bf16(options):
+    model = shaken(built(wiring_of(options))).to(torch.bfloat16)
+    cache = cache_for(model, len(TOKENS), 12)
+    found = fed(model, TOKENS, cache, [5, 1, 6])
+    assert found.dtype == cache.layers[0].k_BKSE.dtype == torch.bfloat16
+    # A sum in another order may round to a neighbour in 8 bits here and there; a wrong mask makes an error of 1.
+    difference = (found.float() - logits(model, TOKENS).float()).norm() / found.float().norm()
+    assert difference < 0.05
+
+
+@pytest.mark.parametrize("cuts", [[12], [7, 5], [4, 1, 1, 6]], ids=str)
+@pytest.mark.parametrize("static", [False, True], ids=["filled", "all columns"])
+def test_padding_changes_no_text(cuts, static):
+    """Also in pieces, of which some hold nothing but padding for the shorter texts, and with the masks of a graph."""
+    model = shaken(built(wiring_of({"name": "comt"})))
+    rows = [row[:length] for row, length in zip(TOKENS, LENGTHS, strict=True)]
+    cache = cache_for(model, len(rows), 14)
+    cache.static_shapes = static
+    cache.begin(torch.tensor(LENGTHS))
+    found = fed(model, padded(rows), cache, cuts)
+    assert found.isfinite().all()
+    for number, row in enumerate(rows):
+        torch.testing.assert_close(found[number, -len(row) :], logits(model, row[None])[0], **CLOSE)
+
+
+def test_padding_is_not_seen():
+    """Whatever the padding tokens are, the texts' logits are the same to the bit."""
+    model = shaken(built(wiring_of({"name": "transponder"})))
+    rows = padded([row[:length] for row, length in zip(TOKENS, LENGTHS, strict=True)])
+    other = rows.where(rows != 3, 17)
+    assert (other != rows).any()
+    found = []
+    for tokens in (rows, other):
+        cache = cache_for(model, len(rows), 16)
+        cache.begin(LENGTHS)
+        found.append(torch.cat([logits(model, tokens, cache)[:, -1:], logits(model, TOKENS[:, :1], cache)], dim=1))
+    assert torch.equal(*found)
+
+
+def test_positions_count_from_the_first_token():
+    cache = KeyValueCache(SHAPE, 3, 16, 10000.0, torch.zeros(()))
+    cache.begin(LENGTHS)
+    cos_SE, sin_SE = rotation_table(16, HEAD_WIDTH, 10000.0, torch.zeros(()))
+    cos_BTE, sin_BTE = cache.rotation(12)
+    assert cos_BTE.shape == (3, 12, HEAD_WIDTH // 2)
+    position_B = torch.tensor([[0] * 7 + [0, 1, 2, 3, 4], list(range(12)), [0] * 12])
+    assert torch.equal(cos_BTE, cos_SE[position_B])
+    assert torch.equal(sin_BTE, sin_SE[position_B])
+    cache.advance(12)
+    assert torch.equal(cache.rotation(1)[0], cos_SE[torch.tensor([[5], [12], [1]])])
+
+
+def test_what_is_visible_by_hand():
+    """Two columns, then two more; the second text begins in column 3. Padding sees itself, or it would see nothing."""
+    cache = KeyValueCache(SHAPE, 2, 5, 10000.0, torch.zeros(()))
+    cache.begin([4, 1])
+    column, visible = cache.this_pass(2)
+    assert column.tolist() == [0, 1]
+    assert visible[:, 0].int().tolist() == [[[1, 0], [1, 1]], [[1, 0], [0, 1]]]
+    cache.advance(2)
+    column, visible = cache.this_pass(2)
+    assert column.tolist() == [2, 3]
+    assert visible[:, 0].int().tolist() == [[[1, 1, 1, 0], [1, 1, 1, 1]], [[0, 0, 1, 0], [0, 0, 0, 1]]]
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_attention_on_the_cache_is_attention(kv_heads):
+    """Against softmax written out, each query head with the key head that it shares."""
+    shape = SHAPE.model_copy(update={"kv_heads": kv_heads})
+    cache = KeyValueCache(shape, 2, 9, 10000.0, torch.zeros((), dtype=torch.float64))
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 4, 7, HEAD_WIDTH, generator=generator, dtype=torch.float64)
+    k, v = (torch.randn(2, kv_heads, 7, HEAD_WIDTH, generator=generator, dtype=torch.float64) for _ in range(2))
+    found = []
+    for part in (slice(0, 3), slice(3, 4), slice(4, 7)):
+        found.append(cache.layers[0].attend(q[:, :, part], k[:, :, part], v[:, :, part]))
+        cache.advance(part.stop - part.start)
+    shared = torch.arange(4) // (4 // kv_heads)
+    scores = q @ k[:, shared].transpose(2, 3) / HEAD_WIDTH**0.5
+    scores = scores.masked_fill(torch.ones(7, 7, dtype=torch.bool).triu(1), float("-inf"))
+    torch.testing.assert_close(torch.cat(found, dim=2), scores.softmax(-1) @ v[:, shared])
+
+
+def test_rewound_columns_are_written_again():
+    model = shaken(built(wiring_of({"name": "pre-ln"})))
+    cache = cache_for(model, 3, 12)
+    logits(model, TOKENS[:, :6], cache)
+    expected = logits(model, TOKENS[:, 6:8], cache)
+    cache.rewind(6)
+    logits(model, TOKENS[:, 2:4], cache)
+    cache.rewind(6)
+    assert torch.equal(logits(model, TOKENS[:, 6:8], cache), expected)
+
+
+def test_begin_forgets_the_padding_and_the_texts_before():
+    model = shaken(built(wiring_of({"name": "pre-ln"})))
+    cache = cache_for(model, 3, 12)
+    cache.begin(LENGTHS)
+    logits(model, TOKENS, cache)
+    cache.begin([4, 4, 4])
+    found = fed(model, TOKENS[:, :6], cache, [4, 1, 1])
+    torch.testing.assert_close(found, logits(model, TOKENS[:, :6]), **CLOSE)
+
+
+def test_no_more_than_the_capacity_fits():
+    model = built(wiring_of({"name": "pre-ln"}))
+    cache = cache_for(model, 3, 10)
+    with pytest.raises(UserError, match="room for 10 tokens a text; 12 are needed"):
+        logits(model, TOKENS, cache)
+    logits(model, TOKENS[:, :10], cache)
+    with pytest.raises(UserError, match="11 are needed"):
+        logits(model, TOKENS[:, :1], cache)
+    with pytest.raises(UserError, match="11 are needed"):
+        cache.begin([11, 1, 1])
+
+
+@pytest.mark.parametrize("lengths", [[], [1, 2], [1, 2, 0]], ids=str)
+def test_lengths_that_are_none_are_refused(lengths):
+    cache = KeyValueCache(SHAPE, 3, 16, 10000.0, torch.zeros(()))
+    with pytest.raises(ValueError, match="not the lengths of 3 texts"):
+        cache.begin(lengths)
+
+
+def test_a_cache_beyond_the_memory_is_an_error_for_people():
+    with pytest.raises(UserError, match="cannot reserve a cache for 2 texts of 1000000000000000 tokens"):
+        KeyValueCache(SHAPE, 2, 10**15, 10000.0, torch.zeros(()))
+    with pytest.raises(ValueError, match="holds nothing"):
+        KeyValueCache(SHAPE, 0, 4, 10000.0, torch.zeros(()))

@@ -1,0 +1,171 @@
+"""A model whose operations are fused is the same model: every method, values and gradients, however it is run.
+
+Here the kernels' place is taken by autograd on their definition (`reference_kernels`), in float64, so that what is
+tested is how the model uses them. The kernels themselves are held to that definition in tests/unit/kernels.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import reference_kernels
+import torch
+from method_cases import METHODS, SETTINGS, TOKENS, built, every_method, projections, shaken, wiring_of
+from torch import Tensor
+
+from comt_cli.kernels import ops
+from comt_cli.kernels.choice import Choice
+from comt_cli.layers import attention, projection
+from comt_cli.models import kernels
+from comt_cli.models.kernels import use_kernels
+from comt_cli.models.llama import Llama
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def by_definition(monkeypatch):
+    """Every operation that can be fused is, by the definition."""
+    monkeypatch.setitem(ops.IMPLEMENTATIONS, "cpu", lambda: reference_kernels)
+    monkeypatch.setattr(kernels, "choose", lambda *_, **__: Choice(True, "for the test"))
+
+
+def pair(options: dict) -> tuple[Llama, Llama]:
+    """The same model twice, as it is and fused."""
+    models = [shaken(built(wiring_of(options)).double()) for _ in range(2)]
+    use_kernels(models[1], "fused", CPU, torch.float64, compiled=False)
+    return models[0], models[1]
+
+
+def gradients(model: Llama) -> dict[str, Tensor]:
+    model(TOKENS).log_softmax(-1)[..., 3].sum().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@every_method
+def test_the_same_logits_and_gradients(options):
+    """float64; sums in other orders over four blocks: 1e-11 of the largest value.
+
+    Gradients 1e-6: those of the gates at q and k are taken from what was turned, which cosines in fp32 turn back to
+    1e-7, and the smallest of them are sums that cancel.
+    """
+    plain, fused = pair(options)
+    with torch.no_grad():
+        expected, found = plain(TOKENS), fused(TOKENS)
+    assert (found - expected).abs().max() <= 1e-11 * expected.abs().max()
+    wanted = gradients(plain)
+    for name, gradient in gradients(fused).items():
+        assert (gradient - wanted[name]).abs().max() <= 1e-6 * wanted[name].abs().max() + 1e-8, name
+
+
+@pytest.mark.parametrize("name", ["pre-ln", "transponder", "post-ln+transponder", "comt", "all-gate"])
+def test_filling_rows_up_changes_nothing(name, monkeypatch):
+    """On a GPU rows end at multiples of 8, of zeros; here everything must then be a multiple of 5, which nothing is."""
+    plain, _ = pair(METHODS[name])
+    expected = plain(TOKENS)
+    expected_gradients = gradients(plain)
+    for module in (attention, projection):
+        monkeypatch.setattr(module, "aligned", lambda width, like: -(-width // 5) * 5)
+    for model in pair(METHODS[name]):
+        assert model.blocks[0].mlp.inner(model.embedding(TOKENS)).shape[-1] == 90
+        found = model(TOKENS)
+        assert (found - expected).abs().max() <= 1e-11 * expected.abs().max()
+        for parameter, gradient in gradients(model).items():
+            wanted = expected_gradients[parameter]
+            assert (gradient - wanted).abs().max() <= 1e-6 * wanted.abs().max() + 1e-8, parameter
+
+
+def calls_of(options: dict, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often a forward pass calls each operation."""
+
+    def counted(name, original, *arguments):
+        counts[name] += 1
+        return original(*arguments)
+
+    counts = dict.fromkeys(("modulate", "heads", "swiglu", "add_norm"), 0)
+    for name in counts:
+        monkeypatch.setattr(ops, name, partial(counted, name, getattr(ops, name)))
+    with torch.no_grad():
+        pair(options)[1](TOKENS)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("name", "per_block"),
+    [
+        ("pre-ln", {"heads": 1, "swiglu": 1, "add_norm": 2}),
+        ("comt", {"heads": 1, "swiglu": 1, "add_norm": 2}),
+        ("transponder", {"heads": 1, "swiglu": 1, "add_norm": 2}),
+        ("two-summaries", {"heads": 1, "swiglu": 1, "add_norm": 2}),
+        ("post-ln+transponder", {"heads": 1, "swiglu": 1, "modulate": 2}),
+        ("transponder-path", {"heads": 1, "swiglu": 1}),
+        ("all-gate", {}),
+        ("transponder-static", {}),
+        ("sdpa-gate", {"heads": 1, "swiglu": 1, "add_norm": 2}),
+    ],
+)
+def test_what_is_fused(name, per_block, monkeypatch):
+    """Nothing falls back unseen: every operation of every block, and only gates of another form are left out."""
+    counts = calls_of(METHODS[name], monkeypatch)
+    assert {op: count for op, count in counts.items() if count} == {
+        op: count * SETTINGS.shape().layers for op, count in per_block.items()
+    }
+
+
+def test_gates_of_a_sum_that_nothing_joins_are_left_alone(monkeypatch):
+    """Dynamic Tanh in the norm's place: the addition is made by itself."""
+    assert calls_of(METHODS["dyt"], monkeypatch)["add_norm"] == 0
+
+
+@pytest.mark.parametrize("name", ["comt", "transponder"])
+def test_recomputing_blocks_changes_nothing(name):
+    kept, recomputed = pair(METHODS[name])[1], pair(METHODS[name])[1]
+    recomputed.activation_checkpointing = True
+    expected = gradients(kept)
+    for parameter, gradient in gradients(recomputed).items():
+        assert torch.equal(gradient, expected[parameter]), parameter
+
+
+def test_it_can_be_switched_back(monkeypatch):
+    _, model = pair(METHODS["transponder"])
+    monkeypatch.setattr(kernels, "choose", lambda *_, **__: Choice(False, "for the test"))
+    choices = use_kernels(model, "reference", CPU, torch.float64, compiled=False)
+    assert set(choices) == {"heads", "swiglu", "add_norm"}
+    assert not any(getattr(module, "fused", False) for module in model.modules())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_it_compiles_as_one_graph():
+    """Through the compiler's front end (`aot_eager`), where a graph would break."""
+    _, model = pair(METHODS["transponder"])
+    expected = model.hidden(TOKENS)
+    torch._dynamo.reset()
+    compiled = torch.compile(model.hidden, dynamic=False, fullgraph=True, backend="aot_eager")
+    found = compiled(TOKENS)
+    assert (found - expected).abs().max() <= 1e-12 * expected.abs().max()
+    outgoing = torch.randn(found.shape, dtype=found.dtype, generator=torch.Generator().manual_seed(0))
+    parameters = [p for name, p in model.named_parameters() if not name.startswith("head")]
+    for mine, theirs in zip(
+        torch.autograd.grad(found, parameters, outgoing),
+        torch.autograd.grad(expected, parameters, outgoing),
+        strict=True,
+    ):
+        assert (mine - theirs).abs().max() <= 1e-7 * theirs.abs().max() + 1e-12
+    torch._dynamo.reset()
+
+
+@every_method
+def test_freezing_changes_nothing_and_is_undone(options):
+    plain, _ = pair(options)
+    with torch.no_grad():
+        expected = plain(TOKENS)
+        for _, module in projections(plain):
+            module.freeze()
+        assert torch.equal(plain(TOKENS), expected)
+        for parameter in plain.parameters():
+            parameter.mul_(1.1)
+        assert not torch.equal(plain.train()(TOKENS), expected), "training would not see its own updates"
+        for _, module in projections(plain):
+            module.freeze()
+        assert plain.float()(TOKENS).dtype == torch.float32
