@@ -13,6 +13,7 @@ from comt_cli.commands import (
     bench,
     doctor,
     export,
+    generate,
     plot_cosine,
     recipes,
     report,
@@ -42,6 +43,7 @@ app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.command("analyze-gates")(analyze_gates.analyze_gates)
 app.command("plot-cosine")(plot_cosine.plot_cosine)
+app.command("generate")(generate.generate)
 app.command("export")(export.export)
 app.add_typer(bench.app, name="bench")
 app.command("doctor")(doctor.doctor)
