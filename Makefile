@@ -14,6 +14,7 @@ SHELL := bash
 
 SCALE ?= smoke
 SEEDS ?= 1-3
+MINUTES ?= 9
 TORCH_BACKEND ?=
 DEMO := runs/demo
 
@@ -66,6 +67,13 @@ test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
 test-gpu: $(READY)  ## The tests that need a CUDA device
 	$(BIN)/pytest -m gpu
 
+.PHONY: sanitize
+sanitize: $(READY)  ## The GPU kernels under compute-sanitizer (part of the CUDA toolkit): memory errors, then races
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1 \
+		$(BIN)/python -m pytest tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
+	compute-sanitizer --tool racecheck --target-processes all --error-exitcode 1 \
+		$(BIN)/python -m pytest tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
+
 .PHONY: reproduce
 reproduce: $(READY)  ## Every recipe there is, with tables and figures; SCALE=smoke, small or paper
 	$(COMT) reproduce --scale $(SCALE)
@@ -75,8 +83,8 @@ record: $(READY)  ## The committed results: every recipe at scale smoke with SEE
 	$(COMT) reproduce --scale smoke --seeds $(SEEDS)
 
 .PHONY: bench
-bench: $(READY)  ## How fast a training step is, beside the transformers library
-	$(COMT) bench step
+bench: $(READY)  ## How fast kernels, training steps and decoding are, as far as MINUTES=9 go; what was measured goes to results/bench
+	$(COMT) bench all --minutes $(MINUTES)
 
 .PHONY: doctor
 doctor: $(READY)  ## What this machine can do, and what to mend

@@ -1,56 +1,289 @@
-"""`comt bench`: speed, measured as ratios in one interleaved run and written down."""
+"""`comt bench`: speed and memory, measured as ratios in one interleaved run, or predicted, and written down."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from comt_cli.commands import options
 
-app = typer.Typer(help="Measure speed, as ratios in one interleaved run.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from comt_cli.recipe.sizes import LlamaSize
+    from comt_cli.report.benchmark import Page
+
+app = typer.Typer(help="Measure speed and memory, as ratios in one interleaved run.", no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `step` a sub-verb while it is the only one."""
+class Compiled(StrEnum):
+    """What one call of torch.compile sees."""
+
+    whole = "whole"
+    block = "block"
+
+
+Sizes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Sizes: 60m, 130m, 250m, 350m, 1b as published (all five on a GPU if not given), or bench, smoke, which "
+        "are for a CPU.",
+    ),
+]
+Dtypes = Annotated[str, typer.Option(metavar="A,B", help="Types of the numbers: bf16, fp32.")]
+Rounds = Annotated[int, typer.Option(min=3, help="Rounds; each times every variant once.")]
 
 
 @app.command()
 def step(
-    precision: Annotated[str, typer.Option(metavar="A,B", help="fp32, bf16-mixed, bf16-pure.")] = "fp32,bf16-pure",
-    variants: Annotated[str | None, typer.Option(metavar="A,B", help="Only these variants.")] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="Rounds; each runs every variant once.")] = 15,
+    sizes: Sizes = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="fp32, bf16-mixed, bf16-pure; bf16-pure on a GPU if not given, fp32 too on a CPU."
+        ),
+    ] = None,
+    variants: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these variants, such as plain-compiled,transponder-fused.")
+    ] = None,
+    rounds: Rounds = 15,
+    compiled: Annotated[
+        Compiled,
+        typer.Option(
+            "--compile",
+            help="What torch.compile sees at once: the whole model, or a block, whose code all blocks share "
+            "(quicker to compile where there are many).",
+        ),
+    ] = Compiled.whole,
     device: options.Device = None,
     results: options.Results = Path("results"),
 ) -> None:
-    """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA.
+    """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, and count its memory.
 
-    Writes results/bench/DEVICE/step.csv and .md; rows of an earlier measurement of the same variant are replaced.
+    Writes results/bench/DEVICE/step.csv, a page and a figure; rows of an earlier measurement of the same variant are
+    replaced. Where a batch does not fit on a GPU, a smaller one is taken, for all variants.
 
     Example:
 
-      comt bench step --rounds 15
+      comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
     """
     from typing import get_args
 
+    from comt_cli.benchmarks.shapes import sizes_from
+    from comt_cli.benchmarks.step import run_step_benchmark
+    from comt_cli.benchmarks.step_variants import VARIANTS
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
-    from comt_cli.report.benchmark import write_step_benchmark
     from comt_cli.training.devices import pick_device
-    from comt_cli.training.step_benchmark import VARIANTS, Measurement, Shape, run_step_benchmark
 
-    chosen = select(variants, VARIANTS, "variant")
     where = pick_device(device)
-    measured: list[Measurement] = []
-    for name in select(precision, get_args(Precision), "precision"):
-        for news in run_step_benchmark(Shape(), name, chosen, where, rounds):  # type: ignore[arg-type]
-            if isinstance(news, str):
-                typer.echo(news, err=True)
-            else:
-                measured.extend(news)
-    for path, text in write_step_benchmark([vars(m) for m in measured], VARIANTS, results):
-        if path.suffix == ".md":
-            typer.echo(text)
+    chosen = select(variants, VARIANTS, "variant")
+    usual = "bf16-pure" if where.type == "cuda" else "fp32,bf16-pure"
+    precisions = select(precision or usual, get_args(Precision), "precision")
+    for shape in sizes_from(sizes, where.type, "step"):
+        for name in precisions:
+            news = run_step_benchmark(shape, name, chosen, where, rounds, compiled.value)  # type: ignore[arg-type]
+            _write(_pages()["step"], news, results)
+
+
+@app.command()
+def kernels(
+    sizes: Sizes = None,
+    ops: Annotated[
+        str | None,
+        typer.Option("--ops", metavar="A,B", help="Only these: heads, swiglu, add_norm, modulate, projection."),
+    ] = None,
+    gates: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these kinds of gates: none, comt-r2, transponder-r8.")
+    ] = None,
+    dtypes: Dtypes = "bf16,fp32",
+    rounds: Rounds = 30,
+    gemm: Annotated[
+        bool,
+        typer.Option(
+            "--gemm", help="Time the model's matrix products with and without columns for gates, and nothing else."
+        ),
+    ] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="First search for the best tile sizes of the Triton kernels (CUDA only).")
+    ] = False,
+    device: options.Device = None,
+    results: options.Results = Path("results"),
+) -> None:
+    """Time each gated operation in PyTorch, compiled, and as one kernel: what `kernels: auto` chooses by.
+
+    Writes results/bench/DEVICE/kernels.csv, a page and a figure; rows measured earlier are replaced.
+
+    Example:
+
+      comt bench kernels --sizes 60m --ops swiglu,heads --dtypes bf16
+    """
+    from comt_cli.benchmarks import kernel_cases
+    from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
+    from comt_cli.benchmarks.shapes import sizes_from
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.load import select
+    from comt_cli.recipe.sizes import LlamaSize
+    from comt_cli.training.devices import pick_device
+
+    where = pick_device(device)
+    shapes = sizes_from(sizes, where.type, "kernels")
+    types = select(dtypes, kernel_cases.DTYPES, "type")
+    kinds = select(gates, kernel_cases.GATES, "kind of gates")
+    operations = select(ops, kernel_cases.OPS, "operation")
+    if tune:
+        if where.type != "cuda":
+            raise UserError("--tune: tile sizes are searched for on a CUDA device", "Leave --tune out.")
+        _tune([LlamaSize(shape.width, shape.ffn_width, shape.layers, shape.heads) for shape in shapes], types)
+    if gemm:
+        news = run_gemm_benchmark(shapes, types, where, rounds)
+    else:
+        news = run_kernel_benchmark(shapes, operations, kinds, types, where, rounds)
+    _write(_pages()["kernels"], news, results)
+
+
+@app.command()
+def decode(
+    sizes: Sizes = None,
+    batch: Annotated[
+        str, typer.Option(metavar="1,4", help="Batch sizes: texts that are written at once.")
+    ] = "1,4,16,64",
+    variants: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these variants, such as plain,transponder-fused.")
+    ] = None,
+    dtypes: Dtypes = "bf16",
+    rounds: Rounds = 15,
+    device: options.Device = None,
+    results: options.Results = Path("results"),
+) -> None:
+    """Time a decode step with a key-value cache, and the reading of a prompt of 512 tokens.
+
+    Writes results/bench/DEVICE/decode.csv and a page; rows measured earlier are replaced.
+
+    Example:
+
+      comt bench decode --sizes 60m --batch 1,64
+    """
+    from comt_cli.benchmarks.decode import DTYPES, VARIANTS, run_decode_benchmark
+    from comt_cli.benchmarks.shapes import sizes_from
+    from comt_cli.recipe.load import select
+    from comt_cli.training.devices import pick_device
+
+    where = pick_device(device)
+    chosen = select(variants, VARIANTS, "variant")
+    types = select(dtypes, DTYPES, "type")
+    shapes = sizes_from(sizes, where.type, "decode")
+    _write(_pages()["decode"], run_decode_benchmark(shapes, chosen, types, _batches(batch), where, rounds), results)
+
+
+@app.command()
+def predict(
+    sizes: Annotated[str | None, typer.Option(metavar="A,B", help="Only these: 60m, 130m, 250m, 350m, 1b.")] = None,
+    results: options.Results = Path("results"),
+) -> None:
+    """Write down what a step should cost on an NVIDIA H200, from bytes and FLOPs alone: predicted, not measured.
+
+    Writes results/bench/nvidia-h200/predicted.csv, a page and a figure, which call themselves so.
+
+    Example:
+
+      comt bench predict
+    """
+    from comt_cli.benchmarks.roofline import predictions
+    from comt_cli.benchmarks.shapes import GPU_SIZES
+    from comt_cli.recipe.load import select
+
+    _write(_pages()["predicted"], [predictions(select(sizes, GPU_SIZES, "size"))], results)
+
+
+@app.command("all")
+def everything(
+    minutes: Annotated[float, typer.Option(min=0, help="Begin nothing that is not likely to end within so many.")] = 9,
+    rounds: Rounds = 15,
+    device: options.Device = None,
+    results: options.Results = Path("results"),
+) -> None:
+    """Measure everything, the most wanted first, as much of it as the minutes allow. What `make bench` calls.
+
+    What was measured is written after each part, so that stopping early loses only the part at hand.
+
+    Example:
+
+      comt bench all --minutes 9
+    """
+    from comt_cli.benchmarks.stages import Deadline, run_stages, stages_for
+    from comt_cli.training.devices import pick_device
+
+    where = pick_device(device)
+    pages = _pages()
+    written: dict[Path, None] = {}
+    for kind, news in run_stages(stages_for(where, rounds), Deadline(60 * minutes)):
+        written.update(dict.fromkeys(_write(pages[kind], [news], results, quiet=True)))
+    for path in written:
         typer.echo(f"wrote {path}")
+
+
+def _tune(widths: Iterable[LlamaSize], dtypes: Iterable[str]) -> None:
+    """Search, and put every find into the table of the program at once: a search that is stopped keeps what it has."""
+    from comt_cli.benchmarks.kernel_cases import DTYPES
+    from comt_cli.kernels import tuning
+
+    wanted = {DTYPES[dtype] for dtype in dtypes}
+    types = [name for name, dtype in tuning.DTYPES.items() if dtype in wanted]
+    for row, milliseconds in tuning.tune(tuning.shapes(widths), dtypes=types):
+        tuning.write([row])
+        typer.echo(
+            f"{row.kernel} n{row.n}-k{row.d}, {row.t} rows, {row.dtype}: {milliseconds:.3f} ms, {row.tiles}", err=True
+        )
+    tuning.table.cache_clear()
+
+
+def _batches(text: str) -> list[int]:
+    from comt_cli.errors import UserError
+
+    try:
+        batches = [int(part) for part in text.split(",")]
+    except ValueError:
+        batches = [0]
+    if min(batches) < 1:
+        raise UserError(f"--batch {text}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
+    return batches
+
+
+def _pages() -> dict[str, Page]:
+    from comt_cli.benchmarks import decode, gemm, kernel_cases, roofline, shapes, step_variants
+    from comt_cli.report import benchmark_pages as pages
+
+    sizes = list(shapes.SHAPES)
+    ops = {**kernel_cases.OPS, "gemm": "the library's matrix product alone"}
+    gates = list(dict.fromkeys([*kernel_cases.GATES, *gemm.COLUMNS]))
+    predicted = [f"{method}-{design}" for method in ("comt", "transponder") for design in roofline.DESIGNS]
+    return {
+        "step": pages.step_page(step_variants.VARIANTS, sizes),
+        "kernels": pages.kernels_page(
+            {**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, list(kernel_cases.DTYPES)
+        ),
+        "decode": pages.decode_page(decode.VARIANTS, sizes, list(decode.DTYPES)),
+        "predicted": pages.predicted_page(predicted, sizes),
+    }
+
+
+def _write(page: Page, news: Iterable[str | list[Any]], results: Path, *, quiet: bool = False) -> list[Path]:
+    """Print the lines among `news` and write the rows, as they come; last the page, unless `quiet`."""
+    from comt_cli.report.benchmark import write_benchmark
+
+    written: list[Path] = []
+    for each in news:
+        if isinstance(each, str):
+            typer.echo(each, err=True)
+        elif each:
+            written = write_benchmark(page, [asdict(row) for row in each], results)
+    for path in [] if quiet else written:
+        if path.suffix == ".md":
+            typer.echo(path.read_text(encoding="utf-8"))
+        typer.echo(f"wrote {path}")
+    return written

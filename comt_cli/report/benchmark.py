@@ -1,82 +1,195 @@
-"""Measured speeds as a CSV that later measurements join, and the same as Markdown."""
+"""Measured speeds as a CSV that later measurements join, the same as Markdown, and a figure; from the CSV alone."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from comt_cli.files import write_text
 
-KEY = ("device", "shape", "precision", "variant")
-"""What makes two rows measurements of the same thing."""
+Row = Mapping[str, str]
+"""A line of the CSV: every value is text, empty where there is none."""
 
 
-def write_step_benchmark(
-    rows: Sequence[Mapping[str, Any]], variants: Mapping[str, str], results: Path
-) -> list[tuple[Path, str]]:
-    """Write `<results>/bench/<device>/step.csv` and `.md`; a row with the same key as an old one replaces it.
+@dataclass(frozen=True)
+class Column:
+    """A column of the Markdown: its heading, and what it shows of a row."""
 
-    Returns the files and their text. All `rows` are of one device.
+    heading: str
+    show: Callable[[Row], str]
+    is_number: bool = True
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A column that should be at most (or, `at_least`, not below) what stands in another column of the same row."""
+
+    value: str
+    goal: str
+    what: str
+    at_least: bool = False
+
+    def told(self, row: Row) -> str | None:
+        """`met`, or by how much it was missed; None where the row has no goal or no value."""
+        if not row.get(self.value) or not row.get(self.goal):
+            return None
+        value, goal = float(row[self.value]), float(row[self.goal])
+        is_met = value >= goal if self.at_least else value <= goal
+        limit = "at least" if self.at_least else "at most"
+        return f"{self.what} {'met' if is_met else 'missed'} ({value:.3f}, {limit} {goal:g})"
+
+
+@dataclass(frozen=True)
+class Page:
+    """One kind of measurement: its file's name, what makes two rows the same thing, and how it is shown.
+
+    `sort`: the columns that rows are sorted by. `order`: for some columns, their values in the order in which rows
+    stand; a row whose value is not among them is of a version that offered something else, and is dropped. `draw` may
+    find nothing to draw.
     """
-    device = str(rows[0]["device"])
-    folder = results / "bench" / re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()
+
+    name: str
+    title: str
+    said: tuple[str, ...]
+    key: tuple[str, ...]
+    sort: tuple[str, ...]
+    columns: tuple[Column, ...]
+    goals: tuple[Goal, ...] = ()
+    order: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    draw: Callable[[Sequence[Row]], Figure | None] | None = None
+
+
+def write_benchmark(page: Page, rows: Sequence[Mapping[str, Any]], results: Path) -> list[Path]:
+    """Merge `rows`, all of one device, into `<results>/bench/<device>/<name>.csv`, and write the page and figure anew.
+
+    A row replaces an older one with the same key; all others stay. Returns the files.
+    """
+    folder = results / "bench" / device_folder(str(rows[0]["device"]))
+    path = folder / f"{page.name}.csv"
     folder.mkdir(parents=True, exist_ok=True)
-    csv_file = folder / "step.csv"
-    merged: dict[tuple[str, ...], dict[str, Any]] = {}
-    if csv_file.exists():
-        with csv_file.open(newline="", encoding="utf-8") as handle:
-            merged = {_key(row): dict(row) for row in csv.DictReader(handle)}
-    merged.update({_key(row): {name: "" if value is None else value for name, value in row.items()} for row in rows})
-    ordered = sorted(
-        merged.values(), key=lambda row: (row["shape"], row["precision"], list(variants).index(row["variant"]))
-    )
+    columns = list(rows[0])
+    merged = {_key(page, row): row for row in _read(path, page, columns)}
+    merged.update({_key(page, row): row for row in map(_as_text, rows)})
+    ordered = sorted(merged.values(), key=lambda row: _place(page, row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(ordered)
-    files = [(csv_file, text.getvalue()), (csv_file.with_suffix(".md"), _markdown(ordered, variants, device))]
-    for path, content in files:
-        write_text(path, content)
-    return files
+    write_text(path, text.getvalue())
+    return [path, *write_page(page, path)]
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(row[name]) for name in KEY)
+def write_page(page: Page, path: Path) -> list[Path]:
+    """Write Markdown and figure beside the CSV `path`; returns the files."""
+    from comt_cli.report.figures import write_figure
+
+    with path.open(newline="", encoding="utf-8") as handle:
+        rows: list[Row] = list(csv.DictReader(handle))
+    figure = page.draw(rows) if page.draw is not None else None
+    picture = f"{page.name}.png" if figure is not None else None
+    written = path.with_suffix(".md")
+    write_text(written, markdown(page, rows, picture))
+    if figure is None:
+        return [written]
+    drawn = write_figure(figure, path.read_text(encoding="utf-8"), path.parent, path.stem)
+    return [written, *(each for each in drawn if each != path)]
 
 
-def _markdown(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, str], device: str) -> str:
-    lines = [
-        f"# Training step on {device}",
-        "",
-        "Variants took turns; a ratio is the median over rounds of the ratio within a round. Below 1 is faster.",
-        f"Measured at commit {', '.join(sorted({str(row['git_commit'] or 'unknown') for row in rows}))}.",
-        "",
-        "| shape | precision | variant | ms a step (p10 to p90) | tokens/s "
-        "| / plain-compiled | / transformers | forward / plain-compiled |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for row in rows:
-        spread = f"{float(row['step_ms']):.1f} ({float(row['step_ms_p10']):.1f} to {float(row['step_ms_p90']):.1f})"
-        ratios = [
-            "-" if row[name] in ("", None) else f"{float(row[name]):.3f}"
-            for name in (
-                "step_ratio_to_plain_compiled",
-                "step_ratio_to_transformers",
-                "forward_ratio_to_plain_compiled",
-            )
-        ]
-        cells = [
-            row["shape"],
-            row["precision"],
-            row["variant"],
-            spread,
-            f"{float(row['tokens_per_second']):,.0f}",
-            *ratios,
-        ]
-        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
-    lines += ["", *(f"- `{name}`: {meaning}" for name, meaning in variants.items()), ""]
-    return "\n".join(lines)
+def device_folder(device: str) -> str:
+    """`NVIDIA H200` as `nvidia-h200`."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()
+
+
+def markdown(page: Page, rows: Sequence[Row], picture: str | None = None) -> str:
+    """The page of a CSV's rows."""
+    commits = sorted({row["git_commit"] or "unknown" for row in rows if "git_commit" in row})
+    lines = [f"# {page.title} on {rows[0]['device']}", "", *page.said]
+    if len(commits) == 1:
+        lines.append(f"Measured at commit {commits[0]}.")
+    elif commits:
+        lines.append(f"Measured at several commits, each row at its own: {', '.join(commits)}.")
+    lines.append("")
+    if picture:
+        lines += [f"![{page.title}]({picture})", ""]
+    columns = list(page.columns)
+    if any(_told(page, row) for row in rows):
+        columns.append(Column("goals", lambda row: "; ".join(_told(page, row)) or "-", is_number=False))
+    if len(commits) > 1:
+        columns.append(Column("commit", lambda row: row["git_commit"] or "unknown", is_number=False))
+    lines.append(_line(column.heading for column in columns))
+    lines.append(_line("---:" if column.is_number else "---" for column in columns))
+    lines += [_line(column.show(row) or "-" for column in columns) for row in rows]
+    if page.meanings:
+        lines += ["", *(f"- `{name}`: {meaning}" for name, meaning in page.meanings.items())]
+    return "\n".join([*lines, ""])
+
+
+def _told(page: Page, row: Row) -> list[str]:
+    return [told for goal in page.goals if (told := goal.told(row)) is not None]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _key(page: Page, row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in page.key)
+
+
+def _as_text(row: Mapping[str, Any]) -> dict[str, str]:
+    return {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def _read(path: Path, page: Page, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of an existing file with the columns of today: empty where an older version had none."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as handle:
+        found = [{name: row.get(name) or "" for name in columns} for row in csv.DictReader(handle)]
+    return [row for row in found if all(row[name] in values for name, values in page.order.items())]
+
+
+def _place(page: Page, row: Row) -> tuple[Any, ...]:
+    return tuple(
+        (list(page.order[name]).index(row[name]), "") if name in page.order else _natural(row[name])
+        for name in page.sort
+    )
+
+
+def _natural(text: str) -> tuple[int, str]:
+    """Numbers by their size, before words by theirs."""
+    return (int(text), "") if text.isdigit() else (1 << 62, text)
+
+
+# ---- how numbers look in these pages
+
+
+def shown(name: str, decimals: int) -> Callable[[Row], str]:
+    """A number of the row with so many decimals."""
+    return lambda row: f"{float(row[name]):,.{decimals}f}" if row.get(name) else "-"
+
+
+def spread(name: str) -> Callable[[Row], str]:
+    """`12.3 (12.1 to 12.9)`: median, 10th and 90th percentile."""
+
+    def show(row: Row) -> str:
+        if not row.get(name):
+            return "-"
+        median, low, high = (float(row[f"{name}{end}"]) for end in ("", "_p10", "_p90"))
+        decimals = 1 if median >= 10 else 2 if median >= 1 else 3
+        return f"{median:,.{decimals}f} ({low:,.{decimals}f} to {high:,.{decimals}f})"
+
+    return show
+
+
+def word(name: str) -> Callable[[Row], str]:
+    """The row's own text."""
+    return lambda row: row.get(name) or "-"

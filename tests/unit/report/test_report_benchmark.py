@@ -1,48 +1,237 @@
-"""Measured speeds: a new measurement of a variant replaces the old one, and leaves the others where they are."""
+"""Measured speeds on the page: merged by key, goals in words, the figure from the CSV alone."""
 
 from __future__ import annotations
 
 import csv
+from pathlib import Path
+from typing import Any
 
-from comt_cli.report.benchmark import write_step_benchmark
+import pytest
+from matplotlib.figure import Figure
+
+from comt_cli.report.benchmark import Column, Goal, Page, shown, spread, word, write_benchmark, write_page
+from comt_cli.report.benchmark_pages import decode_page, kernels_page, predicted_page, step_page
 
 VARIANTS = {"plain": "no gates", "gated": "with gates"}
+PAGE = Page(
+    name="speed",
+    title="Speed",
+    said=("What it is.",),
+    key=("device", "shape", "precision", "variant"),
+    sort=("size", "precision", "variant"),
+    order={"size": ["60m", "1b"], "variant": list(VARIANTS)},
+    columns=(
+        Column("size", word("size"), is_number=False),
+        Column("variant", word("variant"), is_number=False),
+        Column("ms (p10 to p90)", spread("step_ms")),
+        Column("ratio", shown("ratio", 3)),
+    ),
+    goals=(Goal("ratio", "goal_ratio", "step"), Goal("mfu", "goal_mfu", "MFU", at_least=True)),
+    meanings=VARIANTS,
+)
+FOLDER = Path("bench") / "a-fast-cpu"
 
 
-def measured(variant: str, ms: float, commit: str, precision: str = "fp32") -> dict:
+def measured(variant: str, ms: float, commit: str, precision: str = "fp32", **more: Any) -> dict[str, Any]:
     return {
         "device": "A (fast) CPU",
         "shape": "d8",
+        "size": "60m",
         "precision": precision,
         "variant": variant,
         "step_ms": ms,
         "step_ms_p10": ms - 1,
         "step_ms_p90": ms + 1,
-        "tokens_per_second": 1000 / ms,
-        "step_ratio_to_plain_compiled": ms / 10,
-        "step_ratio_to_transformers": None,
-        "forward_ratio_to_plain_compiled": 1.0,
+        "ratio": ms / 10,
+        "goal_ratio": None,
+        "mfu": None,
+        "goal_mfu": None,
         "git_commit": commit,
-    }
+    } | more
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 def test_rows_are_replaced_by_their_key_and_others_kept(tmp_path):
-    write_step_benchmark([measured("gated", 12.0, "aaa"), measured("plain", 10.0, "aaa")], VARIANTS, tmp_path)
-    files = write_step_benchmark([measured("gated", 11.0, "bbb")], VARIANTS, tmp_path)
-    folder = tmp_path / "bench" / "a-fast-cpu"
-    assert [path for path, _ in files] == [folder / "step.csv", folder / "step.md"]
-    rows = list(csv.DictReader((folder / "step.csv").read_text().splitlines()))
-    assert [(row["variant"], row["step_ms"], row["git_commit"]) for row in rows] == [
+    write_benchmark(PAGE, [measured("gated", 12.0, "aaa"), measured("plain", 10.0, "aaa")], tmp_path)
+    files = write_benchmark(PAGE, [measured("gated", 11.0, "bbb")], tmp_path)
+    assert files == [tmp_path / FOLDER / "speed.csv", tmp_path / FOLDER / "speed.md"]
+    assert [(row["variant"], row["step_ms"], row["git_commit"]) for row in rows_of(files[0])] == [
         ("plain", "10.0", "aaa"),
         ("gated", "11.0", "bbb"),
     ]
-    text = (folder / "step.md").read_text()
-    assert "| d8 | fp32 | gated | 11.0 (10.0 to 12.0) | 91 | 1.100 | - | 1.000 |" in text
-    assert "Measured at commit aaa, bbb." in text
 
 
-def test_another_precision_is_another_row(tmp_path):
-    write_step_benchmark([measured("plain", 10.0, "aaa")], VARIANTS, tmp_path)
-    write_step_benchmark([measured("plain", 5.0, "aaa", "bf16-pure")], VARIANTS, tmp_path)
-    rows = list(csv.DictReader((tmp_path / "bench" / "a-fast-cpu" / "step.csv").read_text().splitlines()))
-    assert {(row["precision"], row["step_ms"]) for row in rows} == {("fp32", "10.0"), ("bf16-pure", "5.0")}
+@pytest.mark.parametrize("other", [{"precision": "bf16"}, {"shape": "d9"}, {"size": "1b", "shape": "d9"}], ids=str)
+def test_another_key_is_another_row(tmp_path, other):
+    write_benchmark(PAGE, [measured("plain", 10.0, "aaa")], tmp_path)
+    write_benchmark(PAGE, [measured("plain", 5.0, "aaa", **other)], tmp_path)
+    assert {row["step_ms"] for row in rows_of(tmp_path / FOLDER / "speed.csv")} == {"10.0", "5.0"}
+
+
+def test_a_file_of_an_older_version(tmp_path):
+    """A column that it lacks is empty; a column and a variant that are no more are dropped."""
+    path = tmp_path / FOLDER / "speed.csv"
+    path.parent.mkdir(parents=True)
+    old = [{**measured(name, 9.0, "old"), "gone": "1"} for name in ("plain", "removed")]
+    with path.open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, [name for name in old[0] if name != "mfu"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(old)
+    write_benchmark(PAGE, [measured("gated", 11.0, "new")], tmp_path)
+    rows = rows_of(path)
+    assert [(row["variant"], row["mfu"]) for row in rows] == [("plain", ""), ("gated", "")]
+    assert "gone" not in rows[0]
+
+
+GOLDEN = """\
+# Speed on A (fast) CPU
+
+What it is.
+Measured at several commits, each row at its own: aaa, bbb.
+
+| size | variant | ms (p10 to p90) | ratio | goals | commit |
+| --- | --- | ---: | ---: | --- | --- |
+| 60m | plain | 10.0 (9.0 to 11.0) | 1.000 | MFU missed (0.440, at least 0.45) | bbb |
+| 60m | gated | 11.2 (10.2 to 12.2) | 1.120 | step missed (1.120, at most 1.08) | aaa |
+| 1b | plain | 1,234.0 (1,233.0 to 1,235.0) | 123.400 | - | bbb |
+| 1b | gated | 9.00 (8.00 to 10.00) | - | - | bbb |
+
+- `plain`: no gates
+- `gated`: with gates
+"""
+
+
+def test_the_page_word_for_word(tmp_path):
+    write_benchmark(PAGE, [measured("gated", 11.2, "aaa", goal_ratio=1.08)], tmp_path)
+    rows = [
+        measured("gated", 9.0, "bbb", size="1b", shape="d9", ratio=None, goal_ratio=1.02),
+        measured("plain", 1234.0, "bbb", size="1b", shape="d9"),
+        measured("plain", 10.0, "bbb", mfu=0.44, goal_mfu=0.45),
+    ]
+    write_benchmark(PAGE, rows, tmp_path)
+    assert (tmp_path / FOLDER / "speed.md").read_text() == GOLDEN
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(1.08, "step met (1.080, at most 1.08)"), (1.0801, "step missed (1.080, at most 1.08)"), (None, None)],
+)
+def test_a_goal_is_met_by_what_is_equal(value, told):
+    row = {"ratio": "" if value is None else str(value), "goal_ratio": "1.08"}
+    assert Goal("ratio", "goal_ratio", "step").told(row) == told
+
+
+# ---- the pages there are
+
+NAMES = {"plain-compiled": "", "plain-fused": "", "comt-fused": "", "transponder-fused": ""}
+
+
+def step_row(variant: str, ratio: float, precision: str) -> dict[str, Any]:
+    return {
+        "device": "GPU",
+        "shape": "d512",
+        "size": "60m",
+        "precision": precision,
+        "variant": variant,
+        "step_ms": 10 * ratio,
+        "step_ms_p10": 9.0,
+        "step_ms_p90": 12.0,
+        "best_plain": "plain-fused",
+        "step_ratio_to_best_plain": ratio,
+        "forward_ratio_to_best_plain": ratio - 0.02,
+        "goal_step_ratio": 1.08,
+        "predicted_step_ratio": 1.05,
+        "git_commit": "abc",
+    }
+
+
+def texts(figure: Figure) -> set[str]:
+    return {
+        text for axes in figure.axes for text in (axes.get_title(), *(t.get_text() for t in axes.get_yticklabels()))
+    }
+
+
+def test_the_step_figure_is_drawn_from_the_csv(tmp_path):
+    page = step_page(NAMES, ["60m"])
+    rows = [step_row(name, 1 + number / 20, p) for p in ("fp32", "bf16-pure") for number, name in enumerate(NAMES)]
+    files = write_benchmark(page, rows, tmp_path)
+    assert [path.name for path in files] == ["step.csv", "step.md", "step.png", "step.pdf"]
+    assert all(path.stat().st_size > 0 for path in files)
+    assert "![Training step](step.png)" in files[1].read_text()
+    assert page.draw is not None
+    figure = page.draw(rows_of(files[0]))
+    assert figure is not None
+    assert {"60m, fp32", "60m, bf16-pure", *NAMES} <= texts(figure)
+    drawn = {round(float(line.get_xdata()[0]), 6) for line in figure.axes[0].get_lines()}
+    # per cent beyond the plain step: steps, forward passes, the goal and the prediction
+    assert {0.0, 5.0, 10.0, 15.0, -2.0, 3.0, 13.0, 8.0} <= drawn
+    # What is written by hand into the CSV is what is drawn: there is no other source.
+    before = files[2].read_bytes()
+    files[0].write_text(files[0].read_text().replace("1.15", "2.9"))
+    write_page(page, files[0])
+    assert files[2].read_bytes() != before
+    assert "2.900" in files[1].read_text()
+
+
+def kernel_row(op: str, width: int, gates: str, variant: str) -> dict[str, Any]:
+    times = {f"{name}_ms{end}": 1.0 for name in ("forward", "step") for end in ("", "_p10", "_p90")}
+    return {
+        "device": "GPU",
+        "op": op,
+        "shape": f"d{width}-b2x4-qkv",
+        "tokens": 8,
+        "width": width,
+        "gates": gates,
+        "dtype": "fp32",
+        "variant": variant,
+        "step_ratio_to_plain_compiled": 1.5,
+        **times,
+        "git_commit": "abc",
+    }
+
+
+def test_kernels_are_sorted_by_number_and_products_alone_are_not_drawn(tmp_path):
+    page = kernels_page({"plain": "", "fused": ""}, {"heads": "", "gemm": ""}, ["none", "comt-r2"], ["fp32"])
+    rows = [kernel_row(op, width, "none", "fused") for width in (1536, 384) for op in ("gemm", "heads")]
+    files = write_benchmark(page, rows, tmp_path)
+    assert [(row["op"], row["width"]) for row in rows_of(files[0])] == [
+        ("heads", "384"), ("heads", "1536"), ("gemm", "384"), ("gemm", "1536"),
+    ]  # fmt: skip
+    assert page.draw is not None
+    figure = page.draw(rows_of(files[0]))
+    assert figure is not None
+    assert [axes.get_title() for axes in figure.axes] == ["heads, fp32"]
+    only = [kernel_row("gemm", 384, "none", "plain")]
+    assert [path.suffix for path in write_benchmark(page, only, tmp_path / "other")] == [".csv", ".md"]
+
+
+def test_pages_show_columns_that_their_rows_have(tmp_path):
+    """A misspelt column would show as empty everywhere: what the benchmarks give is what the pages ask for."""
+    from dataclasses import fields
+
+    from comt_cli.benchmarks import decode, kernels, roofline, step
+
+    kinds = {
+        step.Measurement: step_page(NAMES, ["60m"]),
+        kernels.KernelRow: kernels_page({}, {}, [], []),
+        decode.DecodeRow: decode_page({}, [], []),
+        roofline.Prediction: predicted_page([], []),
+    }
+    for kind, page in kinds.items():
+        asked: set[str] = set()
+
+        class Asked(dict):  # type: ignore[type-arg]
+            def get(self, name, default=None, asked=asked):
+                asked.add(name)
+                return default
+
+            __getitem__ = get
+
+        for column in page.columns:
+            column.show(Asked())
+        for goal in page.goals:
+            asked |= {goal.value, goal.goal}
+        assert asked | set(page.key) | set(page.sort) <= {each.name for each in fields(kind)}, kind

@@ -1,0 +1,200 @@
+"""How long a token takes when a model speaks: a decode step with a key-value cache, and the reading of the prompt.
+
+On CUDA the step is a captured graph that is replayed. All variants of one batch size take turns; ratios are to the
+quicker plain variant within a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from comt_cli.benchmarks.memory import free
+from comt_cli.benchmarks.origin import origin_on
+from comt_cli.benchmarks.rounds import Part, Times, all_turns, quickest, ratio, stopwatch_for
+from comt_cli.benchmarks.shapes import DECODE_GOAL, Shape
+from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.generation import Decoder, decode_step
+from comt_cli.models.kernels import use_kernels
+from comt_cli.models.llama import Llama
+from comt_cli.training.devices import prepare_process
+
+VARIANTS = {
+    "plain": "our LLaMA without gates",
+    "plain-fused": "the same with our fused operations",
+    "comt": "CoMT, h = 2, at all seven projections",
+    "comt-fused": "the same with our fused operations",
+    "transponder": "Transponder, r = 8, at all seven projections",
+    "transponder-fused": "the same with our fused operations",
+}
+PLAIN = ["plain", "plain-fused"]
+BATCHES = (1, 4, 16, 64)
+PROMPT = 512
+"""Tokens of every prompt: what is read, and what a decode step looks back on."""
+STEPS = 8
+"""Decode steps that are timed in a row."""
+MOST_PREFILL_ON_CPU = 8192
+"""Tokens in all; beyond, a CPU would read for minutes, and the reading is not timed."""
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+_METHODS = {"plain": "pre-ln", "comt": "comt", "transponder": "transponder"}
+
+
+@dataclass(frozen=True)
+class DecodeRow:
+    """One variant at one batch size. `decode_ms` is a step, a token of every text; `prefill_ms` the reading of all
+    prompts. Ratios are to `best_plain`, for the reading to the quicker plain one there; the goal is of both kinds."""
+
+    device: str
+    size: str
+    shape: str
+    dtype: str
+    batch: int
+    variant: str
+    rounds: int
+    prompt: int
+    decode_ms: float
+    decode_ms_p10: float
+    decode_ms_p90: float
+    tokens_per_second: float
+    best_plain: str | None
+    decode_ratio_to_plain: float | None
+    prefill_ms: float | None
+    prefill_ratio_to_plain: float | None
+    goal_decode_ratio: float | None
+    graph: bool
+    torch: str
+    triton: str | None
+    git_commit: str | None
+
+
+def run_decode_benchmark(
+    shapes: Sequence[Shape],
+    variants: Sequence[str],
+    dtypes: Sequence[str],
+    batches: Sequence[int],
+    device: torch.device,
+    rounds: int,
+    go_on: Callable[[], bool] = lambda: True,
+    prompt: int = PROMPT,
+) -> Iterator[str | list[DecodeRow]]:
+    """Measure; yields lines that say what is going on, and the rows of a batch size. `go_on` is asked before each."""
+    prepare_process(device)
+    for shape in shapes:
+        for dtype in dtypes:
+            models, missing = _models(shape, variants, DTYPES[dtype], device)
+            yield from (
+                f"{shape.size} {dtype} {name}: left out, nothing is fused here ({why})" for name, why in missing
+            )
+            for batch in batches:
+                if not models or not go_on():
+                    continue
+                try:
+                    yield _measure(shape, dtype, batch, models, device, rounds, prompt)
+                except torch.cuda.OutOfMemoryError:
+                    fits = False
+                else:
+                    fits = True
+                yield f"{shape.size} {dtype} batch {batch}: {'measured' if fits else 'left out, does not fit'}"
+                free(device)
+            models.clear()
+            free(device)
+
+
+def _models(
+    shape: Shape, variants: Sequence[str], dtype: torch.dtype, device: torch.device
+) -> tuple[dict[str, Llama], list[tuple[str, str]]]:
+    """The variants, those of one network with the same weights; and which cannot be had, with the reason."""
+    models: dict[str, Llama] = {}
+    first: dict[str, Llama] = {}
+    missing = []
+    for name in variants:
+        base, _, how = name.partition("-")
+        model = empty_model(shape.model(), shape.vocabulary, wiring_of({"name": _METHODS[base]}))
+        if base in first:
+            model.load_state_dict(first[base].state_dict(keep_vars=True), assign=True)
+        else:
+            materialise(model, device, seed=0)
+            first[base] = model.to(dtype)
+        model.eval()
+        if how == "fused":
+            choices = use_kernels(model, "fused", device, dtype, compiled=False)
+            if not any(choice.fused for choice in choices.values()):
+                missing.append((name, "; ".join(choice.reason for choice in choices.values())))
+                continue
+        models[name] = model
+    return models, missing
+
+
+def _measure(
+    shape: Shape, dtype: str, batch: int, models: dict[str, Llama], device: torch.device, rounds: int, prompt: int
+) -> list[DecodeRow]:
+    generator = torch.Generator().manual_seed(0)
+    prompts_BT = torch.randint(0, shape.vocabulary, (batch, prompt), generator=generator).to(device)
+    tokens_B = torch.zeros(batch, dtype=torch.int64, device=device)
+    graph = device.type == "cuda"
+    decoders = {name: Decoder(model, batch, prompt + STEPS, graph=graph) for name, model in models.items()}
+    reads = graph or batch * prompt <= MOST_PREFILL_ON_CPU
+    parts: dict[tuple[str, str], Part] = {}
+    for name, decoder in decoders.items():
+        if reads:
+            parts["prefill", name] = _prefill(decoder, prompts_BT)
+        parts["decode", name] = _decode(decoder, tokens_B, prompt)
+    times = all_turns(parts, rounds, stopwatch_for(device), warm_up=2)
+    decode, prefill = (
+        {name: each for (kind, name), each in times.items() if kind == wanted} for wanted in ("decode", "prefill")
+    )
+    best, best_prefill = quickest(decode, PLAIN), quickest(prefill, PLAIN)
+    origin = origin_on(device)
+    rows = []
+    for name in models:
+        per_step = Times(tuple(seconds / STEPS for seconds in decode[name].seconds))
+        median, low, high = per_step.milliseconds()
+        rows.append(
+            DecodeRow(
+                device=origin.device,
+                size=shape.size,
+                shape=f"d{shape.width}-f{shape.ffn_width}-l{shape.layers}-h{shape.heads}-v{shape.vocabulary}",
+                dtype=dtype,
+                batch=batch,
+                variant=name,
+                rounds=rounds,
+                prompt=prompt,
+                decode_ms=median,
+                decode_ms_p10=low,
+                decode_ms_p90=high,
+                tokens_per_second=round(batch / per_step.median, 1),
+                best_plain=best,
+                decode_ratio_to_plain=ratio(decode, name, best),
+                prefill_ms=prefill[name].milliseconds(3)[0] if reads else None,
+                prefill_ratio_to_plain=ratio(prefill, name, best_prefill) if reads else None,
+                goal_decode_ratio=DECODE_GOAL if graph and not name.startswith("plain") else None,
+                graph=graph,
+                torch=origin.torch,
+                triton=origin.triton,
+                git_commit=origin.git_commit,
+            )
+        )
+    return rows
+
+
+def _prefill(decoder: Decoder, prompts_BT: Tensor) -> Part:
+    B, T = prompts_BT.shape
+
+    @torch.no_grad()
+    def part() -> None:
+        decoder.cache.begin([T] * B)
+        decode_step(decoder.model, decoder.cache, prompts_BT)  # any number of tokens are one step
+
+    return part
+
+
+def _decode(decoder: Decoder, tokens_B: Tensor, prompt: int) -> Part:
+    def part() -> None:
+        decoder.cache.rewind(prompt)
+        for _ in range(STEPS):
+            decoder.step(tokens_B)
+
+    return part

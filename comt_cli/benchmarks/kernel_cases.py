@@ -1,0 +1,194 @@
+"""What the kernels are timed on: each operation as the model computes it, from the product that the model has.
+
+Nothing is written a second time here: the reference is the model's own path, its gates and its parameters included,
+and the fused form calls the operators as the model does.
+Shapes: B rows, T tokens of a row, C columns of a product, D width, N output width of a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.benchmarks.shapes import Shape
+from comt_cli.kernels import ops
+from comt_cli.kernels.modulation import Modulation
+from comt_cli.kernels.projection import gated_projection
+from comt_cli.layers.attention import rotate, rotation_table
+from comt_cli.layers.projection import Projections, aligned
+from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.llama import Block
+
+OPS = {
+    "heads": "gates of q, k and v, and rotary positions",
+    "swiglu": "gates of gate and up, and SwiGLU",
+    "add_norm": "a gate, the residual addition, and the norm behind it",
+    "modulate": "gates alone",
+    "projection": "a matrix product and its gates",
+}
+GATES = {"none": "pre-ln", "comt-r2": "comt", "transponder-r8": "transponder"}
+"""Names of the rows, and the method whose gates they are."""
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+VARIANTS = {
+    "reference": "the model's path in PyTorch, as it comes",
+    "reference-compiled": "the same under torch.compile",
+    "fused": "one kernel",
+    "library": "the library's matrix product, then one kernel (projection only)",
+    "epilogue": "one kernel for product and gates (projection on CUDA only)",
+}
+Part = Literal["qkv", "o", "gate-up", "down"]
+_PARTS: dict[str, tuple[Part, ...]] = {
+    "heads": ("qkv",),
+    "swiglu": ("gate-up",),
+    "add_norm": ("o",),
+    "modulate": ("o", "qkv"),
+    "projection": ("o", "down"),
+}
+"""Which products of a block an operation is timed on."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation on one product with one kind of gates: the forms of it that there are, each of no arguments."""
+
+    op: str
+    width: int
+    gates: str
+    leaves: list[Tensor]
+    own: list[Tensor]
+    forms: dict[str, Callable[[], Sequence[Tensor]]]
+
+
+def groups(op: str) -> tuple[Part, ...]:
+    """The products that `op` is timed on; each is measured by itself."""
+    return _PARTS[op]
+
+
+def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, device: torch.device) -> Case:
+    """An operation with inputs of the distribution that a new model has."""
+    settings = replace(shape, layers=1).model()
+    model = empty_model(settings, 8, wiring_of({"name": GATES[gates]}))
+    materialise(model, device, seed=0)
+    block = model.to(dtype).blocks[0]
+    assert isinstance(block, Block)
+    products = {"qkv": block.attention.qkv, "o": block.attention.output}
+    projections = (products | {"gate-up": block.mlp.gate_up, "down": block.mlp.down})[part]
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(width: int) -> Tensor:
+        return torch.randn(shape.batch, shape.length, width, generator=generator, device=device).to(dtype)
+
+    x_BTD = normal(projections.weight.shape[1])
+    width = sum(projections.widths)
+    parameters: list[Tensor] = list(projections.gates.parameters())
+    if op == "projection":
+        forms = _projection(projections, x_BTD.requires_grad_())
+        matrices = [projections.weight, *parameters]
+        return Case(op, width, gates, [x_BTD, *matrices], matrices, forms)
+    product_BTC = projections.product(x_BTD).detach().requires_grad_()
+    # the gates' summaries are part of the product, which is given here
+    read = {id(projections.gate(name).summary()) for name in projections.gates}
+    leaves = [product_BTC, *(each for each in parameters if id(each) not in read)]
+    own = parameters
+    if op == "heads":
+        rotation = rotation_table(shape.length, shape.width // shape.heads, settings.rope_theta, product_BTC)
+        forms = _heads(projections, product_BTC, rotation, shape.heads)
+        own = [*own, *rotation]
+    elif op == "swiglu":
+        forms = _swiglu(projections, product_BTC, shape.ffn_width)
+    elif op == "add_norm":
+        norm, stream_BTD = block.mlp_connection.norm, normal(width).requires_grad_()
+        assert isinstance(norm, nn.RMSNorm)
+        forms = _add_norm(projections, product_BTC, stream_BTD, norm)
+        leaves, own = [*leaves, stream_BTD, norm.weight], [*own, norm.weight]
+    else:
+        forms = _modulate(projections, product_BTC)
+    return Case(op, width, gates, leaves, own, forms)
+
+
+Forms = dict[str, Callable[[], Sequence[Tensor]]]
+
+
+def _modulation(projections: Projections) -> Modulation:
+    modulation = projections.modulation()
+    assert modulation is not None  # all gates timed here have a bottleneck
+    return modulation
+
+
+def _heads(projections: Projections, product_BTC: Tensor, rotation: tuple[Tensor, Tensor], heads: int) -> Forms:
+    def split(x_BTN: Tensor) -> Tensor:
+        return x_BTN.view(*x_BTN.shape[:2], heads, -1).transpose(1, 2)
+
+    def reference() -> Sequence[Tensor]:
+        q, k, v = projections.gated(product_BTC)
+        return rotate(split(q), rotation), rotate(split(k), rotation), split(v)
+
+    def fused() -> Sequence[Tensor]:
+        Wc, ws, scale, rank, gated = _modulation(projections)
+        return ops.heads(product_BTC.flatten(0, 1), Wc, ws, *rotation, scale, rank, gated, heads, heads)
+
+    return {"reference": reference, "fused": fused}
+
+
+def _swiglu(projections: Projections, product_BTC: Tensor, ffn_width: int) -> Forms:
+    padded = aligned(ffn_width, product_BTC)
+
+    def reference() -> Sequence[Tensor]:
+        gate, up = projections.gated(product_BTC)
+        inner = F.silu(gate) * up
+        return (F.pad(inner, (0, padded - ffn_width)) if padded > ffn_width else inner,)
+
+    def fused() -> Sequence[Tensor]:
+        return (ops.swiglu(product_BTC.flatten(0, 1), *_modulation(projections), ffn_width, padded),)
+
+    return {"reference": reference, "fused": fused}
+
+
+def _add_norm(projections: Projections, product_BTC: Tensor, x_BTD: Tensor, norm: nn.RMSNorm) -> Forms:
+    def reference() -> Sequence[Tensor]:
+        y_BTD = x_BTD + projections.gated(product_BTC)[0]
+        return y_BTD, norm(y_BTD)
+
+    def fused() -> Sequence[Tensor]:
+        Wc, ws, scale, rank, gated = _modulation(projections)
+        rows = x_BTD.flatten(0, 1), product_BTC.flatten(0, 1)
+        return ops.add_norm(*rows, Wc, ws, norm.weight, scale, rank, gated, norm.eps or 0.0)
+
+    return {"reference": reference, "fused": fused}
+
+
+def _modulate(projections: Projections, product_BTC: Tensor) -> Forms:
+    def reference() -> Sequence[Tensor]:
+        return projections.gated(product_BTC)
+
+    def fused() -> Sequence[Tensor]:
+        return (ops.modulate(product_BTC.flatten(0, 1), *_modulation(projections), projections.widths),)
+
+    return {"reference": reference, "fused": fused}
+
+
+def _projection(projections: Projections, x_BTD: Tensor) -> Forms:
+    def reference() -> Sequence[Tensor]:
+        return projections.gated(projections.product(x_BTD))
+
+    def library() -> Sequence[Tensor]:
+        product_TC = projections.product(x_BTD).flatten(0, 1)
+        return (ops.modulate(product_TC, *_modulation(projections), projections.widths),)
+
+    def epilogue() -> Sequence[Tensor]:
+        gate = projections.gate(projections.sites[0].name)
+        modulation = _modulation(projections)
+        A_RD = gate.summary()
+        assert A_RD is not None
+        return (
+            gated_projection(x_BTD, projections.weight, A_RD, modulation.Wc, modulation.ws, scale=modulation.scale),
+        )
+
+    forms: Forms = {"reference": reference, "library": library}
+    # Elsewhere the operator is the library's product and a kernel, which is timed already.
+    return forms | {"epilogue": epilogue} if x_BTD.is_cuda and projections.gates else forms

@@ -1,0 +1,204 @@
+"""How long the gated operations take: in PyTorch, compiled, and as one kernel. What the choice between them reads.
+
+All kinds of gates and all forms of an operation on one product take turns; ratios are to the compiled operation
+without gates, which is what a plain model runs there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from comt_cli.benchmarks import gemm
+from comt_cli.benchmarks.kernel_cases import DTYPES, GATES, Case, Part, case, groups
+from comt_cli.benchmarks.memory import free, saved_bytes
+from comt_cli.benchmarks.origin import origin_on
+from comt_cli.benchmarks.rounds import Times, all_turns, ratio, stopwatch_for
+from comt_cli.benchmarks.shapes import Shape
+from comt_cli.kernels import choice
+from comt_cli.training.devices import prepare_process
+from comt_cli.training.objective import prepare_compiler
+
+ALWAYS: Callable[[], bool] = lambda: True  # noqa: E731 - what is asked before each group, where nothing limits the time
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One form of one operation. Milliseconds are medians with 10th and 90th percentile; `step` is forward and backward
+    together, `forward` the forward part of it. Ratios are medians over rounds of the ratio within a round."""
+
+    device: str
+    device_type: str
+    op: str
+    shape: str
+    tokens: int
+    width: int
+    gates: str
+    dtype: str
+    variant: str
+    rounds: int
+    forward_ms: float
+    forward_ms_p10: float
+    forward_ms_p90: float
+    step_ms: float
+    step_ms_p10: float
+    step_ms_p90: float
+    forward_ratio_to_plain_compiled: float | None
+    step_ratio_to_plain_compiled: float | None
+    saved_bytes: int | None
+    torch: str
+    triton: str | None
+    git_commit: str | None
+
+
+News = str | list[KernelRow]
+
+
+def run_kernel_benchmark(
+    shapes: Sequence[Shape],
+    ops: Sequence[str],
+    gates: Sequence[str],
+    dtypes: Sequence[str],
+    device: torch.device,
+    rounds: int,
+    go_on: Callable[[], bool] = ALWAYS,
+) -> Iterator[News]:
+    """Measure every operation on every shape in every type; yields lines that say what is going on, and the rows of
+    each group of variants that took turns. `go_on` is asked before each group."""
+    prepare_process(device)
+    for shape in shapes:
+        for dtype in dtypes:
+            for op in ops:
+                for part in groups(op):
+                    if not go_on():
+                        yield f"no time for {op} {part} at {shape.size}, {dtype}"
+                        continue
+                    yield from _group(op, part, shape, gates, dtype, device, rounds)
+                    free(device)
+
+
+def run_gemm_benchmark(
+    shapes: Sequence[Shape],
+    dtypes: Sequence[str],
+    device: torch.device,
+    rounds: int,
+    go_on: Callable[[], bool] = ALWAYS,
+) -> Iterator[News]:
+    """The model's matrix products with and without columns for u (`gemm`), as rows whose op is `gemm`."""
+    prepare_process(device)
+    seen = set()
+    for shape in shapes:
+        for dtype in dtypes:
+            for product in gemm.products(shape):
+                key = product.name, shape.tokens, dtype
+                if key in seen or not go_on():
+                    continue
+                seen.add(key)
+                forms = gemm.forms(product, shape.tokens, DTYPES[dtype], device)
+                parts = {(*name, "forward"): form.forward for name, form in forms.items()}
+                parts |= {(*name, "step"): form.step for name, form in forms.items()}
+                times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
+                plain = ("none", "plain")
+                yield [
+                    _row(
+                        device, "gemm", product.name, shape.tokens, product.N, each, dtype, variant, times, plain, None
+                    )
+                    for each, variant in forms
+                ]
+                yield f"{dtype} gemm {product.name} ({product.what}), {shape.tokens:,} rows: measured"
+                del forms, parts
+                free(device)
+
+
+def _group(
+    op: str, part: Part, shape: Shape, gates: Sequence[str], dtype: str, device: torch.device, rounds: int
+) -> Iterator[News]:
+    torch._dynamo.reset()
+    begin = time.perf_counter()
+    what = f"{shape.size} {dtype} {op} {part}"
+    parts: dict[tuple[str, str, str], Callable[[], object]] = {}
+    saved: dict[tuple[str, str], int] = {}
+    width = 0
+    for kind in gates:
+        built = case(op, part, shape, kind, DTYPES[dtype], device)
+        width = built.width
+        forms = dict(built.forms)
+        obstacle = _obstacle(device, DTYPES[dtype])
+        if obstacle is not None:
+            forms = {"reference": forms["reference"]}
+            yield f"{what}, {kind}: no kernel ({obstacle})"
+        prepare_compiler(versions=64, keep_others=True)
+        forms["reference-compiled"] = torch.compile(forms["reference"], dynamic=False, fullgraph=True)
+        for variant, form in forms.items():
+            step = _step(form, built)
+            step()
+            saved[kind, variant] = saved_bytes(form, built.own)
+            parts[kind, variant, "forward"], parts[kind, variant, "step"] = form, step
+    times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
+    name = f"d{shape.width}-f{shape.ffn_width}-h{shape.heads}-b{shape.batch}x{shape.length}-{part}"
+    plain = ("none", "reference-compiled")
+    yield [
+        _row(device, op, name, shape.tokens, width, kind, dtype, variant, times, plain, count)
+        for (kind, variant), count in saved.items()
+    ]
+    yield f"{what}: measured after {time.perf_counter() - begin:.0f} s"
+
+
+def _obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
+    chosen = choice.choose("modulate", "fused", device, dtype, 8, None, compiled=False)
+    return None if chosen.fused else chosen.reason
+
+
+def _step(form: Callable[[], Sequence[Tensor]], built: Case) -> Callable[[], object]:
+    """Forward and backward, with gradients as large as a normal network's for all that the operation gives."""
+    with torch.no_grad():
+        gradients = [torch.full_like(output, 1e-2) for output in form()]
+
+    def step() -> None:
+        torch.autograd.grad(list(form()), built.leaves, gradients)
+
+    return step
+
+
+def _row(
+    device: torch.device,
+    op: str,
+    shape: str,
+    tokens: int,
+    width: int,
+    gates: str,
+    dtype: str,
+    variant: str,
+    times: dict[tuple[str, str, str], Times],
+    plain: tuple[str, str],
+    saved: int | None,
+) -> KernelRow:
+    origin = origin_on(device)
+    forward, step = ((gates, variant, kind) for kind in ("forward", "step"))
+    return KernelRow(
+        origin.device,
+        device.type,
+        op,
+        shape,
+        tokens,
+        width,
+        gates,
+        dtype,
+        variant,
+        len(times[step].seconds),
+        *times[forward].milliseconds(),
+        *times[step].milliseconds(),
+        ratio(times, forward, (*plain, "forward")),
+        ratio(times, step, (*plain, "step")),
+        saved,
+        origin.torch,
+        origin.triton,
+        origin.git_commit,
+    )
+
+
+__all__ = ["DTYPES", "GATES", "KernelRow", "run_gemm_benchmark", "run_kernel_benchmark"]

@@ -1,0 +1,26 @@
+"""What every row says of where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from comt_cli.kernels.choice import version_of
+from comt_cli.training.devices import device_name
+from comt_cli.training.record import git_commit
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The device, the libraries and the commit of a measurement."""
+
+    device: str
+    torch: str
+    triton: str | None
+    git_commit: str | None
+
+
+def origin_on(device: torch.device) -> Origin:
+    """This process's, measuring on `device`."""
+    return Origin(device_name(device), torch.__version__, version_of("triton"), git_commit())

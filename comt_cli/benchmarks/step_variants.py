@@ -1,0 +1,193 @@
+"""The variants of a training step, built so that all of them fit on a device at once: those of one network share its
+weights and its optimiser's states, so that only what a step makes differs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.benchmarks.rounds import Part
+from comt_cli.benchmarks.shapes import Shape
+from comt_cli.data import IGNORE
+from comt_cli.errors import UserError
+from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.kernels import use_kernels
+from comt_cli.models.llama import Llama
+from comt_cli.recipe.settings import Precision, TrainSettings
+from comt_cli.training.objective import SummedLoss, prepare_compiler
+from comt_cli.training.optimisation import make_optimizer
+from comt_cli.training.precision import compute_context, parameter_dtype, product_dtype
+
+VARIANTS = {
+    "transformers": "LlamaForCausalLM of the transformers library, as it comes",
+    "transformers-compiled": "the same under torch.compile",
+    "plain": "our LLaMA, Pre-LN, no gates, uncompiled",
+    "plain-compiled": "the same under torch.compile",
+    "plain-fused": "the same with our fused operations (rotation, SwiGLU, addition and norm), the rest compiled",
+    "comt-eager": "CoMT, h = 2, at all seven projections: the reference path, uncompiled",
+    "comt-compiled": "the same under torch.compile",
+    "comt-fused": "the same with our fused operations, the rest compiled",
+    "transponder-eager": "Transponder, r = 8, at all seven projections: the reference path, uncompiled",
+    "transponder-compiled": "the same under torch.compile",
+    "transponder-fused": "the same with our fused operations, the rest compiled",
+}
+BEST_PLAIN = ["plain-compiled", "plain-fused"]
+"""The quicker of these is what gated steps are measured against."""
+PEER = "transformers"
+OPTIONAL = ("transformers", "transformers-compiled", "plain", "comt-eager", "transponder-eager")
+"""Left out where they do not fit in a device's memory; for the others the batch is made smaller."""
+_METHODS = {"plain": "pre-ln", "comt": "comt", "transponder": "transponder"}
+
+CompileWhat = Literal["whole", "block"]
+"""The model below its head as one graph, or one block, whose code all blocks share: quicker to compile."""
+LossSum = Callable[[Tensor, Tensor], Tensor]
+
+
+class Unavailable(Exception):
+    """A variant that there is not on this machine; says why."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One variant, ready to be timed."""
+
+    step: Part
+    forward: Part
+    loss: Callable[[], Tensor]
+    parameters: list[Tensor]
+    notes: list[str] = field(default_factory=list)
+
+
+class Workshop:
+    """Builds the variants of one shape in one precision on one device."""
+
+    def __init__(self, shape: Shape, precision: Precision, device: torch.device, compile_what: CompileWhat) -> None:
+        self.shape, self.precision, self.device, self.compile_what = shape, precision, device, compile_what
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(0, shape.vocabulary, (shape.batch, shape.length), generator=generator)
+        targets = torch.roll(tokens, -1, 1)
+        targets[:, -1] = IGNORE
+        self.tokens, self.targets = tokens.to(device), targets.to(device)
+        self._networks: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
+
+    def prepare(self, variant: str) -> Prepared:
+        """A variant with its step and its forward pass.
+
+        Raises:
+            Unavailable: this machine has none of its parts.
+        """
+        base, _, how = variant.partition("-")
+        make = self._transformers if base == "transformers" else self._ours
+        model, loss_sum, notes = make(base, how)
+        optimizer = self._networks[base][1]
+        count = int((self.targets != IGNORE).sum())
+
+        def loss() -> Tensor:
+            with compute_context(self.precision, self.device):
+                return loss_sum(self.tokens, self.targets) / count
+
+        def step() -> None:
+            torch.autograd.backward(loss())
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        def forward() -> None:
+            with torch.no_grad():
+                loss()
+
+        return Prepared(step, forward, loss, list(model.parameters()), notes)
+
+    def _ours(self, base: str, how: str) -> tuple[nn.Module, LossSum, list[str]]:
+        model = empty_model(self.shape.model(), self.shape.vocabulary, wiring_of({"name": _METHODS[base]}))
+        if base in self._networks:
+            first = self._networks[base][0]
+            # `keep_vars`: the parameters themselves, so that both models train the same ones
+            model.load_state_dict(first.state_dict(keep_vars=True), assign=True)
+        else:
+            materialise(model, self.device, seed=0)
+            model.to(parameter_dtype(self.precision))
+            self._keep(base, model)
+        notes = self._fuse(model) if how == "fused" else []
+        module = SummedLoss(model)
+        if how in ("compiled", "fused"):
+            self._compile(module, model)
+        return model, module, notes
+
+    def _fuse(self, model: Llama) -> list[str]:
+        """Switch the fused operations on; returns what of them is not to be had.
+
+        Raises:
+            Unavailable: none of them is.
+        """
+        choices = use_kernels(model, "fused", self.device, product_dtype(self.precision), compiled=True)
+        missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
+        if len(missing) == len(choices):
+            raise Unavailable("; ".join(missing))
+        return missing
+
+    def _compile(self, module: SummedLoss, model: Llama) -> None:
+        if self.compile_what == "whole":
+            module.compile_model(keep_others=True)
+        else:
+            for block in model.blocks:
+                block.compile(dynamic=False, fullgraph=True)
+        _make_room()
+
+    def _transformers(self, base: str, how: str) -> tuple[nn.Module, LossSum, list[str]]:
+        library, shape = import_transformers(), self.shape
+        if base not in self._networks:
+            config = library.LlamaConfig(
+                vocab_size=shape.vocabulary,
+                hidden_size=shape.width,
+                intermediate_size=shape.ffn_width,
+                num_hidden_layers=shape.layers,
+                num_attention_heads=shape.heads,
+                max_position_embeddings=shape.length,
+                use_cache=False,
+            )
+            model = library.LlamaForCausalLM(config).to(device=self.device, dtype=parameter_dtype(self.precision))
+            self._keep(base, model)
+        model = self._networks[base][0]
+        called: Any = model
+        if how == "compiled":
+            called = torch.compile(model, dynamic=False)
+            _make_room()
+
+        def loss_sum(tokens: Tensor, targets: Tensor) -> Tensor:
+            # `shift_labels` are targets that stand where they are predicted, as ours do.
+            loss: Tensor = called(input_ids=tokens, labels=tokens, shift_labels=targets).loss
+            return loss * (
+                shape.batch * (shape.length - 1)
+            )  # its loss is the mean over the targets; one a row has none
+
+        return model, loss_sum, []
+
+    def _keep(self, base: str, model: nn.Module) -> None:
+        self._networks[base] = model, make_optimizer(model, TrainSettings(steps=1, learning_rate=1e-4))
+
+
+def _make_room() -> None:
+    # Every variant needs two versions of the code that all share, one with gradients and one without.
+    prepare_compiler(versions=4 * len(VARIANTS), keep_others=True)
+
+
+def import_transformers() -> Any:
+    """The `transformers` library, which is no dependency of this program: only benchmarks and tests compare with it.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    if "transformers" not in sys.modules:
+        # transformers imports torchvision wherever it finds it, and a torchvision built for another torch than the one
+        # installed (a CPU build beside the registry's CUDA build) fails on import. LLaMA needs none.
+        sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("the comparison with transformers needs that library", "pip install transformers") from None
+    return transformers

@@ -1,0 +1,66 @@
+"""What a forward pass keeps, counted against what can be counted by hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.benchmarks.memory import mebibytes, peak_beyond, saved_bytes
+
+
+class TwoLayers(nn.Module):
+    """y = W2 sigmoid(W1 x), x: 5 x 3, W1: 7 x 3, W2: 2 x 7."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 7, bias=False), nn.Linear(7, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.sigmoid(self.first(x)))
+
+
+def test_by_hand():
+    """fp32: x, which dW1 needs, and sigmoid's output, which sigmoid's derivative and dW2 share. No weight."""
+    model, x = TwoLayers(), torch.randn(5, 3)
+    assert saved_bytes(lambda: model(x), model.parameters()) == 4 * (5 * 3 + 5 * 7)
+
+
+def test_weights_count_unless_they_are_parameters():
+    model, x = TwoLayers(), torch.randn(5, 3)
+    assert saved_bytes(lambda: model(x), []) == 4 * (5 * 3 + 5 * 7) + 4 * 2 * 7  # dx1 needs W2; x needs no gradient
+
+
+def test_a_storage_counts_once_and_whole():
+    """A view of 2 numbers keeps all 100 alive; a second view of the same adds nothing."""
+    whole = torch.randn(100, requires_grad=True).exp()
+    assert saved_bytes(lambda: (whole[:2].square(), whole[50:].square()), []) == 4 * 100
+
+
+def test_nothing_is_kept_without_gradients():
+    model = TwoLayers()
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(torch.randn(5, 3))
+
+    assert saved_bytes(forward, model.parameters()) == 0
+
+
+def test_temporaries_do_not_share_an_address_by_chance():
+    """A chain whose every link is freed but for what is kept: n tensors, not fewer."""
+    x = torch.randn(1000, requires_grad=True)
+
+    def forward() -> Tensor:
+        y = x
+        for _ in range(5):
+            y = torch.sigmoid(y * 1.5)  # keeps its output, and not the product
+        return y
+
+    assert saved_bytes(forward, [x]) == 5 * 4 * 1000
+
+
+def test_peaks_are_known_on_cuda_alone():
+    assert peak_beyond(lambda: None, torch.device("cpu")) is None
+    assert mebibytes(None) is None
+    assert mebibytes(3 * 2**19) == 1.5
+    assert mebibytes(2**10) == 0.001
