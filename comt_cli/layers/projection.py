@@ -53,9 +53,8 @@ class Projections(CarriesGates, Initialised):
 
     def product(self, x_TD: Tensor) -> Tensor:
         """x times all matrices at once, [T, C]: the columns of the sites, those of the gates' summaries, and zeros that
-        fill a row up to where a GPU likes it to end. Columns of x beyond D are taken to be zero."""
-        matrix = self._matrix(x_TD.shape[-1]) if self._frozen is None else self._frozen[0]
-        return F.linear(x_TD, matrix)
+        fill a row up to where the next should begin. Columns of x beyond D are taken to be zero."""
+        return F.linear(x_TD, self._frozen[0] if self._frozen is not None else self._matrix(x_TD.shape[-1]))
 
     def _matrix(self, width: int) -> Tensor:
         """All matrices under each other, [C, D], filled up with zeros to `width` columns."""
@@ -63,8 +62,9 @@ class Projections(CarriesGates, Initialised):
         if (filled := self._filled_widths()) != self.widths:
             each = zip(self.site_weights().values(), filled, strict=True)
             matrices[:1] = [F.pad(weight, (0, 0, 0, width - len(weight))) for weight, width in each]
-        filling = aligned(columns := sum(len(matrix) for matrix in matrices), self.weight) - columns
-        if filling:
+        columns = sum(len(matrix) for matrix in matrices)
+        ends = row_end if len(matrices) > 1 else aligned  # a lone matrix is better left where it is
+        if filling := ends(columns, self.weight) - columns:
             matrices.append(self.weight.new_zeros(filling, self.weight.shape[1]))
         matrix = torch.cat(matrices) if len(matrices) > 1 else self.weight
         beyond = width - matrix.shape[1]
@@ -158,6 +158,14 @@ def aligned(width: int, like: Tensor) -> int:
     """`width`, on a GPU rounded up to a multiple of 8: rows of 16-bit numbers then begin at 16 bytes, without which the
     fast matrix products are closed (5461, the 1b size's feed-forward width, is odd)."""
     return -(-width // 8) * 8 if like.is_cuda else width
+
+
+def row_end(width: int, like: Tensor) -> int:
+    """`width` rounded up to where the next row of a product should begin: on a GPU as `aligned`, on a CPU at a cache
+    line. There a bf16 product of 1380 columns took 1.7 times as long as one of 1376, and the C++ kernels load whole
+    lines."""
+    line = 64 // like.itemsize
+    return -(-width // line) * line if like.device.type == "cpu" else aligned(width, like)
 
 
 class GatedPath(CarriesGates):
