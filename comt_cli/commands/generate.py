@@ -110,7 +110,7 @@ def generate(
     wanted = {None: None, Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[precision]
     model = loaded.model.to(where, wanted).eval()
     dtype = model.embedding.weight.dtype
-    chosen = use_kernels(model, kernels.value, where, dtype, compiled=False)
+    chosen = use_kernels(model, kernels.value, where, dtype, compiled=False, training=False)
     if kernels is Kernels.fused:
         for op, choice in chosen.items():
             if not choice.fused:
@@ -122,7 +122,7 @@ def generate(
     pace = complete(loaded, texts, sampling, _show if streams else None)
     if as_json:
         about = {"model": loaded.name, "device": str(where), "precision": str(dtype).removeprefix("torch.")}
-        kinds = {op: f"{'fused' if choice.fused else 'reference'} ({choice.reason})" for op, choice in chosen.items()}
+        kinds = {op: str(choice) for op, choice in chosen.items()}
         typer.echo(json.dumps({**about, "kernels": kinds, "texts": _rows(texts), **pace.numbers()}, indent=2))
     elif streams:
         typer.echo()

@@ -28,6 +28,11 @@ DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Types that the kernels store, and what measurements call them."""
 MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
+MARGIN = 1.05
+"""How many times as fast a kernel must have been measured: less than that is within the spread of measurements."""
+WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
+"""Of compiled models, whose compiler also fuses an operation with its neighbours, which measuring it alone does not
+show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
 LIGER = (0, 8)
 """The first version of liger-kernel whose interface is known here; a test holds it to that of pyproject.toml."""
 
@@ -67,12 +72,14 @@ def choose(
     gates: Gates | None,
     *,
     compiled: bool,
+    training: bool = True,
     may_build: bool = True,
 ) -> Choice:
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
 
-    `wanted` is the recipe's `train.kernels`; `compiled` says whether the reference would be compiled. "fused" takes the
-    kernel wherever it can run, and what cannot run is the reference, whatever was wanted. Before it chooses them on a
+    `wanted` is the recipe's `train.kernels`; `compiled` says whether the reference would be compiled, `training`
+    whether there is a backward pass. "fused" takes the kernel wherever it can run, and what cannot run is the
+    reference, whatever was wanted. Before it chooses them on a
     CPU it compiles the C++ kernels, if need be; not with `may_build` false, which only looks for a compiler.
     """
     if wanted == "reference":
@@ -81,6 +88,8 @@ def choose(
         return Choice(False, obstacle)
     choice = Choice(True, "as asked")
     if wanted == "auto":
+        if gates is None and (compiled or not training):
+            return Choice(False, WITHOUT_GATES)
         choice = _by_measurement(op, device, DTYPES[dtype], width, gates, compiled)
     if choice.fused and device.type == "cpu" and (obstacle := cpu_obstacle(may_build=may_build)) is not None:
         return Choice(False, obstacle)
@@ -171,8 +180,12 @@ def _by_measurement(
         return Choice(False, f"{op} with {gates_text} was not measured in {dtype} beside {what}: make bench")
     speed = row.step_ms[alternative] / row.step_ms["fused"]
     at = f"{row.width} wide, {dtype}" if row.rank == rank else f"{row.width} wide, rank {row.rank}, {dtype}"
-    if speed > 1:
+    if speed > MARGIN:
         return Choice(True, f"{speed:.2f} times as fast as {what} on {row.device} ({at})", speed, row.device)
+    if speed >= 1:
+        return Choice(
+            False, f"no more than {speed:.2f} times as fast as {what} on {row.device} ({at})", speed, row.device
+        )
     return Choice(False, f"{what} is {1 / speed:.2f} times as fast on {row.device} ({at})", speed, row.device)
 
 

@@ -54,7 +54,8 @@ class Projections(CarriesGates, Initialised):
     def product(self, x_TD: Tensor) -> Tensor:
         """x times all matrices at once, [T, C]: the columns of the sites, those of the gates' summaries, and zeros that
         fill a row up to where the next should begin. Columns of x beyond D are taken to be zero."""
-        return F.linear(x_TD, self._frozen[0] if self._frozen is not None else self._matrix(x_TD.shape[-1]))
+        width = x_TD.shape[-1]
+        return F.linear(x_TD, self._matrix(width) if self._frozen is None else self._frozen[0][:, :width])
 
     def _matrix(self, width: int) -> Tensor:
         """All matrices under each other, [C, D], filled up with zeros to `width` columns."""
@@ -72,7 +73,7 @@ class Projections(CarriesGates, Initialised):
 
     def freeze(self) -> None:
         """Put the matrices together once instead of in every product, which decoding would notice. Parameters that
-        change afterwards are not seen, until `train` or a move to another device or type undoes it."""
+        change afterwards are not seen, until `train`, loading, or a move to another device or type undoes it."""
         self._frozen = None
         with torch.no_grad():
             self._frozen = self._matrix(aligned(self.weight.shape[1], self.weight)), self.modulation()
@@ -81,6 +82,10 @@ class Projections(CarriesGates, Initialised):
         """As of any module; thaws what is frozen."""
         self._frozen = None
         return super().train(mode)
+
+    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+        self._frozen = None
+        super()._load_from_state_dict(*arguments, **options)
 
     def _apply(self, *arguments: Any, **options: Any) -> Self:
         self._frozen = None

@@ -17,47 +17,46 @@ from comt_cli.models.llama import Block, Llama
 
 
 def use_kernels(
-    model: Llama, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool
+    model: Llama, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool, training: bool = True
 ) -> dict[str, Choice]:
     """Choose for every operation of `model` between kernel and reference, switch its parts over, and say what and why.
 
     `device` is where the model will run, `dtype` the type of its matrix products (bf16 under autocast), `compiled`
-    whether the rest of it will be compiled. Shapes and kinds of gates are those of the first block; all blocks have the
-    same. An operation that the model does not have is left out.
+    whether the rest of it will be compiled, `training` whether it will be. Shapes and kinds of gates are those of the
+    first block; all blocks have the same. An operation that the model does not have is left out.
     """
     block = model.blocks[0]
     assert isinstance(block, Block)
-    sources: dict[Op, Projections] = {
-        "heads": block.attention.qkv,
-        "swiglu": block.mlp.gate_up,
-        "add_norm": block.attention.output,
-        "modulate": block.attention.output,
-    }
-    adds_to_stream = isinstance(block.attention_connection, PreNorm) and isinstance(
-        block.attention_connection.norm, nn.RMSNorm
-    )
-    del sources["modulate" if adds_to_stream and block.attention_path is None else "add_norm"]
+    last = [block.attention.output, block.mlp.down]
+    sources: dict[Op, list[Projections]] = {"heads": [block.attention.qkv], "swiglu": [block.mlp.gate_up]}
+    connection = block.attention_connection
+    if isinstance(connection, PreNorm) and isinstance(connection.norm, nn.RMSNorm) and block.attention_path is None:
+        sources["add_norm"] = last
+    elif gated := [projections for projections in last if projections.gates]:
+        sources["modulate"] = gated
     choices: dict[str, Choice] = {}
-    for op, projections in sources.items():
-        modulation = projections.modulation()
-        if modulation is None:
-            choices[op] = Choice(False, "gates of this form are pointwise, which needs no kernel")
-        else:
-            width = sum(projections.widths)
-            choices[op] = choose(op, wanted, device, dtype, width, _gates(modulation), compiled=compiled)
-    for module in model.modules():
-        for op, kind in _PARTS.items():
-            if isinstance(module, kind):
+    for op, all_projections in sources.items():
+        each = []
+        for projections in all_projections:
+            modulation = projections.modulation()
+            if modulation is None:
+                each.append(Choice(False, "gates that are pointwise, or not all alike, need no kernel or have none"))
+            else:
+                width, gates = sum(projections.widths), _gates(modulation)
+                each.append(choose(op, wanted, device, dtype, width, gates, compiled=compiled, training=training))
+        choices[op] = next((choice for choice in each if not choice.fused), each[0])
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        parts: dict[Op, list[Attention | FeedForward | PreNorm | Projections]] = {
+            "heads": [block.attention],
+            "swiglu": [block.mlp],
+            "add_norm": [c for c in (block.attention_connection, block.mlp_connection) if isinstance(c, PreNorm)],
+            "modulate": [block.attention.output, block.mlp.down],
+        }
+        for op, modules in parts.items():
+            for module in modules:
                 module.fused = op in choices and choices[op].fused
     return choices
-
-
-_PARTS: dict[Op, type[Attention | FeedForward | PreNorm | Projections]] = {
-    "heads": Attention,
-    "swiglu": FeedForward,
-    "add_norm": PreNorm,
-    "modulate": Projections,
-}
 
 
 def _gates(modulation: Modulation) -> Gates | None:

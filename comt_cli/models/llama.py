@@ -21,7 +21,7 @@ from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation
 from comt_cli.layers.gates import Site
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.projection import GatedPath, Projections, TokenEmbedding
-from comt_cli.layers.residual import Junction, ResidualConnection, State, normalised
+from comt_cli.layers.residual import Junction, ResidualConnection, State, normalised, settled
 from comt_cli.methods.base import Wiring
 from comt_cli.recipe.settings import ModelSettings
 
@@ -125,7 +125,8 @@ class Llama(nn.Module):
         state: State = x_BTD
         for layer, block in enumerate(self.blocks):
             if self.activation_checkpointing and self.training:
-                state = checkpoint(block, state, rotation, use_reentrant=False)
+                # What goes in is kept: of a pending sum that would be both terms.
+                state = checkpoint(block, settled(state), rotation, use_reentrant=False)
             else:
                 state = block(state, rotation, cache.layers[layer] if cache is not None else None)
         if cache is not None:

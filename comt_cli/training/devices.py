@@ -92,6 +92,7 @@ def synchronise(device: torch.device) -> None:
 def prepare_process(device: torch.device) -> None:
     """Settings of the process that training wants, made once before the first step."""
     if device.type == "cuda":
+        torch.cuda.set_device(device)  # for libraries that launch on the current one
         # Bit-exact resume needs kernels that add in a fixed order. The CPU's do, for a fixed number of threads.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

@@ -26,7 +26,14 @@ from comt_cli.training.world import World, join_world, share_of_batch
 
 DRIFT = 1e-4
 EXACT = ("step", "tokens", "learning_rate")
-RAGGED = {"steps": 120, "log_every": 10, "save_every": 1000, "micro_batch_size": 2, "evaluation_batch_size": 5}
+RAGGED = {
+    "kernels": "fused",
+    "steps": 120,
+    "log_every": 10,
+    "save_every": 1000,
+    "micro_batch_size": 2,
+    "evaluation_batch_size": 5,
+}
 
 
 def test_two_processes_train_as_one_and_stop_and_go_on(tiny_corpus, tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ on the same units as the main product.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -69,40 +70,41 @@ def projection(
     if T == 0:
         return zhat_TN, u_TR
     block_r = max(LEAST_DOT, triton.next_power_of_2(R))
-    _projection[(triton.cdiv(T, tiles.rows) * triton.cdiv(N, tiles.columns),)](
-        x_TD,
-        weight_ND,
-        A_RD,
-        Wc_NR if Wc_NR is not None else x_TD,
-        ws_1R if ws_1R is not None else x_TD,
-        bias_N if bias_N is not None else x_TD,
-        zhat_TN,
-        u_TR,
-        T,
-        N,
-        D,
-        x_TD.stride(0),
-        weight_ND.stride(0),
-        A_RD.stride(0),
-        Wc_NR.stride(0) if Wc_NR is not None else 0,
-        u_TR.stride(0),
-        scale,
-        R=R,
-        CHANNEL=Wc_NR is not None,
-        SCALAR=ws_1R is not None,
-        BIAS=bias_N is not None,
-        SAME_PASS=same_pass,
-        EVEN_D=D % tiles.inner == 0,
-        BLOCK_T=tiles.rows,
-        BLOCK_N=tiles.columns,
-        BLOCK_D=tiles.inner,
-        BLOCK_R=min(block_r, MOST_IN_SAME_PASS),
-        GROUP=tiles.group,
-        PART=min(tiles.columns, PART),
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-        **({"maxnreg": tiles.registers} if tiles.registers and block_r == LEAST_DOT else {}),
-    )
+    with torch.cuda.device_of(x_TD):
+        _projection[(triton.cdiv(T, tiles.rows) * triton.cdiv(N, tiles.columns),)](
+            x_TD,
+            weight_ND,
+            A_RD,
+            Wc_NR if Wc_NR is not None else x_TD,
+            ws_1R if ws_1R is not None else x_TD,
+            bias_N if bias_N is not None else x_TD,
+            zhat_TN,
+            u_TR,
+            T,
+            N,
+            D,
+            x_TD.stride(0),
+            weight_ND.stride(0),
+            A_RD.stride(0),
+            Wc_NR.stride(0) if Wc_NR is not None else 0,
+            u_TR.stride(0),
+            scale,
+            R=R,
+            CHANNEL=Wc_NR is not None,
+            SCALAR=ws_1R is not None,
+            BIAS=bias_N is not None,
+            SAME_PASS=same_pass,
+            EVEN_D=D % tiles.inner == 0,
+            BLOCK_T=tiles.rows,
+            BLOCK_N=tiles.columns,
+            BLOCK_D=tiles.inner,
+            BLOCK_R=min(block_r, MOST_IN_SAME_PASS),
+            GROUP=tiles.group,
+            PART=min(tiles.columns, PART),
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+            **({"maxnreg": tiles.registers} if tiles.registers and block_r == LEAST_DOT else {}),
+        )
     return zhat_TN, u_TR
 
 

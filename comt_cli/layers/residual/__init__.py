@@ -10,6 +10,7 @@ from comt_cli.layers.residual.base import (
     ResidualFactory,
     State,
     normalised,
+    settled,
     stream_of,
 )
 from comt_cli.layers.residual.deepnorm import DeepNorm
@@ -70,5 +71,6 @@ __all__ = [
     "SelfAdaptiveScaling",
     "State",
     "normalised",
+    "settled",
     "stream_of",
 ]

@@ -50,6 +50,11 @@ def stream_of(state: State) -> Tensor:
     return state if isinstance(state, Tensor) else state[0]
 
 
+def settled(state: State) -> State:
+    """The same state with no addition pending."""
+    return stream_of(state) if isinstance(state, Pending) else state
+
+
 def normalised(state: State, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """The residual stream and N(stream), [B, T, D] each."""
     if isinstance(state, Pending) and isinstance(norm, nn.RMSNorm):
