@@ -66,6 +66,7 @@ test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device
 	$(BIN)/pytest -m gpu
+	$(BIN)/pytest tests/unit/kernels -k triton
 
 .PHONY: sanitize
 sanitize: $(READY)  ## The GPU kernels under compute-sanitizer (part of the CUDA toolkit): memory errors, then races

@@ -156,6 +156,8 @@ def _obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> 
         return f"the kernels take bottlenecks up to {MOST_RANK} wide"
     if device.type == "cpu":
         return "the C++ kernels do not compute in float16" if dtype == torch.float16 else None
+    if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0):
+        return "the kernels need a GPU of compute capability 8.0 or more"
     return None if importlib.util.find_spec("triton") is not None else "Triton is not installed: pip install triton"
 
 

@@ -16,6 +16,8 @@ FILE = "kernels.csv"
 _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 _FARTHEST_RANK = 4
 """A measurement says nothing about bottlenecks more than so many times as wide, or as narrow."""
+_NARROW = 16
+"""Nor does it across this width, beyond which the kernels work in other tiles."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,11 @@ def _read(path: Path, _changed: int) -> tuple[Measured, ...]:
 def nearest(rows: Iterable[Measured], device: str, rank: int, width: int) -> Measured | None:
     """Of `rows`, of one operation, type and kind of gates: the likest device, then the nearest rank, then the nearest
     width, then the most tokens. None if no rank is near."""
-    near = [row for row in rows if row.rank == rank or _ratio(row.rank, rank) <= _FARTHEST_RANK]
+    near = [
+        row
+        for row in rows
+        if row.rank == rank or (_ratio(row.rank, rank) <= _FARTHEST_RANK and (row.rank > _NARROW) == (rank > _NARROW))
+    ]
     if not near:
         return None
     likest = max({row.device for row in near}, key=lambda name: (SequenceMatcher(None, name, device).ratio(), name))

@@ -295,14 +295,19 @@ def _(
 
 
 def _add_norm_keep(ctx: Any, inputs: Any, output: Any) -> None:
-    _x, product, Wc, ws, gain, *ctx.how, _epsilon = inputs
+    x, product, Wc, ws, gain, *ctx.how, _epsilon = inputs
     y, _n, rstd = output
+    gated = ctx.how[-1]
+    if not any(gated) and product.shape == x.shape:
+        product = None  # only its shape and type would be asked for
     ctx.save_for_backward(y, rstd, product, Wc, ws, gain)
 
 
 def _add_norm_gradients(ctx: Any, dy: Tensor, dn: Tensor, _: Tensor) -> Any:
     y, rstd, product, Wc, ws, gain = ctx.saved_tensors
-    dx, found, dWc, dws, dgain = _add_norm_backward(_rows(dy), _rows(dn), y, rstd, product, Wc, ws, gain, *ctx.how)
+    dy, dn = _rows(dy), _rows(dn)
+    product = dn if product is None else product
+    dx, found, dWc, dws, dgain = _add_norm_backward(dy, dn, y, rstd, product, Wc, ws, gain, *ctx.how)
     return dx, found, _gradient(dWc, Wc), _gradient(dws, ws), _gradient(dgain, gain), *[None] * 4
 
 

@@ -77,7 +77,7 @@ def _gated_projection(
 ) -> tuple[Tensor, Tensor]:
     implementation = ops.IMPLEMENTATIONS[x.device.type]()
     x, weight, A = _by_rows(x), _by_rows(weight), _by_rows(A)
-    Wc, ws = (None if W is None else W.contiguous() for W in (Wc, ws))
+    Wc, ws, bias = (None if each is None else each.contiguous() for each in (Wc, ws, bias))
     with torch.autocast(x.device.type, enabled=False):
         if implementation.__name__ == "comt_cli.kernels.triton":
             from comt_cli.kernels.triton.projection import projection

@@ -185,6 +185,16 @@ def test_deterministic(operation):
         assert all(torch.equal(one, same) for one, same in zip(first, other, strict=True))
 
 
+@pytest.mark.parametrize("operation", ["modulate", "heads", "swiglu", "add_norm"])
+def test_groups_of_several_row_blocks(operation, monkeypatch):
+    """What a program adds to its own sums of dWc and the gain, block after block, as it does with a training's rows."""
+    monkeypatch.setattr("comt_cli.kernels.triton.launch.BACKWARD_PROGRAMS", 5)
+    of = problem(operation, 4000, 768, GATES["transponder"], torch.bfloat16)
+    check(of, torch.bfloat16)
+    one, two = (with_gradients(of.run(), of.tensors) for _ in range(2))
+    assert all(torch.equal(first, second) for first, second in zip(one, two, strict=True))
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_in_a_cuda_graph(operation):
     """Captured once, replayed on other values: the same bits as without."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 
@@ -29,10 +30,12 @@ def deterministic_only_here():
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("kernels", ["reference", "fused"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-pure"])
-def test_it_learns_in_every_precision(tiny_corpus, tmp_path, method, precision):
-    directory = train(tiny_spec(tiny_corpus, method=method, precision=precision), tmp_path, device="cuda")
+def test_it_learns_in_every_precision(tiny_corpus, tmp_path, method, precision, kernels):
+    spec = tiny_spec(tiny_corpus, method=method, precision=precision, kernels=kernels)
+    directory = train(spec, tmp_path, device="cuda")
     assert torch.are_deterministic_algorithms_enabled()
     result = directory.result()
     assert result["state"] == "done"
@@ -50,8 +53,30 @@ def test_the_gpu_agrees_with_the_cpu(tiny_corpus, tmp_path):
     assert [line["loss"] for line in gpu[:-1]] == pytest.approx([line["loss"] for line in cpu[:-1]], rel=1e-3)
 
 
+@pytest.mark.parametrize("method", ["comt", "transponder"])
+def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path, method):
+    """Thirty updates in fp32; an epsilon of 1e-4 keeps roundings of tiny gradients small: 1e-4 after them."""
+    losses = []
+    for kernels in ("reference", "fused"):
+        options = {"steps": 30, "log_every": 1, "learning_rate": 2e-3, "epsilon": 1e-4}
+        directory = train(
+            tiny_spec(tiny_corpus, method=method, kernels=kernels, **options), tmp_path / kernels, device="cuda"
+        )
+        (start,) = json.loads(directory.environment_file.read_text(encoding="utf-8"))
+        used = {op for op, text in start["kernels"].items() if text.startswith("fused")} - {"loss"}
+        assert used == (set() if kernels == "reference" else {"heads", "swiglu", "add_norm"})
+        losses.append([line["loss"] for line in directory.metrics() if "loss" in line])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
 @pytest.mark.parametrize(
-    "options", [{"precision": "bf16-mixed", "micro_batch_size": 2}, {"precision": "bf16-pure"}, {}]
+    "options",
+    [
+        {"precision": "bf16-mixed", "micro_batch_size": 2},
+        {"precision": "bf16-pure"},
+        {},
+        {"precision": "bf16-mixed", "kernels": "fused"},
+    ],
 )
 @pytest.mark.parametrize("method", ["comt", "transponder"])
 def test_resume_is_exact(tiny_corpus, tmp_path, method, options):
@@ -63,16 +88,18 @@ def test_resume_is_exact(tiny_corpus, tmp_path, method, options):
     assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
 
 
-def test_the_same_run_twice_is_the_same(tiny_corpus, tmp_path):
+@pytest.mark.parametrize("kernels", ["reference", "fused"])
+def test_the_same_run_twice_is_the_same(tiny_corpus, tmp_path, kernels):
     shape = {"width": 256, "ffn_width": 512, "layers": 4, "heads": 4}
-    spec = tiny_spec(tiny_corpus, method="transponder", model=shape, precision="bf16-mixed")
+    spec = tiny_spec(tiny_corpus, method="transponder", model=shape, precision="bf16-mixed", kernels=kernels)
     assert_same_run(*(train(spec, tmp_path / name, device="cuda") for name in ("first", "second")))
 
 
 @pytest.mark.filterwarnings("default")  # the compiler's own
+@pytest.mark.parametrize("kernels", ["reference", "fused"])
 @pytest.mark.parametrize("method", METHODS)
-def test_compiled(tiny_corpus, tmp_path, method):
-    options = {"method": method, "steps": 6, "log_every": 1, "precision": "bf16-mixed"}
+def test_compiled(tiny_corpus, tmp_path, method, kernels):
+    options = {"kernels": kernels, "method": method, "steps": 6, "log_every": 1, "precision": "bf16-mixed"}
     eager, compiled = (
         train(tiny_spec(tiny_corpus, compile=on, **options), tmp_path, device="cuda").metrics() for on in (False, True)
     )

@@ -38,7 +38,7 @@ float transpose(const T* Wc, int64_t Wc_stride, int64_t begin, int64_t end, int 
       below -= w > 0 ? 0 : w;  // a NaN goes here
     }
     const float larger = above > below ? above : below;
-    limit = larger <= limit ? limit : larger;
+    if (limit == limit && !(larger <= limit)) limit = larger;  // once NaN, always NaN
   }
   return limit;
 }

@@ -23,6 +23,9 @@ Site site_of(const Block& block, int s, int row) {
   return {block.tile_row(s, row), block.gates.is_gated(s) ? block.factor(s, row) : 1};
 }
 
+// a s, s = sigmoid(a). That s does not fall below 2^-126 must not show where a is far below: there it is 0, or NaN.
+INLINE V silu_of(V a, V s) { return a > -90 ? a * s : a * 0; }
+
 // An ungated site of a product whose other site has a channel gate: its tile is all ones, so that one loop serves both.
 void fill_tiles(const Block& block, int64_t start, int64_t width) {
   for (int s = 0; s < 2; ++s)
@@ -50,7 +53,7 @@ void forward(const Gates& gates, Rows<const T> product, Rows<T> h, int64_t F, in
             columns(width, [&](int64_t n, auto part) {
               const V a = load(z + n, part) * gate<CHANNEL>(one, n);
               const V b = load(z + F + n, part) * gate<CHANNEL>(two, n);
-              store(to + n, a * sigmoid(a) * b, part);
+              store(to + n, silu_of(a, sigmoid(a)) * b, part);
             });
           }
         });
@@ -82,7 +85,7 @@ void backward(const Gates& gates, Rows<const T> dh, Rows<const T> product, Rows<
             columns(width, [&](int64_t n, auto part) {
               const V gate_one = gate<CHANNEL>(one, n), gate_two = gate<CHANNEL>(two, n);
               const V a = load(z + n, part) * gate_one, b = load(z + F + n, part) * gate_two;
-              const V s = sigmoid(a), silu = a * s, dout = load(from + n, part);
+              const V s = sigmoid(a), silu = silu_of(a, s), dout = load(from + n, part);
               const V db = dout * silu, da = dout * b * (s + silu - silu * s);
               store(to + n, da * gate_one, part);
               store(to + F + n, db * gate_two, part);

@@ -85,7 +85,7 @@ def add_norm_backward(
     gates = launch.gates(Wc, ws, scale, rank)
     (site,) = launch.sites(rank, gated, [D])
     tile = launch.options("add_norm_backward", D, rank, product_TC.dtype)
-    count, blocks = launch.groups(T, tile)
+    count, blocks = launch.groups(T, tile, gates)
     sums = launch.Sums(gates, count)
     dgain_GD = gain_D.new_empty(count, D, dtype=torch.float32)
     dx_TD, dproduct_TC = y_TD.new_empty(T, D), product_TC.new_empty(T, C)

@@ -89,7 +89,7 @@ def heads_backward(
     widths = [2 * E * heads, 2 * E * kv_heads, 2 * E * kv_heads]
     gates, M, U = launch.gates(Wc, ws, scale, rank), sum(widths), sum(gated) * rank
     tile = launch.options("heads_backward", widths[0], rank, q_TN.dtype)
-    count, blocks = launch.groups(T, tile, len(widths))
+    count, blocks = launch.groups(T, tile, gates, len(widths))
     sums = launch.Sums(gates, count)
     dproduct_TC = q_TN.new_empty(T, columns)
     if T == 0:

@@ -148,11 +148,21 @@ def spans(rows: int, channels: int, tile: Options, sites: int = 1) -> tuple[int,
     return triton.cdiv(tiles, span), span
 
 
-def groups(rows: int, tile: Options, sites: int = 1) -> tuple[int, int]:
-    """How many groups of rows a backward kernel has, and the row blocks of each."""
+def groups(rows: int, tile: Options, gates: Gates, sites: int = 1) -> tuple[int, int]:
+    """How many groups of rows a backward kernel has, and the row blocks of each.
+
+    Each group sums a dWc of its own; together they stay below `MOST_SUMS` bytes.
+    """
     blocks = triton.cdiv(rows, tile.rows)
-    each = max(1, triton.cdiv(blocks * sites, BACKWARD_PROGRAMS))
+    programs = BACKWARD_PROGRAMS
+    if gates.Wc is not None and gates.Wc.numel():
+        programs = max(1, min(programs, MOST_SUMS * sites // (4 * gates.Wc.numel())))
+    each = max(1, triton.cdiv(blocks * sites, programs))
     return triton.cdiv(blocks, each), each
+
+
+MOST_SUMS = 2**28
+"""Bytes that all groups' sums may take: a wide bottleneck on a wide projection would otherwise take gigabytes."""
 
 
 class Sums:

@@ -69,7 +69,7 @@ def modulate_backward(
     T, M = len(z_TM), sum(widths)
     gates = launch.gates(Wc, ws, scale, rank)
     tile = launch.options("modulate_backward", max(widths), rank, z_TM.dtype)
-    count, blocks = launch.groups(T, tile)
+    count, blocks = launch.groups(T, tile, gates)
     sums = launch.Sums(gates, count)
     dproduct_TC = z_TM.new_empty(T, columns)
     dproduct_TC[:, M + sum(gated) * rank :].zero_()

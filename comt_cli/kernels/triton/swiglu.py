@@ -69,7 +69,7 @@ def swiglu_backward(
     T, C = product_TC.shape
     gates = launch.gates(Wc, ws, scale, rank)
     tile = launch.options("swiglu_backward", width, rank, product_TC.dtype)
-    count, blocks = launch.groups(T, tile)
+    count, blocks = launch.groups(T, tile, gates)
     sums = launch.Sums(gates, count)
     dproduct_TC = product_TC.new_empty(T, C)
     if T == 0:

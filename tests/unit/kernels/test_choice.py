@@ -159,7 +159,8 @@ def test_the_nearest_rank_decides(measured, rank, taken):
 
 def test_a_rank_far_from_all_measured_is_not_measured(measured):
     measured(({}, ALL_THREE))
-    assert ask(gates=Gates(channel=True, scalar=True, rank=32)).fused
+    assert ask(gates=Gates(channel=True, scalar=True, rank=16)).fused
+    assert not ask(gates=Gates(channel=True, scalar=True, rank=17)).fused, "from here on kernels work in other tiles"
     assert "gates of rank 64 was not measured" in ask(gates=Gates(channel=True, scalar=True, rank=64)).reason
 
 

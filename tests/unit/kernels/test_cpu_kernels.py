@@ -372,3 +372,27 @@ def test_shapes_that_do_not_fit_are_refused():
         cpu.swiglu(torch.randn(4, 48), None, torch.randn(2, 8), 1.0, 8, (True, True), 16, 15)
     with pytest.raises(ValueError, match="the gain has the shape"):
         cpu.add_norm(torch.randn(4, 16), product, None, ws, torch.ones(15), 1.0, 8, (True,), EPSILON)
+
+
+def test_a_nan_in_one_channel_stays_there():
+    """Large logits beside it are still taken for large."""
+    product = torch.zeros(3, 40 + 2)
+    product[:, :40] = 1
+    Wc = torch.full((40, 2), 0.01)
+    Wc[0] = 5.0
+    arguments = (None, 1.0, 2, [True], [40])
+    expected = cpu.modulate(product, Wc, *arguments)
+    Wc[1] = float("nan")
+    found = cpu.modulate(product, Wc, *arguments)
+    assert found[:, 1].isnan().all()
+    kept = [0, *range(2, 40)]
+    torch.testing.assert_close(found[:, kept], expected[:, kept], rtol=1e-6, atol=0)
+
+
+def test_swiglu_far_out_is_that_of_the_reference():
+    """silu is 0 far below zero, and NaN at minus infinity."""
+    gate = torch.tensor([[-1e38, -1e30, -200.0, -95.0, -85.0, 0.0, 3.0, float("-inf"), float("inf"), float("nan")]])
+    product = torch.cat([gate, torch.ones_like(gate)], 1)
+    arguments = (None, None, 1.0, 0, [False, False], 10, 10)
+    expected, found = reference.swiglu(product, *arguments), cpu.swiglu(product, *arguments)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30, equal_nan=True)
