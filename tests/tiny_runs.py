@@ -23,7 +23,15 @@ TIMES = {"train_seconds", "tokens_per_second", "waiting_share", "peak_memory_byt
 """Keys of result.json in which two equal runs may differ."""
 
 MODEL = {"size": "tiny", "width": 32, "ffn_width": 48, "layers": 2, "heads": 2}
-TRAIN = {"steps": 30, "batch_size": 8, "learning_rate": 5e-3, "warmup_steps": 4, "log_every": 4, "save_every": 3}
+TRAIN = {
+    "kernels": "reference",
+    "steps": 30,
+    "batch_size": 8,
+    "learning_rate": 5e-3,
+    "warmup_steps": 4,
+    "log_every": 4,
+    "save_every": 3,
+}
 
 
 def write_corpus(folder: Path, documents: int = 90) -> str:

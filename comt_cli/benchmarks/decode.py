@@ -6,16 +6,18 @@ quicker plain variant within a round.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from comt_cli.benchmarks.failures import failed
 from comt_cli.benchmarks.memory import free
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import Part, Times, all_turns, quickest, ratio, stopwatch_for
-from comt_cli.benchmarks.shapes import DECODE_GOAL, Shape
+from comt_cli.benchmarks.shapes import Shape, decode_goal, goal_device
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.generation import Decoder, decode_step
 from comt_cli.models.kernels import use_kernels
@@ -80,36 +82,59 @@ def run_decode_benchmark(
     go_on: Callable[[], bool] = lambda: True,
     prompt: int = PROMPT,
 ) -> Iterator[str | list[DecodeRow]]:
-    """Measure; yields lines that say what is going on, and the rows of a batch size. `go_on` is asked before each."""
-    prepare_process(device)
-    for shape in shapes:
-        for dtype in dtypes:
-            models, missing = _models(shape, variants, DTYPES[dtype], device)
-            yield from (
-                f"{shape.size} {dtype} {name}: left out, nothing is fused here ({why})" for name, why in missing
-            )
-            for batch in batches:
-                if not models or not go_on():
-                    continue
+    """Measure; yields lines that say what is going on, and the rows of a batch size. `go_on` is asked before each.
+    What fails is told (`Failed`), and the rest goes on."""
+    with as_generating(device):
+        for shape in shapes:
+            for dtype in dtypes:
+                models: dict[str, Llama] = {}
                 try:
-                    yield _measure(shape, dtype, batch, models, device, rounds, prompt)
-                except torch.cuda.OutOfMemoryError:
-                    fits = False
-                else:
-                    fits = True
-                yield f"{shape.size} {dtype} batch {batch}: {'measured' if fits else 'left out, does not fit'}"
+                    yield from _models(shape, variants, DTYPES[dtype], device, f"{shape.size} {dtype}", models)
+                except Exception as error:
+                    yield failed(f"{shape.size} {dtype} models", error)
+                for batch in batches:
+                    if not models or not go_on():
+                        continue
+                    what = f"{shape.size} {dtype} batch {batch}"
+                    try:
+                        yield from _measure(shape, dtype, batch, models, device, rounds, prompt)
+                    except torch.cuda.OutOfMemoryError:  # of all: what fits alone is compared with nothing
+                        yield f"{what}: left out, does not fit"
+                    except Exception as error:
+                        yield failed(what, error)
+                    else:
+                        yield f"{what}: measured"
+                    free(device)
+                models.clear()
                 free(device)
-            models.clear()
-            free(device)
+
+
+@contextlib.contextmanager
+def as_generating(device: torch.device) -> Iterator[None]:
+    """The settings that `comt generate` runs with: on CUDA not those of training, whose deterministic algorithms cost
+    time. They are put back at the end."""
+    if device.type != "cuda":
+        prepare_process(device)  # keeps freed memory, which makes times steadier
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def _models(
-    shape: Shape, variants: Sequence[str], dtype: torch.dtype, device: torch.device
-) -> tuple[dict[str, Llama], list[tuple[str, str]]]:
-    """The variants, those of one network with the same weights; and which cannot be had, with the reason."""
-    models: dict[str, Llama] = {}
+    shape: Shape,
+    variants: Sequence[str],
+    dtype: torch.dtype,
+    device: torch.device,
+    what: str,
+    models: dict[str, Llama],
+) -> Iterator[str]:
+    """Fill `models` with the variants, those of one network with the same weights; yields what cannot be had."""
     first: dict[str, Llama] = {}
-    missing = []
     for name in variants:
         base, _, how = name.partition("-")
         model = empty_model(shape.model(), shape.vocabulary, wiring_of({"name": _METHODS[base]}))
@@ -120,36 +145,52 @@ def _models(
             first[base] = model.to(dtype)
         model.eval()
         if how == "fused":
-            choices = use_kernels(model, "fused", device, dtype, compiled=False)
+            try:
+                choices = use_kernels(model, "fused", device, dtype, compiled=False)
+            except Exception as error:
+                yield failed(f"{what} {name}", error)
+                continue
             if not any(choice.fused for choice in choices.values()):
-                missing.append((name, "; ".join(choice.reason for choice in choices.values())))
+                reasons = "; ".join(choice.reason for choice in choices.values())
+                yield f"{what} {name}: left out, nothing is fused here ({reasons})"
                 continue
         models[name] = model
-    return models, missing
 
 
 def _measure(
     shape: Shape, dtype: str, batch: int, models: dict[str, Llama], device: torch.device, rounds: int, prompt: int
-) -> list[DecodeRow]:
+) -> Iterator[str | list[DecodeRow]]:
     generator = torch.Generator().manual_seed(0)
     prompts_BT = torch.randint(0, shape.vocabulary, (batch, prompt), generator=generator).to(device)
     tokens_B = torch.zeros(batch, dtype=torch.int64, device=device)
     graph = device.type == "cuda"
-    decoders = {name: Decoder(model, batch, prompt + STEPS, graph=graph) for name, model in models.items()}
     reads = graph or batch * prompt <= MOST_PREFILL_ON_CPU
     parts: dict[tuple[str, str], Part] = {}
-    for name, decoder in decoders.items():
-        if reads:
-            parts["prefill", name] = _prefill(decoder, prompts_BT)
-        parts["decode", name] = _decode(decoder, tokens_B, prompt)
-    times = all_turns(parts, rounds, stopwatch_for(device), warm_up=2)
+    ready = []
+    for name, model in models.items():
+        try:
+            decoder = Decoder(model, batch, prompt + STEPS, graph=graph)
+            own = {"prefill": _prefill(decoder, prompts_BT)} if reads else {}
+            own["decode"] = _decode(decoder, tokens_B, prompt)
+            for part in own.values():
+                part()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            yield failed(f"{shape.size} {dtype} batch {batch} {name}", error)
+            continue
+        ready.append(name)
+        parts |= {(kind, name): part for kind, part in own.items()}
+    if not ready:
+        return
+    times = all_turns(parts, rounds, stopwatch_for(device))
     decode, prefill = (
         {name: each for (kind, name), each in times.items() if kind == wanted} for wanted in ("decode", "prefill")
     )
     best, best_prefill = quickest(decode, PLAIN), quickest(prefill, PLAIN)
     origin = origin_on(device)
     rows = []
-    for name in models:
+    for name in ready:
         per_step = Times(tuple(seconds / STEPS for seconds in decode[name].seconds))
         median, low, high = per_step.milliseconds()
         rows.append(
@@ -170,14 +211,14 @@ def _measure(
                 decode_ratio_to_plain=ratio(decode, name, best),
                 prefill_ms=prefill[name].milliseconds(3)[0] if reads else None,
                 prefill_ratio_to_plain=ratio(prefill, name, best_prefill) if reads else None,
-                goal_decode_ratio=DECODE_GOAL if graph and not name.startswith("plain") else None,
+                goal_decode_ratio=decode_goal(name, goal_device(device.type, origin.device), dtype),
                 graph=graph,
                 torch=origin.torch,
                 triton=origin.triton,
                 git_commit=origin.git_commit,
             )
         )
-    return rows
+    yield rows
 
 
 def _prefill(decoder: Decoder, prompts_BT: Tensor) -> Part:

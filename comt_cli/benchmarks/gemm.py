@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.benchmarks.shapes import Shape
+from comt_cli.layers.projection import aligned
 
 COLUMNS = {"none": 0, "comt-r2": 2, "transponder-r8": 8, "two-summaries-r8": 16}
 """Columns that a site's gate adds, by the rows' name of the gate. The last: channel and scalar gate with an A each."""
@@ -48,9 +49,9 @@ class Form:
     step: Callable[[], object]
 
 
-def products(shape: Shape) -> list[Product]:
-    """The four of a block."""
-    D, F = shape.width, shape.ffn_width
+def products(shape: Shape, device: torch.device) -> list[Product]:
+    """The four of a block, of the widths that the model has on `device`: there the feed-forward one is `aligned`."""
+    D, F = shape.width, aligned(shape.ffn_width, torch.empty(0, device=device))
     return [
         Product("qkv", 3 * D, D, 3),
         Product("o", D, D, 1),

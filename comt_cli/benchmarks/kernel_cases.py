@@ -83,7 +83,10 @@ def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, devi
     def normal(width: int) -> Tensor:
         return torch.randn(shape.batch, shape.length, width, generator=generator, device=device).to(dtype)
 
-    x_BTD = normal(projections.weight.shape[1])
+    inputs = projections.weight.shape[1]
+    x_BTD = normal(inputs)
+    if (beyond := aligned(inputs, x_BTD) - inputs) and part == "down":
+        x_BTD = F.pad(x_BTD, (0, beyond))  # as SwiGLU leaves it
     width = sum(projections.widths)
     parameters: list[Tensor] = list(projections.gates.parameters())
     if op == "projection":
@@ -144,7 +147,8 @@ def _swiglu(projections: Projections, product_BTC: Tensor, ffn_width: int) -> Fo
         return (F.pad(inner, (0, padded - ffn_width)) if padded > ffn_width else inner,)
 
     def fused() -> Sequence[Tensor]:
-        return (ops.swiglu(product_BTC.flatten(0, 1), *_modulation(projections), ffn_width, padded),)
+        # every site's columns are filled up in the product: to the kernel they are `padded` wide
+        return (ops.swiglu(product_BTC.flatten(0, 1), *_modulation(projections), padded, padded),)
 
     return {"reference": reference, "fused": fused}
 
@@ -185,9 +189,10 @@ def _projection(projections: Projections, x_BTD: Tensor) -> Forms:
         modulation = _modulation(projections)
         A_RD = gate.summary()
         assert A_RD is not None
-        return (
-            gated_projection(x_BTD, projections.weight, A_RD, modulation.Wc, modulation.ws, scale=modulation.scale),
-        )
+        weight: Tensor = projections.weight
+        if beyond := x_BTD.shape[-1] - weight.shape[1]:
+            weight, A_RD = F.pad(weight, (0, beyond)), F.pad(A_RD, (0, beyond))
+        return (gated_projection(x_BTD, weight, A_RD, modulation.Wc, modulation.ws, scale=modulation.scale),)
 
     forms: Forms = {"reference": reference, "library": library}
     # Elsewhere the operator is the library's product and a kernel, which is timed already.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.benchmarks import gemm
+from comt_cli.benchmarks.failures import failed
 from comt_cli.benchmarks.kernel_cases import DTYPES, GATES, Case, Part, case, groups
 from comt_cli.benchmarks.memory import free, saved_bytes
 from comt_cli.benchmarks.origin import origin_on
@@ -68,7 +69,8 @@ def run_kernel_benchmark(
     go_on: Callable[[], bool] = ALWAYS,
 ) -> Iterator[News]:
     """Measure every operation on every shape in every type; yields lines that say what is going on, and the rows of
-    each group of variants that took turns. `go_on` is asked before each group."""
+    each group of variants that took turns. `go_on` is asked before each group. What fails is told (`Failed`), and the
+    rest goes on."""
     prepare_process(device)
     for shape in shapes:
         for dtype in dtypes:
@@ -77,7 +79,10 @@ def run_kernel_benchmark(
                     if not go_on():
                         yield f"no time for {op} {part} at {shape.size}, {dtype}"
                         continue
-                    yield from _group(op, part, shape, gates, dtype, device, rounds)
+                    try:
+                        yield from _group(op, part, shape, gates, dtype, device, rounds)
+                    except Exception as error:  # one kernel that fails must not lose the others
+                        yield failed(f"{shape.size} {dtype} {op} {part}", error)
                     free(device)
 
 
@@ -93,25 +98,31 @@ def run_gemm_benchmark(
     seen = set()
     for shape in shapes:
         for dtype in dtypes:
-            for product in gemm.products(shape):
+            for product in gemm.products(shape, device):
                 key = product.name, shape.tokens, dtype
                 if key in seen or not go_on():
                     continue
                 seen.add(key)
-                forms = gemm.forms(product, shape.tokens, DTYPES[dtype], device)
-                parts = {(*name, "forward"): form.forward for name, form in forms.items()}
-                parts |= {(*name, "step"): form.step for name, form in forms.items()}
-                times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
-                plain = ("none", "plain")
-                yield [
-                    _row(
-                        device, "gemm", product.name, shape.tokens, product.N, each, dtype, variant, times, plain, None
-                    )
-                    for each, variant in forms
-                ]
-                yield f"{dtype} gemm {product.name} ({product.what}), {shape.tokens:,} rows: measured"
-                del forms, parts
+                what = f"{dtype} gemm {product.name} ({product.what}), {shape.tokens:,} rows"
+                try:
+                    yield _products(product, shape.tokens, dtype, device, rounds)
+                except Exception as error:
+                    yield failed(what, error)
+                else:
+                    yield f"{what}: measured"
                 free(device)
+
+
+def _products(product: gemm.Product, tokens: int, dtype: str, device: torch.device, rounds: int) -> list[KernelRow]:
+    forms = gemm.forms(product, tokens, DTYPES[dtype], device)
+    parts = {(*name, "forward"): form.forward for name, form in forms.items()}
+    parts |= {(*name, "step"): form.step for name, form in forms.items()}
+    times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
+    plain = ("none", "plain")
+    return [
+        _row(device, "gemm", product.name, tokens, product.N, each, dtype, variant, times, plain, None)
+        for each, variant in forms
+    ]
 
 
 def _group(
@@ -124,7 +135,11 @@ def _group(
     saved: dict[tuple[str, str], int] = {}
     width = 0
     for kind in gates:
-        built = case(op, part, shape, kind, DTYPES[dtype], device)
+        try:
+            built = case(op, part, shape, kind, DTYPES[dtype], device)
+        except Exception as error:
+            yield failed(f"{what}, {kind}", error)
+            continue
         width = built.width
         forms = dict(built.forms)
         obstacle = _obstacle(device, DTYPES[dtype])
@@ -134,10 +149,16 @@ def _group(
         prepare_compiler(versions=64, keep_others=True)
         forms["reference-compiled"] = torch.compile(forms["reference"], dynamic=False, fullgraph=True)
         for variant, form in forms.items():
-            step = _step(form, built)
-            step()
-            saved[kind, variant] = saved_bytes(form, built.own)
+            try:
+                step = _step(form, built)
+                step()
+                saved[kind, variant] = saved_bytes(form, built.own)
+            except Exception as error:
+                yield failed(f"{what}, {kind}, {variant}", error)
+                continue
             parts[kind, variant, "forward"], parts[kind, variant, "step"] = form, step
+    if not saved:
+        return
     times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
     name = f"d{shape.width}-f{shape.ffn_width}-h{shape.heads}-b{shape.batch}x{shape.length}-{part}"
     plain = ("none", "reference-compiled")

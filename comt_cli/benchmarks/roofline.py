@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from comt_cli.benchmarks.shapes import GPU_SIZES, LENGTH, TOKENS, VOCABULARY, goals_of
+from comt_cli.benchmarks.shapes import GPU_SIZES, H200, LENGTH, TOKENS, VOCABULARY, goals_of
 from comt_cli.recipe.sizes import LLAMA_SIZES, LlamaSize
 
-DEVICE = "NVIDIA H200"
+DEVICE = H200
 BYTES_PER_SECOND = 4.3e12
 FLOPS_PER_SECOND = 790e12
 """What copies and dense bf16 products reach on an H200; the maker's numbers are higher."""
@@ -221,7 +221,7 @@ def predictions(sizes: Sequence[str] = GPU_SIZES) -> list[Prediction]:
                 ratios = _predict(method, size, design)
                 if ratios is None:
                     continue
-                goals = goals_of(f"{method}-{design.removesuffix('-whole-tiles')}", size, "cuda")
+                goals = goals_of(f"{method}-{design.removesuffix('-whole-tiles')}", size, DEVICE, "bf16-pure")
                 rows.append(
                     Prediction(
                         device=DEVICE,

@@ -5,7 +5,8 @@ Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from comt_cli.recipe.load import select
@@ -94,8 +95,10 @@ _CPU_FORWARD = {"transponder": 1.10}
 _MFU = (0.45, 0.50, 0.50, 0.50, 0.55)
 DECODE_GOAL = 1.05
 SAVED_GOAL = 1.15
-_FAST = ("compiled", "fused")
-"""The goals are asked of the better of these."""
+H200 = "NVIDIA H200"
+"""The device, as it calls itself, that the goals for a GPU are about."""
+_PROCESSOR = re.compile(r", \d+ threads?$")
+"""How the name of a processor ends in the rows."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +111,22 @@ class Goals:
     mfu: float | None = None
 
 
-def goals_of(variant: str, size: str, device_type: str) -> Goals:
-    """The goals of `transponder-fused`, `plain-compiled`, ... at a size."""
+def goal_device(device_type: str, name: str) -> str:
+    """`name` where goals may be asked of the device; Apple's MPS, which has its processor's name, has none."""
+    return name if device_type in ("cpu", "cuda") else ""
+
+
+def goals_of(variant: str, size: str, device: str, precision: str) -> Goals:
+    """The goals of `transponder-fused`, `plain-fused`, ... at a size, on a device of that name.
+
+    They are asked of the fused variants: on an H200 in bf16 at the published sizes, on a CPU in bf16 and fp32.
+    """
     base, _, how = variant.partition("-")
-    if how not in _FAST:
+    if how != "fused":
         return Goals()
-    if device_type == "cpu":
+    if _PROCESSOR.search(device):
         return Goals(step=_CPU_STEP.get(base), forward=_CPU_FORWARD.get(base))
-    if size not in GPU_SIZES:
+    if device != H200 or size not in GPU_SIZES or not precision.startswith("bf16"):
         return Goals()
     place = GPU_SIZES.index(size)
     if base == "plain":
@@ -124,3 +135,25 @@ def goals_of(variant: str, size: str, device_type: str) -> Goals:
         return Goals()
     forward = _FORWARD[base][place] if base in _FORWARD else None
     return Goals(step=_STEP[base][place], forward=forward, saved=SAVED_GOAL)
+
+
+def decode_goal(variant: str, device: str, dtype: str) -> float | None:
+    """The goal of a decode step's ratio to the plain one: asked of gated models, fused, on an H200 in bf16."""
+    base, _, how = variant.partition("-")
+    return DECODE_GOAL if how == "fused" and base != "plain" and (device, dtype) == (H200, "bf16") else None
+
+
+def step_goals(row: Mapping[str, str]) -> dict[str, float | None]:
+    """The goals of a row of step.csv as they are now, by its columns."""
+    goals = goals_of(row["variant"], row["size"], row["device"], row["precision"])
+    return {
+        "goal_step_ratio": goals.step,
+        "goal_forward_ratio": goals.forward,
+        "goal_saved_ratio": goals.saved,
+        "goal_mfu": goals.mfu,
+    }
+
+
+def decode_goals(row: Mapping[str, str]) -> dict[str, float | None]:
+    """The same of a row of decode.csv."""
+    return {"goal_decode_ratio": decode_goal(row["variant"], row["device"], row["dtype"])}

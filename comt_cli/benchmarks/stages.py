@@ -1,17 +1,21 @@
-"""Everything worth measuring on a device, the most wanted first, as much of it as a given time allows."""
+"""Everything worth measuring on a device, the most wanted first, as much of it as a given time allows.
+
+The seconds that a stage is said to take were measured on a CPU of two cores; for CUDA they are guesses, until a first
+run on a GPU says better.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from comt_cli.benchmarks import decode, kernel_cases, step_variants
 from comt_cli.benchmarks.decode import run_decode_benchmark
+from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
 from comt_cli.benchmarks.shapes import GPU_SIZES, SHAPES, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
@@ -21,18 +25,33 @@ from comt_cli.recipe.settings import Precision
 Kind = Literal["kernels", "step", "decode"]
 """The verb that measures it alone, and the file that its rows go to."""
 News = str | list[Any]
-_DEEP = 12
-"""From so many layers on, one block is compiled instead of the whole model: 24 layers as one graph take minutes."""
+GoOn = Callable[[], bool]
+ROUNDS = {"cuda": 7}
+"""On a GPU, whose times hardly scatter, fewer rounds than the usual ones: all five sizes are to fit."""
+WANTED_STEPS = (
+    "transformers-compiled",
+    "plain-compiled",
+    "plain-fused",
+    "comt-fused",
+    "transponder-compiled",
+    "transponder-fused",
+)
+"""The steps that goals are about, and what they are compared with. On a GPU one block is compiled for all: 24 layers as
+one graph take minutes."""
+WANTED_DECODING = ("plain", "plain-fused", "comt-fused", "transponder-fused")
+_STEP_SECONDS = {"60m": 60, "130m": 60, "250m": 75, "350m": 75, "1b": 75}
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of `comt bench all`: how long it is likely to take, and what does it; that is told when time is up."""
+    """A part of `comt bench all`: how long it is likely to take, and what does it; that is told when time is up, or
+    when it has taken `most` seconds."""
 
     kind: Kind
     what: str
     seconds: float
-    run: Callable[[Callable[[], bool]], Iterator[News]]
+    run: Callable[[GoOn], Iterator[News]]
+    most: float | None = None
 
 
 class Deadline:
@@ -50,7 +69,8 @@ class Deadline:
 def run_stages(stages: list[Stage], deadline: Deadline) -> Iterator[tuple[Kind, News]]:
     """The news of one stage after another, with its kind. One that is not likely to end in time is left out, and said.
 
-    What a stage took, against what it was said to take, corrects what is said of the next one alike.
+    What a stage took, against what it was said to take, corrects what is said of the next one alike. A stage that fails
+    is told, and the next one follows.
     """
     pace: dict[str, float] = {}
     for stage in stages:
@@ -64,72 +84,96 @@ def run_stages(stages: list[Stage], deadline: Deadline) -> Iterator[tuple[Kind, 
             )
             continue
         yield stage.kind, f"{stage.what} ({left:.0f} s left)"
-        for news in stage.run(lambda: deadline.left() > 0):
-            yield stage.kind, news
-        pace[alike] = (left - deadline.left()) / stage.seconds
+        end = 0.0 if stage.most is None else max(0.0, left - stage.most)
+        has_failed = False
+        try:
+            for news in stage.run(lambda end=end: deadline.left() > end):  # type: ignore[misc]
+                has_failed |= isinstance(news, Failed)
+                yield stage.kind, news
+        except Exception as error:
+            has_failed = True
+            yield stage.kind, failed(stage.what, error)
+        if not has_failed:
+            pace[alike] = (left - deadline.left()) / stage.seconds
 
 
-def stages_for(device: torch.device, rounds: int) -> list[Stage]:
-    """What there is to measure on a device, in the order in which it is wanted."""
+def stages_for(device: torch.device, rounds: int | None = None) -> list[Stage]:
+    """What there is to measure on a device, in the order in which it is wanted; in `ROUNDS` or 15 if not given."""
+    rounds = rounds or ROUNDS.get(device.type, 15)
     return _on_cuda(device, rounds) if device.type == "cuda" else _on_cpu(device, rounds)
 
 
 def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
-    gemm, kernels, step, decoding = _makers(device, rounds)
-    sizes = [SHAPES[size] for size in GPU_SIZES]
-    small, larger = sizes[:2], sizes[2:]
+    """First what the goals are about: these estimates sum to less than the nine minutes that are usual, and what is not
+    a step may not take longer than it is said to. Then the rest."""
+    make = _Makers(device, rounds, WANTED_STEPS, WANTED_DECODING, by_blocks=True)
+    sizes = {size: SHAPES[size] for size in GPU_SIZES}
+    ends, between = (1, 64), (4, 16)
+    wanted = [
+        make.gemm(list(sizes.values()), ["bf16"], 15),
+        make.kernels(sizes["60m"], "bf16", 90),
+        *(make.step(sizes[size], "bf16-pure", seconds) for size, seconds in _STEP_SECONDS.items()),
+        make.decoding(sizes["60m"], "bf16", 30, ends),
+        make.decoding(sizes["350m"], "bf16", 40, ends),
+    ]
     return [
-        gemm(sizes, ["bf16"], 30),
-        kernels(sizes[0], "bf16", 90),
-        *(step(shape, "bf16-pure", seconds) for shape, seconds in zip(small, (100, 130), strict=True)),
-        decoding(sizes[0], "bf16", 40),
-        *(step(shape, "bf16-pure", seconds) for shape, seconds in zip(larger, (110, 110, 120), strict=True)),
-        kernels(sizes[-1], "bf16", 90),
-        *(decoding(shape, "bf16", seconds) for shape, seconds in zip(sizes[1:], (50, 80, 80, 90), strict=True)),
-        *(kernels(shape, "bf16", 90) for shape in sizes[1:-1]),
-        kernels(sizes[0], "fp32", 90),
+        *(replace(stage, most=None if stage.kind == "step" else stage.seconds) for stage in wanted),
+        make.kernels(sizes["1b"], "bf16", 90),
+        *(make.decoding(sizes[size], "bf16", 45, ends) for size in ("130m", "250m", "1b")),
+        *(make.kernels(sizes[size], "bf16", 90) for size in ("130m", "250m", "350m")),
+        *(make.decoding(shape, "bf16", 45, between) for shape in sizes.values()),
+        make.kernels(sizes["60m"], "fp32", 90),
     ]
 
 
 def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
-    gemm, kernels, step, decoding = _makers(device, rounds)
+    make = _Makers(device, rounds, tuple(step_variants.VARIANTS), tuple(decode.VARIANTS), by_blocks=False)
     bench, smoke = SHAPES["bench"], SHAPES["smoke"]
     types = ("fp32", "bf16")
+    precisions: tuple[Precision, ...] = ("fp32", "bf16-pure")
     return [
-        gemm([bench], list(types), 15),
-        *(kernels(bench, dtype, 80) for dtype in types),
-        *(step(bench, precision, 160) for precision in ("fp32", "bf16-pure")),
-        *(decoding(bench, dtype, 25) for dtype in types),
-        *(kernels(smoke, dtype, 60) for dtype in types),
+        make.gemm([bench], list(types), 15),
+        *(make.kernels(bench, dtype, 80) for dtype in types),
+        *(make.step(bench, precision, 160) for precision in precisions),
+        *(make.decoding(bench, dtype, 25, decode.BATCHES) for dtype in types),
+        *(make.kernels(smoke, dtype, 60) for dtype in types),
     ]
 
 
-def _makers(device: torch.device, rounds: int) -> Any:
+@dataclass(frozen=True)
+class _Makers:
     """What makes a stage of each kind for one device."""
 
-    def gemm(shapes: list[Shape], dtypes: list[str], seconds: float) -> Stage:
-        def run(go_on: Callable[[], bool]) -> Iterator[News]:
-            return run_gemm_benchmark(shapes, dtypes, device, rounds, go_on)
+    device: torch.device
+    rounds: int
+    steps: Sequence[str]
+    decoders: Sequence[str]
+    by_blocks: bool
+
+    def gemm(self, shapes: list[Shape], dtypes: list[str], seconds: float) -> Stage:
+        def run(go_on: GoOn) -> Iterator[News]:
+            return run_gemm_benchmark(shapes, dtypes, self.device, self.rounds, go_on)
 
         return Stage("kernels", "matrix products at all sizes", seconds, run)
 
-    def kernels(shape: Shape, dtype: str, seconds: float) -> Stage:
-        def run(go_on: Callable[[], bool]) -> Iterator[News]:
+    def kernels(self, shape: Shape, dtype: str, seconds: float) -> Stage:
+        def run(go_on: GoOn) -> Iterator[News]:
             ops, gates = list(kernel_cases.OPS), list(kernel_cases.GATES)
-            return run_kernel_benchmark([shape], ops, gates, [dtype], device, rounds, go_on)
+            return run_kernel_benchmark([shape], ops, gates, [dtype], self.device, self.rounds, go_on)
 
         return Stage("kernels", f"kernels at {shape.size}, {dtype}", seconds, run)
 
-    def step(shape: Shape, precision: Precision, seconds: float) -> Stage:
-        what: CompileWhat = "block" if shape.layers > _DEEP else "whole"
+    def step(self, shape: Shape, precision: Precision, seconds: float) -> Stage:
+        what: CompileWhat = "block" if self.by_blocks else "whole"
 
-        def run(_: Callable[[], bool]) -> Iterator[News]:
-            return run_step_benchmark(shape, precision, list(step_variants.VARIANTS), device, rounds, what)
+        def run(_: GoOn) -> Iterator[News]:
+            return run_step_benchmark(shape, precision, self.steps, self.device, self.rounds, what)
 
         return Stage("step", f"training step at {shape.size}, {precision}", seconds, run)
 
-    def decoding(shape: Shape, dtype: str, seconds: float) -> Stage:
-        run = partial(run_decode_benchmark, [shape], list(decode.VARIANTS), [dtype], decode.BATCHES, device, rounds)
-        return Stage("decode", f"decoding at {shape.size}, {dtype}", seconds, run)
+    def decoding(self, shape: Shape, dtype: str, seconds: float, batches: Sequence[int]) -> Stage:
+        def run(go_on: GoOn) -> Iterator[News]:
+            return run_decode_benchmark([shape], self.decoders, [dtype], batches, self.device, self.rounds, go_on)
 
-    return gemm, kernels, step, decoding
+        named = ", ".join(map(str, batches))
+        return Stage("decode", f"decoding at {shape.size}, {dtype}, batch {named}", seconds, run)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
+from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.memory import free, mebibytes, peak_beyond, saved_bytes
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.roofline import predicted_step_ratio
 from comt_cli.benchmarks.rounds import Times, in_turns, quickest, ratio, stopwatch_for
-from comt_cli.benchmarks.shapes import Shape, goals_of
+from comt_cli.benchmarks.shapes import Shape, goal_device, goals_of
 from comt_cli.benchmarks.step_variants import (
     BEST_PLAIN,
     OPTIONAL,
@@ -85,7 +86,7 @@ def run_step_benchmark(
     """Measure `variants` on `device`; yields lines that say what is going on, and last the measurements.
 
     Where a batch does not fit in the device's memory it is halved for all; uncompiled variants and transformers' are
-    left out instead.
+    left out instead. A variant that fails is told (`Failed`), and the others go on.
     """
     prepare_process(device)
     while True:
@@ -95,9 +96,12 @@ def run_step_benchmark(
             yield from _measure(shape, precision, variants, device, rounds, compile_what)
         except torch.cuda.OutOfMemoryError:
             if shape.batch < 2:
-                yield f"{shape}: not even one row fits"
-                return
+                yield Failed(f"{shape.size} {precision}: failed (not even one row fits)")
+                break
             shape = shape.halved()
+        except Exception as error:
+            yield failed(f"{shape.size} {precision}", error)
+            break
         else:
             break
         yield f"too large: once more with {shape.tokens:,} tokens a step"
@@ -119,26 +123,34 @@ def _measure(
     # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
     for name in sorted(variants, key=lambda name: name in OPTIONAL):
         begin = time.perf_counter()
-        prepared: Prepared | None
+        prepared: Prepared | None = None
+        problem: str | None = None
         try:
             prepared = workshop.prepare(name)
             for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
                 part()
             memory[name] = Memory(saved_bytes(prepared.loss, prepared.parameters), peak_beyond(prepared.step, device))
         except Unavailable as reason:
-            yield f"{shape.size} {precision} {name}: left out, nothing is fused here ({reason})"
-            continue
+            problem = f"{shape.size} {precision} {name}: left out, {reason}"
         except torch.cuda.OutOfMemoryError:
             if name not in OPTIONAL:
                 raise
-            prepared = None  # and the error's trace with it, so that what it holds can be freed
-        if prepared is None:
-            yield f"{shape.size} {precision} {name}: left out, does not fit with {shape.tokens:,} tokens"
+            problem = f"{shape.size} {precision} {name}: left out, does not fit with {shape.tokens:,} tokens"
+        except Exception as error:
+            problem = failed(f"{shape.size} {precision} {name}", error)
+        if problem is not None:
+            for parameter in prepared.parameters if prepared is not None else ():
+                parameter.grad = None
+            prepared = None  # and the error's trace with it, so that what they hold can be freed
+            yield problem
             free(device)
             continue
+        assert prepared is not None
         ready[name] = prepared
         notes = f" (not fused: {'; '.join(prepared.notes)})" if prepared.notes else ""
         yield f"{shape.size} {precision} {name}: ready after {time.perf_counter() - begin:.1f} s{notes}"
+    if not ready:
+        return
     parts = {("step", name): each.step for name, each in ready.items()}
     parts |= {("forward", name): each.forward for name, each in ready.items()}
     times: dict[tuple[str, str], Times] = {}
@@ -170,7 +182,7 @@ def _measurements(
     rows = []
     for name in variants:
         median, low, high = step[name].milliseconds(3)
-        goals = goals_of(name, shape.size, device.type)
+        goals = goals_of(name, shape.size, goal_device(device.type, origin.device), precision)
         # The plain step that would be run: the least that any quick plain variant keeps.
         plain_saved = min((memory[each].saved for each in BEST_PLAIN if each in memory), default=None)
         saved_ratio = round(memory[name].saved / plain_saved, 4) if plain_saved else None

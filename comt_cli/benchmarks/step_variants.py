@@ -79,7 +79,7 @@ class Workshop:
         """A variant with its step and its forward pass.
 
         Raises:
-            Unavailable: this machine has none of its parts.
+            Unavailable: this machine has none of its parts, or not the library.
         """
         base, _, how = variant.partition("-")
         make = self._transformers if base == "transformers" else self._ours
@@ -127,7 +127,7 @@ class Workshop:
         choices = use_kernels(model, "fused", self.device, product_dtype(self.precision), compiled=True)
         missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
         if len(missing) == len(choices):
-            raise Unavailable("; ".join(missing))
+            raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
         return missing
 
     def _compile(self, module: SummedLoss, model: Llama) -> None:
@@ -139,7 +139,10 @@ class Workshop:
         _make_room()
 
     def _transformers(self, base: str, how: str) -> tuple[nn.Module, LossSum, list[str]]:
-        library, shape = import_transformers(), self.shape
+        try:
+            library, shape = import_transformers(), self.shape
+        except UserError as error:
+            raise Unavailable(error.message) from None
         if base not in self._networks:
             config = library.LlamaConfig(
                 vocab_size=shape.vocabulary,

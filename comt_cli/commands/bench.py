@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,8 @@ import typer
 from comt_cli.commands import options
 
 if TYPE_CHECKING:
+    import torch
+
     from comt_cli.recipe.sizes import LlamaSize
     from comt_cli.report.benchmark import Page
 
@@ -75,7 +77,7 @@ def step(
 
     from comt_cli.benchmarks.shapes import sizes_from
     from comt_cli.benchmarks.step import run_step_benchmark
-    from comt_cli.benchmarks.step_variants import VARIANTS
+    from comt_cli.benchmarks.step_variants import PEER, VARIANTS, import_transformers
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
     from comt_cli.training.devices import pick_device
@@ -84,10 +86,14 @@ def step(
     chosen = select(variants, VARIANTS, "variant")
     usual = "bf16-pure" if where.type == "cuda" else "fp32,bf16-pure"
     precisions = select(precision or usual, get_args(Precision), "precision")
+    if variants is not None and any(name.startswith(PEER) for name in chosen):
+        import_transformers()  # asked for by name: told at once, before anything is compiled
+    outcome = Outcome()
     for shape in sizes_from(sizes, where.type, "step"):
         for name in precisions:
             news = run_step_benchmark(shape, name, chosen, where, rounds, compiled.value)  # type: ignore[arg-type]
-            _write(_pages()["step"], news, results)
+            _write(_pages()["step"], news, results, outcome)
+    outcome.end()
 
 
 @app.command()
@@ -130,6 +136,8 @@ def kernels(
     from comt_cli.recipe.sizes import LlamaSize
     from comt_cli.training.devices import pick_device
 
+    if gemm and (ops is not None or gates is not None):
+        raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops and --gates out.")
     where = pick_device(device)
     shapes = sizes_from(sizes, where.type, "kernels")
     types = select(dtypes, kernel_cases.DTYPES, "type")
@@ -138,12 +146,14 @@ def kernels(
     if tune:
         if where.type != "cuda":
             raise UserError("--tune: tile sizes are searched for on a CUDA device", "Leave --tune out.")
-        _tune([LlamaSize(shape.width, shape.ffn_width, shape.layers, shape.heads) for shape in shapes], types)
+        _tune([LlamaSize(shape.width, shape.ffn_width, shape.layers, shape.heads) for shape in shapes], types, where)
     if gemm:
         news = run_gemm_benchmark(shapes, types, where, rounds)
     else:
         news = run_kernel_benchmark(shapes, operations, kinds, types, where, rounds)
-    _write(_pages()["kernels"], news, results)
+    outcome = Outcome()
+    _write(_pages()["kernels"], news, results, outcome)
+    outcome.end()
 
 
 @app.command()
@@ -177,7 +187,10 @@ def decode(
     chosen = select(variants, VARIANTS, "variant")
     types = select(dtypes, DTYPES, "type")
     shapes = sizes_from(sizes, where.type, "decode")
-    _write(_pages()["decode"], run_decode_benchmark(shapes, chosen, types, _batches(batch), where, rounds), results)
+    news = run_decode_benchmark(shapes, chosen, types, _batches(batch), where, rounds)
+    outcome = Outcome()
+    _write(_pages()["decode"], news, results, outcome)
+    outcome.end()
 
 
 @app.command()
@@ -197,19 +210,47 @@ def predict(
     from comt_cli.benchmarks.shapes import GPU_SIZES
     from comt_cli.recipe.load import select
 
-    _write(_pages()["predicted"], [predictions(select(sizes, GPU_SIZES, "size"))], results)
+    _write(_pages()["predicted"], [predictions(select(sizes, GPU_SIZES, "size"))], results, Outcome())
+
+
+@app.command()
+def page(results: options.Results = Path("results")) -> None:
+    """Write all pages and figures anew from the measured CSVs; goals as they are today. Measures nothing.
+
+    Example:
+
+      comt bench page
+    """
+    from comt_cli.errors import UserError
+    from comt_cli.report.benchmark import renew_page
+
+    found = {
+        path: page for name, page in _pages().items() for path in sorted((results / "bench").glob(f"*/{name}.csv"))
+    }
+    if not found:
+        raise UserError(f"nothing has been measured in {results / 'bench'}", "comt bench all measures.")
+    for path, kind in sorted(found.items(), key=lambda item: item[0]):
+        written = renew_page(kind, path)
+        if not written:
+            typer.echo(f"{path}: of an older version, left as it is", err=True)
+        for each in written:
+            typer.echo(f"wrote {each}")
 
 
 @app.command("all")
 def everything(
     minutes: Annotated[float, typer.Option(min=0, help="Begin nothing that is not likely to end within so many.")] = 9,
-    rounds: Rounds = 15,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=3, help="Rounds; each times every variant once. 7 on a GPU, 15 elsewhere if not given."),
+    ] = None,
     device: options.Device = None,
     results: options.Results = Path("results"),
 ) -> None:
     """Measure everything, the most wanted first, as much of it as the minutes allow. What `make bench` calls.
 
-    What was measured is written after each part, so that stopping early loses only the part at hand.
+    What was measured is written after each part, so that stopping early loses only the part at hand. How long a part
+    takes on a GPU is a guess so far.
 
     Example:
 
@@ -219,27 +260,50 @@ def everything(
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
-    pages = _pages()
+    pages, outcome = _pages(), Outcome()
     written: dict[Path, None] = {}
     for kind, news in run_stages(stages_for(where, rounds), Deadline(60 * minutes)):
-        written.update(dict.fromkeys(_write(pages[kind], [news], results, quiet=True)))
+        written.update(dict.fromkeys(_write(pages[kind], [news], results, outcome, quiet=True)))
     for path in written:
         typer.echo(f"wrote {path}")
+    outcome.end()
 
 
-def _tune(widths: Iterable[LlamaSize], dtypes: Iterable[str]) -> None:
+@dataclass
+class Outcome:
+    """How many rows a command has measured, and the lines that say what failed."""
+
+    rows: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Nothing where all went well, left-out variants included.
+
+        Raises:
+            NotMeasured: something failed, or there is not one row.
+        """
+        from comt_cli.benchmarks.failures import NotMeasured
+
+        if self.failed:
+            count = f"{len(self.failed)} part{'s' if len(self.failed) != 1 else ''} failed"
+            rest = "the rest was measured and written" if self.rows else "nothing was measured"
+            raise NotMeasured(f"{count}, {rest}", "\n  ".join(self.failed))
+        if not self.rows:
+            raise NotMeasured("nothing was measured: all of it was left out", "The lines above say why.")
+
+
+def _tune(widths: Iterable[LlamaSize], dtypes: Iterable[str], device: torch.device) -> None:
     """Search, and put every find into the table of the program at once: a search that is stopped keeps what it has."""
     from comt_cli.benchmarks.kernel_cases import DTYPES
     from comt_cli.kernels import tuning
 
     wanted = {DTYPES[dtype] for dtype in dtypes}
     types = [name for name, dtype in tuning.DTYPES.items() if dtype in wanted]
-    for row, milliseconds in tuning.tune(tuning.shapes(widths), dtypes=types):
+    for row, milliseconds in tuning.tune(tuning.shapes(widths), dtypes=types, device=device):
         tuning.write([row])
         typer.echo(
             f"{row.kernel} n{row.n}-k{row.d}, {row.t} rows, {row.dtype}: {milliseconds:.3f} ms, {row.tiles}", err=True
         )
-    tuning.table.cache_clear()
 
 
 def _batches(text: str) -> list[int]:
@@ -263,24 +327,31 @@ def _pages() -> dict[str, Page]:
     gates = list(dict.fromkeys([*kernel_cases.GATES, *gemm.COLUMNS]))
     predicted = [f"{method}-{design}" for method in ("comt", "transponder") for design in roofline.DESIGNS]
     return {
-        "step": pages.step_page(step_variants.VARIANTS, sizes),
+        "step": replace(pages.step_page(step_variants.VARIANTS, sizes), renew=shapes.step_goals),
         "kernels": pages.kernels_page(
             {**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, list(kernel_cases.DTYPES)
         ),
-        "decode": pages.decode_page(decode.VARIANTS, sizes, list(decode.DTYPES)),
+        "decode": replace(pages.decode_page(decode.VARIANTS, sizes, list(decode.DTYPES)), renew=shapes.decode_goals),
         "predicted": pages.predicted_page(predicted, sizes),
     }
 
 
-def _write(page: Page, news: Iterable[str | list[Any]], results: Path, *, quiet: bool = False) -> list[Path]:
-    """Print the lines among `news` and write the rows, as they come; last the page, unless `quiet`."""
+def _write(
+    page: Page, news: Iterable[str | list[Any]], results: Path, outcome: Outcome, *, quiet: bool = False
+) -> list[Path]:
+    """Print the lines among `news` and write the rows, as they come; last the page, unless `quiet`. `outcome` is told
+    what came and what failed."""
+    from comt_cli.benchmarks.failures import Failed
     from comt_cli.report.benchmark import write_benchmark
 
     written: list[Path] = []
     for each in news:
         if isinstance(each, str):
             typer.echo(each, err=True)
+            if isinstance(each, Failed):
+                outcome.failed.append(each)
         elif each:
+            outcome.rows += len(each)
             written = write_benchmark(page, [asdict(row) for row in each], results)
     for path in [] if quiet else written:
         if path.suffix == ".md":

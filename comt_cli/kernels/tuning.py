@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
+import io
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from comt_cli.files import write_text
 from comt_cli.recipe.sizes import LLAMA_SIZES, LlamaSize
 
 TABLE = Path(__file__).with_name("tuned.csv")
@@ -118,14 +120,20 @@ def read(path: Path) -> Iterator[Tuned]:
 
 
 def write(rows: Iterable[Tuned], path: Path = TABLE) -> None:
-    """Write rows to `path`, each in place of any of its shape there."""
+    """Write rows to `path`, each in place of any of its shape there; launches of this process go by them from then on.
+
+    Raises `StorageError` where it cannot be written; it is whole then, as it was.
+    """
     known = {row.shape: row for row in (read(path) if path.exists() else ())}
     known |= {row.shape: row for row in rows}
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
-        for row in sorted(known.values(), key=lambda row: row.shape):
-            writer.writerow([*row.shape, *astuple(row.tiles), row.source])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEADER)
+    for row in sorted(known.values(), key=lambda row: row.shape):
+        writer.writerow([*row.shape, *astuple(row.tiles), row.source])
+    write_text(path, text.getvalue())
+    for cache in (table, _nearest):
+        cache.cache_clear()
 
 
 def shapes(sizes: Iterable[LlamaSize] = tuple(LLAMA_SIZES.values())) -> list[tuple[int, int]]:
@@ -193,13 +201,13 @@ def tune(
     dtypes: Sequence[str] = tuple(DTYPES),
     *,
     rank: int = 8,
-    device: str = "cuda",
+    device: torch.device | str = "cuda",
     measure: Callable[[Callable[[], Any]], float] | None = None,
 ) -> Iterator[tuple[Tuned, float]]:
     """Measure the gated projection of every (n, d) with all `candidates`: the fastest, a row to `write`, and its ms.
 
     `measure` gives the milliseconds of a call; by default the median by CUDA events, with a cold L2 cache. Tiles that
-    the device has no room for are passed over.
+    the device has no room for are passed over, and so are shapes for which it has no room with any tiles.
     """
     from triton.runtime.errors import OutOfResources
     from triton.testing import do_bench
@@ -207,16 +215,22 @@ def tune(
     from comt_cli.kernels.triton.projection import projection
 
     measure = measure or (lambda call: float(do_bench(call, warmup=10, rep=50, return_mode="median")))
-    source = torch.cuda.get_device_name() if device == "cuda" else device
+    device = torch.device(device)
+    on_cuda = device.type == "cuda"
+    source = torch.cuda.get_device_name(device) if on_cuda else str(device)
     for dtype, (n, d), t in itertools.product(dtypes, pairs, rows):
         x, weight, A, Wc, ws = (
             torch.randn(size, device=device).to(DTYPES[dtype])
             for size in ((t, d), (n, d), (rank, d), (n, rank), (1, rank))
         )
         times: dict[Tiles, float] = {}
-        for tiles in candidates(t, dtype, rank):
-            call = functools.partial(projection, x, weight, A, Wc, ws, None, 2.0, tiles)
-            with contextlib.suppress(OutOfResources):
-                times[tiles] = measure(call)
+        # kernels are launched, and events recorded, on the current device
+        with torch.cuda.device(device) if on_cuda else contextlib.nullcontext():
+            for tiles in candidates(t, dtype, rank):
+                call = functools.partial(projection, x, weight, A, Wc, ws, None, 2.0, tiles)
+                with contextlib.suppress(OutOfResources):
+                    times[tiles] = measure(call)
+        if not times:
+            continue
         best = min(times, key=lambda tiles: times[tiles])
         yield Tuned("projection", n, d, t, dtype, best, source), times[best]

@@ -43,7 +43,9 @@ class Goal:
         value, goal = float(row[self.value]), float(row[self.goal])
         is_met = value >= goal if self.at_least else value <= goal
         limit = "at least" if self.at_least else "at most"
-        return f"{self.what} {'met' if is_met else 'missed'} ({value:.3f}, {limit} {goal:g})"
+        # what was just missed must not look equal: as many decimals as the rows have
+        told = f"met ({value:.3f}" if is_met else f"missed ({value:.4f}"
+        return f"{self.what} {told}, {limit} {goal:g})"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Page:
     """One kind of measurement: its file's name, what makes two rows the same thing, and how it is shown.
 
     `sort`: the columns that rows are sorted by. `order`: for some columns, their values in the order in which rows
-    stand; a row whose value is not among them is of a version that offered something else, and is dropped. `draw` may
+    stand; a row whose value is not among them is of a version that offered something else, and is dropped. `renew`:
+    what is known of a row without measuring, such as its goals; it replaces what an older version wrote. `draw` may
     find nothing to draw.
     """
 
@@ -65,6 +68,7 @@ class Page:
     order: Mapping[str, Sequence[str]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
     draw: Callable[[Sequence[Row]], Figure | None] | None = None
+    renew: Callable[[Row], Mapping[str, Any]] | None = None
 
 
 def write_benchmark(page: Page, rows: Sequence[Mapping[str, Any]], results: Path) -> list[Path]:
@@ -78,7 +82,25 @@ def write_benchmark(page: Page, rows: Sequence[Mapping[str, Any]], results: Path
     columns = list(rows[0])
     merged = {_key(page, row): row for row in _read(path, page, columns)}
     merged.update({_key(page, row): row for row in map(_as_text, rows)})
-    ordered = sorted(merged.values(), key=lambda row: _place(page, row))
+    return _write(page, path, columns, list(merged.values()))
+
+
+def renew_page(page: Page, path: Path) -> list[Path]:
+    """Write the CSV `path`, Markdown and figure anew from the CSV's own rows, as a page is made today; returns the
+    files. None are written where the CSV is of an older version, whose columns or rows are not those of the page."""
+    with path.open(newline="", encoding="utf-8") as handle:
+        columns = list(csv.DictReader(handle).fieldnames or ())
+    if not {*page.key, *page.sort, *page.order} <= set(columns):
+        return []
+    rows = _read(path, page, columns)
+    return _write(page, path, columns, rows) if rows else []
+
+
+def _write(page: Page, path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> list[Path]:
+    if page.renew is not None:
+        for row in rows:
+            row.update({name: text for name, text in _as_text(page.renew(row)).items() if name in columns})
+    ordered = sorted(rows, key=lambda row: _place(page, row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

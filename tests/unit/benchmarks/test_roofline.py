@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from comt_cli.benchmarks.roofline import DESIGNS, LABEL, Roofline, predicted_step_ratio, predictions
-from comt_cli.benchmarks.shapes import GPU_SIZES, goals_of
+from comt_cli.benchmarks.shapes import GPU_SIZES, Goals, decode_goal, goal_device, goals_of
 from comt_cli.recipe.sizes import LLAMA_SIZES
 
 # 65,536 tokens, 16 columns of u a site: milliseconds of the plain step; step and forward ratios of Transponder's
@@ -81,13 +81,37 @@ def test_nothing_is_predicted_of_what_is_not_modelled(device, size, precision, v
     assert predicted_step_ratio(device, size, precision, variant) is None
 
 
-def test_goals_are_of_the_fast_variants():
-    assert goals_of("transponder-fused", "1b", "cuda").step == 1.035
-    assert goals_of("comt-compiled", "350m", "cuda").step == 1.035
-    assert goals_of("transponder-eager", "60m", "cuda").step is None
-    assert goals_of("plain-fused", "60m", "cuda").mfu == 0.45
-    assert (goals_of("transponder-fused", "bench", "cpu").step, goals_of("comt-fused", "bench", "cpu").step) == (
-        1.15,
-        1.08,
-    )
-    assert goals_of("transponder-fused", "bench", "cuda").step is None
+CPU = "Intel(R) Xeon(R) Processor, 2 threads"
+H200 = "NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("variant", "size", "device", "precision", "goals"),
+    [
+        ("transponder-fused", "1b", H200, "bf16-pure", Goals(step=1.035, forward=1.02, saved=1.15)),
+        ("comt-fused", "350m", H200, "bf16-mixed", Goals(step=1.035, saved=1.15)),
+        ("plain-fused", "60m", H200, "bf16-pure", Goals(mfu=0.45)),
+        ("transponder-fused", "bench", CPU, "fp32", Goals(step=1.15, forward=1.1)),
+        ("comt-fused", "bench", "A processor, 1 thread", "bf16-pure", Goals(step=1.08)),
+        ("plain-fused", "bench", CPU, "fp32", Goals()),
+        # not judged: what is not fused, and what the goals are not about
+        ("comt-compiled", "350m", H200, "bf16-pure", Goals()),
+        ("plain-compiled", "60m", H200, "bf16-pure", Goals()),
+        ("transponder-eager", "60m", H200, "bf16-pure", Goals()),
+        ("transponder-compiled", "bench", CPU, "fp32", Goals()),
+        ("transponder-fused", "60m", H200, "fp32", Goals()),
+        ("transponder-fused", "60m", "NVIDIA H200 MIG 1g.18gb", "bf16-pure", Goals()),
+        ("transponder-fused", "60m", "NVIDIA A100-SXM4-80GB", "bf16-pure", Goals()),
+        ("transponder-fused", "bench", H200, "bf16-pure", Goals()),
+        ("transponder-fused", "bench", goal_device("mps", CPU), "fp32", Goals()),
+    ],
+)
+def test_goals_are_asked_of_fused_variants_on_their_device(variant, size, device, precision, goals):
+    assert goals_of(variant, size, device, precision) == goals
+
+
+def test_the_goal_of_decoding():
+    assert decode_goal("comt-fused", H200, "bf16") == 1.05
+    for other in (("comt", H200, "bf16"), ("plain-fused", H200, "bf16"), ("comt-fused", H200, "fp32"),
+                  ("comt-fused", CPU, "bf16"), ("comt-fused", "NVIDIA A100", "bf16")):  # fmt: skip
+        assert decode_goal(*other) is None, other

@@ -13,6 +13,7 @@ import pytest
 import torch
 import triton
 
+from comt_cli.errors import StorageError
 from comt_cli.kernels import tuning
 from comt_cli.kernels.triton.projection import UNALIGNED
 from comt_cli.kernels.tuning import ROWS, SHARED_MEMORY, Tiles, Tuned, candidates, configuration, estimated
@@ -65,6 +66,34 @@ def test_a_row_written_again_replaces_the_old(tmp_path):
     measured = replace(first, tiles=replace(TILES, same_pass=False), source="A device, with a comma")
     tuning.write([measured], path)
     assert list(tuning.read(path)) == [measured, other]
+
+
+def test_what_is_written_is_what_launches_take(tmp_path, monkeypatch):
+    """At once, though the table was read before; and a disk that is full leaves it whole."""
+    path = tmp_path / "tuned.csv"
+    row = Tuned("projection", 64, 32, 1024, "fp32", TILES, "estimated")
+    tuning.write([row], path)
+    monkeypatch.setattr(tuning, "TABLE", path)
+    try:
+        tuning.table.cache_clear()
+        tuning._nearest.cache_clear()
+        assert configuration("projection", 64, 32, 1024, torch.float32) == TILES
+        other = replace(TILES, group=2)
+        tuning.write([replace(row, tiles=other)], path)
+        assert configuration("projection", 64, 32, 1024, torch.float32) == other
+        before = path.read_text()
+
+        def full(descriptor):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match="No space left"):
+            tuning.write([row], path)
+        assert path.read_text() == before
+        assert [each.name for each in tmp_path.iterdir()] == ["tuned.csv"]
+    finally:
+        tuning.table.cache_clear()
+        tuning._nearest.cache_clear()
 
 
 # ---- what a launch takes
@@ -143,6 +172,21 @@ def test_the_fastest_is_returned_and_what_does_not_fit_passed_over(monkeypatch):
         (Tuned("projection", 20, 12, 3, "fp32", few[2], "cpu"), 2.0),
         (Tuned("projection", 20, 12, 5, "fp32", few[0], "cpu"), 5.0),
     ]
+
+
+@pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="on a GPU the benchmark of kernels runs this")
+def test_a_shape_for_which_no_tiles_fit_is_passed_over(monkeypatch):
+    from triton.runtime.errors import OutOfResources
+
+    monkeypatch.setattr(tuning, "candidates", lambda t, dtype, rank: [TILES])
+
+    def measure(call):
+        if call.args[0].shape[0] == 3:
+            raise OutOfResources(1, 2, "shared memory")
+        return 1.0
+
+    found = list(tuning.tune([(20, 12)], [3, 5], ["fp32"], rank=4, device=torch.device("cpu"), measure=measure))
+    assert found == [(Tuned("projection", 20, 12, 5, "fp32", TILES, "cpu"), 1.0)]
 
 
 # ---- compiled for Hopper

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
-from comt_cli.report.benchmark import Column, Goal, Page, shown, spread, word, write_benchmark, write_page
+from comt_cli.report.benchmark import (
+    Column,
+    Goal,
+    Page,
+    renew_page,
+    shown,
+    spread,
+    word,
+    write_benchmark,
+    write_page,
+)
 from comt_cli.report.benchmark_pages import decode_page, kernels_page, predicted_page, step_page
 
 VARIANTS = {"plain": "no gates", "gated": "with gates"}
@@ -94,8 +105,8 @@ Measured at several commits, each row at its own: aaa, bbb.
 
 | size | variant | ms (p10 to p90) | ratio | goals | commit |
 | --- | --- | ---: | ---: | --- | --- |
-| 60m | plain | 10.0 (9.0 to 11.0) | 1.000 | MFU missed (0.440, at least 0.45) | bbb |
-| 60m | gated | 11.2 (10.2 to 12.2) | 1.120 | step missed (1.120, at most 1.08) | aaa |
+| 60m | plain | 10.0 (9.0 to 11.0) | 1.000 | MFU missed (0.4400, at least 0.45) | bbb |
+| 60m | gated | 11.2 (10.2 to 12.2) | 1.120 | step missed (1.1200, at most 1.08) | aaa |
 | 1b | plain | 1,234.0 (1,233.0 to 1,235.0) | 123.400 | - | bbb |
 | 1b | gated | 9.00 (8.00 to 10.00) | - | - | bbb |
 
@@ -117,11 +128,32 @@ def test_the_page_word_for_word(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(1.08, "step met (1.080, at most 1.08)"), (1.0801, "step missed (1.080, at most 1.08)"), (None, None)],
+    [(1.08, "step met (1.080, at most 1.08)"), (1.0801, "step missed (1.0801, at most 1.08)"), (None, None)],
 )
 def test_a_goal_is_met_by_what_is_equal(value, told):
     row = {"ratio": "" if value is None else str(value), "goal_ratio": "1.08"}
     assert Goal("ratio", "goal_ratio", "step").told(row) == told
+
+
+def test_a_page_is_made_anew_without_measuring(tmp_path):
+    """Goals as they are today, in the CSV and on the page; what was measured stays."""
+    csv_file, page_file = write_benchmark(PAGE, [measured("gated", 11.2, "aaa", goal_ratio=1.08)], tmp_path)
+    before = rows_of(csv_file)
+    page_file.unlink()
+    page = replace(PAGE, renew=lambda row: {"goal_ratio": 1.2 if row["variant"] == "gated" else None, "other": 1})
+    assert renew_page(page, csv_file) == [csv_file, page_file]
+    assert rows_of(csv_file) == [before[0] | {"goal_ratio": "1.2"}]
+    assert "step met (1.120, at most 1.2)" in page_file.read_text()
+    # rows that were there get today's goals too when others join them
+    write_benchmark(replace(PAGE, renew=lambda _: {"goal_ratio": None}), [measured("plain", 10.0, "bbb")], tmp_path)
+    assert {row["goal_ratio"] for row in rows_of(csv_file)} == {""}
+
+
+def test_a_csv_of_an_older_version_is_left_as_it_is(tmp_path):
+    path = tmp_path / "speed.csv"
+    path.write_text("device,shape,variant\nA (fast) CPU,d8,plain\n")
+    assert renew_page(PAGE, path) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["speed.csv"]
 
 
 # ---- the pages there are

@@ -1,0 +1,280 @@
+"""Where something fails or cannot be had, it is told, the rest is measured, and the exit status says so."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from comt_cli.app import app
+from comt_cli.benchmarks import decode, kernels, shapes, stages, step_variants
+from comt_cli.benchmarks.failures import Failed, NotMeasured, failed
+from comt_cli.benchmarks.shapes import GPU_SIZES, Shape
+from comt_cli.benchmarks.stages import Deadline, Stage, run_stages, stages_for
+from comt_cli.benchmarks.step import run_step_benchmark
+from comt_cli.benchmarks.step_variants import Workshop
+from comt_cli.errors import UserError
+
+MINUTE = Shape("bench", width=16, ffn_width=20, layers=2, heads=2, vocabulary=32, batch=2, length=8)
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def _minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(shapes.SHAPES, "bench", MINUTE)
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    monkeypatch.setattr(decode, "PROMPT", 8)
+
+
+def run(results: Path, *arguments: str) -> Result:
+    more = ("--rounds", "3", "--device", "cpu", "--results", str(results))
+    return CliRunner().invoke(app, ["bench", *arguments, *more])
+
+
+def rows_of(results: Path, name: str) -> list[dict[str, str]]:
+    (path,) = (results / "bench").glob(f"*/{name}.csv")
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def fails(*_, **__):
+    raise RuntimeError("Triton Error [CUDA]: misaligned address\n  and a long trace")
+
+
+def is_told(result: Result, what: str) -> None:
+    line = f"{what}: failed (RuntimeError: Triton Error [CUDA]: misaligned address)"
+    assert result.exit_code == 1
+    assert line in result.output.splitlines()
+    assert isinstance(result.exception, NotMeasured)
+    assert "1 part failed, the rest was measured and written" in str(result.exception)
+    assert line in str(result.exception)
+
+
+def test_how_a_failure_is_told():
+    assert failed("x", ValueError("\n one\ntwo")) == "x: failed (ValueError: one)"
+    assert failed("x", AssertionError()) == "x: failed (AssertionError)"
+    assert failed("x", UserError("what is wrong", "what is right")) == "x: failed (what is wrong; what is right)"
+
+
+@pytest.mark.parametrize("when", ["it is built", "it runs"])
+def test_a_step_that_fails(tmp_path, monkeypatch, when):
+    prepare = Workshop.prepare
+
+    def failing(self, variant):
+        if variant == "comt-compiled" and when == "it is built":
+            fails()
+        prepared = prepare(self, variant)
+        if variant == "comt-compiled":
+            object.__setattr__(prepared, "forward", fails)
+        return prepared
+
+    monkeypatch.setattr(Workshop, "prepare", failing)
+    names = ["plain-compiled", "comt-compiled", "transponder-compiled"]
+    result = run(tmp_path, "step", "--precision", "fp32", "--variants", ",".join(names))
+    is_told(result, "bench fp32 comt-compiled")
+    assert [row["variant"] for row in rows_of(tmp_path, "step")] == ["plain-compiled", "transponder-compiled"]
+
+
+def test_a_kernel_that_fails(tmp_path, monkeypatch):
+    case = kernels.case
+
+    def failing(op, part, shape, gates, *more):
+        built = case(op, part, shape, gates, *more)
+        return built if gates == "none" else type(built)(**{**vars(built), "forms": {**built.forms, "fused": fails}})
+
+    monkeypatch.setattr(kernels, "case", failing)
+    monkeypatch.setattr(kernels, "_obstacle", lambda device, dtype: None)
+    arguments = ("--sizes", "bench", "--dtypes", "fp32", "--ops", "swiglu", "--gates", "none,comt-r2")
+    is_told(run(tmp_path, "kernels", *arguments), "bench fp32 swiglu gate-up, comt-r2, fused")
+    rows = {(row["gates"], row["variant"]) for row in rows_of(tmp_path, "kernels")}
+    assert {("none", "reference-compiled"), ("comt-r2", "reference-compiled")} <= rows
+    assert ("comt-r2", "fused") not in rows
+
+
+def test_a_product_that_fails(tmp_path, monkeypatch):
+    forms = kernels.gemm.forms
+    monkeypatch.setattr(
+        kernels.gemm, "forms", lambda product, *more: fails() if product.what == "o" else forms(product, *more)
+    )
+    result = run(tmp_path, "kernels", "--sizes", "bench", "--dtypes", "fp32", "--gemm")
+    is_told(result, "fp32 gemm n16-k16 (o), 16 rows")
+    assert {row["shape"] for row in rows_of(tmp_path, "kernels")} == {"n48-k16", "n40-k16", "n16-k20"}
+
+
+def test_decoding_that_fails(tmp_path, monkeypatch):
+    class Failing(decode.Decoder):
+        def step(self, tokens_B):
+            return fails() if self.model.gated else super().step(tokens_B)
+
+    build = decode.empty_model
+
+    def marked(settings, vocabulary, wiring):
+        model = build(settings, vocabulary, wiring)
+        model.gated = any("gates." in name for name, _ in model.named_parameters())
+        return model
+
+    monkeypatch.setattr(decode, "empty_model", marked)
+    monkeypatch.setattr(decode, "Decoder", Failing)
+    result = run(tmp_path, "decode", "--batch", "1", "--dtypes", "fp32", "--variants", "plain,comt")
+    is_told(result, "bench fp32 batch 1 comt")
+    assert [row["variant"] for row in rows_of(tmp_path, "decode")] == ["plain"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_who_stops_it_stops_it(monkeypatch, stop):
+    def stopped(*_):
+        raise stop
+
+    monkeypatch.setattr(Workshop, "prepare", stopped)
+    with pytest.raises(stop):
+        list(run_step_benchmark(MINUTE, "fp32", ["plain"], CPU, 3))
+
+
+def test_a_stage_that_fails():
+    def breaks(_):
+        yield "one line"
+        fails()
+
+    def works(_):
+        yield ["a row"]
+
+    news = list(run_stages([Stage("step", "a", 1, breaks), Stage("decode", "b", 1, works)], Deadline(60)))
+    assert [each for _, each in news if isinstance(each, Failed)] == [
+        "a: failed (RuntimeError: Triton Error [CUDA]: misaligned address)"
+    ]
+    assert news[-1] == ("decode", ["a row"])
+
+
+def test_a_stage_may_be_bounded():
+    """By the clock of the whole, and by its own `most`."""
+    now = [0.0]
+    told = []
+
+    def asks(go_on):
+        for _ in range(4):
+            told.append(go_on())
+            now[0] += 10
+        yield "done"
+
+    list(run_stages([Stage("kernels", "a", 5, asks, most=15)], Deadline(100, lambda: now[0])))
+    assert told == [True, True, False, False]
+
+
+# ---- nothing to measure
+
+
+def test_not_even_one_row_fits(tmp_path, monkeypatch):
+    def too_large(self, variant):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Workshop, "prepare", too_large)
+    result = run(tmp_path, "step", "--precision", "fp32", "--variants", "plain-compiled")
+    assert result.exit_code == 1
+    assert "bench fp32: failed (not even one row fits)" in str(result.exception)
+    assert "nothing was measured" in str(result.exception)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_without_transformers(tmp_path, monkeypatch, named):
+    """Asked for by name: an error before anything is built. Otherwise its variants are left out, and all is well."""
+
+    def missing():
+        raise UserError("the comparison with transformers needs that library", "pip install transformers")
+
+    built = []
+    ours = Workshop._ours
+    monkeypatch.setattr(step_variants, "import_transformers", missing)
+    monkeypatch.setattr(Workshop, "_ours", lambda self, *what: built.append(what) or ours(self, *what))
+    names = ["plain-compiled", "transformers", "transformers-compiled"]
+    if named:
+        result = run(tmp_path, "step", "--precision", "fp32", "--variants", ",".join(names))
+        assert isinstance(result.exception, UserError)
+        assert result.exception.exit_status == 2
+        assert "needs that library" in str(result.exception)
+        assert built == []
+        return
+    *news, rows = run_step_benchmark(MINUTE, "fp32", names, CPU, 3)
+    assert [row.variant for row in rows] == ["plain-compiled"]
+    for name in names[1:]:
+        assert f"bench fp32 {name}: left out, the comparison with transformers needs that library" in news
+    assert not any(isinstance(each, Failed) for each in news)
+
+
+# ---- the whole run on a GPU, and its settings
+
+
+def test_what_goals_need_fits_into_the_usual_minutes():
+    """By what the stages are said to take; the usual minutes are nine."""
+    ours = stages_for(CUDA)
+    named = [stage.what for stage in ours]
+    assert named[:9] == [
+        "matrix products at all sizes",
+        "kernels at 60m, bf16",
+        *(f"training step at {size}, bf16-pure" for size in GPU_SIZES),
+        "decoding at 60m, bf16, batch 1, 64",
+        "decoding at 350m, bf16, batch 1, 64",
+    ]
+    assert sum(stage.seconds for stage in ours[:9]) <= 540
+    assert len(set(named)) == len(named)
+    assert {f"decoding at {size}, bf16, batch {which}" for size in GPU_SIZES for which in ("1, 64", "4, 16")} <= {
+        *named
+    }
+    assert {f"kernels at {size}, bf16" for size in GPU_SIZES} <= {*named}
+
+
+def test_steps_on_a_gpu(monkeypatch):
+    """One block compiled, seven rounds, the variants that goals need."""
+    calls = []
+    monkeypatch.setattr(stages, "run_step_benchmark", lambda *arguments: calls.append(arguments) or iter(()))
+    for stage in stages_for(CUDA):
+        if stage.kind == "step":
+            list(stage.run(lambda: True))
+    assert [call[0].size for call in calls] == list(GPU_SIZES)
+    assert {call[1:] for call in calls} == {("bf16-pure", stages.WANTED_STEPS, CUDA, 7, "block")}
+    assert {*stages.WANTED_STEPS} <= {*step_variants.VARIANTS}
+    assert {*step_variants.BEST_PLAIN} <= {*stages.WANTED_STEPS}
+    assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*decode.VARIANTS}
+
+
+def test_decoding_runs_with_the_settings_of_generate():
+    """Training's are put back. (Setting them needs no GPU.)"""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with decode.as_generating(CUDA):
+            assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+# ---- pages from what was measured
+
+
+def test_pages_anew_from_the_csv(tmp_path):
+    assert run(tmp_path, "step", "--precision", "fp32", "--variants", "plain-compiled,comt-compiled").exit_code == 0
+    (path,) = (tmp_path / "bench").glob("*/step.csv")
+    measured = path.read_text()
+    rows = rows_of(tmp_path, "step")
+    rows[1]["goal_step_ratio"] = "1.08"  # as an older version judged compiled variants
+    with path.open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    for other in path.parent.glob("step.[mp]*"):
+        other.unlink()
+    result = CliRunner().invoke(app, ["bench", "page", "--results", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert path.read_text() == measured
+    assert {each.name for each in path.parent.iterdir()} == {"step.csv", "step.md", "step.png", "step.pdf"}
+    assert "goals" not in path.with_suffix(".md").read_text()
+
+
+def test_no_pages_of_nothing(tmp_path):
+    result = CliRunner().invoke(app, ["bench", "page", "--results", str(tmp_path)])
+    assert isinstance(result.exception, UserError)
+    assert "nothing has been measured" in str(result.exception)
