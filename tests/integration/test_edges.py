@@ -276,7 +276,7 @@ def test_a_damaged_environment_file(tiny_corpus, tmp_path, content):
 
 
 def test_what_computes_is_written_down(tiny_corpus, tmp_path):
-    (entry,) = environment(train(tiny_spec(tiny_corpus, steps=4), tmp_path))
+    (entry,) = environment(train(tiny_spec(tiny_corpus, steps=4, kernels="auto"), tmp_path))
     assert entry["kernels"]["loss"] == "reference (liger-kernel's loss is for CUDA devices)"
     assert all(re.fullmatch(r"(fused|reference) \(.+\)", text) for text in entry["kernels"].values())
     assert entry["compiled"] is False
