@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Tag
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
+from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings
 from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
@@ -21,10 +24,22 @@ MAX_SEEDS = 1000
 BY_ID = "by-id"
 """The folder below `runs` that holds every run once; what stands elsewhere there are links to them."""
 
-_NO_PART_OF_IDENTITY = {"train": {"save_every", "sharding", "kernels"}}
+_NO_PART_OF_IDENTITY = {"train": {"save_every", "sharding", "kernels"}, "data": {"folder"}}
 """Settings that change no number, or, as the number of devices does, only the order in which numbers are added up and
 how the sums are rounded: a run may be begun on one machine and go on, with other kernels or cut among its devices, on
 another."""
+
+
+def _kind(settings: Any) -> str:
+    """Which settings these are: `llama` for a language model's, `resnet` for an image classifier's."""
+    model = settings.get("model") if isinstance(settings, dict) else getattr(settings, "model", None)
+    family = model.get("family", "llama") if isinstance(model, dict) else getattr(model, "family", "llama")
+    return str(family)
+
+
+AnySettings = Annotated[
+    Annotated[Settings, Tag("llama")] | Annotated[ImageSettings, Tag("resnet")], Discriminator(_kind)
+]
 
 
 class RunSpec(Section):
@@ -41,8 +56,20 @@ class RunSpec(Section):
     column: Name
     seed: Seed
     method: dict[str, Any]
-    settings: Settings
+    settings: AnySettings
     data_fingerprint: str
+
+    @property
+    def language(self) -> Settings:
+        """The settings of a run that trains a language model; asking an image classifier's for them is a fault."""
+        assert isinstance(self.settings, Settings)
+        return self.settings
+
+    @property
+    def image(self) -> ImageSettings:
+        """The settings of a run that trains an image classifier."""
+        assert isinstance(self.settings, ImageSettings)
+        return self.settings
 
     @property
     def id(self) -> str:
@@ -93,7 +120,7 @@ def parse_seeds(text: str | None) -> list[int] | None:
 def plan(
     loaded: LoadedRecipe,
     scale: str,
-    fingerprint: Callable[[DataSettings], str],
+    fingerprint: Callable[[DataSettings | ImageDataSettings], str],
     *,
     rows: str | None = None,
     columns: str | None = None,

@@ -135,31 +135,25 @@ SPLIT_CORPORA = ("c4",)
 """Corpora whose authors divided them into training and validation."""
 
 
-class TrainSettings(Section):
-    """How the model learns. Steps are optimiser updates; batch sizes count rows over all devices."""
+class Training(Section):
+    """How a model learns, whatever it is. Steps are optimiser updates; batch sizes count rows or images over all
+    devices."""
 
     steps: PositiveInt
-    batch_size: PositiveInt = 512
+    batch_size: PositiveInt
     micro_batch_size: PositiveInt | None = None
-    learning_rate: PositiveFloat = 1e-3
-    schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
+    learning_rate: PositiveFloat
+    schedule: str
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     min_lr_ratio: Fraction | None = None
-    optimizer: Literal["adam", "adamw"] = "adam"
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    epsilon: PositiveFloat = 1e-8
     weight_decay: NonNegative = 0.0
     gradient_clipping: NonNegative = 0.0
     precision: Precision = "fp32"
     compile: bool = False
     kernels: Kernels = "auto"
-    activation_checkpointing: bool = False
-    sharding: Literal["none", "fsdp"] = "none"
     log_every: PositiveInt = 10
     evaluate_every: PositiveInt | None = None
     evaluation_batch_size: PositiveInt | None = None
-    evaluation_tokens: PositiveInt | None = None
     save_every: PositiveInt = 1000
 
     @model_validator(mode="before")
@@ -174,8 +168,7 @@ class TrainSettings(Section):
     def _batches_fit(self) -> Self:
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(
-                f"micro_batch_size: a batch of {self.batch_size} rows cannot be cut into parts of "
-                f"{self.micro_batch_size}"
+                f"micro_batch_size: a batch of {self.batch_size} cannot be cut into parts of {self.micro_batch_size}"
             )
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps")
@@ -186,12 +179,27 @@ class TrainSettings(Section):
         return self
 
 
-WITHOUT_FLOOR = ("noam", "constant")
+class TrainSettings(Training):
+    """How a language model learns: with Adam. Batch sizes count rows of tokens."""
+
+    batch_size: PositiveInt = 512
+    learning_rate: PositiveFloat = 1e-3
+    schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
+    optimizer: Literal["adam", "adamw"] = "adam"
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    epsilon: PositiveFloat = 1e-8
+    activation_checkpointing: bool = False
+    sharding: Literal["none", "fsdp"] = "none"
+    evaluation_tokens: PositiveInt | None = None
+
+
+WITHOUT_FLOOR = ("noam", "constant", "step")
 """Schedules that do not fall to a share of the highest learning rate."""
 
 
 class Settings(Section):
-    """All that a run is told, apart from its method and its seed."""
+    """All that a run of a language model is told, apart from its method and its seed."""
 
     model: ModelSettings
     data: DataSettings

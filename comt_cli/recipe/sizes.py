@@ -6,7 +6,7 @@ prints 1024, which would count 355 million parameters and does not give its own 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class LlamaSize(NamedTuple):
@@ -26,4 +26,23 @@ LLAMA_SIZES: dict[str, LlamaSize] = {
     "250m": LlamaSize(width=768, ffn_width=2560, layers=24, heads=16),
     "350m": LlamaSize(width=1024, ffn_width=2736, layers=24, heads=16),
     "1b": LlamaSize(width=2048, ffn_width=5461, layers=24, heads=32),
+}
+
+
+class ResNetSize(NamedTuple):
+    """Block, blocks of each stage, and channels of the first stage; each stage after it has twice the channels.
+
+    `basic` and `bottleneck` (four times as wide outside) are He et al. 2016a, `preact` is the two-layer block of 2016b.
+    """
+
+    block: Literal["basic", "bottleneck", "preact"]
+    blocks: tuple[int, ...]
+    width: int
+
+
+RESNET_SIZES: dict[str, ResNetSize] = {
+    "resnet18": ResNetSize("basic", (2, 2, 2, 2), 64),
+    "resnet50": ResNetSize("bottleneck", (3, 4, 6, 3), 64),
+    "resnet152": ResNetSize("bottleneck", (3, 8, 36, 3), 64),
+    "preact-resnet110": ResNetSize("preact", (18, 18, 18), 16),
 }

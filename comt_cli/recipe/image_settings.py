@@ -1,0 +1,111 @@
+"""What a run of an image classifier is told: the counterpart of `settings.py` for `comt train-resnet`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.settings import Fraction, Section, Training
+from comt_cli.recipe.sizes import RESNET_SIZES, ResNetSize
+
+ImageSet = Literal["glyphs10", "glyphs100", "cifar10", "cifar100", "imagenet"]
+Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
+"""`crop`: the image padded by an eighth of its side and cut at a random place; `crop-flip`: mirrored half of the time
+too; `resized-crop-flip`: a random part of random area and aspect, scaled to size, mirrored half of the time."""
+
+IMAGE_CLASSES: dict[ImageSet, int] = {
+    "glyphs10": 10,
+    "glyphs100": 100,
+    "cifar10": 10,
+    "cifar100": 100,
+    "imagenet": 1000,
+}
+
+
+class ResNetSettings(Section):
+    """A ResNet: a named size, whose width and blocks may be overridden, and its stem."""
+
+    family: Literal["resnet"] = "resnet"
+    size: str = "resnet18"
+    stem: Literal["3x3", "7x7"] = "3x3"
+    width: PositiveInt | None = None
+    blocks: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=5)] | None = None
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> Self:
+        if self.size not in RESNET_SIZES:
+            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, RESNET_SIZES)}")
+        return self
+
+    def shape(self) -> ResNetSize:
+        """What the model is built from: the named size with the overrides applied."""
+        size = RESNET_SIZES[self.size]
+        return ResNetSize(size.block, self.blocks or size.blocks, self.width or size.width)
+
+
+class ImageDataSettings(Section):
+    """What the model looks at. `folder` is where the images lie (None: the cache); it is no part of a run's identity.
+
+    The first `train_images` and `validation_images` of either side are used, all where that is None.
+    """
+
+    images: ImageSet = "glyphs10"
+    size: Annotated[int, Field(ge=8, le=512)] = 32
+    augmentation: Augmentation = "none"
+    train_images: PositiveInt | None = None
+    validation_images: PositiveInt | None = None
+    folder: str | None = None
+
+    @model_validator(mode="after")
+    def _size_fits(self) -> Self:
+        if self.images in ("cifar10", "cifar100") and self.size != 32:
+            raise ValueError(f"size: the images of {self.images} are 32 pixels wide; leave the key out")
+        if self.images == "imagenet" and self.augmentation in ("crop", "crop-flip"):
+            raise ValueError("augmentation: images of different sizes need resized-crop-flip, or none")
+        if self.images != "imagenet" and self.augmentation == "resized-crop-flip":
+            raise ValueError(f"augmentation: resized-crop-flip is for imagenet; {self.images} has crop and crop-flip")
+        return self
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return IMAGE_CLASSES[self.images]
+
+
+class ImageTrainSettings(Training):
+    """How an image classifier learns: stochastic gradient descent with momentum.
+
+    `step` multiplies the rate by a tenth after each of `milestones`. `warmup_learning_rate` is held during the warm-up
+    where it is given; else the rate rises from 0. `gradient_norms_every` logs every convolution's gradient norm.
+    """
+
+    batch_size: PositiveInt = 64
+    learning_rate: PositiveFloat = 0.01
+    schedule: Literal["cosine", "linear", "constant", "step"] = "linear"
+    milestones: tuple[PositiveInt, ...] = ()
+    warmup_learning_rate: PositiveFloat | None = None
+    momentum: Fraction = 0.9
+    nesterov: bool = False
+    gradient_norms_every: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> Self:
+        if (self.schedule == "step") != bool(self.milestones):
+            raise ValueError("milestones: belong to the schedule step, which needs at least one")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError("milestones: should be steps in rising order")
+        if self.warmup_learning_rate is not None and not self.warmup_steps:
+            raise ValueError("warmup_learning_rate: there is no warm-up; give warmup_steps")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov: needs a momentum above 0")
+        return self
+
+
+class ImageSettings(Section):
+    """All that a run of an image classifier is told, apart from its method and its seed."""
+
+    model: ResNetSettings
+    data: ImageDataSettings
+    train: ImageTrainSettings
