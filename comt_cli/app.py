@@ -11,16 +11,20 @@ from comt_cli.commands import (
     ablate,
     analyze_gates,
     bench,
+    diagnose,
     doctor,
     export,
     generate,
     plot_cosine,
+    plot_gradients,
+    plot_images,
     recipes,
     report,
     reproduce,
     show,
     status,
     train_lm,
+    train_resnet,
 )
 from comt_cli.errors import UserError
 
@@ -37,12 +41,16 @@ app = typer.Typer(
 app.command("recipes")(recipes.recipes)
 app.command("show")(show.show)
 app.command("train-lm")(train_lm.train_lm)
+app.command("train-resnet")(train_resnet.train_resnet)
 app.command("ablate")(ablate.ablate)
 app.command("status")(status.status)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.command("analyze-gates")(analyze_gates.analyze_gates)
 app.command("plot-cosine")(plot_cosine.plot_cosine)
+app.command("plot-gradients")(plot_gradients.plot_gradients)
+app.command("plot-images")(plot_images.plot_images)
+app.command("diagnose")(diagnose.diagnose)
 app.command("generate")(generate.generate)
 app.command("export")(export.export)
 app.add_typer(bench.app, name="bench")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
 import torch
 from hypothesis import settings
+
+from comt_cli.data.images.torchvision_import import make_torchvision_importable
 
 # Triton decides when it is imported whether it compiles kernels or interprets them: without a GPU, the latter.
 if not torch.cuda.is_available():
@@ -15,10 +16,8 @@ if not torch.cuda.is_available():
 # Where this is not said, Triton 3.9 warns, and warnings are errors here; 1 is what it does anyway.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
-# transformers, and with it liger-kernel, looks once whether there is a torchvision. PyPI's is for CUDA and cannot be
-# imported beside a CPU build of PyTorch.
-if torch.version.cuda is None:
-    sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
+# transformers, and with it liger-kernel, imports torchvision where it finds one.
+make_torchvision_importable()
 
 # Few examples, and the same ones every time: the suite stays quick, and a failure can be seen again.
 settings.register_profile("comt", max_examples=25, deadline=None, derandomize=True, database=None)

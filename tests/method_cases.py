@@ -1,4 +1,5 @@
-"""Every method there is, as the program finds it, and variants that differ in kind: what the contract is tested on."""
+"""Every method of language models, as the program finds it, and variants that differ in kind: what the contract is
+tested on. Those of image classifiers are in `image_method_cases`."""
 
 from __future__ import annotations
 
@@ -34,9 +35,11 @@ VARIANTS = {
     "two-summaries": {"name": "transponder", "separate_summaries": True},
     "fixed-sigmoid": {"name": "transponder", "learnable_sigmoid": False},
     "static-fixed-sigmoid": {"name": "transponder-static", "learnable_sigmoid": False},
+    "scaled-depth": {"name": "scaled", "scale": "depth"},
+    "scaled-learned": {"name": "scaled", "scale": "learned"},
     "wider-flops": {"name": "wider", "like": {"name": "full-rank-gate"}, "equal": "flops"},
 }
-METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods()} | VARIANTS
+METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods("train-lm")} | VARIANTS
 # Small, with depth enough for Mix-LN's quarter, heads that share keys, and a width that no power of two hides.
 SETTINGS = ModelSettings(size="tiny", width=48, ffn_width=88, layers=4, heads=4, kv_heads=2)
 VOCABULARY = 61

@@ -141,6 +141,8 @@ def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection
                 for gate in (connection.alpha_gate, connection.beta_gate)
             )
             return a * x_D + b * F_D + (1 - a) * (1 - b) * norm(x_D + F_D)
+        case "scaled":
+            return x_D + 0.1 * branch(norm(x_D))
         case "grc":
             return x_D + sigmoids(affine(connection.gate, x_D)) * branch(norm(x_D))
     raise ValueError(name)

@@ -1,4 +1,5 @@
-"""Runs so small that a test can train them: short documents as bytes, a LLaMA of width 32."""
+"""Runs so small that a test can train them: short documents as bytes for a LLaMA of width 32, and pictures of 8 x 8
+pixels for a ResNet of width 4."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from comt_cli.data import Dataset, fingerprint, prepare
+from comt_cli.data import Dataset, ImageDataset, ImageSide, fingerprint, prepare
+from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
@@ -19,7 +22,15 @@ from comt_cli.training.world import World
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream of every layer"
 WORDS = PROSE.split()
-TIMES = {"train_seconds", "tokens_per_second", "waiting_share", "peak_memory_bytes", "mfu", "git_commit"}
+TIMES = {
+    "train_seconds",
+    "tokens_per_second",
+    "images_per_second",
+    "waiting_share",
+    "peak_memory_bytes",
+    "mfu",
+    "git_commit",
+}
 """Keys of result.json in which two equal runs may differ."""
 
 MODEL = {"size": "tiny", "width": 32, "ffn_width": 48, "layers": 2, "heads": 2}
@@ -73,20 +84,81 @@ def tiny_spec(
     )
 
 
+RESNET = {"size": "resnet18", "width": 4, "blocks": (1, 1)}
+TRAIN_IMAGES = {
+    "kernels": "reference",
+    "steps": 24,
+    "batch_size": 8,
+    "learning_rate": 0.05,
+    "log_every": 4,
+    "save_every": 3,
+}
+PICTURES = "tiny-pictures"
+"""The fingerprint of `pictures()`."""
+
+
+def pictures(train: int = 64, validation: int = 20, size: int = 8) -> ImageDataset:
+    """Noise under ten textures (rows, columns, a chessboard or all, in one of three colours); always the same."""
+    generator = np.random.default_rng(5)
+
+    def side(count: int) -> ImageSide:
+        labels = generator.integers(10, size=count)
+        pixels = generator.integers(120, size=(count, size, size, 3), dtype=np.uint8)
+        rows, columns = np.indices((size, size)) % 2
+        textures = np.stack([rows, columns, (rows + columns) % 2, np.ones_like(rows)]).astype(np.uint8)
+        pixels[np.arange(count), :, :, labels % 3] += 130 * textures[labels // 3]
+        return ImageSide(labels.astype(np.int64), pixels)
+
+    names, mean, std = tuple("abcdefghij"), (0.25, 0.24, 0.25), (0.17, 0.15, 0.15)
+    return ImageDataset(PICTURES, "of-pictures", names, mean, std, size, side(train), side(validation))
+
+
+def image_spec(
+    *,
+    method: dict[str, Any] | str = "addition",
+    seed: int = 1,
+    model: dict[str, Any] | None = None,
+    augmentation: str = "crop",
+    **train: Any,
+) -> RunSpec:
+    """A run on `pictures()`."""
+    return RunSpec(
+        paper="comt",
+        table="tiny-images",
+        command="train-resnet",
+        scale="smoke",
+        row="a-row",
+        column="tiny",
+        seed=seed,
+        method={"name": method} if isinstance(method, str) else method,
+        settings=ImageSettings(
+            model=ResNetSettings(**RESNET | (model or {})),
+            data=ImageDataSettings(images="glyphs10", size=8, augmentation=augmentation),  # type: ignore[arg-type]
+            train=ImageTrainSettings(**TRAIN_IMAGES | train),
+        ),
+        data_fingerprint=PICTURES,
+    )
+
+
+def dataset_of(spec: RunSpec) -> Dataset | ImageDataset:
+    """What a tiny run is trained on."""
+    return pictures() if spec.data_fingerprint == PICTURES else prepare(spec.settings.data)
+
+
 def training(
     spec: RunSpec,
     runs: Path,
     *,
     listener: Listener | None = None,
     stop: StopSignal | None = None,
-    dataset: Dataset | None = None,
+    dataset: Dataset | ImageDataset | None = None,
     device: str = "cpu",
 ) -> Training:
     """The run of `spec` below `runs`, not started."""
     return Training(
         spec,
         RunDirectory.of(runs, spec),
-        dataset or prepare(spec.settings.data),
+        dataset or dataset_of(spec),
         World(torch.device(device)),
         listener or Listener(),
         stop or StopSignal(),
@@ -100,8 +172,12 @@ def train(spec: RunSpec, runs: Path, **options: Any) -> RunDirectory:
 
 
 def assert_same_run(directory: RunDirectory, other: RunDirectory) -> None:
-    """Equal to the bit: the lines of metrics.jsonl, all weights, and all of result.json but the times."""
+    """Equal to the bit: the lines of metrics.jsonl and gradients.jsonl, all weights and running statistics, and all of
+    result.json but the times."""
     assert directory.metrics_file.read_bytes() == other.metrics_file.read_bytes()
+    assert directory.gradients_file.exists() == other.gradients_file.exists()
+    if directory.gradients_file.exists():
+        assert directory.gradients_file.read_bytes() == other.gradients_file.read_bytes()
     assert directory.metrics_table.read_bytes() == other.metrics_table.read_bytes()
     mine, theirs = (torch.load(each.checkpoint_file, weights_only=True) for each in (directory, other))
     assert mine["model"].keys() == theirs["model"].keys()

@@ -41,6 +41,11 @@ class Shape:
         """Tokens in a step."""
         return self.batch * self.length
 
+    @property
+    def amount(self) -> str:
+        """The same in words."""
+        return f"{self.tokens:,} tokens"
+
     def halved(self) -> Shape:
         """The same with half the batch."""
         return replace(self, batch=self.batch // 2)
@@ -116,6 +121,11 @@ def goal_device(device_type: str, name: str) -> str:
     return name if device_type in ("cpu", "cuda") else ""
 
 
+def is_processor(device: str) -> bool:
+    """Whether rows name a CPU so: with its threads."""
+    return _PROCESSOR.search(device) is not None
+
+
 def goals_of(variant: str, size: str, device: str, precision: str) -> Goals:
     """The goals of `transponder-fused`, `plain-fused`, ... at a size, on a device of that name.
 
@@ -124,7 +134,7 @@ def goals_of(variant: str, size: str, device: str, precision: str) -> Goals:
     base, _, how = variant.partition("-")
     if how != "fused":
         return Goals()
-    if _PROCESSOR.search(device):
+    if is_processor(device):
         return Goals(step=_CPU_STEP.get(base), forward=_CPU_FORWARD.get(base))
     if device != H200 or size not in GPU_SIZES or not precision.startswith("bf16"):
         return Goals()

@@ -16,14 +16,16 @@ import torch
 from comt_cli.benchmarks import decode, kernel_cases, step_variants
 from comt_cli.benchmarks.decode import run_decode_benchmark
 from comt_cli.benchmarks.failures import Failed, failed
+from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES, IMAGE_SHAPES, ImageShape
 from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
 from comt_cli.benchmarks.shapes import GPU_SIZES, SHAPES, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.step_variants import CompileWhat
+from comt_cli.benchmarks.step_images import run_image_step_benchmark
+from comt_cli.benchmarks.step_turns import CompileWhat
 from comt_cli.recipe.settings import Precision
 
-Kind = Literal["kernels", "step", "decode"]
-"""The verb that measures it alone, and the file that its rows go to."""
+Kind = Literal["kernels", "step", "step-images", "decode"]
+"""The file that its rows go to, named as the verb that measures it alone begins."""
 News = str | list[Any]
 GoOn = Callable[[], bool]
 ROUNDS = {"cuda": 7}
@@ -38,8 +40,20 @@ WANTED_STEPS = (
 )
 """The steps that goals are about, and what they are compared with. On a GPU one block is compiled for all: 24 layers as
 one graph take minutes."""
+WANTED_IMAGE_STEPS = (
+    "torchvision-compiled",
+    "plain",
+    "plain-compiled",
+    "plain-fused",
+    "window-compiled",
+    "window-fused",
+    "pixel-compiled",
+    "pixel-fused",
+)
+"""The same for image classifiers."""
 WANTED_DECODING = ("plain", "plain-fused", "comt-fused", "transponder-fused")
 _STEP_SECONDS = {"60m": 60, "130m": 60, "250m": 75, "350m": 75, "1b": 75}
+_IMAGE_SECONDS = {"resnet18": 60, "resnet18-b64": 45, "resnet50": 75, "resnet152": 120, "resnet50-224": 90}
 
 
 @dataclass(frozen=True)
@@ -106,18 +120,21 @@ def stages_for(device: torch.device, rounds: int | None = None) -> list[Stage]:
 def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
     """First what the goals are about: these estimates sum to less than the nine minutes that are usual, and what is not
     a step may not take longer than it is said to. Then the rest."""
-    make = _Makers(device, rounds, WANTED_STEPS, WANTED_DECODING, by_blocks=True)
+    make = _Makers(device, rounds, WANTED_STEPS, WANTED_IMAGE_STEPS, WANTED_DECODING, by_blocks=True)
     sizes = {size: SHAPES[size] for size in GPU_SIZES}
+    images = {size: make.image_step(IMAGE_SHAPES[size], "bf16-mixed", _IMAGE_SECONDS[size]) for size in IMAGE_GPU_SIZES}
     ends, between = (1, 64), (4, 16)
     wanted = [
         make.gemm(list(sizes.values()), ["bf16"], 15),
         make.kernels(sizes["60m"], "bf16", 90),
         *(make.step(sizes[size], "bf16-pure", seconds) for size, seconds in _STEP_SECONDS.items()),
+        images["resnet18"],
         make.decoding(sizes["60m"], "bf16", 30, ends),
-        make.decoding(sizes["350m"], "bf16", 40, ends),
     ]
     return [
-        *(replace(stage, most=None if stage.kind == "step" else stage.seconds) for stage in wanted),
+        *(replace(stage, most=stage.seconds if stage.kind in ("kernels", "decode") else None) for stage in wanted),
+        *(images[size] for size in IMAGE_GPU_SIZES if size != "resnet18"),
+        make.decoding(sizes["350m"], "bf16", 40, ends),
         make.kernels(sizes["1b"], "bf16", 90),
         *(make.decoding(sizes[size], "bf16", 45, ends) for size in ("130m", "250m", "1b")),
         *(make.kernels(sizes[size], "bf16", 90) for size in ("130m", "250m", "350m")),
@@ -127,14 +144,16 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
 
 
 def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
-    make = _Makers(device, rounds, tuple(step_variants.VARIANTS), tuple(decode.VARIANTS), by_blocks=False)
-    bench, smoke = SHAPES["bench"], SHAPES["smoke"]
+    every = tuple(step_variants.VARIANTS)
+    make = _Makers(device, rounds, every, WANTED_IMAGE_STEPS, tuple(decode.VARIANTS), by_blocks=False)
+    bench, smoke, images = SHAPES["bench"], SHAPES["smoke"], IMAGE_SHAPES["resnet18-b32"]
     types = ("fp32", "bf16")
     precisions: tuple[Precision, ...] = ("fp32", "bf16-pure")
     return [
         make.gemm([bench], list(types), 15),
         *(make.kernels(bench, dtype, 80) for dtype in types),
         *(make.step(bench, precision, 160) for precision in precisions),
+        make.image_step(images, "fp32", 240),
         *(make.decoding(bench, dtype, 25, decode.BATCHES) for dtype in types),
         *(make.kernels(smoke, dtype, 60) for dtype in types),
     ]
@@ -147,6 +166,7 @@ class _Makers:
     device: torch.device
     rounds: int
     steps: Sequence[str]
+    image_steps: Sequence[str]
     decoders: Sequence[str]
     by_blocks: bool
 
@@ -170,6 +190,14 @@ class _Makers:
             return run_step_benchmark(shape, precision, self.steps, self.device, self.rounds, what)
 
         return Stage("step", f"training step at {shape.size}, {precision}", seconds, run)
+
+    def image_step(self, shape: ImageShape, precision: Precision, seconds: float) -> Stage:
+        what: CompileWhat = "block" if self.by_blocks else "whole"
+
+        def run(_: GoOn) -> Iterator[News]:
+            return run_image_step_benchmark(shape, precision, self.image_steps, self.device, self.rounds, what)
+
+        return Stage("step-images", f"image training step at {shape.size}, {precision}", seconds, run)
 
     def decoding(self, shape: Shape, dtype: str, seconds: float, batches: Sequence[int]) -> Stage:
         def run(go_on: GoOn) -> Iterator[News]:

@@ -1,19 +1,18 @@
-"""The variants of a training step, built so that all of them fit on a device at once: those of one network share its
-weights and its optimiser's states, so that only what a step makes differs."""
+"""The variants of a language model's training step, built so that all of them fit on a device at once: those of one
+network share its weights and its optimiser's states, so that only what a step makes differs."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from comt_cli.benchmarks.rounds import Part
 from comt_cli.benchmarks.shapes import Shape
+from comt_cli.benchmarks.step_turns import CompileWhat, Prepared, Unavailable
 from comt_cli.data import IGNORE
+from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.errors import UserError
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
@@ -43,24 +42,7 @@ OPTIONAL = ("transformers", "transformers-compiled", "plain", "comt-eager", "tra
 """Left out where they do not fit in a device's memory; for the others the batch is made smaller."""
 _METHODS = {"plain": "pre-ln", "comt": "comt", "transponder": "transponder"}
 
-CompileWhat = Literal["whole", "block"]
-"""The model below its head as one graph, or one block, whose code all blocks share: quicker to compile."""
 LossSum = Callable[[Tensor, Tensor], Tensor]
-
-
-class Unavailable(Exception):
-    """A variant that there is not on this machine; says why."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """One variant, ready to be timed."""
-
-    step: Part
-    forward: Part
-    loss: Callable[[], Tensor]
-    parameters: list[Tensor]
-    notes: list[str] = field(default_factory=list)
 
 
 class Workshop:
@@ -185,10 +167,7 @@ def import_transformers() -> Any:
     Raises:
         UserError: it is not installed.
     """
-    if "transformers" not in sys.modules:
-        # transformers imports torchvision wherever it finds it, and a torchvision built for another torch than the one
-        # installed (a CPU build beside the registry's CUDA build) fails on import. LLaMA needs none.
-        sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
+    make_torchvision_importable()  # transformers imports it where it finds one
     try:
         import transformers
     except ImportError:

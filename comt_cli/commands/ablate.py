@@ -26,7 +26,13 @@ def ablate(
     name: Annotated[
         str | None, typer.Argument(help="The question: see above.", show_default=False, autocompletion=_names)
     ] = None,
-    paper: Annotated[str | None, typer.Option(help="Only this paper's table; every paper's that has it.")] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PAPER or PAPER/TABLE",
+            help="Only this paper's tables, or one of them: comt, comt/tableA7; all of them.",
+        ),
+    ] = None,
     scale: options.Scale = "smoke",
     values: Annotated[
         str | None,
@@ -50,7 +56,9 @@ def ablate(
     The figure has the metric against what is ablated, ours with error bars and the paper's beside it. Runs that are
     done, for whichever table, are not trained again.
 
-    hidden-size: the width of the gates' bottleneck, CoMT's h or Transponder's r.
+    hidden-size: the width of the gates' bottleneck, CoMT's h (of its pixel modulators too) or Transponder's r.
+
+    window-ratio: input channels to a hidden channel of CoMT's sliding-window modulators.
 
     modules: which projections carry a gate.
 
@@ -60,19 +68,23 @@ def ablate(
 
     sigmoid: Transponder's learnable sigmoid against a fixed one.
 
+    gate-form: SAS's scaling gate of one layer and of two, and the Highway network's transform gate.
+
     placement-norm: gates with the norm before and with the norm after the residual addition.
+
+    residual-norm: layer norm and batch norm in SAS's third term.
 
     cost: the gain at equal cost, against plain networks made wider to the same parameters or FLOPs.
 
     Examples:
 
-      comt ablate hidden-size --paper comt
+      comt ablate hidden-size --paper comt/table5
 
       comt ablate hidden-size --paper transponder --values 1,64 --seeds 1-3
 
       comt ablate modules --values only_qk,q_proj+v_proj --dry-run
     """
-    from comt_cli.commands.planning import Planned, also_rows, plan_recipe
+    from comt_cli.commands.planning import Planned, also_rows, check_added, plan_recipe
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.errors import UserError
     from comt_cli.recipe.problems import nearest
@@ -89,21 +101,22 @@ def ablate(
         listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
         raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
     question: AblationName = name  # type: ignore[assignment]  # a key of a checked schema
-    chosen = {recipe: path for recipe, path in known[name].items() if paper in (None, recipe.partition("/")[0])}
+    chosen = {recipe: path for recipe, path in known[name].items() if paper in (None, recipe, recipe.partition("/")[0])}
     if not chosen:
-        papers = dict.fromkeys(recipe.partition("/")[0] for recipe in known[name])
+        papers = dict.fromkeys([*(recipe.partition("/")[0] for recipe in known[name]), *known[name]])
         raise UserError(f"--paper {paper}: it has no ablation {name}", f"{nearest(str(paper), papers)}")
     site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
     tables, wanted = [], []
     for path in chosen.values():
         added = also_rows(also)
-        whole = plan_recipe(path, scale, set_, seeds=seeds, also=added)
+        whole = plan_recipe(path, scale, set_, seeds=seeds, also=added, also_fits_all=False)
         if values is not None:
             added |= further_rows(whole.loaded, question, values)
-            whole = plan_recipe(path, scale, set_, seeds=seeds, also=added)
+            whole = plan_recipe(path, scale, set_, seeds=seeds, also=added, also_fits_all=False)
         rows = {*ablation_rows(whole.loaded, question), *added}
         tables.append(whole)
         wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
+    check_added(also_rows(also), (table.loaded for table in tables))
     if dry_run:
         _print_plans(wanted, runs, device)
         return

@@ -1,13 +1,25 @@
-"""`comt analyze-gates`: what the gates of a trained model do with a text."""
+"""`comt analyze-gates`: what the gates of a trained model do with a text, or with images."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from comt_cli.commands import figure_options, options
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from comt_cli.models.load_image import LoadedImageModel
+    from comt_cli.models.loaded import LoadedModel
+
+Drawings = list[tuple[str, tuple["Figure", "pd.DataFrame"]]]
+
+_IMAGES = "4"
+_MOST_IMAGES = 12
 
 
 def analyze_gates(
@@ -16,28 +28,68 @@ def analyze_gates(
     site: Annotated[
         str | None, typer.Option(help="The projection whose channel-wise gates are drawn; down_proj if not given.")
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N or A,B",
+            help="Of an image classifier: how many validation images are shown, or their numbers, from 0 (one: 7,); "
+            f"{_IMAGES} if not given.",
+        ),
+    ] = None,
     out: figure_options.Out = None,
     results: options.Results = Path("results"),
 ) -> None:
-    """Draw the values that a trained model's gates take on a text.
+    """Draw the values that a trained model's gates take on a text, or on validation images.
 
-    Writes scalar gates per token across layers, channel-wise gates as surfaces, and mean, spread and saturation per
-    layer and module; each as PNG, PDF and the CSV it was drawn from.
+    Of a language model: scalar gates per token across layers, channel-wise gates as surfaces, and mean, spread and
+    saturation per layer and module. Of an image classifier: maps of its gates beside the images, and mean, spread and
+    saturation per block and site; where the gates are those of its residual connections (SAS, Highway), or these have
+    learned numbers, their means per block. Each as PNG, PDF and the CSV it was drawn from.
 
     Examples:
 
       comt analyze-gates runs/comt/table3/pre-ln+comt/130m/seed1-0123456789ab
 
       comt analyze-gates checkpoint.pt --text "The king left the castle." --out figures
+
+      comt analyze-gates runs/comt/table1/pixel/glyphs10/resnet18/seed1-0123456789ab --images 3,8,15
     """
-    from comt_cli.analysis import gates
     from comt_cli.errors import UserError
-    from comt_cli.models.load import load_model
+    from comt_cli.models.load_image import holds_image_model, load_image_model
     from comt_cli.report import figures
 
-    loaded = load_model(checkpoint)
+    if holds_image_model(checkpoint):
+        if text is not None or site is not None:
+            option = "--text" if text is not None else "--site"
+            raise UserError(
+                f"{option}: {checkpoint} is an image classifier; {option} is for language models",
+                "--images says which validation images it is watched on.",
+            )
+        of_images = load_image_model(checkpoint)
+        folder = figure_options.figure_folder(of_images, out, results)
+        drawings = _of_images(of_images, images)
+    else:
+        from comt_cli.models.load import load_model
+
+        if images is not None:
+            raise UserError(
+                f"--images: {checkpoint} is a language model; --images is for image classifiers",
+                "--text says what it is watched on.",
+            )
+        loaded = load_model(checkpoint)
+        folder = figure_options.figure_folder(loaded, out, results)
+        drawings = _of_text(loaded, text, site)
+    for stem, (figure, drawn) in drawings:
+        for path in figures.write_figure(figure, drawn, folder, stem):
+            typer.echo(path)
+
+
+def _of_text(loaded: LoadedModel, text: str | None, site: str | None) -> Drawings:
+    from comt_cli.analysis import gates
+    from comt_cli.errors import UserError
+    from comt_cli.report import figures
+
     values = gates.gate_values(loaded, text)
-    folder = figure_options.figure_folder(loaded, out, results)
     channel_sites = values.sites("channel")
     if site is not None and not channel_sites:
         raise UserError(f"--site {site}: the gates of {loaded.name} are scalars", "--site is for channel-wise gates.")
@@ -48,6 +100,48 @@ def analyze_gates(
         chosen = site or ("down_proj" if "down_proj" in channel_sites else channel_sites[-1])
         frame = gates.channel_frame(values, chosen, figures.MAX_CHANNELS)
         drawings.append((f"gate-values-by-channel-{chosen}", figures.draw_gate_surfaces(frame, chosen)))
-    for stem, (figure, drawn) in drawings:
-        for path in figures.write_figure(figure, drawn, folder, stem):
-            typer.echo(path)
+    return drawings
+
+
+def _of_images(loaded: LoadedImageModel, images: str | None) -> Drawings:
+    from comt_cli.analysis.image_gates import gate_maps, gate_sites, gate_summary, map_frame
+    from comt_cli.analysis.residual_shares import has_shares, residual_shares
+    from comt_cli.errors import UserError
+    from comt_cli.report import figures
+
+    drawings: Drawings = []
+    if gate_sites(loaded):
+        maps = gate_maps(loaded, image_numbers(images or _IMAGES))
+        drawings.append(("gate-maps", figures.draw_gate_maps(map_frame(maps), list(maps.pixels))))
+        summary = gate_summary(loaded)
+        watched = f"block ({int(summary['examples'].max()):,} images)"
+        drawings.append(("gate-summary", figures.draw_gate_summary(summary, watched)))
+    elif images is not None and has_shares(loaded):
+        raise UserError(
+            f"--images: {loaded.name} has no gates that are maps over an image, only those of its residual connections",
+            "Leave --images out: their means are over the validation images.",
+        )
+    if has_shares(loaded):
+        drawings.append(("residual-shares", figures.draw_residual_shares(residual_shares(loaded))))
+    if not drawings:
+        raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
+    return drawings
+
+
+def image_numbers(text: str) -> list[int]:
+    """The images that `--images` asks for: `3` is the first three, `3,8` those numbers, `3,` that one.
+
+    Raises:
+        UserError: it is neither, or asks for none or for too many.
+    """
+    from comt_cli.errors import UserError
+
+    parts = [part.strip() for part in text.split(",")]
+    listed = len(parts) > 1
+    numbers = [part for part in parts if part or not listed]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
+        raise UserError(f"--images {text}: should be a number of images, or numbers with commas", "4, or 3,8,15")
+    found = list(dict.fromkeys(map(int, numbers))) if listed else list(range(min(int(text), _MOST_IMAGES + 1)))
+    if not 1 <= len(found) <= _MOST_IMAGES:
+        raise UserError(f"--images {text}: 1 to {_MOST_IMAGES} images are shown at once")
+    return found

@@ -42,15 +42,29 @@ Rounds = Annotated[int, typer.Option(min=3, help="Rounds; each times every varia
 
 @app.command()
 def step(
-    sizes: Sizes = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. Image "
+            "classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, resnet18-b32, which is for a "
+            "CPU. All that are for the device if not given.",
+        ),
+    ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B", help="fp32, bf16-mixed, bf16-pure; bf16-pure on a GPU if not given, fp32 too on a CPU."
+            metavar="A,B",
+            help="fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for image "
+            "classifiers, on a CPU fp32 too.",
         ),
     ] = None,
     variants: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these variants, such as plain-compiled,transponder-fused.")
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Only these variants, such as plain-compiled,transponder-fused; window-fused for images.",
+        ),
     ] = None,
     rounds: Rounds = 15,
     compiled: Annotated[
@@ -64,35 +78,56 @@ def step(
     device: options.Device = None,
     results: options.Results = Path("results"),
 ) -> None:
-    """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, and count its memory.
+    """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, and of ResNets without and
+    with CoMT's modulators beside torchvision's, and count its memory.
 
-    Writes results/bench/DEVICE/step.csv, a page and a figure; rows of an earlier measurement of the same variant are
-    replaced. Where a batch does not fit on a GPU, a smaller one is taken, for all variants.
+    Writes results/bench/DEVICE/step.csv and step-images.csv, a page and a figure of each; rows of an earlier
+    measurement of the same variant are replaced. Where a batch does not fit on a GPU, a smaller one is taken, for all
+    variants.
 
     Example:
 
       comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
+      comt bench step --sizes resnet18-b32 --precision fp32
     """
     from typing import get_args
 
-    from comt_cli.benchmarks.shapes import sizes_from
+    from comt_cli.benchmarks.image_shapes import IMAGE_SHAPES, default_image_sizes
+    from comt_cli.benchmarks.image_variants import IMAGE_VARIANTS, import_torchvision_models
+    from comt_cli.benchmarks.image_variants import PEER as IMAGE_PEER
+    from comt_cli.benchmarks.shapes import SHAPES, default_sizes
     from comt_cli.benchmarks.step import run_step_benchmark
+    from comt_cli.benchmarks.step_images import run_image_step_benchmark
     from comt_cli.benchmarks.step_variants import PEER, VARIANTS, import_transformers
+    from comt_cli.errors import UserError
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
-    chosen = select(variants, VARIANTS, "variant")
-    usual = "bf16-pure" if where.type == "cuda" else "fp32,bf16-pure"
-    precisions = select(precision or usual, get_args(Precision), "precision")
-    if variants is not None and any(name.startswith(PEER) for name in chosen):
-        import_transformers()  # asked for by name: told at once, before anything is compiled
-    outcome = Outcome()
-    for shape in sizes_from(sizes, where.type, "step"):
-        for name in precisions:
-            news = run_step_benchmark(shape, name, chosen, where, rounds, compiled.value)  # type: ignore[arg-type]
-            _write(_pages()["step"], news, results, outcome)
+    usual = [*default_sizes(where.type, "step"), *default_image_sizes(where.type)]
+    wanted = usual if sizes is None else select(sizes, [*SHAPES, *IMAGE_SHAPES], "size")
+    chosen = select(variants, {**VARIANTS, **IMAGE_VARIANTS}, "variant")
+    plan = {
+        size: [name for name in chosen if name in (VARIANTS if size in SHAPES else IMAGE_VARIANTS)] for size in wanted
+    }
+    precisions = None if precision is None else select(precision, get_args(Precision), "precision")
+    for size, of_size in plan.items():
+        if sizes is not None and not of_size:
+            there = VARIANTS if size in SHAPES else IMAGE_VARIANTS
+            raise UserError(f"--variants {variants}: of {size} there are no such", f"It has {', '.join(there)}.")
+    for peer, library in ((PEER, import_transformers), (IMAGE_PEER, import_torchvision_models)):
+        if variants is not None and any(name.startswith(peer) for of_size in plan.values() for name in of_size):
+            library()  # asked for by name: told at once, before anything is compiled
+    outcome, pages = Outcome(), _pages()
+    for size, of_size in plan.items():
+        bf16 = "bf16-pure" if size in SHAPES else "bf16-mixed"
+        for name in precisions or ([bf16] if where.type == "cuda" else ["fp32", bf16]) if of_size else []:
+            how: Any = (name, of_size, where, rounds, compiled.value)
+            if size in SHAPES:
+                _write(pages["step"], run_step_benchmark(SHAPES[size], *how), results, outcome)
+            else:
+                _write(pages["step-images"], run_image_step_benchmark(IMAGE_SHAPES[size], *how), results, outcome)
     outcome.end()
 
 
@@ -195,22 +230,36 @@ def decode(
 
 @app.command()
 def predict(
-    sizes: Annotated[str | None, typer.Option(metavar="A,B", help="Only these: 60m, 130m, 250m, 350m, 1b.")] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Only these: 60m, 130m, 250m, 350m, 1b, resnet18, resnet18-b64, resnet50, resnet152, resnet50-224.",
+        ),
+    ] = None,
     results: options.Results = Path("results"),
 ) -> None:
     """Write down what a step should cost on an NVIDIA H200, from bytes and FLOPs alone: predicted, not measured.
 
-    Writes results/bench/nvidia-h200/predicted.csv, a page and a figure, which call themselves so.
+    Writes results/bench/nvidia-h200/predicted.csv (language models) and predicted-images.csv (ResNets), a page and a
+    figure of each, which call themselves so.
 
     Example:
 
       comt bench predict
     """
+    from comt_cli.benchmarks.image_roofline import image_predictions
+    from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES
     from comt_cli.benchmarks.roofline import predictions
     from comt_cli.benchmarks.shapes import GPU_SIZES
     from comt_cli.recipe.load import select
 
-    _write(_pages()["predicted"], [predictions(select(sizes, GPU_SIZES, "size"))], results, Outcome())
+    wanted, pages = select(sizes, [*GPU_SIZES, *IMAGE_GPU_SIZES], "size"), _pages()
+    texts, images = ([size for size in wanted if size in kind] for kind in (GPU_SIZES, IMAGE_GPU_SIZES))
+    if texts:
+        _write(pages["predicted"], [predictions(texts)], results, Outcome())
+    if images:
+        _write(pages["predicted-images"], [image_predictions(images)], results, Outcome())
 
 
 @app.command()
@@ -319,20 +368,36 @@ def _batches(text: str) -> list[int]:
 
 
 def _pages() -> dict[str, Page]:
-    from comt_cli.benchmarks import decode, gemm, kernel_cases, roofline, shapes, step_variants
+    from comt_cli.benchmarks import (
+        decode,
+        gemm,
+        image_roofline,
+        image_shapes,
+        image_variants,
+        kernel_cases,
+        roofline,
+        shapes,
+        step_variants,
+    )
     from comt_cli.report import benchmark_pages as pages
 
     sizes = list(shapes.SHAPES)
     ops = {**kernel_cases.OPS, "gemm": "the library's matrix product alone"}
     gates = list(dict.fromkeys([*kernel_cases.GATES, *gemm.COLUMNS]))
     predicted = [f"{method}-{design}" for method in ("comt", "transponder") for design in roofline.DESIGNS]
+    of_images = [f"{method}-{design}" for method in image_roofline.METHODS for design in image_roofline.DESIGNS]
+    image_sizes = list(image_shapes.IMAGE_SHAPES)
     return {
         "step": replace(pages.step_page(step_variants.VARIANTS, sizes), renew=shapes.step_goals),
+        "step-images": replace(
+            pages.image_step_page(image_variants.IMAGE_VARIANTS, image_sizes), renew=image_shapes.image_step_goals
+        ),
         "kernels": pages.kernels_page(
             {**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, list(kernel_cases.DTYPES)
         ),
         "decode": replace(pages.decode_page(decode.VARIANTS, sizes, list(decode.DTYPES)), renew=shapes.decode_goals),
         "predicted": pages.predicted_page(predicted, sizes),
+        "predicted-images": pages.predicted_images_page(of_images, image_sizes),
     }
 
 

@@ -87,6 +87,7 @@ def all_checks(runs: Path) -> list[Check]:
         Check("corpora", check_corpora),
         Check("tokenizers", check_tokenizers),
         Check("offline data", check_offline_data),
+        Check("images", _check_images),
         Check("kernels", check_kernels),
         Check("compilation", check_compilation),
         Check("recipes", check_recipes),
@@ -309,6 +310,12 @@ def check_offline_data() -> Finding:
         f"{text}; this Python lacks {missing}, so python-docs is smaller than elsewhere and numbers will differ",
         "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB.",
     )
+
+
+def _check_images() -> Finding:
+    from comt_cli.commands.doctor_images import check_images
+
+    return check_images()
 
 
 def check_kernels() -> Finding:

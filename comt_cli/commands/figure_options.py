@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from comt_cli.models.load_image import LoadedImageModel
     from comt_cli.models.loaded import LoadedModel
     from comt_cli.recipe.plan import RunSpec
 
@@ -21,7 +22,7 @@ Out = Annotated[
 ]
 
 
-def figure_folder(loaded: LoadedModel, out: Path | None, results: Path) -> Path:
+def figure_folder(loaded: LoadedModel | LoadedImageModel, out: Path | None, results: Path) -> Path:
     """`out`, else `<results>/<scale>/<paper>/figures/<run>` for our runs and `<results>/figures/<name>` for others."""
     if out is not None:
         return out

@@ -52,6 +52,8 @@ Results = Annotated[Path, typer.Option(help="Folder that the tables and figures 
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a table even if it has more finished runs, or other settings.")
 ]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]
 Gpus = Annotated[
     int, typer.Option(min=1, help="Processes sharing every batch of a run, one per GPU (or all on the CPU).")

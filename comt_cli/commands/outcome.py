@@ -156,7 +156,7 @@ def figure_state(
         return f"{name} is not drawn: {figure.files[0]} is of another column, seed or settings ({where}).", None
     by_name = f"{recipe.paper}/{recipe.table}"
     recipe_said = by_name if available_recipes().get(by_name) == planned.loaded.path else planned.loaded.path
-    command = f"comt train-lm --recipe {recipe_said} --scale {planned.scale}"
+    command = f"comt {recipe.command} --recipe {recipe_said} --scale {planned.scale}"
     return f"{name} is not drawn yet: {command} draws it.", figure
 
 
@@ -167,19 +167,41 @@ def _write_recipe_figure(settings: FigureSettings, figure: RecipeFigure) -> list
 
     drawn, frame = _draw(settings, figure)
     written = write_figure(drawn, frame, figure.folder, figure.stem)
-    write_text(figure.runs_csv, runs_csv([figure.run]))  # last: it says which run the others are of
+    write_text(figure.runs_csv, runs_csv(figure.runs))  # last: it says which runs the others are of
     return [*written, figure.runs_csv]
 
 
 def _draw(settings: FigureSettings, figure: RecipeFigure) -> tuple[Figure, pd.DataFrame]:
-    """The drawing that the recipe asks for, from the run's checkpoint, and the numbers that were drawn."""
+    """The drawing that the recipe asks for, from what its runs left, and the numbers that were drawn."""
+    from comt_cli.report import figures
+
+    if settings.draw == "conv-gradients":
+        from comt_cli.analysis.conv_gradients import conv_gradients
+
+        return figures.draw_conv_gradients(conv_gradients(figure.directories))
+    if settings.draw == "block-gradients":
+        from comt_cli.analysis.block_gradients import block_gradients
+        from comt_cli.models.load_image import load_image_model
+
+        models = {row: load_image_model(directory.path) for row, directory in figure.directories.items()}
+        return figures.draw_block_gradients(block_gradients(models))
+    (directory,) = figure.directories.values()
+    if settings.draw == "residual-shares":
+        from comt_cli.analysis.residual_shares import residual_shares
+        from comt_cli.models.load_image import load_image_model
+
+        return figures.draw_residual_shares(residual_shares(load_image_model(directory.path)))
+    return _draw_language_model(settings, directory.path)
+
+
+def _draw_language_model(settings: FigureSettings, path: Path) -> tuple[Figure, pd.DataFrame]:
     from comt_cli.analysis.gates import channel_frame, gate_values, scalar_frame
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.errors import UserError
     from comt_cli.models.load import load_model
     from comt_cli.report import figures
 
-    model = load_model(figure.directory.path)
+    model = load_model(path)
     if settings.draw == "residual-stream":
         return figures.draw_residual_stream(residual_stream(model, settings.text))
     values = gate_values(model, settings.text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,15 @@ def plan_recipe(
     columns: str | None = None,
     seeds: str | None = None,
     also: Mapping[str, Any] | None = None,
+    also_fits_all: bool = True,
 ) -> Planned:
-    """Find, check and expand a recipe. `also` are rows added to it (`also_rows`).
+    """Find, check and expand a recipe. `also` are rows added to it (`also_rows`), see `load_recipe`.
 
     Raises:
         UserError: (`RecipeError`) with everything that is wrong.
     """
     path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
-    loaded = load_recipe(path, methods(), overrides or (), scale, also)
+    loaded = load_recipe(path, methods(), overrides or (), scale, also, also_fits_all=also_fits_all)
     return plan_loaded(loaded, scale, rows=rows, columns=columns, seeds=seeds)
 
 
@@ -73,6 +74,17 @@ def also_rows(arguments: list[str] | None) -> dict[str, Any]:
             raise UserError(f"--also {argument}: there are two rows {name!r}", f"name one of them: other-{name}=...")
         rows[name] = method
     return rows
+
+
+def check_added(rows: Mapping[str, Any], recipes: Iterable[LoadedRecipe]) -> None:
+    """Refuse a row that was to be added to several recipes, and is in none of them, since none can have its method."""
+    there = {row for loaded in recipes for row in loaded.recipe.rows}
+    for name in rows:
+        if name not in there:
+            raise UserError(
+                f"--also {name}: its method is for none of these recipes",
+                "comt recipes says by which verb each is run.",
+            )
 
 
 def _method(argument: str, text: str) -> str | dict[str, Any]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def recipes(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a recipe.")] = False,
 ) -> None:
-    """List the recipes: name, title, the ablations they hold, and the scales with rows x columns x seeds.
+    """List the recipes: title, how each is run, the ablations it holds, and the scales with rows x columns x seeds.
 
     A recipe file that is broken is listed with what is wrong with it.
 
@@ -55,6 +55,7 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
     return {
         "name": name,
         "path": str(loaded.path),
+        "command": recipe.command,
         "kind": "table" if recipe.figure is None else "figure",
         "title": recipe.title,
         "ablations": list(recipe.ablations),
@@ -72,6 +73,7 @@ def _print(recipe: dict[str, Any]) -> None:
 
     figure = "figure: " if recipe["kind"] == "figure" else ""
     typer.echo(f"{recipe['name']}  {figure}{recipe['title']}")
+    typer.echo(f"  comt {recipe['command']} --recipe {recipe['name']}")
     if recipe["ablations"]:
         typer.echo(f"  ablations: {', '.join(recipe['ablations'])}")
     for name, scale in recipe["scales"].items():

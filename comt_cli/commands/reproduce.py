@@ -65,8 +65,11 @@ def reproduce(
 
 
 def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] | None) -> list[Planned]:
-    """Every recipe chosen that has the scale. Raises `UserError` where one is broken, or none is left."""
-    from comt_cli.commands.planning import also_rows, plan_loaded
+    """Every recipe chosen that has the scale. Raises `UserError` where one is broken, or none is left.
+
+    A row of `also` is added to those recipes that can have its method.
+    """
+    from comt_cli.commands.planning import also_rows, check_added, plan_loaded
     from comt_cli.errors import UserError
     from comt_cli.methods import methods
     from comt_cli.recipe.load import available_recipes, load_recipe, select
@@ -79,11 +82,12 @@ def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] 
     for name, path in recipes.items():
         if name.partition("/")[0] not in chosen:
             continue
-        loaded = load_recipe(path, methods(), scale=scale, also=added)
+        loaded = load_recipe(path, methods(), scale=scale, also=added, also_fits_all=False)
         if scale in loaded.recipe.scales:
             planned.append(plan_loaded(loaded, scale, seeds=seeds))
         elif is_main_process():
             typer.echo(f"skipped: {name} has no scale {scale}, only {', '.join(loaded.recipe.scales)}", err=True)
     if not planned:
         raise UserError(f"there are no recipes to reproduce at scale {scale}", "comt recipes lists what there is.")
+    check_added(added, (table.loaded for table in planned))
     return planned

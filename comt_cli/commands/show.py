@@ -12,6 +12,7 @@ from comt_cli.commands import options
 
 if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
+    from comt_cli.recipe.plan import RunSpec
 
 
 def show(
@@ -26,7 +27,8 @@ def show(
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
 ) -> None:
-    """Print the plan of a recipe: every run, its parameters and overhead, tokens, FLOPs, time, memory and state.
+    """Print the plan of a recipe: every run, its parameters and overhead, its tokens or images, FLOPs, time, memory and
+    state.
 
     Parameters and FLOPs are counted on the real model, built without storage; beside the extra parameters stands the
     increase that the paper prints. Trains and downloads nothing.
@@ -52,6 +54,7 @@ def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
     """One dictionary a run: who it is, what it costs, where it stands."""
     from comt_cli.models.accounting import cost_of, total_flops, training_bytes
     from comt_cli.recipe.run_directory import RunDirectory
+    from comt_cli.report.subject import subject_of
 
     rows = []
     for spec in planned.specs:
@@ -69,7 +72,7 @@ def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
                 "extra_parameters_percent": round(cost.extra_parameters_percent, 4),
                 "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column),
                 "steps": train.steps,
-                "tokens": train.steps * train.batch_size * spec.settings.data.sequence_length,
+                subject_of(spec).counted: train.steps * train.batch_size * _length(spec),
                 "flops": total_flops(spec),
                 "estimated_memory_bytes": training_bytes(spec, train.micro_batch_size or train.batch_size),
                 "state": directory.state().value,
@@ -79,19 +82,32 @@ def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _length(spec: RunSpec) -> int:
+    """How many tokens a row of a batch has; a row of an image classifier's is one image."""
+    from comt_cli.report.subject import TEXT, subject_of
+
+    return spec.language.data.sequence_length if subject_of(spec) is TEXT else 1
+
+
+def _memory(size: float) -> str:
+    """`3.4 GiB`, of narrow networks `12 MiB`."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.0f} MiB"
+
+
 def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     """The plan as a table, with an estimate of the time on the device that would be used."""
     from rich.console import Console
     from rich.table import Table
 
     from comt_cli.report.format import duration, short_count
+    from comt_cli.report.subject import TEXT, subject_of
     from comt_cli.training.devices import device_name as name_of
     from comt_cli.training.devices import pick_device
     from comt_cli.training.estimate import estimated_flops_per_second
 
     rows = plan_rows(planned, runs)
     device = pick_device(device_name)
-    recipe = planned.loaded.recipe
+    recipe, subject = planned.loaded.recipe, subject_of(planned.specs[0])
     speeds = {
         spec.settings.train.precision: estimated_flops_per_second(device, spec.settings.train.precision)
         for spec in planned.specs
@@ -104,7 +120,8 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     remaining = 0.0
     for column in dict.fromkeys(row["column"] for row in rows):
         table = Table(box=None, header_style="bold", pad_edge=False)
-        for header in (column, "seed", "parameters", "+%", "paper's", "tokens", "FLOPs", "time", "memory", "state"):
+        costs = ("parameters", "+%", "paper's", subject.counted, "FLOPs", "time", "memory")
+        for header in (column, "seed", *costs, "state"):
             is_text = header in (column, "state")
             table.add_column(header, justify="left" if is_text else "right", no_wrap=True)
         for row, spec in zip(rows, planned.specs, strict=True):
@@ -119,10 +136,10 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
                 f"{row['parameters']:,}",
                 f"{row['extra_parameters_percent']:z.2f}",
                 row["paper_increase"] or "-",
-                short_count(row["tokens"]),
+                short_count(row[subject.counted]),
                 f"{row['flops']:.2g}",
                 duration(seconds),
-                f"{row['estimated_memory_bytes'] / 2**30:.1f} GiB",
+                _memory(row["estimated_memory_bytes"]),
                 row["state"],
             )
         console.print()
@@ -131,5 +148,5 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     console.print(
         f"\n{len(rows)} runs, {open_runs} to do, about {duration(remaining)} on {name_of(device)}.\n"
         "Time is estimated from the speed of matrix products, memory from the tensors that the model keeps; "
-        "both are rough. Tokens count padding.",
+        f"both are rough.{' Tokens count padding.' if subject is TEXT else ''}",
     )

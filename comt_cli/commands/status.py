@@ -102,6 +102,7 @@ def _tables(
 
 def _described(run: Run, runs: Path) -> dict[str, Any]:
     from comt_cli.recipe.run_directory import RunDirectory, RunState
+    from comt_cli.report.subject import subject_of
 
     spec, progress = run.spec, run.progress
     directory = RunDirectory.of(runs, spec)
@@ -118,7 +119,7 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
         "step": progress.step if progress else 0,
         "steps": spec.settings.train.steps,
         "loss": progress.loss if progress else None,
-        "tokens_per_second": progress.tokens_per_second if progress else None,
+        subject_of(spec).speed: progress.speed if progress else None,
         "eta_seconds": progress.eta_seconds if progress and run.state == "running" else None,
     }
 
@@ -145,8 +146,9 @@ def _progress(run: dict[str, Any]) -> str:
     parts.append(f"step {run['step']:,} of {run['steps']:,}")
     if run["loss"] is not None:
         parts.append(f"loss {run['loss']:.3f}")
-    if run["tokens_per_second"] and run["state"] == "running":
-        parts.append(f"{format.speed(run['tokens_per_second'])} tokens/s")
+    for counted in ("tokens", "images"):
+        if run.get(f"{counted}_per_second") and run["state"] == "running":
+            parts.append(f"{format.speed(run[f'{counted}_per_second'])} {counted}/s")
     if run["eta_seconds"] is not None:
         parts.append(f"{format.duration(run['eta_seconds'])} to go")
     if run["error"] is not None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from comt_cli.commands import options
+from comt_cli.commands.train_recipe import Selection, Where, train_recipe
 
 
 def train_lm(
@@ -26,8 +24,8 @@ def train_lm(
     runs: options.Runs = Path("runs"),
     results: options.Results = Path("results"),
     overwrite: options.Overwrite = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")] = False,
+    fresh: options.Fresh = False,
+    dry_run: options.DryRun = False,
 ) -> None:
     """Train every run of a language-model recipe and write the table beside the paper's numbers.
 
@@ -46,36 +44,6 @@ def train_lm(
 
       comt train-lm --recipe table3.yaml --scale paper --slurm site.yaml --track tensorboard
     """
-    from comt_cli.commands.planning import also_rows, plan_recipe
-    from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
-
-    added = also_rows(also)
-    site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
-    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=added)
-    # The whole table, not only the part that is selected: training one row must not erase the others.
-    table = plan_recipe(recipe, scale, set_, seeds=seeds, also=added)
-    if dry_run:
-        from comt_cli.commands.show import print_plan
-
-        print_plan(planned, runs, device)
-        return
-
-    from comt_cli.commands.outcome import write_outcomes
-    from comt_cli.recipe.shared_runs import set_aside
-    from comt_cli.training.many.launch import check_training, train_on
-    from comt_cli.training.processes import is_main_process
-    from comt_cli.training.trackers import tracking
-
-    with tracking(track):
-        if site is not None:
-            submit_runs(planned.specs, runs, device, site, fresh=fresh)
-            typer.echo(f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options")
-            return
-        if fresh and is_main_process():
-            check_training(gpus, planned.specs, device, jobs)
-            for moved in set_aside(planned.specs, runs):
-                typer.echo(f"moved aside: {moved}", err=True)
-        summary = train_on(gpus, planned.specs, runs, device, jobs)
-    if is_main_process():
-        write_outcomes([table], runs, results, set_ or (), overwrite=overwrite)
-    summary.check()
+    selection = Selection(recipe, scale, rows, columns, seeds, set_, also)
+    where = Where(device, gpus, jobs, slurm, track, runs, results)
+    train_recipe("train-lm", selection, where, overwrite=overwrite, fresh=fresh, dry_run=dry_run)

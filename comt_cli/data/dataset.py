@@ -49,7 +49,7 @@ def open_dataset(data: DataSettings, folder: Path, name: str, progress: Progress
         UserError: a file is damaged, missing or of other data; the message names it.
     """
     manifest = Manifest.read(folder, name)
-    verify(folder, manifest, progress)
+    verify(folder, manifest.files(), progress)
     try:
         return Dataset(data, folder, manifest)
     except (OSError, ValueError) as error:  # removed or cut since the check

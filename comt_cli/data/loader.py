@@ -9,25 +9,25 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import sample_indices
-from comt_cli.data.rows import Batch, Rows
+from comt_cli.data.side import B, Side
 from comt_cli.errors import UserError
 
 _PATIENCE_SECONDS = 0.1
 
 
-class TrainBatches:
+class TrainBatches(Generic[B]):
     """An iterator over optimiser steps; each item is the list of this rank's micro-batches of that step.
 
     Step s (from 0) takes positions [s * batch_size, (s + 1) * batch_size) of the order of `seed`. Rank r of w takes the
-    r-th of w equal slices, cut in micro-batches of `micro_batch_size` rows (the last may be smaller). So the rows of a
-    step, concatenated over micro-batches and then ranks, are the same for every number of ranks and every micro-batch
-    size, and nothing but the step number has to be stored to go on.
+    r-th of w equal slices, cut in micro-batches of `micro_batch_size` samples (the last may be smaller). So the samples
+    of a step, concatenated over micro-batches and then ranks, are the same for every number of ranks and every
+    micro-batch size, and nothing but the step number has to be stored to go on.
 
     A thread reads ahead. Use it as a context manager, or call `close`. An error in the thread is raised by the `next`
     that would have returned its batch.
@@ -39,7 +39,7 @@ class TrainBatches:
 
     def __init__(
         self,
-        rows: Rows,
+        side: Side[B],
         *,
         seed: int,
         batch_size: int,
@@ -50,7 +50,7 @@ class TrainBatches:
         last_step: int | None = None,
         prefetch: int = 4,
     ) -> None:
-        """`batch_size` counts rows over all ranks, `micro_batch_size` rows of one rank (None: its whole slice).
+        """`batch_size` counts samples over all ranks, `micro_batch_size` samples of one rank (None: its whole slice).
 
         Steps run from `first_step` to before `last_step` (None: for ever). `prefetch` steps are read ahead.
 
@@ -61,23 +61,26 @@ class TrainBatches:
             raise ValueError(f"rank {rank} of {world_size}")
         if batch_size % world_size:
             raise UserError(
-                f"batch_size: {batch_size} rows cannot be divided equally among {world_size} devices",
+                f"batch_size: a batch of {batch_size} cannot be divided equally among {world_size} devices",
                 f"Use a number of devices that divides {batch_size}, or another batch_size.",
             )
         self.step = first_step
         self.waited_seconds = 0.0
-        self._rows = rows
+        self._side = side
         self._seed = seed
         self._batch_size = batch_size
         self._last_step = last_step
         share = batch_size // world_size
 
-        def read(step: int) -> list[Batch]:
-            mine = sample_indices(seed, step * batch_size + rank * share, share, len(rows))
+        def read(step: int) -> list[B]:
+            first = step * batch_size + rank * share
+            mine = sample_indices(seed, first, share, len(side))
             size = micro_batch_size or share
-            return [rows.batch(mine[begin : begin + size]) for begin in range(0, share, size)]
+            return [
+                side.train_batch(mine[begin : begin + size], seed, first + begin) for begin in range(0, share, size)
+            ]
 
-        self._queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(maxsize=prefetch)
+        self._queue: queue.Queue[list[B] | BaseException] = queue.Queue(maxsize=prefetch)
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=_read_ahead,
@@ -90,17 +93,17 @@ class TrainBatches:
         self._thread.start()
 
     def indices(self, step: int) -> NDArray[np.int64]:
-        """Row numbers of a step over all ranks, int64 [batch_size]."""
-        return sample_indices(self._seed, step * self._batch_size, self._batch_size, len(self._rows))
+        """Numbers of the samples of a step over all ranks, int64 [batch_size]."""
+        return sample_indices(self._seed, step * self._batch_size, self._batch_size, len(self._side))
 
-    def target_tokens(self, step: int) -> int:
-        """Targets of a step over all ranks: the divisor of a token-weighted loss, without asking the other ranks."""
-        return int(self._rows.target_counts(self.indices(step)).sum())
+    def targets(self, step: int) -> int:
+        """Targets of a step over all ranks: the divisor of the mean loss, without asking the other ranks."""
+        return int(self._side.target_counts(self.indices(step)).sum())
 
-    def __iter__(self) -> Iterator[list[Batch]]:
+    def __iter__(self) -> Iterator[list[B]]:
         return self
 
-    def __next__(self) -> list[Batch]:
+    def __next__(self) -> list[B]:
         if self._stop.is_set() or self.step == self._last_step:
             raise StopIteration
         began = time.perf_counter()
@@ -130,17 +133,17 @@ class TrainBatches:
 
 
 def _read_ahead(
-    read: Callable[[int], list[Batch]],
+    read: Callable[[int], list[B]],
     first_step: int,
     last_step: int | None,
-    items: queue.Queue[list[Batch] | BaseException],
+    items: queue.Queue[list[B] | BaseException],
     stop: threading.Event,
 ) -> None:
     """The thread's work: keep the queue full until told to stop; the last item may be an error."""
     step = first_step
     while not stop.is_set() and step != last_step:
         try:
-            item: list[Batch] | BaseException = read(step)
+            item: list[B] | BaseException = read(step)
         except BaseException as error:  # handed over to the thread that asks for the batch
             item = error
         while not stop.is_set():

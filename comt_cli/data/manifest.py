@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,26 +62,10 @@ class Part(_Record):
         return self.train.files + self.validation.files
 
 
-class Manifest(_Record):
-    """Everything about a prepared folder. It is written last: its presence says that the folder is whole."""
+class PreparedFolder(_Record):
+    """What a prepared folder says of itself. It is written last: its presence says that the folder is whole."""
 
-    format: int
     fingerprint: str
-    settings: dict[str, Any]
-    corpus: dict[str, Any]
-    versions: dict[str, str]
-    dtype: str
-    vocabulary_size: int
-    tokenizer: FileRecord
-    parts: tuple[Part, ...]
-
-    def files(self) -> list[FileRecord]:
-        """All files that the folder must hold."""
-        return [self.tokenizer, *(file for part in self.parts for file in part.files())]
-
-    def content_hash(self) -> str:
-        """16 hexadecimal digits over all tokens and the tokenizer: what was really read, whatever it was called."""
-        return sha256(canonical_json([file.sha256 for file in self.files()]))[:16]
 
     def write(self, folder: Path) -> None:
         """Write the manifest with its own hash, so that a damaged one is recognised. Raises `StorageError`."""
@@ -104,6 +89,32 @@ class Manifest(_Record):
         return manifest
 
 
+class Manifest(PreparedFolder):
+    """Everything about a prepared corpus."""
+
+    format: int
+    settings: dict[str, Any]
+    corpus: dict[str, Any]
+    versions: dict[str, str]
+    dtype: str
+    vocabulary_size: int
+    tokenizer: FileRecord
+    parts: tuple[Part, ...]
+
+    def files(self) -> list[FileRecord]:
+        """All files that the folder must hold."""
+        return [self.tokenizer, *(file for part in self.parts for file in part.files())]
+
+    def content_hash(self) -> str:
+        """16 hexadecimal digits over all tokens and the tokenizer: what was really read, whatever it was called."""
+        return content_hash(self.files())
+
+
+def content_hash(files: Sequence[FileRecord]) -> str:
+    """16 hexadecimal digits over the content of files, whatever they are called."""
+    return sha256(canonical_json([file.sha256 for file in files]))[:16]
+
+
 def damaged(path: Path, reason: str) -> UserError:
     """The error for a file of a prepared folder that cannot be trusted."""
     return UserError(
@@ -112,7 +123,7 @@ def damaged(path: Path, reason: str) -> UserError:
     )
 
 
-def verify(folder: Path, manifest: Manifest, progress: ProgressCallback = no_progress) -> None:
+def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:
     """Check that every file is the one that was written.
 
     Sizes are always compared. Hashes are computed when this machine has not seen these files (same size, same time of
@@ -121,7 +132,6 @@ def verify(folder: Path, manifest: Manifest, progress: ProgressCallback = no_pro
     Raises:
         UserError: a file is missing or differs; the message names it and says what to do.
     """
-    files = manifest.files()
     state = [_state(folder, file) for file in files]
     stamp = {"machine": platform.node(), "files": [[file.name, file.sha256] for file in files], "state": state}
     if _read_stamp(folder) == stamp:

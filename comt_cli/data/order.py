@@ -1,4 +1,5 @@
-"""The order in which training rows are seen: a pure function of (seed, position), at no cost in memory.
+"""The order in which training samples are seen, and what chance does to each: pure functions of (seed, position), at
+no cost in memory.
 
 Epoch e visits every row once, in the order of a permutation P_e of range(rows). P_e is a Feistel network keyed by
 (seed, e): any entry is computed alone, so c4's tens of millions of rows need no shuffled list, resuming needs no
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 ROUNDS = 8
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_DRAWS = 0xD1B54A32D192ED03  # any constant: keeps the draws apart from the keys of the order
 
 
 def sample_indices(seed: int, start: int, count: int, rows: int) -> NDArray[np.int64]:
@@ -37,13 +39,28 @@ def sample_indices(seed: int, start: int, count: int, rows: int) -> NDArray[np.i
     if rows < 1 or start < 0 or count < 0:
         raise ValueError(f"no order for start={start}, count={count}, rows={rows}")
     epochs, offsets = np.divmod(np.arange(start, start + count, dtype=np.int64), rows)
-    keys = _mix(epochs.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_seed_key(seed)))
+    keys = mix(epochs.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_seed_key(seed)))
     values = _permute(offsets.astype(np.uint64), keys, rows)
     outside = np.flatnonzero(values >= rows)
     while outside.size:
         values[outside] = _permute(values[outside], keys[outside], rows)
         outside = outside[values[outside] >= rows]
     return values.astype(np.int64)
+
+
+def uniform_draws(seed: int, start: int, count: int, numbers: int) -> NDArray[np.float64]:
+    """Random numbers for the samples at positions [start, start + count) of the training order of `seed`.
+
+    Each is a hash of (seed, position, its number), so that any slice is the same as position by position, and equal on
+    every machine. They have nothing to do with the order itself.
+
+    Returns:
+        float64 [count, numbers], uniform in [0, 1), with 53 random bits.
+    """
+    positions = np.arange(start, start + count, dtype=np.int64).astype(np.uint64)
+    samples = mix(positions * np.uint64(_GOLDEN) + np.uint64(_seed_key(seed) ^ _DRAWS))
+    steps = np.arange(1, numbers + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return (mix(samples[:, None] + steps) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], rows: int) -> NDArray[np.uint64]:
@@ -54,13 +71,13 @@ def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], rows: int) ->
     for number in range(ROUNDS):
         round_keys = keys + np.uint64((number + 1) * _GOLDEN & _MASK)
         if number % 2 == 0:
-            left = (left + _mix(right + round_keys) % size_left) % size_left
+            left = (left + mix(right + round_keys) % size_left) % size_left
         else:
-            right = (right + _mix(left + round_keys) % size_right) % size_right
+            right = (right + mix(left + round_keys) % size_right) % size_right
     return left * size_right + right
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """splitmix64's finaliser, element by element: every input bit changes every output bit with probability 1/2."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -69,4 +86,4 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _seed_key(seed: int) -> int:
     """Spread neighbouring seeds (0, 1, 2 ...) over all 64-bit keys."""
-    return int(_mix(np.array([(seed + 1) * _GOLDEN & _MASK], dtype=np.uint64))[0])
+    return int(mix(np.array([(seed + 1) * _GOLDEN & _MASK], dtype=np.uint64))[0])

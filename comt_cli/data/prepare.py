@@ -6,13 +6,15 @@ import platform
 import shutil
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from comt_cli import __version__ as comt_version
 from comt_cli.data.corpus import Corpus, corpus_for, train_texts
 from comt_cli.data.dataset import Dataset, check_rows, open_dataset
+from comt_cli.data.images.dataset import ImageDataset
+from comt_cli.data.images.prepare import image_fingerprint, prepare_images
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
 from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, train_sentencepiece
 from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
@@ -22,27 +24,39 @@ from comt_cli.data.tokenise import tokenise
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, sha256
+from comt_cli.recipe.image_settings import ImageDataSettings
 from comt_cli.recipe.settings import DataSettings
 
 FORMAT = 1
 """Raise it when the same settings give other tokens, rows or files than before."""
 
 
-def fingerprint(data: DataSettings, progress: ProgressCallback | None = None) -> str:
-    """16 hexadecimal digits that identify the rows that `data` describes; needs no network and no tokenising.
+def fingerprint(data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None) -> str:
+    """16 hexadecimal digits that identify the rows or images that `data` describes; needs no network, no tokenising
+    and no rendering.
 
     Equal fingerprints mean equal corpus, tokenizer, split, limits and layout of rows. For `python-docs` and
     `files:GLOB` the text itself is hashed (for `python-docs` after extracting it once, a few seconds); for the corpora
-    of the hub it is what is asked of the hub.
+    of the hub it is what is asked of the hub. For images see `images.prepare.image_fingerprint`.
 
     Raises:
         UserError: the corpus cannot be read (no file matches, for instance).
     """
+    if isinstance(data, ImageDataSettings):
+        return image_fingerprint(data)
     return _fingerprint(data, corpus_for(data), progress or no_progress)
 
 
-def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset:
-    """The rows that `data` describes, made now unless they were made before.
+@overload
+def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset: ...
+@overload
+def prepare(data: ImageDataSettings, progress: ProgressCallback | None = None) -> ImageDataset: ...
+@overload
+def prepare(
+    data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None
+) -> Dataset | ImageDataset: ...
+def prepare(data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None) -> Dataset | ImageDataset:
+    """The rows or images that `data` describes, made now unless they were made before.
 
     Shards are written one by one under the cache folder and the manifest last. A preparation that was killed goes on
     after its last whole shard; of two at once, one works and the other waits and uses the result.
@@ -51,6 +65,8 @@ def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dat
         UserError: the corpus, the tokenizer or the network is not as needed, or prepared files are damaged.
         StorageError: the disk is full or refuses; what was written before is kept.
     """
+    if isinstance(data, ImageDataSettings):
+        return prepare_images(data, progress or no_progress)
     return prepare_corpus(data, corpus_for(data), progress)
 
 

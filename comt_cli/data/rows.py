@@ -5,17 +5,17 @@ Shapes: B rows of a batch, T tokens of a row (`sequence_length`).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.shards import Unsigned
+from comt_cli.data.side import IGNORE, Side
 
-IGNORE = -100
-"""The target where there is nothing to predict."""
 PAD = 0
 
 
@@ -27,12 +27,16 @@ class Batch:
     targets: NDArray[np.int64]
 
     @property
-    def target_tokens(self) -> int:
+    def target_count(self) -> int:
         """How many targets there are to predict: the weight of this batch in a token-weighted mean."""
         return int(np.count_nonzero(self.targets != IGNORE))
 
+    def uncounted(self) -> Self:
+        """The same tokens with every target `IGNORE`."""
+        return replace(self, targets=np.full_like(self.targets, IGNORE))
 
-class Rows(ABC):
+
+class Rows(Side[Batch]):
     """One side of a data set as numbered rows. `tokens`, `documents` and `bytes` count what its shards hold.
 
     `bytes` is the UTF-8 length of the text that the tokens stand for (without what truncation dropped), so that nats a
@@ -46,14 +50,6 @@ class Rows(ABC):
         self.bytes = text_bytes
 
     @abstractmethod
-    def __len__(self) -> int:
-        """How many rows there are."""
-
-    @abstractmethod
-    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many targets each row has: int64 [B] of row numbers to int64 [B]. Reads no tokens."""
-
-    @abstractmethod
     def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
         """Copy the rows into `tokens_BT`, which is full of padding."""
 
@@ -63,9 +59,7 @@ class Rows(ABC):
         Raises:
             IndexError: a number is outside [0, len(self)).
         """
-        indices = np.asarray(indices, dtype=np.int64)
-        if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
-            raise IndexError(f"row numbers go from 0 to {len(self) - 1}, got {indices.min()} to {indices.max()}")
+        indices = self._check(indices)
         tokens_BT = np.full((len(indices), self.sequence_length), PAD, dtype=np.int64)
         self._fill(indices, tokens_BT)
         targets_BT = np.full_like(tokens_BT, IGNORE)

@@ -19,10 +19,25 @@ import torch
 from comt_cli.kernels.measurements import measurements, nearest, processor_name
 from comt_cli.recipe.settings import Kernels as Wanted
 
-__all__ = ["Choice", "Gates", "Op", "Wanted", "choose", "choose_loss", "cpu_obstacle", "liger", "version_of"]
+__all__ = [
+    "Choice",
+    "Gates",
+    "NormGate",
+    "Op",
+    "Wanted",
+    "choose",
+    "choose_loss",
+    "choose_norm",
+    "cpu_obstacle",
+    "liger",
+    "version_of",
+]
 
 Op = Literal["heads", "swiglu", "add_norm", "modulate"]
 """The operations that have hand-written kernels (`ops`)."""
+
+NormGate = Literal["none", "window", "pixel", "both"]
+"""The gates on a convolution and on the batch norm behind it (`modulated_norm`)."""
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Types that the kernels store, and what measurements call them."""
@@ -35,6 +50,20 @@ WITHOUT_GATES = "without gates whole steps were not measured faster with kernels
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
 LIGER = (0, 8)
 """The first version of liger-kernel whose interface is known here; a test holds it to that of pyproject.toml."""
+NORM_STEPS: dict[tuple[str, bool, NormGate, str], float] = {
+    ("cpu", False, "none", "fp32"): 0.99,
+    ("cpu", False, "window", "fp32"): 1.20,
+    ("cpu", False, "pixel", "fp32"): 1.22,
+    ("cpu", True, "none", "fp32"): 1.03,
+    ("cpu", True, "window", "fp32"): 1.09,
+    ("cpu", True, "pixel", "fp32"): 1.12,
+    ("cpu", False, "none", "bf16"): 1.03,
+    ("cpu", False, "window", "bf16"): 1.27,
+    ("cpu", False, "pixel", "bf16"): 1.37,
+}
+"""Device type, whether compiled, gate, type -> how many times as fast a training step of ResNet-18 (32 images of 32
+pixels, full width) was with `modulated_norm` in all its batch norms as without it."""
+NORM_STEPS_ON = "an Intel Xeon with AMX, one thread"
 
 
 @dataclass(frozen=True)
@@ -94,6 +123,49 @@ def choose(
     if choice.fused and device.type == "cpu" and (obstacle := cpu_obstacle(may_build=may_build)) is not None:
         return Choice(False, obstacle)
     return choice
+
+
+def choose_norm(
+    wanted: Wanted,
+    device: torch.device,
+    dtype: torch.dtype,
+    gate: NormGate,
+    hidden: int,
+    *,
+    compiled: bool,
+    training: bool = True,
+    may_build: bool = True,
+) -> Choice:
+    """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
+
+    `hidden` is the hidden width of the wider gate, 0 without any; the rest as for `choose`. "auto" takes the kernel
+    where whole training steps were measured to be faster with it (`NORM_STEPS`).
+    """
+    if wanted == "reference":
+        return Choice(False, "as asked")
+    if not training:
+        return Choice(False, "evaluation has nothing to average: the kernel is for training")
+    gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
+    if (obstacle := _obstacle(device, dtype, gates)) is not None:
+        return Choice(False, obstacle)
+    choice = Choice(True, "as asked")
+    if wanted == "auto":
+        choice = _by_steps(device, DTYPES[dtype], gate, compiled)
+    if choice.fused and device.type == "cpu" and (obstacle := cpu_obstacle(may_build=may_build)) is not None:
+        return Choice(False, obstacle)
+    return choice
+
+
+def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) -> Choice:
+    kind: NormGate = "pixel" if gate == "both" else gate  # no method has both; either alone was measured
+    speed = NORM_STEPS.get((device.type, compiled, kind, dtype))
+    if speed is None:
+        place = "a CUDA device" if device.type == "cuda" else "a CPU"
+        return Choice(False, f"steps in {dtype} with fused batch norms were not measured on {place} yet")
+    what = f"a {'compiled ' if compiled else ''}training step of ResNet-18 was"
+    if speed > MARGIN:
+        return Choice(True, f"{what} {speed:.2f} times as fast on {NORM_STEPS_ON} ({dtype})", speed, NORM_STEPS_ON)
+    return Choice(False, f"{what} only {speed:.2f} times as fast on {NORM_STEPS_ON} ({dtype})", speed, NORM_STEPS_ON)
 
 
 def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype) -> Choice:

@@ -8,16 +8,20 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ImageWiring, Method, Wiring
 
 
-@functools.cache
-def methods() -> Mapping[str, type[Method]]:
-    """Every method by name, sorted. Imports no torch.
+def methods(command: str | None = None) -> Mapping[str, type[Method]]:
+    """Every method by name, sorted; with a command, those that it can train with. Imports no torch.
 
     Raises:
         TypeError: two files claim one name.
     """
+    return {name: method for name, method in _all_methods().items() if command is None or command in method.commands()}
+
+
+@functools.cache
+def _all_methods() -> Mapping[str, type[Method]]:
     found: dict[str, type[Method]] = {}
     for module_info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{module_info.name}")
@@ -37,7 +41,7 @@ def method_from(options: Mapping[str, Any]) -> Method:
         KeyError: no method has that name. There is no default to fall through to.
     """
     given = dict(options)
-    return methods()[given.pop("name")].model_validate(given)
+    return _all_methods()[given.pop("name")].model_validate(given)
 
 
-__all__ = ["Method", "Wiring", "method_from", "methods"]
+__all__ = ["ImageWiring", "Method", "Wiring", "method_from", "methods"]

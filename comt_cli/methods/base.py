@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from comt_cli.recipe.settings import Section
+from comt_cli.recipe.schema import MethodOptions
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from comt_cli.layers.convolution import ImageNormFactory, WindowGateFactory
     from comt_cli.layers.gates import GateFactory
     from comt_cli.layers.norms import NormFactory
     from comt_cli.layers.residual import ResidualFactory
@@ -39,22 +40,62 @@ SITE_SETS: dict[str, tuple[str, ...]] = {
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
+def _listed(given: Any) -> Any:
+    return tuple(given) if isinstance(given, list) else given  # a recipe's list: checking is strict after this
+
+
+def _refuse_twice(sites: tuple[str, ...]) -> None:
+    if len(set(sites)) < len(sites):
+        raise ValueError("a site stands twice")
+
+
 def _of_a_set(given: Any) -> Any:
     if not isinstance(given, str):
-        return tuple(given) if isinstance(given, list) else given  # a recipe's list: checking is strict after this
+        return _listed(given)
     if given not in SITE_SETS:
         raise ValueError(f"no set of projections is called {given!r}; there are {', '.join(SITE_SETS)}")
     return SITE_SETS[given]
 
 
 def _in_order(sites: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(sites)) < len(sites):
-        raise ValueError("a site stands twice")
+    _refuse_twice(sites)
     return tuple(sorted(sites, key=PROJECTIONS.index))  # however they are said, one run
 
 
 Sites = Annotated[tuple[Projection, ...], Field(min_length=1), BeforeValidator(_of_a_set), AfterValidator(_in_order)]
 """A list of projections, or the name of a set of them (`SITE_SETS`)."""
+
+CONVOLUTIONS = ("conv1", "conv2", "conv3")
+"""The convolutions of a residual block, in order; a two-layer block has the first two."""
+
+NORMS = ("norm1", "norm2", "norm3")
+"""The norms of a residual block, in order; a two-layer block has the first two."""
+
+Convolution = Literal["conv1", "conv2", "conv3"]
+ImageNorm = Literal["norm1", "norm2", "norm3"]
+
+
+def _all_of(every: tuple[str, ...]) -> BeforeValidator:
+    def spelt_out(given: Any) -> Any:
+        if isinstance(given, str) and given != "all":
+            raise ValueError(f"give a list of {', '.join(every)}, or all")
+        return every if given == "all" else _listed(given)
+
+    return BeforeValidator(spelt_out)
+
+
+def _sorted(sites: tuple[str, ...]) -> tuple[str, ...]:
+    _refuse_twice(sites)
+    return tuple(sorted(sites))
+
+
+ConvolutionSites = Annotated[
+    tuple[Convolution, ...], Field(min_length=1), _all_of(CONVOLUTIONS), AfterValidator(_sorted)
+]
+"""A list of a block's convolutions, or `all`: every one that the blocks have."""
+
+NormSites = Annotated[tuple[ImageNorm, ...], Field(min_length=1), _all_of(NORMS), AfterValidator(_sorted)]
+"""A list of a block's norms, or `all`: every one that the blocks have."""
 
 ResidualName = Literal[
     "pre-norm",
@@ -73,6 +114,7 @@ ResidualName = Literal[
     "laurel-rw-lr",
     "sas",
     "grc",
+    "scaled",
 ]
 """Every residual connection of `layers.residual`, each with its own defaults."""
 
@@ -101,11 +143,37 @@ class Wiring:
     widening: Widening | None = None
 
 
-class Method(Section):
-    """A method's options. Subclasses set `name` and say what the model gets."""
+@dataclass(frozen=True)
+class ImageWiring:
+    """What an image classifier gets from a method: how its blocks join skip path and branch, and what modulates them.
+
+    `windows` are the gates on convolutions (`CONVOLUTIONS`), `norms` what stands in the place of batch norms (`NORMS`);
+    both inside residual blocks alone: the stem, projections of the skip path and the last norm carry none.
+    """
+
+    residual: ResidualFactory
+    windows: Mapping[str, WindowGateFactory] = field(default_factory=dict)
+    norms: Mapping[str, ImageNormFactory] = field(default_factory=dict)
+
+
+class Method(MethodOptions):
+    """A method's options. Subclasses set `name` and say what a model gets, of one kind or of both."""
 
     name: ClassVar[str]
 
     def wiring(self) -> Wiring:
-        """The residual connection and the gates of a model with this method."""
+        """The residual connection and the gates of a language model with this method."""
         raise NotImplementedError
+
+    def image_wiring(self) -> ImageWiring:
+        """The residual connection and the modulators of an image classifier with this method."""
+        raise NotImplementedError
+
+    @classmethod
+    def commands(cls) -> tuple[str, ...]:
+        """The commands that can train with this method: what it says the wiring of."""
+        offered = {
+            "train-lm": cls.wiring is not Method.wiring,
+            "train-resnet": cls.image_wiring is not Method.image_wiring,
+        }
+        return tuple(command for command, can in offered.items() if can)

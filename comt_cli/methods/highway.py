@@ -2,7 +2,8 @@
 
 y = T(x) H(x) + (1 - T(x)) x, T(x) = sigmoid(W x + b); Srivastava et al. 2015, Eq. 2, 3.
 Deviations: H is a Pre-LN branch, and a norm stands behind the last block, as in the other LLaMAs here; W starts as
-N(0, 0.02^2) like every linear layer. The paper advises a b between -1 and -3.
+N(0, 0.02^2) like every linear layer. The paper advises a b between -1 and -3. In a ResNet H is the block's branch with
+its batch norms, and T reads every pixel of the skip path by itself (a 1x1 convolution).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ImageWiring, Method, Wiring
 
 
 class HighwayMethod(Method):
@@ -23,3 +24,8 @@ class HighwayMethod(Method):
         from comt_cli.layers.residual import Highway
 
         return Wiring(partial(Highway, bias=self.bias))
+
+    def image_wiring(self) -> ImageWiring:
+        from comt_cli.layers.residual import Highway
+
+        return ImageWiring(partial(Highway, bias=self.bias))

@@ -2,14 +2,15 @@
 
 y = x + a F(x); Bachlechner et al. 2021, Eq. 1, also CoMT's Eq. 1.
 One number a block, shared by attention and feed-forward network, as in the authors' Transformer.
-Deviations: none known; their code has no norm behind the last block either, and neither has this.
+Deviations: none known; their code has no norm behind the last block either, and neither has this. The branch of a
+ResNet keeps its batch norms.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ImageWiring, Method, Wiring
 
 
 class ReZeroMethod(Method):
@@ -21,3 +22,8 @@ class ReZeroMethod(Method):
         from comt_cli.layers.residual import ReZero
 
         return Wiring(ReZero)
+
+    def image_wiring(self) -> ImageWiring:
+        from comt_cli.layers.residual import ReZero
+
+        return ImageWiring(ReZero)

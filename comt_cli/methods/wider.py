@@ -30,8 +30,8 @@ class Wider(Method):
 
         options: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
         name = options.get("name")
-        if name not in methods() or name == cls.name:
-            raise ValueError(f"no method to be like is called {name!r}")
+        if name not in methods("train-lm") or name == cls.name:
+            raise ValueError(f"no method of language models to be like is called {name!r}")
         return {"name": name, **method_from(options).model_dump(mode="json")}
 
     def wiring(self) -> Wiring:

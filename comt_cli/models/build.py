@@ -11,11 +11,14 @@ from torch import nn
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
-from comt_cli.methods.base import Wiring
+from comt_cli.methods.base import ImageWiring, Wiring
 from comt_cli.models.flops import flops_of_row, parameter_count
 from comt_cli.models.llama import Llama
+from comt_cli.models.preact_resnet import PreActResNet
+from comt_cli.models.resnet import ResNet
+from comt_cli.recipe.image_settings import ResNetSettings
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.recipe.settings import ModelSettings, Settings
 
 _LENGTH = 16
 """Tokens of the row on which FLOPs are made equal: gates and feed-forward networks cost the same at every position."""
@@ -46,14 +49,33 @@ def _widened(settings: ModelSettings, vocabulary: int, wiring: Wiring) -> ModelS
     return settings.model_copy(update={"ffn_width": width + round((wanted - one) / (next_one - one))})
 
 
-def model_of(spec: RunSpec) -> Llama:
+def empty_resnet(settings: ResNetSettings, classes: int, wiring: ImageWiring) -> ResNet:
+    """The image classifier on the meta device: every shape, no storage.
+
+    Raises:
+        UserError: the wiring names a site that the blocks do not have.
+    """
+    kind = PreActResNet if settings.shape().block == "preact" else ResNet
+    with torch.device("meta"):
+        return kind(settings, classes, wiring)
+
+
+def model_of(spec: RunSpec) -> Llama | ResNet:
     """The model of a run, on the meta device."""
-    return empty_model(spec.settings.model, spec.settings.data.vocabulary_size, wiring_of(spec.method))
+    settings = spec.settings
+    if isinstance(settings, Settings):
+        return empty_model(settings.model, settings.data.vocabulary_size, wiring_of(spec.method))
+    return empty_resnet(settings.model, settings.data.classes, image_wiring_of(spec.method))
 
 
 def wiring_of(method: Mapping[str, Any]) -> Wiring:
-    """The residual connection and gates of a method as `spec.json` names it."""
+    """The residual connection and gates of a method as `spec.json` names it, for a language model."""
     return method_from(method).wiring()
+
+
+def image_wiring_of(method: Mapping[str, Any]) -> ImageWiring:
+    """The residual connection and modulators of a method as `spec.json` names it, for an image classifier."""
+    return method_from(method).image_wiring()
 
 
 def materialise(model: nn.Module, device: torch.device, seed: int, path: str = "") -> None:

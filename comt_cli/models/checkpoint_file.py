@@ -6,15 +6,26 @@ It is read with `weights_only=True`: a checkpoint from a stranger runs no code.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from pydantic import ValidationError
+from torch import Tensor, nn
 
 from comt_cli.errors import UserError
+from comt_cli.recipe.plan import RunSpec
+
+W = TypeVar("W")
 
 FORMAT = 1
+LANGUAGE_PARTS = ("vocabulary", "tokenizer")
+"""What a language model's checkpoint says beside weights and settings."""
+IMAGE_PARTS = ("classes", "mean", "std", "size")
+"""What an image classifier's does: the names of the classes, the colours' mean and standard deviation, and the size."""
+IMAGE_FAMILY = "resnet"
+"""The family of models that look at images (`ResNetSettings`); all others read text."""
 _ZIP = b"PK\x03\x04"
 """What a file of torch.save begins with."""
 ACCEPTED = (
@@ -57,9 +68,84 @@ def read_state(path: Path, device: torch.device | str = "cpu", *, mapped: bool =
         for name, tensor in weights.items()
     ):
         raise UserError(f"{path}: its model is {_what(weights)}, not floating-point tensors by name")
-    if missing := [key for key in ("vocabulary", "tokenizer") if key not in state]:
+    if missing := [key for key in (IMAGE_PARTS if is_of_images(state) else LANGUAGE_PARTS) if key not in state]:
         raise UserError(f"{path} lacks {' and '.join(missing)}")
     return state
+
+
+def is_of_images(state: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is an image classifier's; else it is a language model's."""
+    found = state["spec"]
+    for key in ("settings", "model", "family"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return bool(found == IMAGE_FAMILY)
+
+
+def spec_in(state: Mapping[str, Any], path: Path) -> RunSpec:
+    """The run whose checkpoint `state` is. Raises `UserError` where it is not one of this version."""
+    try:
+        return RunSpec.model_validate(state["spec"])
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise UserError(f"{path}: its spec does not fit this version of comt: {where}: {problem['msg']}") from None
+
+
+def wired(spec: RunSpec, path: Path, wiring_of: Callable[[Mapping[str, Any]], W]) -> W:
+    """What `wiring_of` makes of the run's method. Raises `UserError` where this version has no such method, or not for
+    such models."""
+    try:
+        return wiring_of(spec.method)
+    except KeyError:
+        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which this comt does not have") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: its method does not fit this version of comt: {error.errors()[0]['msg']}") from None
+    except NotImplementedError:
+        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model") from None
+
+
+def check_blocks(weights: Mapping[str, Tensor], expected: int, path: Path) -> None:
+    """Refuse weights of another number of blocks, before a model of that many is built: a forged number must not keep
+    the machine busy. Raises `UserError`."""
+    found = {name.split(".")[1] for name in weights if name.startswith("blocks.")}
+    if len(found) != expected:
+        raise UserError(f"{path}: its weights have {len(found)} layers; they are not those of its spec")
+
+
+def assign(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Give the meta model its weights, every one and no other, of the right shapes. Raises `UserError`."""
+    expected = model.state_dict()
+    wrong = [f"{name} is missing" for name in expected if name not in weights]
+    wrong += [f"{name} has no place" for name in weights if name not in expected]
+    wrong += [
+        f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+        raise UserError(f"{path}: its weights do not fit its spec: {'; '.join(wrong[:3])}{more}")
+    model.load_state_dict(weights, assign=True)
+
+
+def checkpoint_in(folder: Path) -> Path | None:
+    """The checkpoint of a run directory; None if the folder is none. Raises `UserError` where none is saved yet."""
+    if (folder / "checkpoint.pt").is_file():
+        return folder / "checkpoint.pt"
+    if (folder / "spec.json").is_file():
+        raise UserError(f"{folder} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")
+    return None
+
+
+def name_of(spec: RunSpec) -> str:
+    """A short name of the run's model, fit for a folder."""
+    return f"{spec.row}-{spec.column}-seed{spec.seed}".replace("/", "-")
+
+
+def shown_names(folder: Path) -> str:
+    """What a folder holds, for people: a few of its files."""
+    names = sorted(path.name for path in folder.iterdir())
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
 
 
 def _what(value: Any) -> str:

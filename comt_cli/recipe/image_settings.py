@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.settings import Fraction, Section, Training
@@ -22,6 +22,13 @@ IMAGE_CLASSES: dict[ImageSet, int] = {
     "cifar100": 100,
     "imagenet": 1000,
 }
+
+
+def _listed(given: Any) -> Any:
+    return tuple(given) if isinstance(given, list) else given  # a recipe's list: checking is strict after this
+
+
+Milestones = Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed)]
 
 
 class ResNetSettings(Section):
@@ -84,7 +91,7 @@ class ImageTrainSettings(Training):
     batch_size: PositiveInt = 64
     learning_rate: PositiveFloat = 0.01
     schedule: Literal["cosine", "linear", "constant", "step"] = "linear"
-    milestones: tuple[PositiveInt, ...] = ()
+    milestones: Milestones = ()
     warmup_learning_rate: PositiveFloat | None = None
     momentum: Fraction = 0.9
     nesterov: bool = False

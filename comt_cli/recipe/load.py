@@ -8,21 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from comt_cli.errors import UserError
 from comt_cli.recipe.also import Also, with_rows
+from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, available_recipes, find_recipe, recipe_roots
 from comt_cli.recipe.merge import Overrides, merged_settings, parse_overrides
 from comt_cli.recipe.names import disagreements
-from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
-from comt_cli.recipe.schema import Column, PartialSettings, Recipe
-from comt_cli.recipe.settings import Settings
+from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, closest, dotted, nearest
+from comt_cli.recipe.schema import (
+    RECIPES,
+    AnyRecipe,
+    Column,
+    Command,
+    MethodOptions,
+    Partial,
+    PartialSettings,
+    RunSettings,
+)
 from comt_cli.recipe.setups import load_setups
 from comt_cli.recipe.validate import LineOf, salvage, validate
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
-MethodConfigs = Mapping[str, type[BaseModel]]
+MethodConfigs = Mapping[str, type[MethodOptions]]
 """Every method's name and the class of its options; handed in, because methods stand above recipes."""
 
 
@@ -35,11 +42,11 @@ class LoadedRecipe:
     """
 
     path: Path
-    recipe: Recipe
+    recipe: AnyRecipe
     methods: dict[str, dict[str, Any]]
-    settings: dict[str, dict[tuple[str, str], Settings]]
+    settings: dict[str, dict[tuple[str, str], RunSettings]]
 
-    def columns(self, scale: str) -> dict[str, Column]:
+    def columns(self, scale: str) -> dict[str, Column[Partial]]:
         """The columns of a scale: its own, or the paper's."""
         return columns_of(self.recipe, scale)
 
@@ -55,7 +62,7 @@ class LoadedRecipe:
         return None if compared is None else self.recipe.rows[row].paper_increase.get(compared)
 
 
-def columns_of(recipe: Recipe, scale: str) -> dict[str, Column]:
+def columns_of(recipe: AnyRecipe, scale: str) -> dict[str, Column[Partial]]:
     """The columns of a scale: its own, or the paper's."""
     return recipe.scales[scale].columns or recipe.columns  # type: ignore[index]
 
@@ -66,17 +73,20 @@ def load_recipe(
     overrides: Sequence[str] = (),
     scale: str | None = None,
     also: Also | None = None,
+    *,
+    also_fits_all: bool = True,
 ) -> LoadedRecipe:
     """Read and check the recipe at `path`. `overrides` are `--set` arguments such as `train.steps=200`.
 
     They apply to `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`.
-    `also` adds rows that the paper does not have, as if they stood at the end of `rows`.
+    `also` adds rows that the paper does not have, as if they stood at the end of `rows`. One whose method is for the
+    other command is a problem, or, where not `also_fits_all`, left out: it is meant for other recipes of the same call.
 
     Raises:
         RecipeError: with every problem of the file, of its setups, of the overrides and of `also`, each with its line
             and dotted key, or the argument.
     """
-    return check_recipe(read(path), path, methods, overrides, scale, also)
+    return check_recipe(read(path), path, methods, overrides, scale, also, also_fits_all=also_fits_all)
 
 
 def load_recipe_text(
@@ -94,7 +104,6 @@ _STAND_INS: dict[str, Any] = {
     "title": "-",
     "paper": "-",
     "table": "-",
-    "command": "train-lm",
     "baseline": "-",
     "seeds": [0],
     "method": "-",
@@ -110,6 +119,8 @@ def check_recipe(
     overrides: Sequence[str] = (),
     scale: str | None = None,
     also: Also | None = None,
+    *,
+    also_fits_all: bool = True,
 ) -> LoadedRecipe:
     """All checks, in two stages: the shape of the file, then what only the whole can tell.
 
@@ -122,23 +133,28 @@ def check_recipe(
         message = "is a setup, not a recipe: a recipe names it, as `setup` of a column or at its top"
         raise RecipeError(path, [Problem("", message)])
     problems = list(document.problems)
-    resolved = _check_methods(document, methods, problems)
+    command = _command(document)
+    recipe_class = RECIPES[command]
+    resolved = _check_methods(document, methods, command, problems)
+
+    if not also_fits_all:
+        also = {name: given for name, given in (also or {}).items() if _is_for(given, command, methods)}
 
     def added(given: Any, found: list[Problem]) -> dict[str, Any] | None:
-        return _method(given, (), lambda _: None, methods, found)
+        return _method(given, (), lambda _: None, methods, command, found)
 
     document = with_rows(document, also or {}, added, resolved, problems)
     unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
     shape: list[Problem] = []
-    recipe = validate(Recipe, document.data, (), document.line, shape)
+    recipe = validate(recipe_class, document.data, (), document.line, shape)
     problems.extend(problem for problem in shape if problem.key not in unreadable)
-    commanded = parse_overrides(overrides, problems)
-    whole = recipe or salvage(Recipe, document.data, _STAND_INS)
+    commanded = parse_overrides(overrides, recipe_class.overrides_class, problems)
+    whole = recipe or salvage(recipe_class, document.data, {**_STAND_INS, "command": command})
     if whole is None:
         raise RecipeError(path, problems)
     setups = load_setups(whole, path, document, problems)
     found = [*disagreements(whole, resolved, document), *_place(whole, path, document)]
-    settings: dict[str, dict[tuple[str, str], Settings]] = {
+    settings: dict[str, dict[tuple[str, str], RunSettings]] = {
         name: merged_settings(
             whole,
             name,
@@ -150,10 +166,19 @@ def check_recipe(
         )
         for name in whole.scales
     }
+    found.extend(undrawable(whole, resolved, settings, document))
     problems.extend([problem for problem in found if not _follows(problem, problems)])
     if recipe is None or problems:
         raise RecipeError(path, problems)
     return LoadedRecipe(path, recipe, resolved, settings)
+
+
+def _command(document: Document) -> Command:
+    """The command that a recipe is for; of one that is misspelt the nearest, and where it is missing `train-lm`: so the
+    rest can be checked all the same."""
+    given = document.data.get("command")
+    meant = closest(str(given), RECIPES)
+    return next((command for command in RECIPES if command == meant), "train-lm")
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
@@ -180,22 +205,25 @@ def _settings_section(problem: Problem) -> str | None:
     return (found[1] or "all") if found else None
 
 
-def _check_methods(document: Document, methods: MethodConfigs, problems: list[Problem]) -> dict[str, dict[str, Any]]:
+def _check_methods(
+    document: Document, methods: MethodConfigs, command: Command, problems: list[Problem]
+) -> dict[str, dict[str, Any]]:
     """Every row's method, its options filled in. Works on the raw data, so that a broken row hides no other."""
     rows = document.data.get("rows")
     resolved: dict[str, dict[str, Any]] = {}
     for name, row in rows.items() if isinstance(rows, dict) else ():
         given = row.get("method") if isinstance(row, dict) else None
-        method = _method(given, ("rows", name, "method"), document.line, methods, problems)
+        method = _method(given, ("rows", name, "method"), document.line, methods, command, problems)
         if method is not None:
             resolved[name] = method
     return resolved
 
 
 def _method(
-    given: Any, path: KeyPath, line_of: LineOf, methods: MethodConfigs, problems: list[Problem]
+    given: Any, path: KeyPath, line_of: LineOf, methods: MethodConfigs, command: Command, problems: list[Problem]
 ) -> dict[str, Any] | None:
     """A method as a row says it, with its name and all its options; None where something is wrong."""
+    fitting = [name for name, options in methods.items() if command in options.commands()]
     if isinstance(given, str):
         name, options = given, {}
     elif isinstance(given, dict) and isinstance(given.get("name"), str):
@@ -205,14 +233,21 @@ def _method(
         return None
     else:
         return None  # missing or of a wrong type: the schema says so
-    if name not in methods:
-        problems.append(Problem(dotted(path), f"no method is called {name!r}; {nearest(name, methods)}", line_of(path)))
+    if name not in fitting:
+        wrong = f"the method {name} is not for {command}" if name in methods else f"no method is called {name!r}"
+        problems.append(Problem(dotted(path), f"{wrong}; {nearest(name, fitting)}", line_of(path)))
         return None
     config = validate(methods[name], options, path, line_of, problems)
     return None if config is None else {"name": name, **config.model_dump(mode="json")}
 
 
-def _place(recipe: Recipe, path: Path, document: Document) -> Iterable[Problem]:
+def _is_for(given: Any, command: Command, methods: MethodConfigs) -> bool:
+    """Whether a method, as a row says it, is for the command, or is none at all, which is told elsewhere."""
+    name = given.get("name") if isinstance(given, dict) else given
+    return not isinstance(name, str) or name not in methods or command in methods[name].commands()
+
+
+def _place(recipe: AnyRecipe, path: Path, document: Document) -> Iterable[Problem]:
     """A recipe that is looked up by folder and file must be called so: its runs and tables go by its keys."""
     whole = path.resolve()
     if whole.parent.parent not in [root.resolve() for root in recipe_roots()]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
-from comt_cli.recipe.schema import PartialSettings, Recipe
-from comt_cli.recipe.settings import Settings
+from comt_cli.recipe.schema import AnyRecipe, Partial, RunSettings
 from comt_cli.recipe.setups import Setup
 from comt_cli.recipe.validate import valid_keys, validate
 from comt_cli.recipe.yaml_lines import Document, parse
@@ -22,7 +21,7 @@ from comt_cli.recipe.yaml_lines import Document, parse
 class _Layer:
     """Settings of one place: where they stand in their document, and in which file if that is not the recipe."""
 
-    settings: PartialSettings
+    settings: Partial | None
     path: KeyPath
     document: Document
     source: str | None = None
@@ -36,10 +35,10 @@ class Overrides:
     origin: dict[KeyPath, str] = field(default_factory=dict)
 
 
-def parse_overrides(arguments: Sequence[str], problems: list[Problem]) -> Overrides:
-    """Turn `train.steps=200` into settings; problems name the argument."""
+def parse_overrides(arguments: Sequence[str], kind: type[Partial], problems: list[Problem]) -> Overrides:
+    """Turn `train.steps=200` into settings, of the kind that the recipe has; problems name the argument."""
     overrides = Overrides()
-    sections = valid_keys(PartialSettings, ())
+    sections = valid_keys(kind, ())
     for argument in arguments:
         key, equals, text = argument.partition("=")
         section, _, name = key.strip().partition(".")
@@ -60,7 +59,7 @@ def parse_overrides(arguments: Sequence[str], problems: list[Problem]) -> Overri
         value = document.data if text.strip() else None
         candidate = {section: {name: value}}
         found: list[Problem] = []
-        validate(PartialSettings, candidate, (), lambda _: None, found)
+        validate(kind, candidate, (), lambda _: None, found)
         if found:
             problems.extend(Problem(shown, problem.message) for problem in found)
             continue
@@ -70,7 +69,7 @@ def parse_overrides(arguments: Sequence[str], problems: list[Problem]) -> Overri
 
 
 def merged_settings(
-    recipe: Recipe,
+    recipe: AnyRecipe,
     scale: str,
     document: Document,
     setups: Mapping[str, Setup],
@@ -78,12 +77,12 @@ def merged_settings(
     problems: list[Problem],
     *,
     complete: bool = True,
-) -> dict[tuple[str, str], Settings]:
+) -> dict[tuple[str, str], RunSettings]:
     """The settings of every (row, column) of a scale; a problem that several cells share is told once.
 
     `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
     """
-    settings: dict[tuple[str, str], Settings] = {}
+    settings: dict[tuple[str, str], RunSettings] = {}
     seen = {(problem.source, problem.key, problem.message) for problem in problems}
     chosen = recipe.scales[scale]  # type: ignore[index]
     in_scale = chosen.columns is not None
@@ -93,6 +92,7 @@ def merged_settings(
             layers = [
                 *_setup(recipe.setup, setups),
                 _Layer(recipe.settings, ("settings",), document),
+                *_setup(chosen.setup, setups),
                 _Layer(chosen.settings, ("scales", scale, "settings"), document),
                 *_setup(column.setup, setups),
                 _Layer(column.settings, (*column_path, "settings"), document),
@@ -100,7 +100,7 @@ def merged_settings(
             ]
             merged, origin = _merge(layers, overrides)
             found: list[Problem] = []
-            result = validate(Settings, merged, (), lambda _: None, found)
+            result = validate(recipe.settings_class, merged, (), lambda _: None, found)
             for problem in found:
                 if not complete and problem.key not in origin:
                     continue
@@ -127,7 +127,8 @@ def _merge(
     merged: dict[str, dict[str, Any]] = {"model": {}, "data": {}, "train": {}}
     origin: dict[str, tuple[_Layer, KeyPath] | str] = {}
     for layer in layers:
-        for section, values in layer.settings.model_dump(mode="json", exclude_unset=True).items():
+        given = layer.settings.model_dump(mode="json", exclude_unset=True) if layer.settings is not None else {}
+        for section, values in given.items():
             for key, value in (values or {}).items():
                 merged[section][key] = value
                 origin[f"{section}.{key}"] = (layer, (*layer.path, section, key))

@@ -1,4 +1,4 @@
-"""Names within a recipe that must agree: the baseline, the paper's cells, the rows of an ablation, a figure's site."""
+"""Names within a recipe that must agree: the baseline, the paper's cells, the rows of an ablation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
-from comt_cli.recipe.schema import Ablation, Figure, Recipe, Row
+from comt_cli.recipe.schema import Ablation, AnyRecipe, Partial, Row
 from comt_cli.recipe.yaml_lines import Document
 
 Methods = Mapping[str, Mapping[str, Any]]
 """Every row's method with all its options; without the rows whose method is wrong."""
 
 
-def disagreements(recipe: Recipe, methods: Methods, document: Document) -> Iterator[Problem]:
+def disagreements(recipe: AnyRecipe, methods: Methods, document: Document) -> Iterator[Problem]:
     """Everything in `recipe` that names what is not there, or says what contradicts something else."""
     if recipe.baseline not in recipe.rows:
         message = f"there is no row {recipe.baseline!r}; {nearest(recipe.baseline, recipe.rows)}"
@@ -23,12 +23,10 @@ def disagreements(recipe: Recipe, methods: Methods, document: Document) -> Itera
         yield from _paper_increases(name, row, recipe, document)
     for ablation_name, ablation in recipe.ablations.items():
         yield from _ablation(("ablations", ablation_name), ablation, recipe, methods, document)
-    if recipe.figure is not None:
-        yield from _figure(recipe.figure, recipe, methods, document)
     yield from _compared_columns(recipe, document)
 
 
-def _compared_columns(recipe: Recipe, document: Document) -> Iterator[Problem]:
+def _compared_columns(recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
     for scale_name, scale in recipe.scales.items():
         for name, column in (scale.columns or {}).items():
             if column.compare_to is not None and column.compare_to not in recipe.columns:
@@ -40,7 +38,7 @@ def _compared_columns(recipe: Recipe, document: Document) -> Iterator[Problem]:
             yield Problem(dotted(at), "belongs to the columns of a scale: this is the paper's own", document.line(at))
 
 
-def _paper_cells(name: str, row: Row, recipe: Recipe, document: Document) -> Iterator[Problem]:
+def _paper_cells(name: str, row: Row[Partial], recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
     path: KeyPath = ("rows", name, "paper")
     yield from _unknown_columns(row.paper, path, recipe, document)
     if row.in_paper:
@@ -55,26 +53,26 @@ def _paper_cells(name: str, row: Row, recipe: Recipe, document: Document) -> Ite
         yield Problem(dotted(path), "has values, but the row says in_paper: false", document.line(path))
 
 
-def _paper_increases(name: str, row: Row, recipe: Recipe, document: Document) -> Iterator[Problem]:
+def _paper_increases(name: str, row: Row[Partial], recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
     path: KeyPath = ("rows", name, "paper_increase")
     yield from _unknown_columns(row.paper_increase, path, recipe, document)
     if row.paper_increase and not row.in_paper:
         yield Problem(dotted(path), "has values, but the row says in_paper: false", document.line(path))
 
 
-def _unknown_columns(columns: Iterable[str], path: KeyPath, recipe: Recipe, document: Document) -> Iterator[Problem]:
+def _unknown_columns(columns: Iterable[str], path: KeyPath, recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
     for column in columns:
         if column not in recipe.columns:
             yield _no_column(column, (*path, column), recipe, document)
 
 
-def _no_column(column: str, path: KeyPath, recipe: Recipe, document: Document) -> Problem:
+def _no_column(column: str, path: KeyPath, recipe: AnyRecipe, document: Document) -> Problem:
     message = f"there is no column {column!r}; {nearest(column, recipe.columns)}"
     return Problem(dotted(path), message, document.line(path))
 
 
 def _ablation(
-    path: KeyPath, ablation: Ablation, recipe: Recipe, methods: Methods, document: Document
+    path: KeyPath, ablation: Ablation, recipe: AnyRecipe, methods: Methods, document: Document
 ) -> Iterator[Problem]:
     rows = ablation.rows if ablation.rows is not None else list(recipe.rows)
     for position, row in enumerate(rows):
@@ -93,17 +91,4 @@ def _ablation(
         yield Problem(dotted(at), f"{option!r} is an option of {count} of the rows; {hint}", document.line(at))
     elif all(value == values[0] for value in values):
         message = f"{option!r} has the same value in every row that has it; name the option that varies, or null"
-        yield Problem(dotted(at), message, document.line(at))
-
-
-def _figure(figure: Figure, recipe: Recipe, methods: Methods, document: Document) -> Iterator[Problem]:
-    at: KeyPath = ("figure", "site")
-    if figure.draw == "channel-gates" and figure.site is None:
-        yield Problem(dotted(at), "is missing: channel-gates are drawn of one site", document.line(at))
-    if figure.draw != "channel-gates" and figure.site is not None:
-        yield Problem(dotted(at), f"belongs to channel-gates; {figure.draw} has no use for it", document.line(at))
-    method = methods.get(recipe.baseline)
-    sites = (method or {}).get("sites")
-    if figure.draw == "channel-gates" and figure.site is not None and sites and figure.site not in sites:
-        message = f"the row {recipe.baseline} has no gate there: {figure.site!r}; {nearest(figure.site, sites)}"
         yield Problem(dotted(at), message, document.line(at))

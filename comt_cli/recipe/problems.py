@@ -53,10 +53,15 @@ def dotted(path: Iterable[str | int]) -> str:
     return text
 
 
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that a wrong one was probably meant to be; None if none is near."""
+    return next(iter(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)), None)
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A phrase that points from a wrong name to the right one: the closest, or all of them."""
     options = list(valid)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]}?"
+    close = closest(name, options)
+    if close is not None:
+        return f"did you mean {close}?"
     return f"valid: {', '.join(options)}" if options else "no keys are allowed here"

@@ -6,9 +6,11 @@ A run is its id, and is stored once: `runs/by-id/<id>`. For people there is a re
 spec.json          the run, fully resolved (`RunSpec`)
 environment.json   versions, device, git commit: one entry per time the run was started
 metrics.jsonl      one line per logged step: the ground truth; holds nothing that differs between two equal runs
-timings.jsonl      one line per logged step: seconds, tokens per second (these do differ)
+gradients.jsonl    one line per step whose gradient norms were asked for (`train.gradient_norms_every` of an image
+                   classifier): {"step": n, "norms": {convolution's weight: L2 norm}}
+timings.jsonl      one line per logged step: seconds, tokens or images per second (these do differ)
 metrics.csv        metrics.jsonl as a table, written at the end
-checkpoint.pt      the newest complete checkpoint, with the tokenizer, so that it can be fed text
+checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
 result.json        written last: its presence means that the run is done
 error.txt          what made the newest attempt fail, with its traceback; gone once another attempt begins
 """
@@ -75,6 +77,7 @@ class RunDirectory:
         self.spec_file = path / "spec.json"
         self.environment_file = path / "environment.json"
         self.metrics_file = path / "metrics.jsonl"
+        self.gradients_file = path / "gradients.jsonl"
         self.timings_file = path / "timings.jsonl"
         self.metrics_table = path / "metrics.csv"
         self.checkpoint_file = path / "checkpoint.pt"
@@ -149,6 +152,10 @@ class RunDirectory:
     def metrics(self) -> list[dict[str, Any]]:
         """The logged steps, oldest first. A line cut short by a crash is left out."""
         return read_lines(self.metrics_file)
+
+    def gradients(self) -> list[dict[str, Any]]:
+        """The logged gradient norms, oldest first; [] where none were asked for."""
+        return read_lines(self.gradients_file)
 
     def timings(self) -> list[dict[str, Any]]:
         """The logged speeds, oldest first."""

@@ -1,13 +1,25 @@
-"""The keys of a recipe. `settings.py` has what a run is told; here is what makes a table or a figure of it."""
+"""The keys of a recipe. `settings.py` has what a run is told; here is what makes a table or a figure of it.
+
+A recipe is for one command, and that decides what its runs are told: `RECIPES` has the class for each. All of a recipe
+but its settings is the same for both.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, create_model
 
-from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, TrainSettings
+from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
+from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, Settings, TrainSettings
+
+Command = Literal["train-lm", "train-resnet"]
+"""The verbs that train. Which one a recipe is for decides the classes of its settings."""
+
+RunSettings = Settings | ImageSettings
+"""What a run is told, by its command."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -38,20 +50,43 @@ def _partial(section: type[Section]) -> type[Section]:
 PartialModel = _partial(ModelSettings)
 PartialData = _partial(DataSettings)
 PartialTrain = _partial(TrainSettings)
+PartialResNet = _partial(ResNetSettings)
+PartialImageData = _partial(ImageDataSettings)
+PartialImageTrain = _partial(ImageTrainSettings)
 
 
-class PartialSettings(Section):
-    """Overrides: any keys of the three sections. Validated for completeness only after merging."""
+class Partial(Section):
+    """Overrides: any keys of the three sections, of either command. Complete only after merging, and checked then."""
+
+
+class PartialSettings(Partial):
+    """Overrides of what a language model is told."""
 
     model: PartialModel | None = None  # type: ignore[valid-type]
     data: PartialData | None = None  # type: ignore[valid-type]
     train: PartialTrain | None = None  # type: ignore[valid-type]
 
 
-MetricName = Literal["perplexity", "galore_perplexity"]
+class PartialImageSettings(Partial):
+    """Overrides of what an image classifier is told."""
+
+    model: PartialResNet | None = None  # type: ignore[valid-type]
+    data: PartialImageData | None = None  # type: ignore[valid-type]
+    train: PartialImageTrain | None = None  # type: ignore[valid-type]
+
+
+Overrides_co = TypeVar("Overrides_co", bound=Partial, covariant=True)
+
+LanguageMetric = Literal["perplexity", "galore_perplexity"]
+ImageMetric = Literal["accuracy"]
+MetricName = Literal["perplexity", "galore_perplexity", "accuracy"]
 """What a cell shows: a key of `result.json`."""
 
-DIRECTION: dict[MetricName, Literal["lower", "higher"]] = {"perplexity": "lower", "galore_perplexity": "lower"}
+DIRECTION: dict[MetricName, Literal["lower", "higher"]] = {
+    "perplexity": "lower",
+    "galore_perplexity": "lower",
+    "accuracy": "higher",
+}
 """Which way each metric is better."""
 
 
@@ -65,34 +100,55 @@ PaperIncrease = Annotated[str, AfterValidator(_increase)]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
 
 
-class Row(Section):
+class MethodOptions(Section):
+    """What recipes know of a method: its options, and which commands it is for. Methods stand above recipes."""
+
+    @classmethod
+    def commands(cls) -> tuple[str, ...]:
+        """The commands whose recipes may have the method."""
+        raise NotImplementedError
+
+
+class Row(Section, Generic[Overrides_co]):
     """One method under one name, with the paper's value in every column."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
     paper_increase: dict[str, PaperIncrease] = Field(default_factory=dict)
     in_paper: bool = True
-    settings: PartialSettings = PartialSettings()
+    settings: Overrides_co | None = None
 
 
-class Column(Section):
+class Column(Section, Generic[Overrides_co]):
     """One model and data set. Under a scale, `compare_to` names the paper's column it stands in for."""
 
     setup: SetupName | None = None
-    settings: PartialSettings = PartialSettings()
+    settings: Overrides_co | None = None
     compare_to: str | None = None
 
 
-class Scale(Section):
+class Scale(Section, Generic[Overrides_co]):
     """What changes when the table is run smaller. `columns`, where given, replace the paper's."""
 
     description: str
-    settings: PartialSettings = PartialSettings()
-    columns: dict[Name, Column] | None = None
+    setup: SetupName | None = None
+    settings: Overrides_co | None = None
+    columns: dict[Name, Column[Overrides_co]] | None = None
     seeds: Seeds | None = None
 
 
-AblationName = Literal["hidden-size", "modules", "granularity", "context", "sigmoid", "placement-norm", "cost"]
+AblationName = Literal[
+    "hidden-size",
+    "window-ratio",
+    "modules",
+    "granularity",
+    "context",
+    "sigmoid",
+    "gate-form",
+    "placement-norm",
+    "residual-norm",
+    "cost",
+]
 
 
 class Ablation(Section):
@@ -105,31 +161,76 @@ class Ablation(Section):
     option: str | None = None
 
 
+Drawing = Literal[
+    "residual-stream", "gate-values", "channel-gates", "conv-gradients", "residual-shares", "block-gradients"
+]
+
+DRAWINGS: dict[Command, tuple[Drawing, ...]] = {
+    "train-lm": ("residual-stream", "gate-values", "channel-gates"),
+    "train-resnet": ("conv-gradients", "residual-shares", "block-gradients"),
+}
+"""What can be drawn of what each command trains."""
+
+DRAWINGS_OF_ALL_ROWS: tuple[Drawing, ...] = ("conv-gradients", "block-gradients")
+"""Drawings that compare the rows of a recipe; the others are of its baseline alone."""
+
+
 class Figure(Section):
-    """What is drawn of the first run of the baseline, where the recipe is a figure of its paper and no table.
+    """What is drawn of the first seed under the first column, where the recipe is a figure of its paper and no table.
 
     `site` is the projection whose channels are drawn; `text` is what the network reads, None for the usual one.
     """
 
-    draw: Literal["residual-stream", "gate-values", "channel-gates"]
+    draw: Drawing
     site: str | None = None
     text: Annotated[str, Field(min_length=1)] | None = None
 
 
-class Recipe(Section):
-    """One published table, or figure."""
+class Recipe(Section, Generic[Overrides_co]):
+    """One published table, or figure. A command's class says what its runs are told, and what a cell can show."""
+
+    settings_class: ClassVar[type[RunSettings]]
+    overrides_class: ClassVar[type[Partial]]
 
     title: str
     paper: Name
     table: Name
-    command: Literal["train-lm"]
-    metric: MetricName = "perplexity"
+    command: Command
+    metric: MetricName
     baseline: str
     seeds: Seeds
     figure: Figure | None = None
     setup: SetupName | None = None
-    settings: PartialSettings = PartialSettings()
-    rows: dict[Name, Row] = Field(min_length=1)
-    columns: dict[Name, Column] = Field(min_length=1)
+    settings: Overrides_co | None = None
+    rows: dict[Name, Row[Overrides_co]] = Field(min_length=1)
+    columns: dict[Name, Column[Overrides_co]] = Field(min_length=1)
     ablations: dict[AblationName, Ablation] = Field(default_factory=dict)
-    scales: dict[ScaleName, Scale]
+    scales: dict[ScaleName, Scale[Overrides_co]]
+
+
+class LanguageRecipe(Recipe[PartialSettings]):
+    """A recipe for `comt train-lm`."""
+
+    settings_class: ClassVar = Settings
+    overrides_class: ClassVar = PartialSettings
+
+    metric: LanguageMetric = "perplexity"
+
+
+class ImageRecipe(Recipe[PartialImageSettings]):
+    """A recipe for `comt train-resnet`."""
+
+    settings_class: ClassVar = ImageSettings
+    overrides_class: ClassVar = PartialImageSettings
+
+    metric: ImageMetric = "accuracy"
+
+
+AnyRecipe = Recipe[Partial]
+"""A recipe of either command, to whoever need not know what its runs are told."""
+
+RECIPES: Mapping[Command, type[AnyRecipe]] = {
+    "train-lm": LanguageRecipe,
+    "train-resnet": ImageRecipe,
+}
+"""The class of the recipes of each command."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from comt_cli.recipe.find import SETUPS, recipe_roots
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
-from comt_cli.recipe.schema import PartialSettings, Recipe
+from comt_cli.recipe.schema import RECIPES, AnyRecipe, Command, Partial
 from comt_cli.recipe.validate import salvage, validate
 from comt_cli.recipe.yaml_lines import Document, read
 
@@ -22,12 +22,13 @@ class Setup:
     """Settings with the file that they stand in. Broken parts were left out, and told as problems."""
 
     path: Path
-    settings: PartialSettings
+    settings: Partial
     document: Document
 
 
-def load_setups(recipe: Recipe, path: Path, document: Document, problems: list[Problem]) -> dict[str, Setup]:
-    """Every setup that `recipe`, the file at `path`, names. Those that are not there, or broken, become problems."""
+def load_setups(recipe: AnyRecipe, path: Path, document: Document, problems: list[Problem]) -> dict[str, Setup]:
+    """Every setup that `recipe`, the file at `path`, names. Those that are not there, or broken, or of another command,
+    become problems."""
     folders = _folders(path)
     found: dict[str, Setup] = {}
     broken: set[str] = set()
@@ -41,7 +42,13 @@ def load_setups(recipe: Recipe, path: Path, document: Document, problems: list[P
             hint = nearest(name, known) if known else f"there are none in {', '.join(map(str, folders)) or 'reach'}"
             problems.append(Problem(dotted(key), f"no setup is called {name!r}; {hint}", document.line(key)))
         else:
-            setup = _load(file, problems)
+            found_in_it: list[Problem] = []
+            setup, other = _load(file, recipe.command, found_in_it)
+            if other is not None:
+                message = f"{name} is a setup of {other}; this recipe is for {recipe.command}"
+                problems.append(Problem(dotted(key), message, document.line(key)))
+            else:
+                problems.extend(found_in_it)
         if setup is None:
             broken.add(name)
         else:
@@ -56,10 +63,13 @@ def _folders(path: Path) -> list[Path]:
     return list({folder.resolve(): folder for folder in reversed(folders) if folder.is_dir()}.values())[::-1]
 
 
-def _named(recipe: Recipe) -> Iterator[tuple[str, KeyPath]]:
+def _named(recipe: AnyRecipe) -> Iterator[tuple[str, KeyPath]]:
     """The names of the setups, in the order of the file, with the keys that say them."""
     if recipe.setup is not None:
         yield recipe.setup, ("setup",)
+    for scale_name, scale in recipe.scales.items():
+        if scale.setup is not None:
+            yield scale.setup, ("scales", scale_name, "setup")
     columns: Iterable[tuple[KeyPath, str | None]] = [
         *((("columns", name), column.setup) for name, column in recipe.columns.items()),
         *(
@@ -73,19 +83,25 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, KeyPath]]:
             yield setup, (*path, "setup")
 
 
-def _load(path: Path, problems: list[Problem]) -> Setup | None:
+def _load(path: Path, command: Command, problems: list[Problem]) -> tuple[Setup | None, Command | None]:
+    """The setup of the file, for recipes of `command`; or the other command that it is a setup of, and not of this."""
     source = str(path)
     try:
         document = read(path)
     except RecipeError as error:
         problems.extend(replace(problem, source=source) for problem in error.problems)
-        return None
+        return None, None
     if not isinstance(document.data, dict) or not document.data:
         message = "is not a setup: it has none of the groups model, data and train"
         problems.append(Problem("", message, source=source))
-        return None
+        return None, None
+    kind = RECIPES[command].overrides_class
     found = list(document.problems)
-    settings = validate(PartialSettings, document.data, (), document.line, found)
+    settings = validate(kind, document.data, (), document.line, found)
+    if settings is None:
+        for other, recipe_class in RECIPES.items():
+            if validate(recipe_class.overrides_class, document.data, (), document.line, []) is not None:
+                return None, other
     problems.extend(replace(problem, source=source) for problem in found)
-    settings = settings or salvage(PartialSettings, document.data, {}) or PartialSettings()
-    return Setup(path, settings, document)
+    settings = settings or salvage(kind, document.data, {}) or kind()
+    return Setup(path, settings, document), None

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.run_directory import RunState
-from comt_cli.recipe.schema import Ablation, AblationName
-from comt_cli.report import format, words
+from comt_cli.recipe.schema import DIRECTION, Ablation, AblationName
+from comt_cli.report import format
 from comt_cli.report.csv_tables import csv_text
+from comt_cli.report.metric import METRICS
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import collapsed
 from comt_cli.report.write import place
@@ -47,12 +48,16 @@ class Point:
 
 @dataclass(frozen=True)
 class AblationData:
-    """What the figure of an ablation shows. `points` are in table order within a column, the baseline's first."""
+    """What the figure of an ablation shows. `points` are in table order within a column, the baseline's first.
+
+    `metric` is the label of the axis of values, of which the `better` ones are the lower or the higher.
+    """
 
     title: str
     name: str
     scale: str
     metric: str
+    better: Literal["lower", "higher"]
     baseline: str
     axis: Axis
     quantity: str
@@ -124,7 +129,8 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
         title=table.title,
         name=name,
         scale=table.scale,
-        metric=words.METRICS[table.metric],
+        metric=METRICS[table.metric].label,
+        better=DIRECTION[table.metric],
         baseline=table.baseline,
         axis=axis,
         quantity=_quantity(name, ablation),

@@ -29,12 +29,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """A column that should be at most (or, `at_least`, not below) what stands in another column of the same row."""
+    """A column that should be at most (or, `at_least`, not below) what stands in another column of the same row; told
+    with so many `decimals`, one more where it was missed."""
 
     value: str
     goal: str
     what: str
     at_least: bool = False
+    decimals: int = 3
 
     def told(self, row: Row) -> str | None:
         """`met`, or by how much it was missed; None where the row has no goal or no value."""
@@ -44,8 +46,13 @@ class Goal:
         is_met = value >= goal if self.at_least else value <= goal
         limit = "at least" if self.at_least else "at most"
         # what was just missed must not look equal: as many decimals as the rows have
-        told = f"met ({value:.3f}" if is_met else f"missed ({value:.4f}"
-        return f"{self.what} {told}, {limit} {goal:g})"
+        decimals = self.decimals + (not is_met)
+        return f"{self.what} {'met' if is_met else 'missed'} ({value:,.{decimals}f}, {limit} {_plainly(goal)})"
+
+
+def _plainly(number: float) -> str:
+    """Without zeros that say nothing, and never as a power of ten."""
+    return f"{number:,.4f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)

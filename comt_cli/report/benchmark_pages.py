@@ -55,6 +55,49 @@ def step_page(variants: Mapping[str, str], sizes: Sequence[str]) -> Page:
     )
 
 
+def image_step_page(variants: Mapping[str, str], sizes: Sequence[str]) -> Page:
+    """Training steps and forward passes of image classifiers."""
+    return Page(
+        name="step-images",
+        title="Training step of ResNets",
+        said=(
+            _IN_TURNS,
+            "The best plain step is the quickest of the four without modulators (for the forward pass, the quickest",
+            "there). `forward`: training's forward pass without gradients, loss included. `saved`: what a forward pass",
+            "keeps for the backward pass, and its ratio to the least that any of the four keeps. `peak`: the most that",
+            "a step takes beyond weights and momentum. Images lie ready, channels last; augmentation is not timed.",
+            "A shape ends in classes, images and their width: c10-b512x32.",
+            _COMMITS,
+        ),
+        key=("device", "shape", "precision", "variant"),
+        sort=("size", "precision", "shape", "variant"),
+        order={"size": sizes, "variant": list(variants)},
+        columns=(
+            Column("size", word("size"), is_number=False),
+            Column("shape", word("shape"), is_number=False),
+            Column("precision", word("precision"), is_number=False),
+            Column("variant", word("variant"), is_number=False),
+            Column("ms a step (p10 to p90)", spread("step_ms")),
+            Column("images/s", shown("images_per_second", 0)),
+            Column("MFU", shown("mfu", 3)),
+            Column("step / best plain", shown("step_ratio_to_best_plain", 3)),
+            Column("best plain", word("best_plain"), is_number=False),
+            Column("predicted", shown("predicted_step_ratio", 3)),
+            Column("step / torchvision", shown("step_ratio_to_torchvision", 3)),
+            Column("forward / best plain", shown("forward_ratio_to_best_plain", 3)),
+            Column("saved, MiB", shown("saved_mib", 0)),
+            Column("saved / plain", shown("saved_ratio_to_plain", 3)),
+            Column("peak, MiB", shown("peak_mib", 0)),
+        ),
+        goals=(
+            Goal("step_ratio_to_best_plain", "goal_step_ratio", "step"),
+            Goal("images_per_second", "goal_images_per_second", "images/s", at_least=True, decimals=0),
+        ),
+        meanings=variants,
+        draw=draw_steps,
+    )
+
+
 def kernels_page(
     variants: Mapping[str, str], ops: Mapping[str, str], gates: Sequence[str], dtypes: Sequence[str]
 ) -> Page:
@@ -147,6 +190,39 @@ def predicted_page(variants: Sequence[str], sizes: Sequence[str]) -> Page:
             Column("goal", shown("goal_step_ratio", 3)),
             Column("forward / plain", shown("predicted_forward_ratio", 3)),
             Column("goal", shown("goal_forward_ratio", 3)),
+        ),
+        draw=draw_predicted,
+    )
+
+
+def predicted_images_page(variants: Sequence[str], sizes: Sequence[str]) -> Page:
+    """What the cost model says of image classifiers. No measurement, and called so in every row."""
+    return Page(
+        name="predicted-images",
+        title="Predicted training step of ResNets (not measured)",
+        said=(
+            "From bytes and FLOPs on paper: 4.3 TB/s, 790 TFLOP/s dense bf16, nothing measured. `eager`: every gate",
+            "its own operations; `fused`: the gate in the passes that a fused batch norm makes anyway, a sliding window's",
+            "filters in the convolution, filled up to a multiple of 8; `fused-whole-tiles`: convolutions growing by",
+            "whole tiles of 64 filters instead. Not modelled: launch gaps (which decide at a batch of 64), throttling,",
+            "kernels below the memory's full speed, augmentation. A shape ends in classes, images and their width:",
+            "c10-b512x32.",
+        ),
+        key=("device", "size", "variant"),
+        sort=("size", "variant"),
+        order={"size": sizes, "variant": variants},
+        columns=(
+            Column("size", word("size"), is_number=False),
+            Column("shape", word("shape"), is_number=False),
+            Column("variant", word("variant"), is_number=False),
+            Column("kind", word("kind"), is_number=False),
+            Column("plain step, ms", shown("plain_step_ms", 2)),
+            Column("the same at 60 % of 790 TFLOP/s", shown("plain_step_ms_at_60_percent", 2)),
+            Column("plain images/s", shown("plain_images_per_second", 0)),
+            Column("goal", shown("goal_images_per_second", 0)),
+            Column("step / plain", shown("predicted_step_ratio", 3)),
+            Column("goal", shown("goal_step_ratio", 3)),
+            Column("forward / plain", shown("predicted_forward_ratio", 3)),
         ),
         draw=draw_predicted,
     )

@@ -13,6 +13,7 @@ from comt_cli.errors import UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.report import format
+from comt_cli.report.subject import subject_of
 
 _RUN_NAME = re.compile(r"seed(\d+)-([0-9a-f]{12})")
 _SPEED_LINES = 10
@@ -20,12 +21,12 @@ _SPEED_LINES = 10
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an unended run is: steps, the newest training loss (nats), tokens per second, seconds to go."""
+    """How far an unended run is: steps, the newest training loss (nats), tokens or images per second, seconds to go."""
 
     step: int
     steps: int
     loss: float | None = None
-    tokens_per_second: float | None = None
+    speed: float | None = None
     eta_seconds: float | None = None
 
 
@@ -150,7 +151,7 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
         return Progress(newest["step"], steps, newest["loss"])
     first = timings[0] if len(timings) > 1 else {"step": 0, "seconds": 0.0}
     step_seconds = (timings[-1]["seconds"] - first["seconds"]) / max(timings[-1]["step"] - first["step"], 1)
-    speed = math.fsum(line["tokens_per_second"] for line in timings) / len(timings)
+    speed = math.fsum(line[subject_of(spec).speed] for line in timings) / len(timings)
     return Progress(newest["step"], steps, newest["loss"], speed, max(steps - newest["step"], 0) * step_seconds)
 
 

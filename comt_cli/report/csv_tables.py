@@ -10,40 +10,21 @@ from typing import Any
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run
+from comt_cli.report.subject import IMAGES, subject_of
 from comt_cli.report.table import Entry, Table
-
-RESULT_KEYS = (
-    "step",
-    "steps",
-    "tokens",
-    "loss",
-    "perplexity",
-    "galore_perplexity",
-    "train_loss",
-    "diverged_at",
-    "last_finite_loss",
-    "parameters",
-    "extra_parameters",
-    "extra_parameters_percent",
-    "flops",
-    "train_seconds",
-    "tokens_per_second",
-    "mfu",
-    "peak_memory_bytes",
-    "waiting_share",
-    "device",
-    "git_commit",
-)
-"""What is shown of `result.json`."""
 
 
 def records(table: Table) -> list[dict[str, Any]]:
-    """One dictionary per row and column, columns outermost; None where there is no number."""
+    """One dictionary per row and column, columns outermost; None where there is no number.
+
+    Keys name what their numbers are: `difference_percent` or `difference_points`, `tokens_per_second` or
+    `images_per_second`.
+    """
     return [_record(table, table.entries[row, column]) for column in table.columns for row in table.rows]
 
 
 def _record(table: Table, entry: Entry) -> dict[str, Any]:
-    cell, ours, difference = entry.cell, entry.ours, entry.difference
+    cell, ours, difference, unit = entry.cell, entry.ours, entry.difference, table.unit.name
     return {
         "row": cell.row,
         "column": cell.column,
@@ -57,14 +38,14 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "baseline": table.baseline,
         "paper_column": entry.paper_column,
         "paper": entry.paper,
-        "difference_percent": difference.mean if difference else None,
+        f"difference_{unit}": difference.mean if difference else None,
         "interval_low": difference.low if difference else None,
         "interval_high": difference.high if difference else None,
-        "paper_difference_percent": entry.paper_difference,
+        f"paper_difference_{unit}": entry.paper_difference,
         "verdict": entry.verdict.value,
         "extra_parameters_percent": entry.extra_parameters_percent,
         "paper_increase": entry.paper_increase,
-        "tokens_per_second": entry.tokens_per_second,
+        table.subject.speed: entry.speed,
         "devices": _distinct(cell, "device"),
         "git_commits": _distinct(cell, "git_commit"),
         "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None),
@@ -84,7 +65,8 @@ def table_csv(table: Table) -> str:
 
 
 def runs_csv(runs: Iterable[Run]) -> str:
-    """Every planned run, what it was trained on, and what its `result.json` says; in progress, the step it reached."""
+    """Every planned run of a recipe, what it was trained on, and what its `result.json` says; in progress, the step it
+    reached."""
     return csv_text([_run_record(run) for run in runs])
 
 
@@ -93,17 +75,32 @@ def _run_record(run: Run) -> dict[str, Any]:
     who = {"row": spec.row, "column": spec.column, "seed": spec.seed, "id": spec.id, "state": run.state.value}
     if result is None and run.progress is not None:
         result = {"step": run.progress.step, "steps": run.progress.steps}
-    return {**who, **_setting(spec), **{key: (result or {}).get(key) for key in RESULT_KEYS}}
+    return {**who, **_setting(spec), **{key: (result or {}).get(key) for key in subject_of(spec).result_keys}}
 
 
 def _setting(spec: RunSpec) -> dict[str, Any]:
-    """What of a run's settings says how large it is and on which text."""
-    model, data, train = spec.settings.model, spec.settings.data, spec.settings.train
+    """What of a run's settings says how large it is, and on which text or images."""
+    if subject_of(spec) is IMAGES:
+        return _image_setting(spec)
+    model, data, train = spec.language.model, spec.language.data, spec.language.train
     return {
         "model": model.size,
         "corpus": data.corpus,
         "vocabulary": data.vocabulary_size,
         "sequence_length": data.sequence_length,
+        "batch_size": train.batch_size,
+        "precision": train.precision,
+    }
+
+
+def _image_setting(spec: RunSpec) -> dict[str, Any]:
+    model, data, train = spec.image.model, spec.image.data, spec.image.train
+    return {
+        "model": model.size,
+        "width": model.shape().width,
+        "image_set": data.images,
+        "image_size": data.size,
+        "augmentation": data.augmentation,
         "batch_size": train.batch_size,
         "precision": train.precision,
     }

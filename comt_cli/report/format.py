@@ -20,18 +20,18 @@ def summary(ours: Summary) -> str:
     return f"{value(ours.mean)} ± {error} ({ours.n})"
 
 
-def signed_percent(number: float) -> str:
-    """A difference in per cent with its sign: two decimals, one from 10 up, none from 100 up; without the `%`."""
+def signed(number: float) -> str:
+    """A difference with its sign: two decimals, one from 10 up, none from 100 up; without its unit."""
     decimals = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
     text = f"{number:+.{decimals}f}"
     return text if float(text) else f"{0:.{decimals}f}"
 
 
 def difference(paired: Paired) -> str:
-    """`-3.21 [-4.93, -1.49]`: mean and 95 % interval in per cent; one seed has no interval."""
+    """`-3.21 [-4.93, -1.49]`: mean and 95 % interval, without the unit; one seed has no interval."""
     if paired.low is None or paired.high is None:
-        return signed_percent(paired.mean)
-    return f"{signed_percent(paired.mean)} [{signed_percent(paired.low)}, {signed_percent(paired.high)}]"
+        return signed(paired.mean)
+    return f"{signed(paired.mean)} [{signed(paired.low)}, {signed(paired.high)}]"
 
 
 def increase(number: float) -> str:
@@ -39,9 +39,9 @@ def increase(number: float) -> str:
     return f"{number:+.2f} %".replace("-0.00", "+0.00")
 
 
-def speed(tokens_per_second: float) -> str:
-    """Tokens per second, `12,345`."""
-    return f"{tokens_per_second:,.0f}"
+def speed(per_second: float) -> str:
+    """Tokens or images per second, `12,345`."""
+    return f"{per_second:,.0f}"
 
 
 def short_count(number: float) -> str:

@@ -51,13 +51,13 @@ def headings(table: Table) -> tuple[str, ...]:
     return (
         "method",
         "ours ± s.e. (n)",
-        f"vs {table.baseline}, % [95 %]",
+        f"vs {table.baseline}, {table.unit.sign} [95 %]",
         "paper",
-        "paper's %",
+        f"paper's {table.unit.sign}",
         "direction",
         "parameters",
         *(("paper's",) if table.has_increases else ()),
-        "tokens/s",
+        f"{table.subject.counted}/s",
     )
 
 
@@ -84,7 +84,7 @@ def increases(table: Table, column: str) -> str | None:
 
 
 def _line(entry: Entry, is_baseline: bool, has_increases: bool) -> Line:
-    extra, speed = entry.extra_parameters_percent, entry.tokens_per_second
+    extra, speed = entry.extra_parameters_percent, entry.speed
     return Line(
         method=entry.cell.row,
         ours=format.summary(entry.ours) if entry.ours else state(entry.cell),
@@ -108,7 +108,7 @@ def _increase(printed: str | None) -> str:
 def _paper_difference(entry: Entry, is_baseline: bool) -> str:
     if entry.paper_collapsed and not is_baseline:
         return "collapsed"
-    return NOTHING if entry.paper_difference is None else format.signed_percent(entry.paper_difference)
+    return NOTHING if entry.paper_difference is None else format.signed(entry.paper_difference)
 
 
 def state(cell: Cell) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from comt_cli.report import words
 from comt_cli.report.layout import Line, headings, lines
+from comt_cli.report.setup_words import setup
 from comt_cli.report.table import Table
 
 _TEXTS = ("method", "direction")
@@ -18,7 +19,7 @@ def markdown(table: Table) -> str:
         f"**Verdict.** {escaped(words.verdict(table))}",
     ]
     for column in table.columns:
-        parts += [f"## {escaped(column)}", escaped(words.setup(table, column)), _grid(table, column)]
+        parts += [f"## {escaped(column)}", escaped(setup(table, column)), _grid(table, column)]
     if table.footnotes:
         parts.append("\n".join(f"- [{mark}] {escaped(text)}" for mark, text in enumerate(table.footnotes, start=1)))
     if table.notes:

@@ -12,10 +12,12 @@ from urllib.parse import quote
 from comt_cli.errors import UserError
 from comt_cli.files import write_text
 from comt_cli.recipe.schema import DIRECTION
-from comt_cli.report import format, words
+from comt_cli.report import format
 from comt_cli.report.markdown import escaped
+from comt_cli.report.metric import METRICS, Unit
+from comt_cli.report.setup_words import network_name
 from comt_cli.report.verdict import Verdict, collapsed
-from comt_cli.report.written import Written, WrittenCell, scales_below, written_below
+from comt_cli.report.written import Line, Written, WrittenCell, scales_below, written_below
 
 _SCALES = {
     "smoke": (
@@ -29,6 +31,12 @@ _SCALES = {
     ),
     "paper": "The published sizes, texts and lengths.",
 }
+_SCALES_OF_IMAGES = {
+    "smoke": "The same holds for the image tables: narrow ResNets that see rendered characters for minutes.",
+    "small": "The image tables train ResNets on rendered characters, not on the papers' photographs.",
+    "paper": "The image tables train on the published image sets.",
+}
+"""What is added where image tables are among them."""
 
 _INTRODUCTION = (
     "# Results",
@@ -88,7 +96,9 @@ def write_overview(results: Path) -> Path:
 
 def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
     tables, figures = [one for one in written if one.cells], [one for one in written if not one.cells]
-    yield from (f"## Scale {scale}", "", _SCALES[scale], "")
+    has_images = any(map(_is_of_images, (run for one in written for run in one.runs)))
+    about = [_SCALES[scale], *([_SCALES_OF_IMAGES[scale]] if has_images else [])]
+    yield from (f"## Scale {scale}", "", " ".join(about), "")
     yield from (f"- {line}" for line in _provenance(written))
     yield ""
     if tables:
@@ -107,29 +117,51 @@ def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[st
 
 
 def _provenance(written: Sequence[Written]) -> Iterator[str]:
-    """Device, networks, text, tokens, seeds, commits: of every run that ended, each counted once."""
+    """Devices, networks, text, images, how much of them, seeds, commits: of the runs that ended, each counted once."""
     ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ("done", "diverged")}
     runs = list(ended.values())
-
-    def distinct(key: str) -> list[str]:
-        return sorted({run[key] for run in runs if run.get(key)})
-
-    def span(key: str, of: Iterable[str] = ("done", "diverged")) -> str:
-        numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in of]
-        if not numbers:
-            return "not recorded"
-        low, high = format.short_count(min(numbers)), format.short_count(max(numbers))
-        return low if low == high else f"{low} to {high}"
-
-    sizes = format.listing(map(escaped, distinct("model")))
+    images = [run for run in runs if _is_of_images(run)]
+    texts = [run for run in runs if not _is_of_images(run)]
     yield f"{format.plural(len(runs), 'run')}; tables that ask for the same training share it."
-    yield f"Devices: {format.listing(map(escaped, distinct('device'))) or 'not recorded'}."
-    precisions = "".join(f", {precision}" for precision in distinct("precision"))
-    yield f"Networks: {f'LLaMA {sizes}, ' if sizes else ''}{span('parameters')} parameters{precisions}."
-    yield f"Text: {format.listing(map(escaped, distinct('corpus'))) or 'not recorded'}."
-    yield f"Tokens a run, padding apart: {span('tokens', ('done',))}."
-    yield f"Seeds: {format.seeds(int(seed) for seed in distinct('seed')) or 'none'}."
-    yield f"Commits: {format.listing(distinct('git_commit')) or 'not recorded'}."
+    yield f"Devices: {_distinct(runs, 'device') or 'not recorded'}."
+    if texts or not images:
+        sizes = _distinct(texts, "model")
+        yield f"Networks: {f'LLaMA {sizes}, ' if sizes else ''}{_parameters(texts)}."
+        yield f"Text: {_distinct(texts, 'corpus') or 'not recorded'}."
+        yield f"Tokens a run, padding apart: {_span(texts, 'tokens', ('done',))}."
+    if images:
+        sizes = format.listing(map(network_name, _values(images, "model")))
+        yield f"Networks for images: {sizes}, {_parameters(images)}."
+        yield f"Images: {_distinct(images, 'image_set')}, of {_span(images, 'image_size')} pixels."
+        yield f"Images a run: {_span(images, 'images', ('done',))}."
+    yield f"Seeds: {format.seeds(int(seed) for seed in _values(runs, 'seed')) or 'none'}."
+    yield f"Commits: {_distinct(runs, 'git_commit') or 'not recorded'}."
+
+
+def _is_of_images(run: Line) -> bool:
+    return "image_set" in run
+
+
+def _values(runs: Iterable[Line], key: str) -> list[str]:
+    return sorted({run[key] for run in runs if run.get(key)})
+
+
+def _distinct(runs: Iterable[Line], key: str) -> str:
+    return format.listing(map(escaped, _values(runs, key)))
+
+
+def _span(runs: Iterable[Line], key: str, states: Iterable[str] = ("done", "diverged")) -> str:
+    """`100 k`, `100 k to 1.2 M`."""
+    numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in states]
+    if not numbers:
+        return "not recorded"
+    low, high = format.short_count(min(numbers)), format.short_count(max(numbers))
+    return low if low == high else f"{low} to {high}"
+
+
+def _parameters(runs: Sequence[Line]) -> str:
+    """`1.2 M parameters, fp32`."""
+    return ", ".join([f"{_span(runs, 'parameters')} parameters", *_values(runs, "precision")])
 
 
 def _tally(scale: str, tables: Sequence[Written]) -> str:
@@ -164,7 +196,7 @@ def _table(results: Path, one: Written) -> Iterator[str]:
     if one.changed_settings:
         arguments = " ".join(f"--set {argument}" for argument in one.changed_settings.split())
         yield from (f"Trained with `{arguments}`.", "")
-    better = f"{words.METRICS[metric]}, {DIRECTION[metric]} is better"
+    better = f"{METRICS[metric].words}, {DIRECTION[metric]} is better"
     yield from (f"Differences to {escaped(baseline + at)} with their 95 % intervals; {better}.", "")
     for heading, verdicts in _LISTS:
         cells = [cell for cell in one.cells if cell.verdict in verdicts]
@@ -190,8 +222,11 @@ _LISTS = (
 
 def _figure(results: Path, one: Written) -> Iterator[str]:
     yield from (*_heading(results, one), "")
-    drawn = [f"{escaped(run['row'])}, {escaped(run['column'])}, seed {run['seed']}" for run in one.runs]
-    yield from (f"Drawn from {format.listing(drawn)}.", "")
+    drawn: dict[str, list[str]] = {}
+    for run in one.runs:
+        drawn.setdefault(f"{escaped(run['column'])}, seed {run['seed']}", []).append(escaped(run["row"]))
+    told = format.listing(f"{format.listing(rows)}, {where}" for where, rows in drawn.items())
+    yield from (f"Drawn from {told}.", "")
     for path in one.pictures:
         yield from (f"![{escaped(path.stem)}]({_address(results, path)})", "")
 
@@ -213,9 +248,9 @@ def _sentence(cell: WrittenCell, several_columns: bool) -> str:
 def _ours(cell: WrittenCell) -> str:
     if cell.difference is None:
         return cell.verdict.value if cell.state == "done" else cell.state
-    told = _apart(cell.difference)
+    told = _apart(cell.difference, cell.unit)
     if cell.low is not None and cell.high is not None:
-        told += f" [{format.signed_percent(cell.low)}, {format.signed_percent(cell.high)}]"
+        told += f" [{format.signed(cell.low)}, {format.signed(cell.high)}]"
     return f"{told}, {_REMARKS[cell.verdict]}" if cell.verdict in _REMARKS else told
 
 
@@ -237,16 +272,16 @@ def _paper(cell: WrittenCell) -> Iterator[str]:
     elif collapsed(cell.paper_baseline, cell.metric):
         told = f"in the paper {format.value(cell.paper)} where {cell.baseline} collapsed"
     elif cell.paper_difference is not None:
-        told = f"in the paper {_apart(cell.paper_difference)}"
+        told = f"in the paper {_apart(cell.paper_difference, cell.unit)}"
     else:
         return
     yield f"{told} {where}".rstrip()
 
 
-def _apart(percent: float) -> str:
-    """`5.07 % lower`, `equal`."""
-    number = format.signed_percent(percent).lstrip("+-")
-    return f"{number} % {'lower' if percent < 0 else 'higher'}" if float(number) else "equal"
+def _apart(difference: float, unit: Unit) -> str:
+    """`5.07 % lower`, `0.25 points higher`, `equal`."""
+    number = format.signed(difference).lstrip("+-")
+    return f"{number} {unit.spoken} {'lower' if difference < 0 else 'higher'}" if float(number) else "equal"
 
 
 def _others(results: Path) -> Iterator[str]:

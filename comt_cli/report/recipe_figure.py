@@ -1,42 +1,47 @@
-"""A recipe that is a figure of its paper: the run that it is drawn from, its place, and whether it is there."""
+"""A recipe that is a figure of its paper: the runs that it is drawn from, its place, and whether it is there."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.recipe.schema import DRAWINGS_OF_ALL_ROWS, Drawing
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.write import place
 
-KINDS = ("png", "pdf", "csv")
+FILES = ("png", "pdf", "csv")
+OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
+"""What is drawn from the gradient norms that training logged; the others need the trained network."""
 
 
 @dataclass(frozen=True)
 class RecipeFigure:
-    """The run that is drawn (the baseline's, first column, first seed) and the figure's place.
+    """The runs that are drawn, all of the first column and the first seed, and the figure's place.
 
-    Beside the figure lies `<stem>-runs.csv`, as beside a table: the run that it was drawn from.
+    Beside the figure lies `<stem>-runs.csv`, as beside a table: the runs that it was drawn from.
     """
 
-    run: Run
-    directory: RunDirectory
+    draw: Drawing
+    runs: tuple[Run, ...]
+    directories: dict[str, RunDirectory]
+    """By row, in the order of `runs`."""
     folder: Path
     stem: str
 
     @property
     def files(self) -> list[Path]:
         """The picture, the page and the numbers."""
-        return [self.folder / f"{self.stem}.{kind}" for kind in KINDS]
+        return [self.folder / f"{self.stem}.{kind}" for kind in FILES]
 
     @property
     def runs_csv(self) -> Path:
-        """The run behind the figure."""
+        """The runs behind the figure."""
         return self.folder / f"{self.stem}-runs.csv"
 
     @property
@@ -46,56 +51,72 @@ class RecipeFigure:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the files are there, were drawn from this very run, and are not older than its checkpoint.
+        """Whether the files are there, were drawn from these very runs, and are not older than what they drew.
 
         A checkpoint that was thrown away cannot be newer. A clone dates committed figures to the moment of cloning:
-        they count as fresh only where the run's identity is theirs too.
+        they count as fresh only where the runs' identities are theirs too.
         """
-        if not self.is_there or self.drawn_from != self.run.spec.id:
+        if not self.is_there or [line.get("id") for line in self._drawn()] != [run.spec.id for run in self.runs]:
             return False
-        checkpoint = self.directory.checkpoint_file
-        if not checkpoint.exists():
-            return True
-        return min(path.stat().st_mtime for path in self.files) >= checkpoint.stat().st_mtime
-
-    @property
-    def drawn_from(self) -> str | None:
-        """The id of the run that the files were drawn from; None where that is not told."""
-        return self._drawn_run().get("id")
+        sources = [source for source in map(self._source, self.directories.values()) if source.exists()]
+        oldest = min(path.stat().st_mtime for path in self.files)
+        return all(source.stat().st_mtime <= oldest for source in sources)
 
     @property
     def is_of_another_selection(self) -> bool:
-        """Whether the files show another column or seed than this run's: chosen on the command line, then or now."""
-        drawn = self._drawn_run()
-        return (drawn.get("column"), drawn.get("seed")) != (self.run.spec.column, str(self.run.spec.seed))
+        """Whether the files show another column or seed than these runs', or more rows: chosen on the command line,
+        then or now."""
+        drawn = self._drawn()
+        shown = {(line.get("column"), line.get("seed")) for line in drawn}
+        return shown != {(run.spec.column, str(run.spec.seed)) for run in self.runs} or len(drawn) > len(self.runs)
 
-    def _drawn_run(self) -> dict[str, str]:
-        """The line of the run that the files were drawn from; empty where that is not told."""
+    def _drawn(self) -> list[dict[str, str]]:
+        """The lines of the runs that the files were drawn from; none where that is not told."""
         try:
             text = self.runs_csv.read_text(encoding="utf-8")
         except (OSError, ValueError):
-            return {}
-        return next(csv.DictReader(io.StringIO(text)), {})
+            return []
+        return list(csv.DictReader(io.StringIO(text)))
+
+    def _source(self, directory: RunDirectory) -> Path:
+        return directory.gradients_file if self.draw in OF_TRAINING else directory.checkpoint_file
 
     @property
     def undrawable(self) -> str | None:
         """Why there is nothing to draw from; None if there is."""
-        spec = self.run.spec
-        who = f"{spec.row}, {spec.column}, seed {spec.seed}"
-        if self.run.problem:
-            return self.run.problem
-        if self.run.state is not RunState.done:
-            return f"its run ({who}) is {self.run.state}"
-        if not self.directory.checkpoint_file.exists():
-            return f"the checkpoint of its run ({who}) is gone"
-        return None
+        return "; ".join(self._obstacles()) or None
+
+    def _obstacles(self) -> Iterator[str]:
+        for run in self.runs:
+            spec = run.spec
+            who = f"{spec.row}, {spec.column}, seed {spec.seed}"
+            if run.problem:
+                yield run.problem
+            elif run.state is not RunState.done:
+                yield f"its run ({who}) is {run.state}"
+            elif not self._source(self.directories[spec.row]).exists():
+                logged = f"its run ({who}) has logged no gradient norms (train.gradient_norms_every)"
+                yield logged if self.draw in OF_TRAINING else f"the checkpoint of its run ({who}) is gone"
 
 
 def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path) -> RecipeFigure | None:
-    """The figure of a recipe; None where the baseline is not among the selected runs."""
-    spec = next((spec for spec in specs if spec.row == loaded.recipe.baseline), None)
-    if spec is None:
+    """The figure of a recipe that is one, from the selected runs (not none), of their first column and first seed.
+
+    None where it is drawn of the baseline, and that was not selected.
+    """
+    recipe = loaded.recipe
+    assert recipe.figure is not None
+    first = specs[0]
+    chosen = [spec for spec in specs if (spec.column, spec.seed) == (first.column, first.seed)]
+    if recipe.figure.draw not in DRAWINGS_OF_ALL_ROWS:
+        chosen = [spec for spec in chosen if spec.row == recipe.baseline]
+    if not chosen:
         return None
-    (run,) = collect([spec], runs).runs()
-    folder, stem = place(results, spec.scale, spec.paper, spec.table)
-    return RecipeFigure(run, RunDirectory.of(runs, spec), folder, stem)
+    folder, stem = place(results, first.scale, first.paper, first.table)
+    return RecipeFigure(
+        draw=recipe.figure.draw,
+        runs=tuple(collect(chosen, runs).runs()),
+        directories={spec.row: RunDirectory.of(runs, spec) for spec in chosen},
+        folder=folder,
+        stem=stem,
+    )

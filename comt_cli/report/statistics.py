@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from comt_cli.report.metric import Unit
+
 CONFIDENCE = 0.95
 
 
@@ -21,7 +23,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean difference to the baseline over the n seeds both have, in per cent of the baseline.
+    """Mean difference to the baseline over the n seeds both have, in the metric's unit of differences.
 
     `low` and `high` bound the 95 % interval of Student's t with n - 1 degrees of freedom; None for one seed.
     """
@@ -50,16 +52,15 @@ def summarise(values: Sequence[float]) -> Summary | None:
     return Summary(mean, math.sqrt(variance / n), n)
 
 
-def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Paired | None:
-    """Mean over common seeds s of d_s = 100 (x_s - b_s) / b_s, and mean +- t(0.975, n - 1) times its standard error.
+def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: Unit) -> Paired | None:
+    """Mean over common seeds s of the difference d_s, and mean +- t(0.975, n - 1) times its standard error.
 
     Pairing by seed takes out what the seeds share: the same order of samples, and the same initial weights.
-    None where there is no common seed, or a baseline of zero.
+    None where there is no common seed, or a baseline of zero to take a share of.
     """
-    seeds = sorted(seed for seed in ours if seed in baseline)
-    if any(baseline[seed] == 0 for seed in seeds):
-        return None
-    summary = summarise([100 * (ours[seed] - baseline[seed]) / baseline[seed] for seed in seeds])
+    apart = [difference(ours[seed], baseline[seed], unit) for seed in sorted(ours.keys() & baseline.keys())]
+    known = [each for each in apart if each is not None]
+    summary = summarise(known) if len(known) == len(apart) else None
     if summary is None:
         return None
     if summary.stderr is None:
@@ -68,11 +69,16 @@ def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float]) 
     return Paired(summary.mean, summary.stderr, summary.mean - margin, summary.mean + margin, summary.n)
 
 
-def percent_difference(value: float | None, baseline: float | None) -> float | None:
-    """100 (value - baseline) / baseline; None where one is missing or the baseline is zero."""
-    if value is None or not baseline:
+def difference(value: float | None, baseline: float | None, unit: Unit) -> float | None:
+    """100 (value - baseline) / baseline, or value - baseline where the unit is points.
+
+    None where one of them is missing, and for a share of zero.
+    """
+    if value is None or baseline is None:
         return None
-    return 100 * (value - baseline) / baseline
+    if not unit.is_relative:
+        return value - baseline
+    return 100 * (value - baseline) / baseline if baseline else None
 
 
 @functools.cache

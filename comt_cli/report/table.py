@@ -12,15 +12,17 @@ from comt_cli.recipe.run_directory import RunState
 from comt_cli.recipe.schema import DIRECTION, MetricName
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Collection, Run, collect
+from comt_cli.report.metric import METRICS, Unit
 from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes
-from comt_cli.report.statistics import Paired, Summary, paired_difference, percent_difference, summarise
+from comt_cli.report.statistics import Paired, Summary, difference, paired_difference, summarise
+from comt_cli.report.subject import Subject, subject_of
 from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell. `difference` and `paper_difference` are in per cent of the baseline; `tokens_per_second` and
-    `extra_parameters_percent` (against the plain Pre-LN model of the same size) are means over seeds.
+    """One cell. `difference` and `paper_difference` are in the metric's unit (`Table.unit`); `speed`, in tokens or
+    images per second, and `extra_parameters_percent`, against the plain network of the same size, are means over seeds.
     `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`.
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
@@ -37,7 +39,7 @@ class Entry:
     verdict: Verdict
     extra_parameters_percent: float | None
     paper_increase: str | None
-    tokens_per_second: float | None
+    speed: float | None
     marks: tuple[int, ...] = ()
     best: bool = False
 
@@ -66,6 +68,16 @@ class Table:
     commits: tuple[str, ...]
     overrides: tuple[str, ...] = ()
     """The `--set` arguments behind the runs."""
+
+    @property
+    def unit(self) -> Unit:
+        """In what differences to the baseline are told."""
+        return METRICS[self.metric].unit
+
+    @property
+    def subject(self) -> Subject:
+        """What its runs are of: text, or images."""
+        return subject_of(self.specs[self.columns[0]])
 
     @property
     def has_increases(self) -> bool:
@@ -145,13 +157,13 @@ def _entry(
     footnotes: _Footnotes,
 ) -> Entry:
     recipe = loaded.recipe
-    metric = recipe.metric
+    metric, unit = recipe.metric, METRICS[recipe.metric].unit
     row, column = cell.row, cell.column
     baseline = cells.get((recipe.baseline, column))
     values = cell.values(metric)
     baseline_values = baseline.values(metric) if baseline else {}
     is_baseline = row == recipe.baseline
-    difference = None if is_baseline else paired_difference(values, baseline_values)
+    apart = None if is_baseline else paired_difference(values, baseline_values, unit)
     compared = loaded.compared_column(scale, column)
     paper = recipe.rows[row].paper.get(compared) if compared else None
     paper_baseline = recipe.rows[recipe.baseline].paper.get(compared) if compared else None
@@ -159,25 +171,25 @@ def _entry(
     return Entry(
         cell=cell,
         ours=summarise(list(values.values())),
-        difference=difference,
+        difference=apart,
         paper_column=compared,
         paper=paper,
-        paper_difference=None if is_baseline or either_collapsed else percent_difference(paper, paper_baseline),
+        paper_difference=None if is_baseline or either_collapsed else difference(paper, paper_baseline, unit),
         paper_collapsed=collapsed(paper, metric),
         direction=0 if is_baseline else published_direction(paper, paper_baseline, metric),
         verdict=judge(
             is_baseline=is_baseline,
             ours=_outcome(cell, values),
             baseline=_outcome(baseline, baseline_values),
-            difference=difference,
+            difference=apart,
             paper=paper,
             paper_baseline=paper_baseline,
             metric=metric,
         ),
         extra_parameters_percent=cell.average("extra_parameters_percent"),
         paper_increase=loaded.printed_increase(scale, row, column),
-        tokens_per_second=cell.average("tokens_per_second"),
-        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, values, difference, collapsed(paper, metric))),
+        speed=cell.average(subject_of(cell.runs[0].spec).speed),
+        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, values, apart, collapsed(paper, metric))),
     )
 
 

@@ -6,6 +6,7 @@ from typing import IO, TYPE_CHECKING
 
 from comt_cli.report import words
 from comt_cli.report.layout import headings, increases, lines
+from comt_cli.report.setup_words import setup
 from comt_cli.report.table import Table
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
     console.print(Text(f"{table.title} ({table.paper} {table.name}, scale {table.scale})", style="bold"))
     for column in table.columns:
         console.print()
-        console.print(Text(f"{column}: {words.setup(table, column)}", style="dim"))
+        console.print(Text(f"{column}: {setup(table, column)}", style="dim"))
         _print_grid(console, table, column)
     console.print()
     for mark, text in enumerate(table.footnotes, start=1):

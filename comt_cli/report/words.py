@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from comt_cli.recipe.schema import DIRECTION
 from comt_cli.report import format
+from comt_cli.report.metric import METRICS
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import Verdict
-
-METRICS = {
-    "perplexity": "validation perplexity",
-    "galore_perplexity": "validation perplexity as the original scripts print it",
-}
-"""What each metric is, in words."""
 
 
 def origin(table: Table) -> str:
@@ -23,49 +18,18 @@ def origin(table: Table) -> str:
     sentences = [
         f"{table.name} of the paper {table.paper} (recipe {table.recipe_file}) at scale {table.scale}: "
         f"{table.scale_description.rstrip('.')}.",
-        f"Cells show {METRICS[table.metric]} ({better}): mean ± standard error (number of seeds), {seeds}.",
-        f"Differences are paired by seed, in per cent of {table.baseline}, with the 95 % interval of Student's t.",
+        f"Cells show {METRICS[table.metric].words} ({better}): mean ± standard error (number of seeds), {seeds}.",
+        f"Differences are paired by seed, {table.unit.beside(table.baseline)}, with the 95 % interval of Student's t.",
     ]
     if table.has_increases:
         sentences.append(
-            "Parameters are those beyond the plain Pre-LN model of the same size; the paper's printed increase beside "
-            "them is that of the paper's column, whose width and vocabulary are other ones at the smaller scales."
+            f"Parameters are those beyond {table.subject.plain}; the paper's printed increase beside "
+            f"them is that of the paper's column, {table.subject.differs} at the smaller scales."
         )
     if table.devices:
         commits = f", commit {format.listing(table.commits)}" if table.commits else ""
         sentences.append(f"Trained on {format.listing(table.devices)}{commits}.")
     return " ".join(sentences)
-
-
-def setup(table: Table, column: str) -> str:
-    """Model, data and length of a column's runs: the baseline's, since a table's rows share them."""
-    spec = table.specs[column]
-    model, data, train = spec.settings.model, spec.settings.data, spec.settings.train
-    shape = model.shape()
-    reference = table.entries.get((table.baseline, column)) or table.column(column)[0]
-    parameters = reference.cell.average("parameters")
-    size = f", {format.short_count(parameters)} parameters" if parameters else ""
-    tokens = [tokens for entry in table.column(column) for tokens in _tokens(entry)]
-    amount = f" ({_between(tokens)} tokens a run, padding apart)" if tokens else ""
-    beside = table.column(column)[0].paper_column
-    comparison = f"Beside the paper's column {beside}." if beside else "The paper has no such column."
-    return (
-        f"LLaMA {model.size}: {shape.layers} layers, {shape.width} wide{size}. Corpus {data.corpus}, "
-        f"{data.vocabulary_size:,} tokens ({data.tokenizer}); {train.steps:,} steps of {train.batch_size} x "
-        f"{data.sequence_length}{amount}. {comparison}"
-    )
-
-
-def _tokens(entry: Entry) -> Iterator[float]:
-    for run in entry.cell.runs:
-        tokens = run.number("tokens")
-        if tokens is not None and (run.result or {})["state"] == "done":
-            yield tokens
-
-
-def _between(numbers: Sequence[float]) -> str:
-    low, high = format.short_count(min(numbers)), format.short_count(max(numbers))
-    return low if low == high else f"{low} to {high}"
 
 
 def verdict(table: Table) -> str:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.schema import MetricName, ScaleName
+from comt_cli.report.metric import METRICS, Unit
 from comt_cli.report.verdict import Verdict, published_direction
 
 Line = Mapping[str, str]
@@ -22,7 +23,7 @@ _METRIC: TypeAdapter[MetricName] = TypeAdapter(MetricName)
 
 @dataclass(frozen=True)
 class WrittenCell:
-    """One row and column of a table that was written. Differences are in per cent of the baseline."""
+    """One row and column of a table that was written. Differences are in `unit`."""
 
     row: str
     column: str
@@ -40,6 +41,11 @@ class WrittenCell:
     paper_baseline: float | None
     comparison: tuple[str, str]
     """The ids of its runs, and of the baseline's: the same pair may stand in several tables."""
+
+    @property
+    def unit(self) -> Unit:
+        """In what its differences are."""
+        return METRICS[self.metric].unit
 
 
 @dataclass(frozen=True)
@@ -108,21 +114,23 @@ def _cells(path: Path, lines: list[Line]) -> Iterator[WrittenCell]:
     for line in lines:
         baseline = baselines.get(line["column"])
         try:
+            metric = _METRIC.validate_python(line["metric"])
+            unit = METRICS[metric].unit.name
             paper, paper_baseline = _number(line["paper"]), _number(baseline["paper"] if baseline else "")
             yield WrittenCell(
                 row=line["row"],
                 column=line["column"],
-                metric=_METRIC.validate_python(line["metric"]),
+                metric=metric,
                 baseline=baseline["row"] if baseline else line.get("baseline") or "the baseline",
                 verdict=Verdict(line["verdict"]),
-                direction=0 if line is baseline else published_direction(paper, paper_baseline, line["metric"]),
+                direction=0 if line is baseline else published_direction(paper, paper_baseline, metric),
                 state=line["state"],
-                difference=_number(line["difference_percent"]),
+                difference=_number(line[f"difference_{unit}"]),
                 low=_number(line["interval_low"]),
                 high=_number(line["interval_high"]),
                 paper_column=line["paper_column"],
                 paper=paper,
-                paper_difference=_number(line["paper_difference_percent"]),
+                paper_difference=_number(line[f"paper_difference_{unit}"]),
                 paper_baseline=paper_baseline,
                 comparison=(line["run_ids"], baseline["run_ids"] if baseline else ""),
             )

@@ -7,6 +7,7 @@ It holds tensors and plain values only and is read with `weights_only=True`: a s
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from comt_cli.data import Dataset
 from comt_cli.files import atomic_file
 from comt_cli.models.checkpoint_file import FORMAT
 from comt_cli.recipe.plan import RunSpec
@@ -24,7 +24,7 @@ from comt_cli.training.sharding import gathered, part_of
 def save_checkpoint(
     path: Path,
     spec: RunSpec,
-    dataset: Dataset,
+    parts: Mapping[str, Any],
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     progress: dict[str, Any],
@@ -32,6 +32,7 @@ def save_checkpoint(
     writes: bool = True,
 ) -> None:
     """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run.
+    `parts` is what models of this kind need besides (`Task.checkpoint_parts`).
 
     Where the model is cut among processes, all of them call this, and the one that `writes` is given the whole.
 
@@ -47,9 +48,7 @@ def save_checkpoint(
         "format": FORMAT,
         "spec": spec.model_dump(mode="json"),
         "id": spec.id,
-        "vocabulary": spec.settings.data.vocabulary_size,
-        "tokenizer": dataset.tokenizer.to_json(),
-        "data": dataset.content_hash,
+        **parts,
         "model": weights,
         "optimizer": optimizer_state,
         "progress": progress,

@@ -8,6 +8,7 @@ import torch
 
 from comt_cli.models.accounting import cost_of
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.settings import Settings
 from comt_cli.training.counters import Counters
 from comt_cli.training.devices import peak_flops, synchronise
 from comt_cli.training.world import World
@@ -17,7 +18,7 @@ class Clock:
     """Adds the time of steps to a run's counters.
 
     Attributes:
-        rate: token positions per second over all devices, in the stretch of steps before the last `stop`.
+        rate: positions per second over all devices, in the stretch of steps before the last `stop`.
         waiting_share: the part of that stretch spent waiting for data.
     """
 
@@ -44,9 +45,14 @@ class Clock:
         self.start(waited)
 
 
+def positions_per_row(spec: RunSpec) -> int:
+    """What speeds count: token positions, padding included, of a row of text; an image is one."""
+    return spec.settings.data.sequence_length if isinstance(spec.settings, Settings) else 1
+
+
 def positions_per_step(spec: RunSpec) -> int:
-    """Token positions, padding included, that one step of a run goes through on all devices."""
-    return spec.settings.train.batch_size * spec.settings.data.sequence_length
+    """Positions that one step of a run goes through on all devices."""
+    return spec.settings.train.batch_size * positions_per_row(spec)
 
 
 def mfu(spec: RunSpec, world: World, positions_per_second: float) -> float | None:
@@ -54,5 +60,5 @@ def mfu(spec: RunSpec, world: World, positions_per_second: float) -> float | Non
     peak = peak_flops(world.device, spec.settings.train.precision)
     if peak is None:
         return None
-    per_position = cost_of(spec).flops_per_row / spec.settings.data.sequence_length
+    per_position = cost_of(spec).flops_per_row / positions_per_row(spec)
     return positions_per_second * per_position / (peak * world.size)

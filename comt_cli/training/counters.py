@@ -10,7 +10,10 @@ from torch import Tensor, stack
 
 @dataclass
 class Counters:
-    """Saved with every checkpoint. Seconds are of `timed_steps` steps and nothing else, over all starts of the run."""
+    """Saved with every checkpoint. Seconds are of `timed_steps` steps and nothing else, over all starts of the run.
+
+    `tokens` counts the targets seen: an image classifier's are images.
+    """
 
     step: int = 0
     tokens: int = 0
@@ -19,19 +22,20 @@ class Counters:
     waiting_seconds: float = 0.0
     metrics_bytes: int = 0
     timings_bytes: int = 0
+    gradients_bytes: int = 0
     last_finite_loss: float | None = None
 
 
 @dataclass
 class UnseenLosses:
-    """Losses of the steps after `first_step`, and the tokens seen up to each. Looking at them waits for the device."""
+    """Losses of the steps after `first_step`, and the targets seen up to each. Looking at them waits for the device."""
 
     first_step: int
     losses: list[Tensor] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 
     def add(self, loss: Tensor, tokens: int) -> None:
-        """The next step's loss, on the device, and the tokens seen up to its end."""
+        """The next step's loss, on the device, and the targets seen up to its end."""
         self.losses.append(loss)
         self.tokens.append(tokens)
 

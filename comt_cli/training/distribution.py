@@ -24,7 +24,9 @@ def distribute(module: nn.Module, world: World) -> nn.Module:
     # It says so of a matrix with one row, whose strides say nothing.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     devices = [world.device.index] if world.device.type == "cuda" else None
-    return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+    # Buffers are each process's own: batch normalisation trains with the batch's statistics, and before an evaluation
+    # all take the main process's running ones (`image_task`).
+    return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False)
 
 
 def without_sync(module: nn.Module, active: bool) -> contextlib.AbstractContextManager[object]:

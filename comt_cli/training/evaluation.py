@@ -1,9 +1,10 @@
-"""Validation: the perplexity of this project, and beside it the number that the papers' scripts would have printed."""
+"""Validation of language models: the perplexity of this project, and beside it the number that the papers' scripts
+would have printed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from comt_cli.training.world import World
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class LanguageEvaluation:
     """Loss in nats per token.
 
     `perplexity` is exp of the token-weighted mean over all targets. `galore_perplexity` is what the public scripts
@@ -40,16 +41,40 @@ class Evaluation:
         """exp(galore_loss)."""
         return bounded_exp(self.galore_loss)
 
+    def line(self) -> dict[str, float | None]:
+        """Its numbers in `metrics.jsonl`."""
+        return {
+            "validation_loss": finite(self.loss),
+            "validation_perplexity": finite(self.perplexity),
+            "validation_galore_perplexity": finite(self.galore_perplexity),
+        }
+
+    def numbers(self) -> dict[str, float | None]:
+        """Its numbers in `result.json`."""
+        return {
+            "loss": self.loss,
+            "perplexity": finite(self.perplexity),
+            "galore_perplexity": finite(self.galore_perplexity),
+        }
+
+    def extent(self) -> dict[str, int]:
+        """What it went over; batches are those of all processes that had a target."""
+        return {"tokens": self.tokens, "batches": self.batches}
+
 
 def bounded_exp(value: float) -> float:
     """exp, infinite where a float cannot hold it."""
     return math.exp(value) if value < 700 else math.inf
 
 
-@torch.no_grad()
+def finite(value: float) -> float | None:
+    """The value, or None where JSON has no number for it."""
+    return value if math.isfinite(value) else None
+
+
 def evaluate(
     module: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], precision: Precision, world: World
-) -> Evaluation:
+) -> LanguageEvaluation:
     """Evaluate a `SummedLoss` on this process's batches of (tokens, targets), and sum over all processes.
 
     Returns an evaluation whose losses may be NaN if the model's are.
@@ -57,25 +82,48 @@ def evaluate(
     Raises:
         ValueError: there is not one target to predict.
     """
-    module.eval()
-    # Sums are of up to tens of millions of losses: fp32 would lose the last of them.
-    sums = torch.zeros(4, dtype=torch.float64)  # loss, tokens, batch means, batches
-    for tokens_BT, targets_BT in batches:
-        with compute_context(precision, world.device):
-            loss = module(tokens_BT.to(world.device), targets_BT.to(world.device))
+
+    def tally(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Loss, tokens, batch means, batches."""
         count = int((targets_BT != IGNORE).sum())
-        if count:
-            value = float(loss)
-            sums += torch.tensor([value, count, value / count, 1.0], dtype=torch.float64)
-    module.train()
-    sums = world.sum(sums.to(world.device) if world.device.type == "cuda" else sums).cpu()
-    loss_sum, tokens, mean_sum, count_batches = sums.tolist()
+        value = float(module(tokens_BT, targets_BT))
+        numbers = [value, count, value / count, 1.0] if count else [0.0] * 4
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    loss_sum, tokens, mean_sum, count_batches = sums_over(module, batches, tally, precision, world)
     if not tokens:
         raise ValueError("there is no target to evaluate on")
-    return Evaluation(
+    return LanguageEvaluation(
         loss=loss_sum / tokens,
         # mean over processes of sum / (n + 1), where all have the same n
         galore_loss=mean_sum / (count_batches + world.size),
         tokens=int(tokens),
         batches=int(count_batches),
     )
+
+
+@torch.no_grad()
+def sums_over(
+    module: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    tally: Callable[[Tensor, Tensor], Tensor],
+    precision: Precision,
+    world: World,
+) -> list[float]:
+    """The sum of `tally(inputs, targets)`, some numbers, over the batches of all processes; `module` is evaluating
+    meanwhile, and is training afterwards.
+
+    A tally on the device is not waited for before the last batch is under way.
+    """
+    module.eval()
+    found = []
+    for inputs, targets in batches:
+        with compute_context(precision, world.device):
+            found.append(tally(inputs.to(world.device), targets.to(world.device)))
+    module.train()
+    # In fp64: sums are of up to tens of millions of losses, and fp32 would lose the last of them.
+    sums = torch.zeros(len(found[0]), dtype=torch.float64)
+    for numbers in torch.stack(found).cpu().double():
+        sums += numbers
+    total: list[float] = world.sum(sums.to(world.device) if world.device.type == "cuda" else sums).tolist()
+    return total

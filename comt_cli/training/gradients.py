@@ -38,6 +38,11 @@ def norm(gradients: Sequence[Tensor], world: World) -> Tensor:
     return squares.sqrt().float()
 
 
+def each_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of every gradient, none of which is cut: one vector, on the device."""
+    return torch.stack(list(torch._foreach_norm(list(gradients))))
+
+
 def clip(gradients: Sequence[Tensor], total: Tensor, limit: float) -> None:
     """Scale the gradients, whose norm is `total`, so that it is `limit` at most (as `clip_grad_norm_` does)."""
     factor = (limit / (total + 1e-6)).clamp(max=1)

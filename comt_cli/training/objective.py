@@ -1,11 +1,15 @@
 """What is minimised: the summed negative log likelihood of the targets. Summed, not averaged, so that parts of a batch,
-devices and evaluation batches add up to the exact token-weighted mean."""
+devices and evaluation batches add up to the exact mean over targets."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.data import IGNORE
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Kernels
@@ -22,12 +26,26 @@ def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
     torch._dynamo.config.accumulated_recompile_limit = max(256, versions)
 
 
-class SummedLoss(nn.Module):
-    """(tokens, targets), both [B, T] -> the sum over counted targets of -log p(target), fp32, in nats.
+class Objective(nn.Module, ABC):
+    """(inputs, targets) -> the sum over counted targets of -log p(target) by the model that it holds, fp32, in nats.
 
-    One module holds model and loss, so that they are wrapped for several devices as one. `compile_model` compiles the
-    model alone: the loss is already blocked, and a compiler would unroll its loop. `kernels` is the recipe's
-    `train.kernels` and chooses between the losses (`kernels.choice.choose_loss`); the model chooses for itself.
+    One module holds model and loss, so that they are wrapped for several devices as one.
+    """
+
+    @abstractmethod
+    def compile_model(self, *, keep_others: bool = False) -> None:
+        """Compile the model's passes (`torch.compile`, static shapes).
+
+        Models compiled earlier in this process are forgotten unless `keep_others`.
+        """
+
+
+class SummedLoss(Objective):
+    """(tokens, targets), both [B, T] -> the summed loss of a language model.
+
+    `compile_model` compiles everything below the head: the loss is already blocked, and a compiler would unroll its
+    loop. `kernels` is the recipe's `train.kernels` and chooses between the losses (`kernels.choice.choose_loss`); the
+    model chooses for itself.
     """
 
     def __init__(self, model: Llama, kernels: Kernels = "auto") -> None:
@@ -36,10 +54,6 @@ class SummedLoss(nn.Module):
         self._hidden = model.hidden
 
     def compile_model(self, *, keep_others: bool = False) -> None:
-        """Compile the forward and backward pass of everything below the head (`torch.compile`, static shapes).
-
-        Models compiled earlier in this process are forgotten unless `keep_others`.
-        """
         prepare_compiler(keep_others=keep_others)
         self._hidden = torch.compile(self.model.hidden, dynamic=False, fullgraph=True)
 
@@ -49,3 +63,27 @@ class SummedLoss(nn.Module):
         if torch.is_autocast_enabled(device):
             hidden_TD = hidden_TD.to(torch.get_autocast_dtype(device))
         return linear_cross_entropy(hidden_TD, self.model.head_weight, targets_BT.flatten(), self.kernels)
+
+
+class ClassifierLoss(Objective):
+    """(images [B, 3, H, W], labels [B]) -> the summed loss of an image classifier.
+
+    `logits` are the model's, compiled or not: [B, 3, H, W] -> [B, classes].
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.logits = model.forward
+
+    def compile_model(self, *, keep_others: bool = False) -> None:
+        prepare_compiler(keep_others=keep_others)
+        self.logits = torch.compile(self.model.forward, dynamic=False, fullgraph=True)
+
+    def forward(self, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+        return self.loss_of(self.logits(images_BCHW), labels_B)
+
+    @staticmethod
+    def loss_of(logits_BN: Tensor, labels_B: Tensor) -> Tensor:
+        """The summed loss of logits that are there already."""
+        return F.cross_entropy(logits_BN.float(), labels_B, ignore_index=IGNORE, reduction="sum")

@@ -7,16 +7,18 @@ import math
 import torch
 from torch import nn
 
-from comt_cli.recipe.settings import TrainSettings
+from comt_cli.recipe.image_settings import ImageTrainSettings
+from comt_cli.recipe.settings import Training, TrainSettings
 from comt_cli.training.sharding import is_cut
 
 
-def learning_rate(settings: TrainSettings, step: int) -> float:
+def learning_rate(settings: Training, step: int) -> float:
     """The learning rate of update `step`, counted from 0.
 
     All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the scripts that the
     papers used; then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` falls as
-    `peak * sqrt(warmup / step)`, which depends on the warm-up alone, not on `steps`.
+    `peak * sqrt(warmup / step)`, which depends on the warm-up alone, not on `steps`. `step` divides by ten once each of
+    the `milestones` updates are done. Where there is a `warmup_learning_rate`, it is held instead of the rise.
 
     noam is the form of Vaswani et al. 2017, Eq. 3, `width^-0.5 * min(step^-0.5, step * warmup^-1.5)`, with the peak
     given instead: there `width^-0.5 * warmup^-0.5` is the peak. Transponder states "noam" and a base rate of 3e-3;
@@ -24,27 +26,45 @@ def learning_rate(settings: TrainSettings, step: int) -> float:
     """
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step < warmup:
-        return peak * step / warmup
-    if settings.schedule == "noam":
-        return peak * math.sqrt(warmup / step)
+        held = settings.warmup_learning_rate if isinstance(settings, ImageTrainSettings) else None
+        return peak * step / warmup if held is None else held
     progress = (step - warmup) / max(1, settings.steps - warmup)
     match settings.schedule:
         case "cosine":
             share = 0.5 * (1 + math.cos(math.pi * progress))
         case "linear":
             share = 1 - progress
-        case "constant":
+        case "noam":
+            return peak * math.sqrt(warmup / step)
+        case "step":
+            assert isinstance(settings, ImageTrainSettings)
+            return float(peak / 10.0 ** sum(step >= milestone for milestone in settings.milestones))
+        case _:  # constant
             return peak
     floor = settings.min_lr_ratio
     assert floor is not None  # these schedules have one
     return peak * (floor + (1 - floor) * share)
 
 
-def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Adam or AdamW over all parameters, in the fused form (one pass over the states).
+def make_optimizer(model: nn.Module, settings: Training) -> torch.optim.Optimizer:
+    """The optimiser over all parameters, in the fused form (one pass over the states).
+
+    Adam or AdamW for a language model. For an image classifier stochastic gradient descent: `g = gradient +
+    weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate * (g + momentum *
+    v)`); the decay takes all parameters, biases and norms too, as in the published scripts.
 
     One group of parameters; two where some are cut (see `sharding`) and some are not, since one pass takes one kind.
     """
+    if isinstance(settings, ImageTrainSettings):
+        return torch.optim.SGD(
+            model.parameters(),
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            nesterov=settings.nesterov,
+            fused=True,
+        )
+    assert isinstance(settings, TrainSettings)
     parameters = list(model.parameters())
     groups = [[each for each in parameters if is_cut(each) == cut] for cut in (False, True)]
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW

@@ -13,22 +13,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.many.outcomes import RunOutcome, run_name
 
+SHORT = {"tokens": "tok", "images": "img"}
+"""What speeds count, as a line of progress has room for it."""
 PLAIN_SECONDS = 10.0
 """How often a plain line says where a run is."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """A logged step. Loss in nats per token; speed in token positions per second over all devices; MFU a share."""
+    """A logged step. Loss in nats per target; speed in token positions or images per second over all devices, which
+    `unit` says; MFU a share."""
 
     step: int
     loss: float
-    tokens_per_second: float
+    per_second: float
     mfu: float | None
     memory_bytes: int | None
+    unit: str = "tokens"
 
     def __str__(self) -> str:
-        parts = [f"loss {self.loss:.3f}", f"{self.tokens_per_second:,.0f} tok/s"]
+        parts = [f"loss {self.loss:.3f}", f"{self.per_second:,.0f} {SHORT[self.unit]}/s"]
         if self.mfu is not None:
             parts.append(f"MFU {self.mfu:.1%}")
         if self.memory_bytes is not None:
@@ -43,7 +47,7 @@ class Listener:
         """`runs` will be gone through, `done` of which need nothing more."""
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
-        """A corpus is being prepared."""
+        """A data set is being prepared."""
 
     def run_started(self, spec: RunSpec, step: int) -> None:
         """A run starts at `step`; not 0 when it goes on from a checkpoint."""
@@ -76,10 +80,14 @@ def outcome(result: dict[str, Any]) -> str:
     """One run's result in a few words."""
     if result["state"] == "diverged":
         return f"diverged at step {result['diverged_at']}"
-    quality = (
-        f"perplexity {result['perplexity']:.2f}" if result["perplexity"] is not None else "perplexity beyond range"
-    )
-    return f"{quality}, {result['train_seconds']:.0f} s, {result['tokens_per_second']:,.0f} tok/s"
+    unit = "images" if "accuracy" in result else "tokens"
+    if unit == "images":
+        quality = f"accuracy {result['accuracy']:.2f} %"
+    elif result["perplexity"] is not None:
+        quality = f"perplexity {result['perplexity']:.2f}"
+    else:
+        quality = "perplexity beyond range"
+    return f"{quality}, {result['train_seconds']:.0f} s, {result[f'{unit}_per_second']:,.0f} {SHORT[unit]}/s"
 
 
 class PlainListener(Listener):

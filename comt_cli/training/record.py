@@ -20,12 +20,9 @@ import torch
 from comt_cli import __version__
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json, write_text
-from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.kernels.choice import Choice
 from comt_cli.recipe.run_directory import RunDirectory, read_lines
-from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training.devices import device_name
-from comt_cli.training.precision import product_dtype
-from comt_cli.training.sharding import is_sharded
 from comt_cli.training.world import World
 
 
@@ -97,17 +94,23 @@ def write_metrics_table(directory: RunDirectory) -> None:
 
 
 def record_environment(
-    directory: RunDirectory, world: World, step: int, settings: TrainSettings, kernels: Mapping[str, Choice]
+    directory: RunDirectory,
+    world: World,
+    step: int,
+    kernels: Mapping[str, Choice],
+    *,
+    compiled: bool,
+    sharding: str,
 ) -> dict[str, Any]:
     """Append to `environment.json` what this start of the run, after `step`, has under it; returns the new entry.
 
-    `kernels` says for each operation of the model what computes it; what computes the loss is added here. The entry's
-    `differs` names what, of all that decides the bits, was not the same in every start since the one at step 0.
+    `kernels` says for each operation of the model, and for the loss, what computes it; `sharding` what cuts the
+    parameters. The entry's `differs` names what, of all that decides the bits, was not the same in every start since
+    the one at step 0.
 
     Raises:
         UserError: the file is damaged.
     """
-    loss = choose_loss(settings.kernels, world.device, product_dtype(settings.precision))
     entry = {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "step": step,
@@ -119,9 +122,9 @@ def record_environment(
         "device": device_name(world.device),
         "processes": world.size,
         "threads": torch.get_num_threads(),
-        "kernels": {op: str(choice) for op, choice in {**kernels, "loss": loss}.items()},
-        "compiled": settings.compile,
-        "sharding": settings.sharding if is_sharded(settings, world) else "none",
+        "kernels": {op: str(choice) for op, choice in kernels.items()},
+        "compiled": compiled,
+        "sharding": sharding,
     }
     before = _earlier_starts(directory)
     beginnings = [index for index, start in enumerate(before) if start.get("step") == 0]

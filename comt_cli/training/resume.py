@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
 
-from comt_cli.data import Dataset
 from comt_cli.errors import UserError
 from comt_cli.models.checkpoint_file import read_state
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.checkpoint import load_optimizer_state, restore_random_states
 from comt_cli.training.counters import Counters
 from comt_cli.training.sharding import part_of
-from comt_cli.training.world import World
+from comt_cli.training.task import Task
 
 
 def resume(
     path: Path,
-    spec: RunSpec,
-    dataset: Dataset,
-    world: World,
-    model: nn.Module,
+    task: Task[Any],
+    content_hash: str,
     optimizer: torch.optim.Optimizer,
 ) -> Counters:
-    """Put the model, the optimiser and the random generators back to where the checkpoint at `path` left them.
+    """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
+
+    `content_hash` is that of the data that training would go on with.
 
     Returns the counters to go on from: those of step 0 where the main process sees no checkpoint.
 
     Raises:
         UserError: the checkpoint cannot be read, is another run's, or not the one that the main process sees.
     """
+    spec, world, model = task.spec, task.world, task.model
     if not world.broadcast(path.exists()):
         return Counters()
     # Not onto the device: beside the model it would take as much room again. A GPU is given its part straight from the
@@ -39,12 +38,8 @@ def resume(
     state = read_state(path, mapped=world.device.type == "cuda")
     if state.get("id") != spec.id:
         raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", "Move it out of the run directory.")
-    if state["data"] != dataset.content_hash:
-        raise UserError(
-            f"{path} was trained on other tokens than those prepared here",
-            "The same text can give another vocabulary under another version of sentencepiece. "
-            "Train anew with --fresh.",
-        )
+    if state["data"] != content_hash:
+        raise task.other_data(path)
     counters = Counters(**state["progress"])
     step = world.broadcast(counters.step)
     if counters.step != step:

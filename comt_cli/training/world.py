@@ -44,6 +44,11 @@ class World:
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
+    def copy_from_main(self, tensor: Tensor) -> None:
+        """Fill the tensor, in place, with the main process's."""
+        if self.size > 1:
+            dist.broadcast(tensor, src=0)
+
     def barrier(self) -> None:
         """Wait for all processes."""
         if self.size > 1:

@@ -11,18 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data import Dataset
 from comt_cli.files import write_json
 from comt_cli.kernels.choice import Choice
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.checkpoint import save_checkpoint
 from comt_cli.training.clock import Clock
 from comt_cli.training.counters import Counters
-from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.evaluation import finite
 from comt_cli.training.record import LineLog, record_environment, write_metrics_table
-from comt_cli.training.result import evaluation_line, finite
 from comt_cli.training.sharding import held
+from comt_cli.training.task import Evaluation, Task
 from comt_cli.training.trackers import Trackers, trackers_in_use
 from comt_cli.training.world import World
 
@@ -38,30 +36,36 @@ class RunWriter:
 
     def __init__(
         self,
-        spec: RunSpec,
+        task: Task[Any],
         directory: RunDirectory,
-        dataset: Dataset,
-        world: World,
         counters: Counters,
         held: contextlib.ExitStack,
         warn: Callable[[str], None],
         kernels: Mapping[str, Choice],
     ) -> None:
-        self._spec, self._directory, self._dataset = spec, directory, dataset
-        self._world, self._counters = world, counters
+        self._task, self._directory, self._counters = task, directory, counters
+        self._world = world = task.world
+        self._watched = list(task.watched()) if task.norms_every is not None else []
         self.environment: dict[str, Any] = {}
         files = (directory.metrics_file, directory.timings_file)
         self._metrics, self._timings = (
             held.enter_context(LineLog(file if world.is_main else Path(os.devnull))) for file in files
         )
+        self._gradients: LineLog | None = None
         if world.is_main:
             self._metrics.cut(counters.metrics_bytes)
             self._timings.cut(counters.timings_bytes)
+            if self._watched:
+                self._gradients = held.enter_context(LineLog(directory.gradients_file))
+                self._gradients.cut(counters.gradients_bytes)
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
-            self.environment = record_environment(directory, world, counters.step, spec.settings.train, kernels)
+            compiled, sharding = task.settings.compile, task.sharding
+            self.environment = record_environment(
+                directory, world, counters.step, kernels, compiled=compiled, sharding=sharding
+            )
         names = trackers_in_use() if world.is_main else []
-        self._trackers = held.enter_context(Trackers(names, spec, directory.path, counters.step, warn))
+        self._trackers = held.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))
 
     def step(self, loss: float, rate: float, norm: Tensor | None, clock: Clock) -> None:
         """A logged step: its loss, learning rate and gradient norm, and how fast it went."""
@@ -70,7 +74,7 @@ class RunWriter:
         counters = self._counters
         line = {
             "step": counters.step,
-            "tokens": counters.tokens,
+            self._task.unit: counters.tokens,
             "loss": loss,
             "learning_rate": rate,
             "gradient_norm": None if norm is None else finite(float(norm)),
@@ -78,41 +82,52 @@ class RunWriter:
         timing = {
             "step": counters.step,
             "seconds": round(counters.seconds, 4),
-            "tokens_per_second": round(clock.rate, 1),
+            f"{self._task.unit}_per_second": round(clock.rate, 1),
             "waiting_share": round(clock.waiting_share, 5),
         }
         self._metrics.append(line)
         self._timings.append(timing)
         self._trackers.log({**timing, **line})
 
+    def gradients(self, norms: Tensor) -> None:
+        """The norms of the gradients of the task's watched parameters, in their order, at the step at hand."""
+        if self._gradients is not None:
+            by_name = {name: finite(norm) for name, norm in zip(self._watched, norms.tolist(), strict=True)}
+            self._gradients.append({"step": self._counters.step, "norms": by_name})
+
     def evaluation(self, evaluation: Evaluation) -> None:
         """An evaluation of the step at hand."""
         if self._world.is_main:
-            line = evaluation_line(self._counters.step, evaluation)
+            line = {"step": self._counters.step, **evaluation.line()}
             self._metrics.append(line)
             self._trackers.log(line)
 
-    def checkpoint(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> bool:
+    def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> bool:
         """Save the step at hand, and wait until it is; False, in all processes, if the weights are not finite.
 
         A gradient can overflow where the loss did not yet. The next step says so; no such weights replace good ones.
         """
-        if not _all_finite(model, self._world):
+        task = self._task
+        if not _all_finite(task.model, self._world):
             return False
         counters, is_main = self._counters, self._world.is_main
         if is_main:
             counters.metrics_bytes = self._metrics.durable_length()
             counters.timings_bytes = self._timings.durable_length()
-        file = self._directory.checkpoint_file
+            if self._gradients is not None:
+                counters.gradients_bytes = self._gradients.durable_length()
+        file, parts = self._directory.checkpoint_file, task.checkpoint_parts() if is_main else {}
         self._trackers.flush()  # before it is saved: a run that goes on from here does not log these steps again
-        save_checkpoint(file, self._spec, self._dataset, model, optimizer, vars(counters), writes=is_main)
+        save_checkpoint(file, task.spec, parts, task.model, optimizer, vars(counters), writes=is_main)
         self._world.barrier()
         return True
 
     def result(self, result: dict[str, Any]) -> None:
         """The end of the run."""
         if self._world.is_main:
-            self._metrics.durable_length()  # the result must not outlive the lines it stands for
+            for log in (self._metrics, self._gradients):
+                if log is not None:
+                    log.durable_length()  # the result must not outlive the lines it stands for
             write_metrics_table(self._directory)
             write_json(self._directory.result_file, result)
         self._world.barrier()

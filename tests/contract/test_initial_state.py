@@ -23,6 +23,7 @@ from comt_cli.layers.residual import (
     PreNorm,
     ResidualConnection,
     ReZero,
+    ScaledBranch,
     SelfAdaptiveScaling,
 )
 from comt_cli.methods.base import Wiring
@@ -116,6 +117,13 @@ def rezero_starts(connection: ResidualConnection) -> None:
     assert connection.a() == 0
 
 
+def scaled_starts(connection: ResidualConnection) -> None:
+    if connection.learned is not None:
+        assert connection.learned() == 1
+    else:
+        assert connection.fixed in (0.1, pytest.approx(1 / math.sqrt(6)))
+
+
 def low_rank_starts(connection: ResidualConnection) -> None:
     A, B = connection.low_rank.A, connection.low_rank.B
     assert (B == 0).all()
@@ -149,6 +157,7 @@ def sas_starts(connection: ResidualConnection) -> None:
 
 STARTS |= {
     ReZero: rezero_starts,
+    ScaledBranch: scaled_starts,
     LaurelRW: laurel_rw_starts,
     LaurelLR: low_rank_starts,
     LaurelRWLR: low_rank_starts,

@@ -1,7 +1,9 @@
-"""The contract of every method: one set of tests over all that there are, found as the program finds them.
+"""The contract of every method of language models: one set of tests over all that there are, found as the program finds
+them.
 
 A method that is put into `comt_cli/methods/` is tested here without a line being added. What each promises of its own,
-parameters and initial state, stands in `test_parameter_counts` and `test_initial_state`.
+parameters and initial state, stands in `test_parameter_counts` and `test_initial_state`; methods of image classifiers
+are tested in `test_image_methods`.
 """
 
 from __future__ import annotations
@@ -204,6 +206,18 @@ def test_an_unknown_method_raises_and_never_falls_through():
 def test_a_recipe_can_name_every_residual_connection_and_no_other():
     """Named twice, because the names are checked where no torch, and so no connection, is loaded."""
     assert get_args(ResidualName) == tuple(RESIDUAL_CONNECTIONS)
+
+
+def test_a_method_is_for_the_commands_whose_wiring_it_says():
+    by_command = {command: set(methods(command)) for command in ("train-lm", "train-resnet")}
+    assert by_command["train-lm"] | by_command["train-resnet"] == set(methods())
+    assert by_command["train-lm"] & by_command["train-resnet"] == {"highway", "rezero", "scaled"}
+    assert methods()["addition"].commands() == ("train-resnet",)
+    assert methods()["rezero"].commands() == ("train-lm", "train-resnet")
+    with pytest.raises(NotImplementedError):
+        method_from({"name": "addition"}).wiring()
+    with pytest.raises(ValidationError, match="no method of language models to be like is called 'comt-pixel'"):
+        method_from({"name": "wider", "like": "comt-pixel"})
 
 
 @pytest.mark.parametrize("name", methods())

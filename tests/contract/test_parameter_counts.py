@@ -1,13 +1,11 @@
-"""How many parameters every method has: by formula, and as the papers print it."""
+"""How many parameters every method of language models has: by formula, and as the papers print it."""
 
 from __future__ import annotations
 
 import pytest
 from method_cases import every_method, wiring_of
 
-from comt_cli.layers.residual import (
-    PreNorm,
-)
+from comt_cli.layers.residual import PreNorm
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_model
@@ -71,6 +69,8 @@ def extra(  # noqa: PLR0911, PLR0912 - one case a method
             return 2 * L * (D * D * (2 if method.reads == "both" else 1) + D)
         case "sas":
             return 2 * L * 2 * (2 * D * D + D + D + 1)
+        case "scaled":
+            return 2 * L * (method.scale == "learned")
         case "laurel-rw":
             return 2 * L * 2
         case "laurel-lr":

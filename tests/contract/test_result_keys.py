@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tiny_runs import tiny_spec, train, write_corpus
 
-from comt_cli.report.csv_tables import RESULT_KEYS
+from comt_cli.data import fingerprint
+from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.report.subject import subject_of
+
+
+def image_spec(**train_settings: Any) -> RunSpec:
+    """A run of a ResNet of one block on a few 16-pixel letters."""
+    data = ImageDataSettings(images="glyphs10", size=16, train_images=64, validation_images=32)
+    return RunSpec(
+        paper="comt",
+        table="tiny",
+        command="train-resnet",
+        scale="smoke",
+        row="a-row",
+        column="tiny",
+        seed=1,
+        method={"name": "addition"},
+        settings=ImageSettings(
+            model=ResNetSettings(width=8, blocks=(1,)),
+            data=data,
+            train=ImageTrainSettings(**{"batch_size": 16, "log_every": 1, **train_settings}),
+        ),
+        data_fingerprint=fingerprint(data),
+    )
+
+
+def check(done_spec: RunSpec, diverging_spec: RunSpec, runs) -> None:
+    """Every key that the report shows of such runs is one of a done or of a diverged one."""
+    directories = [train(spec, runs) for spec in (done_spec, diverging_spec)]
+    done, diverged = (directory.result() for directory in directories)
+    assert (done["state"], diverged["state"]) == ("done", "diverged")
+    subject = subject_of(done_spec)
+    assert set(subject.result_keys) <= done.keys() | diverged.keys()
+    assert subject.speed in directories[0].timings()[-1]
 
 
 def test_every_key_that_is_shown_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
     corpus = write_corpus(tmp_path / "texts")
-    done = train(tiny_spec(corpus, steps=2, warmup_steps=0), tmp_path / "runs").result()
-    diverged = train(tiny_spec(corpus, steps=3, warmup_steps=0, learning_rate=1e30), tmp_path / "runs").result()
-    assert (done["state"], diverged["state"]) == ("done", "diverged")
-    assert set(RESULT_KEYS) <= done.keys() | diverged.keys()
+    diverging = tiny_spec(corpus, steps=3, warmup_steps=0, log_every=1, learning_rate=1e30)
+    check(tiny_spec(corpus, steps=2, warmup_steps=0, log_every=1), diverging, tmp_path / "runs")
+
+
+def test_every_key_that_is_shown_of_an_image_classifier_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    check(image_spec(steps=2), image_spec(steps=6, learning_rate=1e30), tmp_path / "runs")

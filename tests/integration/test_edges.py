@@ -27,9 +27,9 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.training import loop
+from comt_cli.training import language_task
 from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
-from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.evaluation import LanguageEvaluation
 from comt_cli.training.progress import Listener
 from comt_cli.training.record import LineLog, record_environment
 from comt_cli.training.signals import StopSignal
@@ -170,7 +170,7 @@ def test_a_stop_whose_weights_are_no_numbers_says_so(tiny_corpus, tmp_path):
 
 def test_done_means_that_there_is_a_final_checkpoint(tiny_corpus, tmp_path, monkeypatch):
     """Even if the evaluation does not see the weight that is no number."""
-    monkeypatch.setattr(loop, "evaluate", lambda *_: Evaluation(3.0, 3.0, 5, 1))
+    monkeypatch.setattr(language_task, "evaluate", lambda *_: LanguageEvaluation(3.0, 3.0, 5, 1))
     run = training(tiny_spec(tiny_corpus, steps=5, save_every=2), tmp_path)
     poison(run, 5)
     result = run.run()
@@ -179,9 +179,9 @@ def test_done_means_that_there_is_a_final_checkpoint(tiny_corpus, tmp_path, monk
 
 
 def test_an_evaluation_that_is_no_number_is_a_line_of_nulls(tiny_corpus, tmp_path, monkeypatch):
-    real = loop.evaluate
-    found = [Evaluation(math.nan, math.nan, 5, 1), Evaluation(800.0, 800.0, 5, 1)]
-    monkeypatch.setattr(loop, "evaluate", lambda *arguments: found.pop(0) if found else real(*arguments))
+    real = language_task.evaluate
+    found = [LanguageEvaluation(math.nan, math.nan, 5, 1), LanguageEvaluation(800.0, 800.0, 5, 1)]
+    monkeypatch.setattr(language_task, "evaluate", lambda *arguments: found.pop(0) if found else real(*arguments))
     directory = train(tiny_spec(tiny_corpus, steps=5, evaluate_every=2), tmp_path)
     lines = [line for line in directory.metrics() if "validation_loss" in line]
     assert [line["validation_loss"] for line in lines[:2]] == [None, 800]
@@ -197,7 +197,7 @@ def test_a_disk_that_fills_up_within_a_large_checkpoint(tiny_corpus, tmp_path, m
     spec = tiny_spec(tiny_corpus, steps=4)
     directory = train(spec, tmp_path)
     before = directory.checkpoint_file.read_bytes()
-    dataset = training(spec, tmp_path).dataset
+    parts = training(spec, tmp_path).task.checkpoint_parts()
 
     class Full(io.BufferedWriter):
         left = 2_000_000
@@ -217,7 +217,7 @@ def test_a_disk_that_fills_up_within_a_large_checkpoint(tiny_corpus, tmp_path, m
             lambda path, *a, **k: Full(io.FileIO(path, "w")) if path.suffix == ".tmp" else whole(path, *a, **k),
         )
         with pytest.raises(StorageError, match=r"checkpoint\.pt: No space left on device"):
-            save_checkpoint(directory.checkpoint_file, spec, dataset, large, None, {"step": 1})
+            save_checkpoint(directory.checkpoint_file, spec, parts, large, None, {"step": 1})
     assert directory.checkpoint_file.read_bytes() == before
     assert not list(directory.path.glob(".*.tmp"))
 
@@ -307,7 +307,7 @@ def test_going_on_with_other_kernels_is_said(tiny_corpus, tmp_path, before, now,
     spec = tiny_spec(tiny_corpus, steps=4)
     directory = RunDirectory.of(tmp_path, spec)
     directory.create(spec)
-    record = partial(record_environment, directory, World(CPU), settings=spec.settings.train)
+    record = partial(record_environment, directory, World(CPU), compiled=False, sharding="none")
     first = record(step=0, kernels={})
     if before is None:
         del first["kernels"]

@@ -83,7 +83,7 @@ class Disturb(Listener):
 
     def evaluating(self) -> None:
         if self.step is None:
-            self.work.loss_module.register_forward_hook(lambda *_: self.disturb())
+            self.work.task.objective.register_forward_hook(lambda *_: self.disturb())
 
     def disturb(self) -> None:
         if self.how == "kill":  # every process, as far as the files can tell

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.cpu.build import Unavailable, available, library
+from comt_cli.kernels.cpu.calls import TYPES, row, type_code
 
 __all__ = [
     "Unavailable",
@@ -36,8 +37,6 @@ __all__ = [
     "swiglu",
     "swiglu_backward",
 ]
-
-TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
 class _Gates(ctypes.Structure):  # GateArguments in gates.h
@@ -86,31 +85,12 @@ def _widths(widths: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
     return (ctypes.c_int64 * len(widths))(*widths)
 
 
-def _type(tensor: Tensor) -> int:
-    code = TYPES.get(tensor.dtype)
-    if code is None or tensor.device.type != "cpu":
-        raise TypeError(f"the CPU kernels take float32 and bfloat16, not {tensor.dtype} on {tensor.device.type}")
-    return code
-
-
-def _row(tensor: Tensor, rows: int, columns: int, dtype: torch.dtype, name: str) -> tuple[int, int]:
-    """Address and row stride of a matrix, which must have this shape and type."""
-    if tensor.dtype != dtype:
-        raise TypeError(f"{name} is {tensor.dtype}, the other tensors are {dtype}")
-    if tensor.shape != (rows, columns):
-        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, not {(rows, columns)}")
-    stride, last = tensor.stride()
-    if last != 1 and columns > 1:
-        raise ValueError(f"the last dimension of {name} has the stride {last}, not 1")
-    return tensor.data_ptr(), stride
-
-
 def _product(product_TC: Tensor, needed: int) -> tuple[int, int, int]:
     """Rows, address and row stride of a product, which must have at least the columns `needed`."""
     rows, columns = product_TC.shape
     if columns < needed:
         raise ValueError(f"the product has {columns} columns, fewer than the {needed} of its sites and gates")
-    return (rows, *_row(product_TC, rows, columns, product_TC.dtype, "the product"))
+    return (rows, *row(product_TC, rows, columns, product_TC.dtype, "the product"))
 
 
 class _Call:
@@ -145,7 +125,7 @@ class _Call:
     def _matrix(self, W: Tensor | None, rows: int, name: str) -> tuple[tuple[int | None, int], int]:
         if W is None:
             return (None, 0), 0
-        return _row(W, rows, self.rank, W.dtype, name), _type(W)
+        return row(W, rows, self.rank, W.dtype, name), type_code(W)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """Uninitialised dWc and dws, of no elements where there is no Wc or no ws."""
@@ -171,7 +151,7 @@ def modulate(
     widths: Sequence[int],
 ) -> Tensor:
     """Every site's columns times its gate, side by side: zhat, [T, M]."""
-    call, code = _Call(Wc, ws, scale, rank, gated, widths), _type(product_TC)
+    call, code = _Call(Wc, ws, scale, rank, gated, widths), type_code(product_TC)
     rows, *product = _product(product_TC, call.total + call.u_columns)
     zhat = torch.empty(rows, call.total, dtype=product_TC.dtype)
     sites = _widths(tuple(widths))
@@ -195,7 +175,7 @@ def modulate_backward(
     z_is_output: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients for the product, [T, columns], for Wc and for ws; `z_TM` holds z, or zhat if `z_is_output`."""
-    call, code = _Call(Wc, ws, scale, rank, gated, widths), _type(G_TM)
+    call, code = _Call(Wc, ws, scale, rank, gated, widths), type_code(G_TM)
     rows, dtype = len(G_TM), G_TM.dtype
     dproduct, (dWc, dws) = call.dproduct(rows, columns, dtype), call.gradients()
     sites = _widths(tuple(widths))
@@ -206,9 +186,9 @@ def modulate_backward(
         call.sites,
         ctypes.addressof(sites),
         rows,
-        *_row(G_TM, rows, call.total, dtype, "G"),
-        *_row(z_TM, rows, call.total, dtype, "z"),
-        *_row(u_TU, rows, call.u_columns, dtype, "u"),
+        *row(G_TM, rows, call.total, dtype, "G"),
+        *row(z_TM, rows, call.total, dtype, "z"),
+        *row(u_TU, rows, call.u_columns, dtype, "u"),
         dproduct.data_ptr(),
         columns,
         z_is_output,
@@ -226,8 +206,8 @@ class _Tables:
         period, half = cos_PE.shape
         self.head = 2 * half
         self.arguments = (
-            *_row(self.cos, period, half, torch.float32, "cos"),
-            *_row(self.sin, period, half, torch.float32, "sin"),
+            *row(self.cos, period, half, torch.float32, "cos"),
+            *row(self.sin, period, half, torch.float32, "sin"),
             period,
             self.head,
         )
@@ -246,7 +226,7 @@ def heads(
     kv_heads: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Queries and keys, gated and rotated, and gated values, [T, heads * E] each; and a copy of the u, [T, S R]."""
-    tables, code = _Tables(cos_PE, sin_PE), _type(product_TC)
+    tables, code = _Tables(cos_PE, sin_PE), type_code(product_TC)
     wide, narrow = heads * tables.head, kv_heads * tables.head
     call = _Call(Wc, ws, scale, rank, gated, (wide, narrow, narrow))
     rows, *product = _product(product_TC, call.total + call.u_columns)
@@ -277,7 +257,7 @@ def heads_backward(
     columns: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients for the product, [T, columns], for Wc and for ws, from the outputs of `heads` and their gradients."""
-    tables, code = _Tables(cos_PE, sin_PE), _type(dq_TN)
+    tables, code = _Tables(cos_PE, sin_PE), type_code(dq_TN)
     wide, narrow = heads * tables.head, kv_heads * tables.head
     call = _Call(Wc, ws, scale, rank, gated, (wide, narrow, narrow))
     rows, dtype = len(dq_TN), dq_TN.dtype
@@ -287,13 +267,13 @@ def heads_backward(
         code,
         call.address,
         rows,
-        *_row(dq_TN, rows, wide, dtype, "dq"),
-        *_row(dk_TN, rows, narrow, dtype, "dk"),
-        *_row(dv_TN, rows, narrow, dtype, "dv"),
-        *_row(q_TN, rows, wide, dtype, "q"),
-        *_row(k_TN, rows, narrow, dtype, "k"),
-        *_row(v_TN, rows, narrow, dtype, "v"),
-        *_row(u_TU, rows, call.u_columns, dtype, "u"),
+        *row(dq_TN, rows, wide, dtype, "dq"),
+        *row(dk_TN, rows, narrow, dtype, "dk"),
+        *row(dv_TN, rows, narrow, dtype, "dv"),
+        *row(q_TN, rows, wide, dtype, "q"),
+        *row(k_TN, rows, narrow, dtype, "k"),
+        *row(v_TN, rows, narrow, dtype, "v"),
+        *row(u_TU, rows, call.u_columns, dtype, "u"),
         *tables.arguments,
         heads,
         kv_heads,
@@ -316,7 +296,7 @@ def swiglu(
     padded: int,
 ) -> Tensor:
     """silu(gate) * up of the two gated sites, F = `width` channels each, with zeros behind: [T, padded]."""
-    call, code = _Call(Wc, ws, scale, rank, gated, (width, width)), _type(product_TC)
+    call, code = _Call(Wc, ws, scale, rank, gated, (width, width)), type_code(product_TC)
     rows, *product = _product(product_TC, call.total + call.u_columns)
     if padded < width:
         raise ValueError(f"{width} channels do not fit in {padded}")
@@ -336,13 +316,13 @@ def swiglu_backward(
     width: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients for the product, for Wc and for ws, from the product and the gradient of `swiglu`'s output."""
-    call, code = _Call(Wc, ws, scale, rank, gated, (width, width)), _type(product_TC)
+    call, code = _Call(Wc, ws, scale, rank, gated, (width, width)), type_code(product_TC)
     rows, *product = _product(product_TC, call.total + call.u_columns)
     columns, padded = product_TC.shape[1], dh_TF.shape[1]
     if padded < width:
         raise ValueError(f"the gradient has {padded} columns, fewer than {width}")
     dproduct, (dWc, dws) = call.dproduct(rows, columns, product_TC.dtype), call.gradients()
-    dh = _row(dh_TF, rows, padded, product_TC.dtype, "dh")
+    dh = row(dh_TF, rows, padded, product_TC.dtype, "dh")
     gradients = (dproduct.data_ptr(), columns, dWc.data_ptr(), dws.data_ptr())
     _call("swiglu_backward", code, call.address, rows, *dh, *product, width, *gradients)
     return dproduct, dWc, dws
@@ -361,9 +341,9 @@ def add_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The stream x plus one gated site, y, in x's type; its RMSNorm in the product's type; and 1 / rms(y), [T]."""
     width = x_TD.shape[1]
-    call, stream, code = _Call(Wc, ws, scale, rank, gated, (width,)), _type(x_TD), _type(product_TC)
+    call, stream, code = _Call(Wc, ws, scale, rank, gated, (width,)), type_code(x_TD), type_code(product_TC)
     rows, *product = _product(product_TC, call.total + call.u_columns)
-    x, gain = _row(x_TD, rows, width, x_TD.dtype, "x"), _gain(gain_D, width)
+    x, gain = row(x_TD, rows, width, x_TD.dtype, "x"), _gain(gain_D, width)
     y, n = (torch.empty(rows, width, dtype=dtype) for dtype in (x_TD.dtype, product_TC.dtype))
     rstd = torch.empty(rows)
     outputs = (y.data_ptr(), n.data_ptr(), rstd.data_ptr())
@@ -386,7 +366,7 @@ def add_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients for x, the product, Wc, ws and the gain, from what `add_norm` returned and the gradients of y and n."""
     width = y_TD.shape[1]
-    call, stream, code = _Call(Wc, ws, scale, rank, gated, (width,)), _type(y_TD), _type(product_TC)
+    call, stream, code = _Call(Wc, ws, scale, rank, gated, (width,)), type_code(y_TD), type_code(product_TC)
     rows, *product = _product(product_TC, call.total + call.u_columns)
     columns, gain, rstd = product_TC.shape[1], _gain(gain_D, width), rstd_T.float().contiguous()
     if rstd.shape != (rows,):
@@ -400,9 +380,9 @@ def add_norm_backward(
         call.address,
         rows,
         width,
-        *_row(dy_TD, rows, width, y_TD.dtype, "dy"),
-        *_row(dn_TD, rows, width, product_TC.dtype, "dn"),
-        *_row(y_TD, rows, width, y_TD.dtype, "y"),
+        *row(dy_TD, rows, width, y_TD.dtype, "dy"),
+        *row(dn_TD, rows, width, product_TC.dtype, "dn"),
+        *row(y_TD, rows, width, y_TD.dtype, "y"),
         rstd.data_ptr(),
         *product,
         gain.data_ptr(),

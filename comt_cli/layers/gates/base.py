@@ -91,13 +91,13 @@ class CarriesGates(nn.Module):
 
 
 def draw_gate_weight(draw: Draw, tensor: Tensor, name: str, init: GateInit) -> None:
-    """Fill a gate's [fan_out, fan_in] matrix as the recipe names it.
+    """Fill a gate's [fan_out, fan_in] matrix, or [fan_out, C, k, k] filters (fan_in = C k k), as the recipe names it.
 
     `kaiming-uniform`: U(+-sqrt(6 / fan_in)) (He et al. 2015; Transponder's stated choice).
     `torch-linear`: U(+-1 / sqrt(fan_in)), what `nn.Linear` does (CoMT's pseudo code).
     `normal`: N(0, 0.02^2), what the model-wide initialisation of the original scripts overwrote both with.
     """
-    fan_in = tensor.shape[1]
+    fan_in = tensor.shape[1:].numel()
     match init:
         case "kaiming-uniform":
             draw.uniform_(tensor, name, math.sqrt(6 / fan_in))

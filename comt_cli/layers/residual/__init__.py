@@ -25,7 +25,9 @@ from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.layers.residual.rezero import ReZero
 from comt_cli.layers.residual.sandwich_ln import SandwichLN
 from comt_cli.layers.residual.sas import SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import ScaledBranch
 from comt_cli.layers.residual.scaled_init import ScaledInit
+from comt_cli.layers.residual.scaling_gate import GatedShare
 
 RESIDUAL_CONNECTIONS: dict[str, ResidualFactory] = {
     "pre-norm": PreNorm,
@@ -44,6 +46,7 @@ RESIDUAL_CONNECTIONS: dict[str, ResidualFactory] = {
     "laurel-rw-lr": LaurelRWLR,
     "sas": SelfAdaptiveScaling,
     "grc": GatedResidual,
+    "scaled": ScaledBranch,
 }
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "DeepNorm",
     "DeepNormOfMixLNCode",
     "GatedResidual",
+    "GatedShare",
     "Highway",
     "Junction",
     "LaurelLR",
@@ -67,6 +71,7 @@ __all__ = [
     "ResidualConnection",
     "ResidualFactory",
     "SandwichLN",
+    "ScaledBranch",
     "ScaledInit",
     "SelfAdaptiveScaling",
     "State",

@@ -70,7 +70,11 @@ def normalised(state: State, norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Junction:
-    """A place where a skip path and a branch meet. `layer` counts blocks from 0; each block has two junctions.
+    """A place where a skip path and a branch meet. `layer` counts blocks from 0.
+
+    A block of a language model has two junctions. That of a ResNet has one, `map`: it hands its feature maps over with
+    the channels last, [B, H, W, D], so that what works on the last dimension works on them; the branch normalises for
+    itself, and `norm` gives the identity.
 
     `first` is the connection at the block's other junction where this is the second: the two may share parameters.
     """
@@ -78,7 +82,7 @@ class Junction:
     width: int
     layer: int
     layers: int
-    branch: Literal["attention", "mlp"]
+    branch: Literal["attention", "mlp", "map"]
     norm: Callable[[], nn.Module]
     first: ResidualConnection | None = None
 

@@ -1,16 +1,27 @@
-"""Self-Adaptive Scaling (SAS, 2019, Eq. 2 and 4): y = a x + b F + (1 - a)(1 - b) LN(x + F).
+"""Self-Adaptive Scaling (SAS, 2019, Eq. 2 to 4): y = a x + b F + c N(x + F), c = (1 - a)(1 - b) or a gate of its own.
 
-a and b are one number a token each, from gates of their own: sigmoid(tanh([x; F] W_f + b_f) W_ff + b_ff), with W_f of
-2D x D and W_ff of D x 1. As published, F reads the stream without a norm before it: at a = b = 0 this is Post-LN.
+a, b and c are one number a token each, from gates of their own: sigmoid(tanh([x; F] W_f + b_f) W_ff + b_ff), with W_f
+of 2D x D and W_ff of D x 1. As published, F reads the stream without a norm before it: at a = b = 0 this is Post-LN.
+
+What the paper leaves open for feature maps [B, H, W, D] are arguments: whether the gates read every pixel, or x and F
+averaged over the pixels, which gives one number an image; and what N is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.learned import Affine
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+
+GateKind = Literal["two-layer", "single-layer"]
+Reads = Literal["pooled", "pixel"]
+Share = Literal["alpha", "beta", "gamma"]
 
 
 class ScalingGate(nn.Module):
@@ -26,18 +37,75 @@ class ScalingGate(nn.Module):
         return torch.sigmoid(self.output(torch.tanh(self.hidden(both_BTd))))
 
 
-class SelfAdaptiveScaling(ResidualConnection):
-    """y = a x + b F(x) + (1 - a)(1 - b) N(x + F(x))."""
+class SingleLayerGate(nn.Module):
+    """sigmoid([x; F] W + b): two [B, T, D] -> [B, T, 1] (SAS, Table 6); b starts at `bias`."""
 
-    def __init__(self, junction: Junction, alpha_bias: float = 0.0, beta_bias: float = 0.0) -> None:
+    def __init__(self, width: int, bias: float) -> None:
+        super().__init__()
+        self.output = Affine(2 * width, 1, bias)
+
+    def forward(self, both_BTd: Tensor) -> Tensor:
+        """`both` is [x; F], [B, T, 2 D]."""
+        return torch.sigmoid(self.output(both_BTd))
+
+
+SCALING_GATES: dict[GateKind, Callable[[int, float], nn.Module]] = {
+    "two-layer": ScalingGate,
+    "single-layer": SingleLayerGate,
+}
+
+
+class FixedShare(nn.Module):
+    """A number in a gate's place: SAS then is one of the architectures of its Tables 1 and 2."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, both_BTd: Tensor) -> Tensor:
+        """The number, as a scalar tensor."""
+        return both_BTd.new_tensor(self.value)
+
+
+def as_read(x_BTD: Tensor, reads: Reads) -> Tensor:
+    """What a gate sees of a map or of tokens: everything, or for `pooled` the mean over the pixels, [B, 1, 1, D]."""
+    return x_BTD.mean(dim=tuple(range(1, x_BTD.ndim - 1)), keepdim=True) if reads == "pooled" else x_BTD
+
+
+class SelfAdaptiveScaling(ResidualConnection):
+    """y = a x + b F(x) + c N(x + F(x)), c = (1 - a)(1 - b), or from a third gate where `gamma` is `free`.
+
+    `norm` makes N from the width, where the junction's own is not meant. `fixed` puts numbers in the place of gates.
+    """
+
+    def __init__(
+        self,
+        junction: Junction,
+        alpha_bias: float = 0.0,
+        beta_bias: float = 0.0,
+        *,
+        gate: GateKind = "two-layer",
+        reads: Reads = "pixel",
+        norm: Callable[[int], nn.Module] | None = None,
+        gamma: Literal["product", "free"] = "product",
+        gamma_bias: float = 0.0,
+        fixed: Mapping[Share, float] = MappingProxyType({}),
+    ) -> None:
         super().__init__(junction)
-        self.norm = junction.norm()
-        self.alpha_gate = ScalingGate(junction.width, alpha_bias)
-        self.beta_gate = ScalingGate(junction.width, beta_bias)
+        self.reads = reads
+        self.norm = junction.norm() if norm is None else norm(junction.width)
+
+        def share(name: Share, bias: float) -> nn.Module:
+            return FixedShare(fixed[name]) if name in fixed else SCALING_GATES[gate](junction.width, bias)
+
+        self.alpha_gate = share("alpha", alpha_bias)
+        self.beta_gate = share("beta", beta_bias)
+        self.gamma_gate = share("gamma", gamma_bias) if gamma == "free" else None
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         F_BTD = branch(x_BTD)
-        both_BTd = torch.cat([x_BTD, F_BTD], dim=-1)
+        both_BTd = torch.cat([as_read(x_BTD, self.reads), as_read(F_BTD, self.reads)], dim=-1)
         a_BT1, b_BT1 = self.alpha_gate(both_BTd), self.beta_gate(both_BTd)
-        y_BTD: Tensor = a_BT1 * x_BTD + b_BT1 * F_BTD + (1 - a_BT1) * (1 - b_BT1) * self.norm(x_BTD + F_BTD)
+        c_BT1 = (1 - a_BT1) * (1 - b_BT1) if self.gamma_gate is None else self.gamma_gate(both_BTd)
+        y_BTD: Tensor = a_BT1 * x_BTD + b_BT1 * F_BTD + c_BT1 * self.norm(x_BTD + F_BTD)
         return y_BTD

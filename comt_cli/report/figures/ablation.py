@@ -26,33 +26,35 @@ _SMALL = 6.5
 _LETTER = 0.058
 """Inches that a letter of a category's name takes."""
 _OUTLIER = 1.6
-"""A value above so many times its panel's median stands off the scale, like a collapsed one, with its number."""
+"""A value so many times worse than its panel's median stands off the scale, like a collapsed one, with its number."""
 _LEVEL = 0.11
 """Of a panel's height, that a mark off the scale takes."""
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """One column of one side: what is on the panel's scale, and what is off it."""
+    """One column of one side: what is on the panel's scale, and what is off it, at the edge of the worse values."""
 
     panel: Panel
     column: str
     points: tuple[Point, ...]
     baseline: Point | None
+    worse_is_up: bool
 
     def is_off(self, point: Point) -> bool:
-        """Whether the value is collapsed, or so large that the others could not be told apart beside it."""
+        """Whether the value is collapsed, or so bad that the others could not be told apart beside it."""
         if point.value is None or point.collapsed:
             return point.collapsed
         sound = [p.value for p in self.points if p.value is not None and not p.collapsed]
-        return point.value > _OUTLIER * statistics.median(sound or [point.value])
+        median = statistics.median(sound or [point.value])
+        return point.value > _OUTLIER * median if self.worse_is_up else point.value < median / _OUTLIER
 
     def on_scale(self) -> list[Point]:
         """The points that the axis of values is made for."""
         return [point for point in self.points if point.value is not None and not self.is_off(point)]
 
     def off_scale(self) -> list[Point]:
-        """The points at the upper edge, the rightmost first."""
+        """The points at the edge of the worse values, the rightmost first."""
         return sorted((p for p in self.points if self.is_off(p)), key=lambda p: p.x or 0, reverse=True)
 
     def line(self) -> Point | None:
@@ -60,14 +62,19 @@ class _Curve:
         known = self.baseline is not None and self.baseline.value is not None
         return self.baseline if self.baseline is not None and known and not self.is_off(self.baseline) else None
 
+    def height(self, level: int) -> float:
+        """Where the marks off the scale stand, as a share of the panel's height: line by line from that edge."""
+        from_edge = (level + 0.7) * _LEVEL
+        return 1 - from_edge if self.worse_is_up else from_edge
+
 
 def draw_ablation(data: AblationData) -> Figure:
     """One panel a column, each with its own axis of values: sizes and corpora differ more than methods do.
 
     Options that are numbers stand on a logarithmic axis of base 2, other rows by name, the cost in per cent of
     parameters, linear up to 1 and logarithmic beyond. A broken line is the baseline. A value off the scale (collapsed,
-    above 1000, or far above the panel's median) is a triangle at the upper edge with its number; a run without a value
-    is a word at the lower.
+    above 1000, or far worse than the panel's median) is a triangle at the edge of the worse values, the upper one of a
+    perplexity and the lower of an accuracy, with its number; a run without a value is a word at the other edge.
     """
     sides: dict[Panel, list[_Curve]] = {"ours": _curves(data, "ours"), "paper": _curves(data, "paper")}
     most = max(len(curves) for curves in sides.values())
@@ -93,7 +100,7 @@ def draw_ablation(data: AblationData) -> Figure:
 
 def _curves(data: AblationData, panel: Panel) -> list[_Curve]:
     return [
-        _Curve(panel, column, tuple(data.of(panel, column)), data.baseline_of(panel, column))
+        _Curve(panel, column, tuple(data.of(panel, column)), data.baseline_of(panel, column), data.better == "lower")
         for column in data.columns(panel)
     ]
 
@@ -166,27 +173,31 @@ def _draw_curve(axes: Axes, data: AblationData, curve: _Curve) -> None:
             low, high = line.value - line.stderr, line.value + line.stderr
             axes.axhspan(low, high, color=QUIET, alpha=0.18, linewidth=0, zorder=0.8)
     levels = _mark_off_scale(axes, data, curve, colour, at)
-    _value_axis(axes, [*on_scale, *([line] if line else [])], levels)
+    _value_axis(axes, [*on_scale, *([line] if line else [])], levels, room_above=curve.worse_is_up)
     for point in curve.points:
         x = at(point)
         if point.value is None and x is not None:
             axes.text(
-                x, 0.05, _word(point.state), transform=axes.get_xaxis_transform(), rotation=90, ha="center",
-                va="bottom", fontsize=_SMALL, color=_BAD if "diverged" in point.state else QUIET,
+                x, 0.05 if curve.worse_is_up else 0.95, _word(point.state), transform=axes.get_xaxis_transform(),
+                rotation=90, ha="center", va="bottom" if curve.worse_is_up else "top", fontsize=_SMALL,
+                color=_BAD if "diverged" in point.state else QUIET,
             )  # fmt: skip
 
 
 def _mark_off_scale(axes: Axes, data: AblationData, curve: _Curve, colour: str, at: object) -> int:
-    """Triangles with numbers at the upper edge, and what became of a baseline without a line; returns their lines."""
+    """Triangles with numbers at the edge of the worse values, and what became of a baseline without a line; returns
+    how many lines they take."""
     assert callable(at)
     edge, levels = axes.get_xaxis_transform(), 0
     off = [(at(point), point) for point in curve.off_scale() if at(point) is not None]
     for number, (x, point) in enumerate(off):
         level = number if data.axis == "cost" else 0  # costs may be equal: one line each
-        height = 1 - (level + 0.7) * _LEVEL
+        height = curve.height(level)
         name = f"{point.row} " if data.axis == "cost" else ""
         value = f"{point.value:.0f}" if point.collapsed or point.value is None else format.value(point.value)
-        axes.plot([x], [height], "^", color=colour, markersize=4, transform=edge, zorder=3)
+        axes.plot(
+            [x], [height], "^" if curve.worse_is_up else "v", color=colour, markersize=4, transform=edge, zorder=3
+        )
         axes.annotate(
             name + value, (x, height), xycoords=edge, xytext=(4, 0), textcoords="offset points",
             fontsize=_SMALL, va="center", color=colour,
@@ -194,7 +205,7 @@ def _mark_off_scale(axes: Axes, data: AblationData, curve: _Curve, colour: str, 
         levels = level + 1
     if curve.line() is None:
         text = f"baseline: {_baseline_word(curve.baseline)}"
-        axes.text(0.99, 1 - (levels + 0.7) * _LEVEL, text, transform=axes.transAxes, fontsize=_SMALL, ha="right",
+        axes.text(0.99, curve.height(levels), text, transform=axes.transAxes, fontsize=_SMALL, ha="right",
                   va="center", color="#404040")  # fmt: skip
         levels += 1
     return levels
@@ -213,8 +224,8 @@ def _word(state: str) -> str:
     return next((word for word in ("diverged", "running", "unfinished") if word in state), "missing")
 
 
-def _value_axis(axes: Axes, points: Sequence[Point], levels: int) -> None:
-    """All values and bars with some air; above them room for so many lines of marks."""
+def _value_axis(axes: Axes, points: Sequence[Point], levels: int, *, room_above: bool) -> None:
+    """All values and bars with some air; above them, or below, room for so many lines of marks."""
     ends = [(p.value - (p.stderr or 0), p.value + (p.stderr or 0)) for p in points if p.value is not None]
     if not ends:
         axes.set_ylim(0, 1)
@@ -226,7 +237,8 @@ def _value_axis(axes: Axes, points: Sequence[Point], levels: int) -> None:
     middle = (low + high) / 2
     share = 1 - min(levels * _LEVEL, 0.6)
     bottom, top = middle - 0.64 * span, middle + 0.64 * span
-    axes.set_ylim(bottom, bottom + (top - bottom) / share)
+    height = (top - bottom) / share
+    axes.set_ylim(*((bottom, bottom + height) if room_above else (top - height, top)))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
 
 
@@ -267,9 +279,8 @@ def _notes(data: AblationData, panels: Sequence[tuple[Axes, _Curve]]) -> list[st
     band = ", its standard error the band" if any((c.line() or c.points[0]).stderr for c in curves) else ""
     said = [f"Broken line: {data.baseline}{band}."] if any(curve.line() for curve in curves) else []
     if any(curve.off_scale() for curve in curves):
-        said.append(
-            "Triangles: values off the scale, written beside them (a printed one above 1000 is a collapsed run)."
-        )
+        collapse = " (a printed one above 1000 is a collapsed run)" if data.better == "lower" else ""
+        said.append(f"Triangles: values off the scale, written beside them{collapse}.")
     return [*data.notes, *said]
 
 

@@ -16,9 +16,12 @@ Row = Mapping[str, str]
 
 _COLOURS = {
     "transformers": "#404040",
+    "torchvision": "#404040",
     "plain": QUIET,
     "comt": OKABE_ITO[0],
+    "window": OKABE_ITO[0],
     "transponder": OKABE_ITO[5],
+    "pixel": OKABE_ITO[5],
 }
 _GOAL = OKABE_ITO[2]
 _LINEAR = 10.0

@@ -17,11 +17,12 @@ _MEASURES = {
 }
 
 
-def draw_gate_summary(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+def draw_gate_summary(frame: pd.DataFrame, layer: str = "layer") -> tuple[Figure, pd.DataFrame]:
     """Three maps (sites down, layers across) for each kind of factor, scalar and channel-wise.
 
     `frame` has rows `site, kind, layer, mean, std, saturation` (`analysis.gates.summary_frame`). Cells without a value
-    (a layer without this gate; the saturation of a gate of unknown range) stay empty. Returns the figure and `frame`.
+    (a layer without this gate; the saturation of a gate of unknown range) stay empty. `layer` is what layers are
+    called. Returns the figure and `frame`.
     """
     kinds = [kind for kind in ("scalar", "channel") if (frame["kind"] == kind).any()]
     sites = list(dict.fromkeys(frame["site"]))
@@ -33,7 +34,7 @@ def draw_gate_summary(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 _map(axes, frame[frame["kind"] == kind], measure, sites)
                 axes.set_title(f"{kind}: {title}")
         for axes in panels[-1]:
-            axes.set_xlabel("layer")
+            axes.set_xlabel(layer)
     return figure, frame
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from comt_cli.data import Dataset
+from comt_cli.data import Dataset, ImageDataset
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.run_directory import BeingTrained
 from comt_cli.recipe.shared_runs import SharedRun
@@ -21,7 +21,7 @@ from comt_cli.training.world import World
 
 
 def attempt(
-    shared: SharedRun, runs: Path, dataset: Dataset, world: World, listener: Listener, stop: StopSignal
+    shared: SharedRun, runs: Path, dataset: Dataset | ImageDataset, world: World, listener: Listener, stop: StopSignal
 ) -> RunOutcome:
     """Train a run, or go on with it. Where it cannot be trained, `error.txt` in its directory says why.
 

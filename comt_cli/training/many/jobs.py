@@ -93,7 +93,7 @@ def _fitting(runs: Sequence[SharedRun]) -> int:
     distinct = {}
     for shared in runs:
         settings = shared.spec.settings
-        key = (settings.model.model_dump_json(), settings.data.sequence_length, settings.train.micro_batch_size)
+        key = (settings.model.model_dump_json(), settings.data.model_dump_json(), settings.train.micro_batch_size)
         distinct[key, settings.train.batch_size, settings.train.precision] = shared.spec
     largest = max(
         (training_bytes(spec, spec.settings.train.micro_batch_size or spec.settings.train.batch_size))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from comt_cli.data import Dataset, ProgressCallback, prepare
+from comt_cli.data import Dataset, ImageDataset, ProgressCallback, prepare
 from comt_cli.errors import RunInterrupted
 from comt_cli.recipe.shared_runs import SharedRun
 from comt_cli.training.signals import StopSignal
 
 
-def prepare_all(shared_runs: Iterable[SharedRun], progress: ProgressCallback, stop: StopSignal) -> dict[str, Dataset]:
+def prepare_all(
+    shared_runs: Iterable[SharedRun], progress: ProgressCallback, stop: StopSignal
+) -> dict[str, Dataset | ImageDataset]:
     """Every data set that the runs read, by its fingerprint.
 
     Raises:
@@ -27,7 +29,7 @@ def prepare_all(shared_runs: Iterable[SharedRun], progress: ProgressCallback, st
             )
         progress(stage, done, total)
 
-    datasets: dict[str, Dataset] = {}
+    datasets: dict[str, Dataset | ImageDataset] = {}
     for shared in shared_runs:
         if shared.spec.data_fingerprint not in datasets:
             datasets[shared.spec.data_fingerprint] = prepare(shared.spec.settings.data, preparing)

@@ -32,7 +32,7 @@ class Display:
     """
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
-        """A corpus is being prepared."""
+        """A data set is being prepared."""
 
     def queue_started(self, runs: int, done: int, workers: Sequence[str], *, with_table: bool) -> None:
         """`runs` are in the queue, `done` of which need nothing more; `with_table`: they are of several tables."""

@@ -22,7 +22,7 @@ from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.signals import StopSignal
 
 if TYPE_CHECKING:
-    from comt_cli.data import Dataset
+    from comt_cli.data import Dataset, ImageDataset
 
 READY, HEAR, OUTCOME, ERROR = "ready", "hear", "outcome", "error"
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -90,7 +90,7 @@ def _train_what_comes(pipe: Connection, runs: Path, device: str, threads: int | 
     world = World(pick_device(device))
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
-    datasets: dict[str, Dataset] = {}
+    datasets: dict[str, Dataset | ImageDataset] = {}
     say(pipe, READY)
     while True:
         shared = pipe.recv()

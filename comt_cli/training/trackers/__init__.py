@@ -30,8 +30,11 @@ _VALUES: Final = {
     "learning_rate": "train/learning_rate",
     "gradient_norm": "train/gradient_norm",
     "tokens_per_second": "train/tokens_per_second",
+    "images_per_second": "train/images_per_second",
     "validation_loss": "evaluation/loss",
     "validation_perplexity": "evaluation/perplexity",
+    "validation_accuracy": "evaluation/accuracy",
+    "validation_top5_accuracy": "evaluation/top5_accuracy",
 }
 """What is passed on, by its key in `metrics.jsonl` or `timings.jsonl`, and its name there."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -15,6 +15,7 @@ from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.recipe.schema import AblationName
 from comt_cli.training.many.outcomes import Summary
 
 RECIPE = """
@@ -46,12 +47,40 @@ SITES = 'modules: {rows: ["2", last], option: sites}'
 CONTEXT = 'context: {rows: [plain, "64"]}'
 
 
+IMAGE_RECIPE = """
+title: Ratios
+paper: ours
+table: images
+command: train-resnet
+baseline: plain
+seeds: [1]
+settings:
+  train: {steps: 1}
+rows:
+  plain: {method: addition, in_paper: false}
+  1/16: {method: {name: comt-sliding-window, ratio: 16}, in_paper: false}
+  1/64: {method: {name: comt-sliding-window, ratio: 64}, in_paper: false}
+columns:
+  tiny: {}
+ablations:
+  window-ratio: {rows: [1/16, 1/64], option: ratio}
+scales:
+  smoke: {description: Small}
+"""
+
+
 def write_recipe(paper: str, table: str, *ablations: str) -> Path:
     path = Path("recipes") / paper / f"{table}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     said = "\n  ".join(ablations)
     path.write_text(RECIPE.format(paper=paper, table=table, folder=Path.cwd(), ablations=said))
     return path
+
+
+def write_image_recipe() -> None:
+    path = Path("recipes/ours/images.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text(IMAGE_RECIPE)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +97,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         for spec in specs:
             directory = RunDirectory.of(runs, spec)
             directory.create(spec)
-            write_json(directory.result_file, {"state": "done", "perplexity": 20.0 + spec.seed})
+            metric = "perplexity" if spec.command == "train-lm" else "accuracy"
+            write_json(directory.result_file, {"state": "done", metric: 20.0 + spec.seed})
         return Summary(())
 
     monkeypatch.setattr(comt_cli.training.many.launch, "train_on", train_on)
@@ -100,6 +130,27 @@ def test_without_a_paper_every_table_that_has_it_is_made_in_one_go(trained) -> N
     assert [name for name in names if name.startswith("mine")] == widths("mine", "one")
     assert [name for name in names if name.startswith("yours")] == widths("yours", "two")
     assert Path("results/smoke/yours/two-hidden-size.png").exists()
+
+
+def test_one_table_of_a_paper_can_be_chosen(trained) -> None:
+    write_recipe("mine", "three", WIDTHS)
+    assert ablate("hidden-size", "--paper", "mine/three").exit_code == 0
+    assert trained == [widths("mine", "three")]
+    error = ablate("modules", "--paper", "mine/three").exception
+    assert isinstance(error, UserError)
+    assert "--paper mine/three: it has no ablation modules" in error.message
+    assert "mine/one" in str(error.hint)
+
+
+def test_an_ablation_of_image_classifiers_has_their_options(trained) -> None:
+    write_image_recipe()
+    result = ablate("window-ratio", "--paper", "ours", "--values", "8,16", "--set", "train.momentum=0.5")
+    assert result.exit_code == 0, result.output
+    assert trained == [[f"ours/images/{row}/1" for row in ("plain", "1/16", "1/64", "8")]]
+    assert Path("results/smoke/ours/images-window-ratio.png").exists()
+    error = ablate("window-ratio", "--paper", "ours", "--values", "0").exception
+    assert isinstance(error, UserError)
+    assert "--values 0: ratio of comt-sliding-window" in str(error)
 
 
 def test_values_add_points_of_the_methods_own_types(trained) -> None:
@@ -161,7 +212,7 @@ def test_an_unknown_name_lists_the_known_ones_with_their_recipes(trained) -> Non
 def test_without_a_name_every_name_is_explained(trained) -> None:
     result = ablate()
     assert result.exit_code == 0
-    for name in ("hidden-size", "modules", "granularity", "context", "sigmoid", "placement-norm", "cost"):
+    for name in get_args(AblationName):
         assert f"  {name}: " in result.output
     assert "  sigmoid          transponder/table4\n" in result.output
     assert trained == []

@@ -1,4 +1,4 @@
-"""What follows training: figures of recipes are drawn from their run, once; ablations when their numbers change."""
+"""What follows training: figures of recipes are drawn from their runs, once; ablations when their numbers change."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import comt_cli.commands.outcome
+import comt_cli.commands.planning
 from comt_cli.commands.outcome import outcome_as_json, write_outcome
 from comt_cli.commands.planning import Planned, plan_recipe
 from comt_cli.data.tokenizer import ByteTokenizer
@@ -23,6 +26,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.report import figures
 
 RECIPE = """
 title: A figure
@@ -251,3 +255,142 @@ def test_a_table_that_is_kept_keeps_its_figures(capsys) -> None:
     directory.result_file.unlink()
     assert "this table 0" in outcome(planned, capsys)
     assert picture.read_bytes() == before
+
+
+IMAGE_FIGURE = """
+title: A figure of image classifiers
+paper: mine
+table: figure8
+command: train-resnet
+baseline: base
+seeds: [4, 5]
+figure: {{draw: {draw}}}
+settings:
+  model: {{width: 8, blocks: [1]}}
+  data: {{images: glyphs10, size: 16}}
+  train: {{steps: 2, gradient_norms_every: 1}}
+rows:
+  gated: {{method: comt-pixel, in_paper: false}}
+  base: {{method: {method}, in_paper: false}}
+columns:
+  narrow: {{}}
+  wide: {{settings: {{model: {{width: 16}}}}}}
+scales:
+  smoke: {{description: Small}}
+"""
+IMAGES_FIGURE = FIGURE.with_name("figure8.png")
+DRAWN = ["gated", "base"]
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the analyses are handed, in whose places, and those of the drawings, something quick stands."""
+    given: list[object] = []
+
+    def analysis(what: object) -> pd.DataFrame:
+        given.append(what)
+        return pd.DataFrame({"n": [len(given)]})
+
+    loading = types.ModuleType("comt_cli.models.load_image")
+    loading.load_image_model = lambda path: f"network of {path.name}"
+    monkeypatch.setitem(sys.modules, loading.__name__, loading)
+    for name in ("conv_gradients", "block_gradients", "residual_shares"):
+        module = types.ModuleType(f"comt_cli.analysis.{name}")
+        setattr(module, name, analysis)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(figures, f"draw_{name}", lambda frame: (Figure(), frame), raising=False)
+    monkeypatch.setattr(comt_cli.commands.planning, "fingerprint", lambda data: "feedfeedfeedfeed")
+    return given
+
+
+def image_figure(draw: str, **selection: str) -> Planned:
+    method = "sas-resnet" if draw == "residual-shares" else "addition"
+    Path("figure8.yaml").write_text(IMAGE_FIGURE.format(draw=draw, method=method))
+    return plan_recipe(Path("figure8.yaml"), "smoke", **selection)
+
+
+def ended(planned: Planned, source: str) -> dict[str, RunDirectory]:
+    """The runs of the first column and seed, by row, each with the file that it is drawn from."""
+    directories = {}
+    for spec in planned.specs:
+        if (spec.column, spec.seed) == ("narrow", 4):
+            directory = directories[spec.row] = RunDirectory.of(RUNS, spec)
+            directory.create(spec)
+            write_json(directory.result_file, {"state": "done", "accuracy": 80.0, "images": 128})
+            (directory.path / source).touch()
+    return directories
+
+
+def drawn_runs() -> list[dict[str, str]]:
+    with IMAGES_FIGURE.with_name("figure8-runs.csv").open() as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_gradient_norms_are_drawn_from_every_row_of_the_first_column_and_seed(handed, capsys) -> None:
+    planned = image_figure("conv-gradients")
+    directories = ended(planned, "gradients.jsonl")
+    assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+    ((by_row,),) = [handed]
+    assert {row: directory.path for row, directory in by_row.items()} == {row: directories[row].path for row in DRAWN}
+    lines = [(line["row"], line["column"], line["seed"], line["id"], line["images"]) for line in drawn_runs()]
+    assert lines == [(row, "narrow", "4", directories[row].path.name, "128") for row in DRAWN]
+
+
+def test_block_gradients_are_drawn_from_the_networks_of_every_row(handed, capsys) -> None:
+    planned = image_figure("block-gradients")
+    directories = ended(planned, "checkpoint.pt")
+    outcome(planned, capsys)
+    assert handed == [{row: f"network of {directories[row].path.name}" for row in DRAWN}]
+
+
+def test_residual_shares_are_drawn_from_the_baseline_alone(handed, capsys) -> None:
+    planned = image_figure("residual-shares")
+    directories = ended(planned, "checkpoint.pt")
+    outcome(planned, capsys)
+    assert handed == [f"network of {directories['base'].path.name}"]
+    assert [line["row"] for line in drawn_runs()] == ["base"]
+
+
+def test_a_figure_of_several_runs_is_drawn_again_when_one_of_them_is_another(handed, capsys) -> None:
+    planned = image_figure("conv-gradients")
+    directories = ended(planned, "gradients.jsonl")
+    outcome(planned, capsys)
+    assert outcome(planned, capsys) == f"mine/figure8 (smoke) is drawn: {IMAGES_FIGURE}\n"
+    later = IMAGES_FIGURE.stat().st_mtime + 5
+    os.utime(directories["base"].gradients_file, (later, later))
+    assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+    os.utime(directories["base"].gradients_file, (0, 0))
+    runs_csv = IMAGES_FIGURE.with_name("figure8-runs.csv")
+    whole = runs_csv.read_text()
+    for changed in (whole.replace(directories["gated"].path.name, "0" * 12), whole.rsplit("base", 1)[0]):
+        runs_csv.write_text(changed)
+        assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+    assert len(handed) == 4
+
+
+def test_a_figure_of_fewer_rows_does_not_take_the_place_of_one_of_more(handed, capsys) -> None:
+    whole = image_figure("conv-gradients")
+    ended(whole, "gradients.jsonl")
+    outcome(image_figure("conv-gradients", rows="base"), capsys)
+    assert [line["row"] for line in drawn_runs()] == ["base"]
+    outcome(whole, capsys)  # more rows take the place of fewer
+    assert [line["row"] for line in drawn_runs()] == DRAWN
+    fewer = image_figure("conv-gradients", rows="base")
+    assert "is of another column, seed or settings" in outcome(fewer, capsys)
+    assert f"wrote {IMAGES_FIGURE}" in outcome(fewer, capsys, overwrite=True)
+
+
+def test_of_several_runs_each_that_cannot_be_drawn_is_told(handed, capsys) -> None:
+    planned = image_figure("conv-gradients")
+    assert outcome(planned, capsys) == (
+        "mine/figure8 (smoke) is not drawn: its run (gated, narrow, seed 4) is missing; "
+        "its run (base, narrow, seed 4) is missing.\n"
+    )
+    directories = ended(planned, "gradients.jsonl")
+    command = "comt train-resnet --recipe figure8.yaml --scale smoke"
+    assert outcome(planned, capsys, draw=False) == f"mine/figure8 (smoke) is not drawn yet: {command} draws it.\n"
+    directories["gated"].gradients_file.unlink()
+    assert "its run (gated, narrow, seed 4) has logged no gradient norms" in outcome(planned, capsys)
+    shares = image_figure("residual-shares", rows="gated")
+    assert outcome(shares, capsys) == "mine/figure8 (smoke) is not drawn: its row base was not selected.\n"
+    assert handed == []

@@ -40,9 +40,27 @@ scales:
   {scale}: {{description: Small}}
 """
 
+IMAGE_RECIPE = """
+title: Images
+paper: mine
+table: images
+command: train-resnet
+baseline: plain
+seeds: [1]
+settings:
+  train: {steps: 1}
+rows:
+  plain: {method: addition, in_paper: false}
+columns:
+  tiny: {}
+scales:
+  smoke: {description: Small}
+"""
+
 DONE = {
     "state": "done",
     "perplexity": 20.0,
+    "accuracy": 90.0,
     "loss": 3.0,
     "step": 1,
     "tokens": 1,
@@ -100,6 +118,33 @@ def test_all_recipes_form_one_queue_and_then_each_is_written(calls) -> None:
     rows = [(table, row, 1) for table in ("one", "two") for row in ("post-ln", "pre-ln", "deepnorm")]
     assert calls == [("train", rows, 1, 3), ("write", "one", [], True), ("write", "two", [], True)]
     assert len(list(Path("runs/by-id").iterdir())) == 3, "the tables share their runs"
+
+
+def test_recipes_of_both_commands_form_one_queue(calls) -> None:
+    Path("recipes/mine/images.yaml").write_text(IMAGE_RECIPE)
+    result = reproduce("--seeds", "1")
+    assert result.exit_code == 0, result.output
+    assert [row for row in calls[0][1] if row[0] == "images"] == [("images", "plain", 1)]
+    assert len(calls[0][1]) == 3
+    assert [call[1] for call in calls[1:]] == ["images", "one"]
+
+
+def test_a_row_is_added_where_its_method_can_stand(calls) -> None:
+    Path("recipes/mine/images.yaml").write_text(IMAGE_RECIPE)
+    result = reproduce("--seeds", "1", "--also", "deepnorm", "--also", "scaling-gate", "--also", "rezero")
+    assert result.exit_code == 0, result.output
+    assert [(table, row) for table, row, _ in calls[0][1]] == [
+        *(("images", row) for row in ("plain", "scaling-gate", "rezero")),
+        *(("one", row) for row in ("post-ln", "pre-ln", "deepnorm", "rezero")),
+    ]
+
+
+def test_a_row_that_can_stand_nowhere_is_an_error(calls) -> None:
+    error = reproduce("--also", "gate=scaling-gate").exception
+    assert isinstance(error, UserError)
+    assert error.message == "--also gate: its method is for none of these recipes"
+    assert isinstance(reproduce("--also", "scaling-gates").exception, RecipeError)
+    assert calls == []
 
 
 def test_a_recipe_without_the_scale_is_skipped_and_named(calls) -> None:

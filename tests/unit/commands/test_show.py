@@ -7,6 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+import comt_cli.commands.planning
 from comt_cli.app import app
 
 
@@ -59,3 +60,46 @@ def test_recipes_tells_figures_and_ablations():
     text = comt("recipes")
     assert "comt/figure4  figure: CoMT's gates across layers" in text
     assert "  ablations: context, sigmoid" in text
+
+
+IMAGES = """
+title: Narrow networks on images
+paper: mine
+table: table5
+command: train-resnet
+metric: accuracy
+baseline: plain
+seeds: [1]
+settings:
+  model: {size: resnet18, width: 8, blocks: [1, 1]}
+  data: {images: cifar10}
+  train: {steps: 100, batch_size: 32, micro_batch_size: 16}
+rows:
+  plain: {method: addition, paper: {cifar10: 91.12}}
+  window: {method: {name: comt-sliding-window, ratio: 4}, paper: {cifar10: 91.44}, paper_increase: {cifar10: 2.86%}}
+columns:
+  cifar10: {}
+scales:
+  smoke: {description: Small, settings: {data: {images: glyphs10, size: 16}}}
+"""
+
+
+def test_a_plan_of_image_classifiers_counts_images(tmp_path, monkeypatch):
+    monkeypatch.setattr(comt_cli.commands.planning, "fingerprint", lambda data: "feedfeedfeedfeed")
+    (tmp_path / "table5.yaml").write_text(IMAGES)
+    plain, window = json.loads(comt("show", "table5.yaml", "--json"))
+    assert (plain["images"], window["images"]) == (3200, 3200)
+    assert "tokens" not in plain
+    assert (plain["extra_parameters"], plain["paper_increase"]) == (0, None)
+    # Four 3x3 convolutions within two blocks, of 8, 8, 8 and 16 channels, with a quarter as many window filters each,
+    # and a number that weighs each of those.
+    added = sum(hidden * (9 * channels + 1) for channels, hidden in ((8, 2), (8, 2), (8, 2), (16, 4)))
+    assert (window["extra_parameters"], window["paper_increase"]) == (added, "2.86%")
+    assert window["flops"] > plain["flops"] > 0
+    assert window["estimated_memory_bytes"] > plain["estimated_memory_bytes"] > 0
+    lines = comt("show", "table5.yaml").splitlines()
+    (head,) = [line.split() for line in lines if "seed" in line and "parameters" in line]
+    assert head[:7] == ["cifar10", "seed", "parameters", "+%", "paper's", "images", "FLOPs"]
+    (shown,) = [line.split() for line in lines if line.startswith("window")]
+    assert shown[4:7] == ["2.86%", "3.2", "k"]
+    assert "okens" not in " ".join(lines)

@@ -67,11 +67,11 @@ def test_the_targets_of_a_step_are_known_without_the_other_ranks() -> None:
     rows = small_rows()
     with TrainBatches(rows, seed=1, batch_size=12, rank=1, world_size=3) as batches:
         for step in range(4):
-            assert batches.target_tokens(step) == rows.batch(batches.indices(step)).target_tokens
+            assert batches.targets(step) == rows.batch(batches.indices(step)).target_count
 
 
 def test_a_batch_that_cannot_be_divided_is_refused_before_a_thread_starts() -> None:
-    with pytest.raises(UserError, match="12 rows cannot be divided equally among 5 devices"):
+    with pytest.raises(UserError, match="a batch of 12 cannot be divided equally among 5 devices"):
         TrainBatches(small_rows(), seed=0, batch_size=12, world_size=5)
     assert not threads()
 
@@ -150,23 +150,23 @@ def test_evaluation_reads_the_same_rows_however_it_is_divided(
     counts = rows.target_counts(np.arange(len(rows))).tolist()
     used = next((n for n in range(1, len(rows)) if limit is not None and sum(counts[:n]) >= limit), len(rows))
     ranks = [
-        EvaluationBatches(rows, batch_size=batch_size, rank=rank, world_size=world_size, max_tokens=limit)
+        EvaluationBatches(rows, batch_size=batch_size, rank=rank, world_size=world_size, max_targets=limit)
         for rank in range(world_size)
     ]
     per_rank = [list(rank) for rank in ranks]
     assert {len(batches) for batches in per_rank} == {len(ranks[0])}
     assert all(len(batch.tokens) for batches in per_rank for batch in batches)
-    parts = [batch for step in zip(*per_rank, strict=True) for batch in step if batch.target_tokens]
+    parts = [batch for step in zip(*per_rank, strict=True) for batch in step if batch.target_count]
     expected = rows.batch(np.arange(used))
     assert np.array_equal(np.concatenate([part.tokens for part in parts]), expected.tokens)
     assert np.array_equal(np.concatenate([part.targets for part in parts]), expected.targets)
-    assert ranks[0].rows_used == used
-    assert ranks[0].target_tokens == sum(counts[:used]) == expected.target_tokens
+    assert ranks[0].used == used
+    assert ranks[0].targets == sum(counts[:used]) == expected.target_count
 
 
 def test_evaluation_can_be_repeated(python_docs_pad: Dataset) -> None:
-    batches = EvaluationBatches(python_docs_pad.validation, batch_size=16, max_tokens=2000)
-    assert 2000 <= batches.target_tokens < 2064
+    batches = EvaluationBatches(python_docs_pad.validation, batch_size=16, max_targets=2000)
+    assert 2000 <= batches.targets < 2064
     first, second = ([batch.tokens.sum() for batch in batches] for _ in range(2))
     assert first == second
     assert len(first) == len(batches)

@@ -44,7 +44,7 @@ def test_pack_is_the_stream_in_windows(given_documents: tuple[Documents, list[Do
     batch = rows.batch(np.arange(len(rows)))
     assert batch.tokens.tolist() == windows
     assert batch.targets.tolist() == [[*window[1:], IGNORE] for window in windows]
-    assert rows.target_counts(np.arange(len(rows))).sum() == batch.target_tokens
+    assert rows.target_counts(np.arange(len(rows))).sum() == batch.target_count
 
 
 @given(given_documents=sharded(max_length=6), order_seed=st.integers(0, 99))

@@ -76,6 +76,20 @@ def add_norm(D: int, R: int, kinds: str, dtype: torch.dtype, stream: torch.dtype
     kernels.add_norm_backward(y, n, y, rstd, product, *gates, meta(D), *how)
 
 
+def norm(
+    P: int, C: int, window: int, pixel: int, dtype: torch.dtype, *, rest: bool = True, columns: int | None = None
+) -> None:
+    """The fused batch norm; `rest`: with skip, ReLU and weight."""
+    from comt_cli.kernels.triton.modulated_norm import modulated_norm, modulated_norm_backward
+
+    product = meta(P, columns or (C + window + 7) // 8 * 8, dtype=dtype)
+    A, b = (meta(pixel, C), meta(pixel)) if pixel else (None, None)
+    gates = meta(window) if window else None, A, b, meta(C) if rest else None
+    skip = meta(P, C, dtype=dtype) if rest else None
+    y, mean, var = modulated_norm(product, *gates, meta(C), skip, rest, 1e-5)
+    modulated_norm_backward(y, y if rest else None, product, *gates, mean, var, rest, 1e-5, rest)
+
+
 def columns(used: int) -> int:
     """`used` rounded up, as the columns of a product are."""
     return (used + 15) // 16 * 16
@@ -100,6 +114,16 @@ SMALL: dict[str, Callable[[], None]] = {  # what the test compiles: every kernel
     "add-norm-c-fp16": lambda: add_norm(77, 64, "c", FP16),
     "add-norm-s-fp32": lambda: add_norm(512, 2, "s", FP32),
 }
+NORMS: dict[str, tuple[int, Callable[[], None]]] = {  # kernels, and a call: rows in one tile and not, padded and not
+    "norm-64-window-bf16": (6, lambda: norm(T, 64, 4, 0, BF16)),
+    "norm-64-pixel-bf16": (6, lambda: norm(T, 64, 0, 2, BF16)),
+    "norm-64-plain-bf16": (6, lambda: norm(T, 64, 0, 0, BF16, rest=False)),
+    "norm-256-both-bf16": (6, lambda: norm(T, 256, 16, 4, BF16)),
+    "norm-512-both-bf16": (7, lambda: norm(T, 512, 32, 8, BF16)),
+    "norm-50-both-fp16": (6, lambda: norm(T, 50, 3, 2, FP16, rest=False, columns=53)),
+    "norm-128-pixel-fp32": (6, lambda: norm(T, 128, 0, 2, FP32)),
+}
+SMALL |= {name: call for name, (_, call) in NORMS.items()}
 SIZES = {512: (1376, 64), 768: (2048, 64), 1024: (2736, 64), 2048: (5461, 64)}  # D: F, E
 REAL: dict[str, Callable[[], None]] = {  # the sizes of the papers' models
     f"{name}-{D}-r{R}-{kinds}-{str(dtype).removeprefix('torch.')}": call
@@ -113,6 +137,14 @@ REAL: dict[str, Callable[[], None]] = {  # the sizes of the papers' models
         "swiglu": lambda F=F, R=R, k=kinds, t=dtype: swiglu(F, R, k, t),
         "add-norm": lambda D=D, R=R, k=kinds, t=dtype: add_norm(D, R, k, t),
     }.items()
+}
+REAL |= {  # of the ResNets: CIFAR's widths and ImageNet's, each gate alone, as the methods have them
+    f"norm-{C}-{'window' if window else f'pixel{pixel}'}-{str(dtype).removeprefix('torch.')}": (
+        lambda C=C, window=window, pixel=pixel, dtype=dtype: norm(T, C, window and C // 16, pixel, dtype)
+    )
+    for C in (16, 32, 64, 128, 256, 512, 1024, 2048)
+    for window, pixel in ((1, 0), (0, 2), (0, 8))
+    for dtype in (BF16, FP32)
 }
 
 
@@ -137,7 +169,7 @@ def compiled(tmp_path_factory) -> dict[str, list[Compiled]]:
 def test_compiles_without_spilling(compiled, name):
     """Or hardly: assemblers differ, and that of Triton 3.9 rather spills 11 registers of 168 in one kernel."""
     kernels = compiled[name]
-    assert len(kernels) == 2  # forward and backward
+    assert len(kernels) == (NORMS[name][0] if name in NORMS else 2)  # forward and backward
     assert [kernel for kernel in kernels if kernel.spilled > 16 * 4] == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,14 +20,8 @@ SMALL = {"size": "tiny", "width": 64, "ffn_width": 96, "layers": 2, "heads": 4, 
 
 @pytest.fixture(scope="session")
 def transformers() -> SimpleNamespace:
-    """What is needed of transformers.
-
-    It is imported without torchvision, which it would load for its image models: PyPI's build of that is for CUDA and
-    cannot be imported beside a CPU build of torch.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "torchvision", None)
-        from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    """What is needed of transformers."""
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     return SimpleNamespace(AutoTokenizer=AutoTokenizer, LlamaConfig=LlamaConfig, LlamaForCausalLM=LlamaForCausalLM)
 
@@ -87,8 +80,8 @@ def save_run(tmp_path: Path, make_llama: MakeLlama) -> Callable[..., Path]:
         spec = spec_of(method, kind, tokenizer.vocabulary_size, **model)
         path = tmp_path / "checkpoint.pt"
         llama = make_llama(tokenizer.vocabulary_size, method, **model).to(dtype)
-        dataset = SimpleNamespace(tokenizer=tokenizer, content_hash="none")
-        save_checkpoint(path, spec, dataset, llama, None, {"step": 1})
+        parts = {"vocabulary": tokenizer.vocabulary_size, "tokenizer": tokenizer.to_json(), "data": "none"}
+        save_checkpoint(path, spec, parts, llama, None, {"step": 1})
         return path
 
     return save

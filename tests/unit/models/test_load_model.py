@@ -51,7 +51,7 @@ def changed(path, **changes):
         ({"model": [1]}, "its model is a list"),
         ({"model": {"w": torch.ones(2, dtype=torch.int8)}}, "not floating-point tensors"),
         ({"model": {"w": torch.ones(2)}}, "0 layers"),
-        ({"vocabulary": "many"}, "not those of its spec"),
+        ({"vocabulary": "many"}, "its vocabulary is .many., not a number of tokens"),
         ({"vocabulary": 5}, r"embedding.weight is \[258, 64\], not \[5, 64\]"),
         ({"tokenizer": None}, "lacks tokenizer"),
         ({"tokenizer": {"format": 1, "kind": "morse"}}, "unknown kind 'morse'"),

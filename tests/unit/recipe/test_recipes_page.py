@@ -9,17 +9,28 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from comt_cli.methods import methods
-from comt_cli.methods.base import PROJECTIONS, SITE_SETS
+from comt_cli.methods.base import CONVOLUTIONS, NORMS, PROJECTIONS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.image_settings import ImageDataSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.plan import plan
-from comt_cli.recipe.schema import Ablation, Column, Figure, PartialSettings, Recipe, Row, Scale
+from comt_cli.recipe.schema import (
+    Ablation,
+    Column,
+    Figure,
+    ImageRecipe,
+    LanguageRecipe,
+    PartialImageSettings,
+    PartialSettings,
+    Row,
+    Scale,
+)
 from comt_cli.recipe.settings import DataSettings, ModelSettings, TrainSettings
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "recipes/README.md").read_text()
 SECTIONS = {
-    "recipe": Recipe,
+    "recipe": LanguageRecipe,
     "rows": Row,
     "columns": Column,
     "scales": Scale,
@@ -29,7 +40,12 @@ SECTIONS = {
     "model": ModelSettings,
     "data": DataSettings,
     "train": TrainSettings,
+    "model of train-resnet": ResNetSettings,
+    "data of train-resnet": ImageDataSettings,
+    "train of train-resnet": ImageTrainSettings,
 }
+NAMES = {**{sites: name for name, sites in SITE_SETS.items()}, CONVOLUTIONS: "all", NORMS: "all", (): "[]"}
+"""Defaults that are lists, as a recipe would say them."""
 
 
 def table_under(heading: str) -> list[list[str]]:
@@ -51,8 +67,7 @@ def printed_default(field) -> str:
     if isinstance(value, str | int | float):
         return f"`{value}`"
     if isinstance(value, tuple):
-        (name,) = [name for name, sites in SITE_SETS.items() if sites == value]
-        return f"`{name}`"
+        return f"`{NAMES[value]}`"
     return "`{}`"
 
 
@@ -75,8 +90,20 @@ def test_the_readme_lists_every_choice(section):
     schema = SECTIONS[section].model_json_schema()["properties"]
     for key, kind, _, _ in table_under(section):
         choices = schema[key.strip("`")].get("enum") or [schema[key.strip("`")].get("const")]
+        if (section, key) == ("recipe", "`metric`"):
+            choices.append(ImageRecipe.model_json_schema()["properties"]["metric"]["const"])
         if choices != [None]:
             assert re.findall(r"`([^`]+)`", kind) == choices
+
+
+def test_recipes_of_both_commands_have_the_same_keys():
+    """So that the README can explain them once; the one default that differs is said there."""
+    ours, theirs = (
+        {key: printed_default(field) for key, field in kind.model_fields.items()}
+        for kind in (LanguageRecipe, ImageRecipe)
+    )
+    assert theirs == {**ours, "metric": "`accuracy`"}
+    assert list(PartialImageSettings.model_fields) == list(PartialSettings.model_fields)
 
 
 def test_the_readme_explains_every_option_of_every_method():
@@ -103,12 +130,14 @@ def test_the_readme_explains_every_set_of_sites():
 
 
 def test_the_readme_lists_every_recipe():
-    assert re.findall(r"^\| `(\S+)\.yaml` \|", README, re.MULTILINE) == sorted(
-        available_recipes(), key=lambda name: (name.partition("/")[0], "table" not in name, "figure" not in name, name)
-    )
+    def place(name: str) -> tuple:
+        paper, _, table = name.partition("/")
+        return paper, not table.startswith("table"), not table.startswith("figure"), table
+
+    assert re.findall(r"^\| `(\S+)\.yaml` \|", README, re.MULTILINE) == sorted(available_recipes(), key=place)
 
 
 def test_the_readme_names_every_ablation():
     (row,) = [row for row in table_under("recipe") if row[0] == "`ablations`"]
-    choices = Recipe.model_json_schema()["properties"]["ablations"]["propertyNames"]["enum"]
+    choices = LanguageRecipe.model_json_schema()["properties"]["ablations"]["propertyNames"]["enum"]
     assert set(re.findall(r"`([^`]+)`", row[3])) == {*choices, "comt ablate"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +64,77 @@ RESULT: dict[str, Any] = {
 }
 
 
+IMAGE_RECIPE = """
+title: Modulators of convolutions
+paper: comt
+table: table8
+command: train-resnet
+metric: accuracy
+baseline: baseline
+seeds: [1, 2, 3]
+settings:
+  model: {size: resnet18}
+  train: {steps: 200, batch_size: 64}
+rows:
+  baseline: {method: addition, paper: {cifar10: 91.12, cifar100: 66.30}}
+  sliding-window:
+    method: comt-sliding-window
+    paper: {cifar10: 91.37, cifar100: 66.75}
+    paper_increase: {cifar10: 1.43%, cifar100: 1.42%}
+  pixel: {method: comt-pixel, paper: {cifar10: 91.30, cifar100: 66.32}, paper_increase: {cifar10: 0.07%}}
+  pixel-4: {method: {name: comt-pixel, hidden: 4}, paper: {cifar10: 90.98, cifar100: 66.14}}
+  own: {method: rezero, in_paper: false}
+columns:
+  cifar10: {settings: {data: {images: cifar10, augmentation: crop-flip}}}
+  cifar100: {settings: {data: {images: cifar100}}}
+scales:
+  smoke:
+    description: Narrow networks
+    settings:
+      model: {width: 16, blocks: [1, 1, 1, 1]}
+      data: {images: glyphs10, size: 16, augmentation: crop, train_images: 4096}
+    columns:
+      glyphs10: {compare_to: cifar10}
+  paper:
+    description: As published
+"""
+
+IMAGE_RESULT: dict[str, Any] = {
+    "state": "done",
+    "step": 200,
+    "steps": 200,
+    "images": 12_800,
+    "loss": 0.6,
+    "top5_accuracy": 97.5,
+    "train_loss": 0.55,
+    "parameters": 701_466,
+    "extra_parameters": 9818,
+    "extra_parameters_percent": 1.4,
+    "flops": 2.5e12,
+    "train_seconds": 10.5,
+    "images_per_second": 1219.0,
+    "mfu": None,
+    "peak_memory_bytes": None,
+    "waiting_share": 0.01,
+    "device": "a test CPU",
+    "git_commit": "0123456789ab",
+}
+
+
 @dataclass
 class Bench:
     """A recipe, a folder for its runs, and ways to leave a run in every state."""
 
     folder: Path
+    name: str = "table9"
+    text: str = RECIPE
+    metric: str = "perplexity"
+    result: dict[str, Any] = field(default_factory=lambda: RESULT)
 
     def __post_init__(self) -> None:
         self.runs, self.results = self.folder / "runs", self.folder / "results"
-        self.recipe = self.folder / "table9.yaml"
-        self.recipe.write_text(RECIPE, encoding="utf-8")
+        self.recipe = self.folder / f"{self.name}.yaml"
+        self.recipe.write_text(self.text, encoding="utf-8")
 
     def loaded(self, *overrides: str) -> LoadedRecipe:
         return load_recipe(self.recipe, methods(), overrides)
@@ -89,19 +150,20 @@ class Bench:
         return directory
 
     def finish(self, spec: RunSpec, value: float) -> None:
-        """A run of any column that ended with this perplexity."""
+        """A run of any column that ended with this value of the metric."""
         directory = RunDirectory.of(self.runs, spec)
         directory.create(spec)
-        directory.result_file.write_text(json.dumps({**RESULT, "perplexity": value}), encoding="utf-8")
+        directory.result_file.write_text(json.dumps({**self.result, self.metric: value}), encoding="utf-8")
 
     def done(self, row: str, values: dict[int, float], **result: Any) -> None:
-        """Runs that ended with these perplexities, by seed."""
+        """Runs that ended with these values of the metric, by seed."""
         for seed, value in values.items():
-            content = {**RESULT, "perplexity": value, **result}
+            content = {**self.result, self.metric: value, **result}
             self.directory(row, seed).result_file.write_text(json.dumps(content), encoding="utf-8")
 
     def diverged(self, row: str, *seeds: int, **result: Any) -> None:
-        common = {key: value for key, value in RESULT.items() if "perplexity" not in key and key != "loss"}
+        quality = ("loss", "galore_perplexity", "top5_accuracy")
+        common = {key: value for key, value in self.result.items() if key not in quality}
         content = {**common, "state": "diverged", "step": 120, "diverged_at": 120, "last_finite_loss": 7.25, **result}
         for seed in seeds:
             self.directory(row, seed).result_file.write_text(json.dumps(content), encoding="utf-8")
@@ -110,8 +172,9 @@ class Bench:
         """A run that logged every tenth step, half a second a step, and has no result."""
         directory = self.directory(row, seed)
         numbers = range(10, 10 * steps + 1, 10)
-        metrics = [{"step": n, "tokens": 512 * n, "loss": 9 - n / 100, "learning_rate": 1e-3} for n in numbers]
-        timings = [{"step": n, "seconds": n / 2, "tokens_per_second": 1024.0} for n in numbers]
+        counted = "images" if "images" in self.result else "tokens"
+        metrics = [{"step": n, counted: 512 * n, "loss": 9 - n / 100, "learning_rate": 1e-3} for n in numbers]
+        timings = [{"step": n, "seconds": n / 2, f"{counted}_per_second": 1024.0} for n in numbers]
         evaluation = {"step": 10 * steps, "validation_loss": 8.0}
         directory.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in [*metrics, evaluation]))
         directory.timings_file.write_text("".join(json.dumps(line) + "\n" for line in timings))
@@ -132,4 +195,18 @@ def mixed(bench: Bench) -> Bench:
     bench.diverged("post-ln", 3)
     bench.done("pre-ln+own", {1: 90.0}, device="another CPU")
     bench.started("pre-ln+own", 2)
+    return bench
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Bench:
+    """A table of accuracies, three seeds each: a gain, a loss, a row of which a seed diverged, a row with one seed."""
+    bench = Bench(tmp_path, "table8", IMAGE_RECIPE, "accuracy", IMAGE_RESULT)
+    bench.done("baseline", {1: 80.0, 2: 81.0, 3: 80.5}, extra_parameters_percent=0.0)
+    bench.done("sliding-window", {1: 80.75, 2: 81.5, 3: 81.25})
+    bench.done("pixel", {1: 79.0, 2: 80.25, 3: 79.25}, extra_parameters_percent=0.07)
+    bench.done("pixel-4", {1: 79.9, 2: 81.05}, extra_parameters_percent=0.14)
+    bench.diverged("pixel-4", 3)
+    bench.done("own", {1: 85.0}, extra_parameters_percent=0.0)
+    bench.started("own", 2)
     return bench

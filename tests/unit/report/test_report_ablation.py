@@ -120,7 +120,8 @@ def synthetic(axis: str, columns: int, rows: int) -> AblationData:
                 points.append(point)
     title = "A title that is longer than any page of a figure is wide, " * 3
     notes = ("A note that says what is absent, and why the others are as they are, at length.",) * 3
-    return AblationData(title, "cost", "smoke", "perplexity", "plain", axis, "a quantity, %", tuple(points), notes)
+    quantity = "a quantity, %"
+    return AblationData(title, "cost", "smoke", "perplexity", "lower", "plain", axis, quantity, tuple(points), notes)
 
 
 def panel(figure: Figure, title: str) -> Axes:
@@ -291,3 +292,36 @@ def test_the_csv_has_every_point(whole: Bench) -> None:
     ]
     assert {line["row"] for line in lines if line["collapsed"] == "True"} == {"8", "baseline"}
     assert len(lines) == 4 + 11
+
+
+def accuracies(*values: float | None) -> AblationData:
+    """A baseline of 91.1 and a point for each value, ours alone, of which the higher ones are the better."""
+    rows = [("baseline", None, 91.1), *((str(2**n), 2.0**n, value) for n, value in enumerate(values, start=1))]
+    points = tuple(
+        Point("ours", "cifar10", row, row == "baseline", x, value, 0.1 if value else None, 3 if value else 0,
+              "done" if value else "missing", collapsed=False, printed_increase=None)
+        for row, x, value in rows
+    )  # fmt: skip
+    return AblationData("A", "ratio", "smoke", "accuracy", "higher", "baseline", "number", "ratio", points, ())
+
+
+def test_a_low_accuracy_is_off_the_scale_at_the_lower_edge_and_a_high_one_is_not() -> None:
+    figure = draw_ablation(accuracies(91.4, 12.0, 91.3, None))
+    axes = panel(figure, "cifar10")
+    low, high = axes.get_ylim()
+    assert 85 < low < 91
+    assert 91.5 < high < 93
+    (triangle,) = [line for line in axes.get_lines() if line.get_marker() == "v"]
+    assert triangle.get_ydata()[0] < 0.2
+    word, missing = sorted((text for text in axes.texts if text.get_text()), key=lambda text: text.get_text())
+    assert (word.get_text(), missing.get_text()) == ("12.00", "missing")
+    assert missing.get_position()[1] > 0.9
+    assert marks(axes) == [(2, 91.4), (8, 91.3)]
+    told = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    assert "values off the scale, written beside them." in told
+    assert "collapsed" not in told
+
+
+def test_a_far_better_accuracy_stays_on_the_scale() -> None:
+    axes = panel(draw_ablation(accuracies(40.0, 41.0, 95.0)), "cifar10")
+    assert marks(axes) == [(2, 40), (4, 41), (8, 95)]

@@ -39,7 +39,7 @@ def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
     assert run.progress is not None
     assert (run.progress.step, run.progress.steps) == (30, 200)
     assert run.progress.loss == pytest.approx(8.7)
-    assert run.progress.tokens_per_second == 1024.0
+    assert run.progress.speed == 1024.0
     assert run.progress.eta_seconds == pytest.approx(170 * 0.5)
     assert cell.state == "1 running, 2 missing"
     assert state(cell) == "1 running, 2 missing (step 30 of 200)"

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from comt_cli.report.statistics import Paired, paired_difference, percent_difference, student_t, summarise
+from comt_cli.report.metric import PERCENT, POINTS
+from comt_cli.report.statistics import Paired, difference, paired_difference, student_t, summarise
 
 
 # Two-sided 95 % points and others, as every printed table of Student's t has them.
@@ -60,7 +61,7 @@ def test_one_value_has_no_error_and_none_no_mean() -> None:
 
 def test_paired_difference_by_hand() -> None:
     # -10 %, -20 %, -30 %: mean -20, s = 10, standard error 10 / sqrt(3), t(0.975, 2) = 4.30265
-    paired = paired_difference({1: 90.0, 2: 160.0, 3: 70.0}, {1: 100.0, 2: 200.0, 3: 100.0})
+    paired = paired_difference({1: 90.0, 2: 160.0, 3: 70.0}, {1: 100.0, 2: 200.0, 3: 100.0}, PERCENT)
     assert paired is not None
     margin = 4.30265 * 10 / math.sqrt(3)
     assert (paired.mean, paired.n) == (pytest.approx(-20.0), 3)
@@ -70,21 +71,33 @@ def test_paired_difference_by_hand() -> None:
 
 
 def test_only_common_seeds_are_paired() -> None:
-    paired = paired_difference({1: 90.0, 2: 1.0}, {1: 100.0, 3: 5.0})
+    paired = paired_difference({1: 90.0, 2: 1.0}, {1: 100.0, 3: 5.0}, PERCENT)
     assert paired == Paired(pytest.approx(-10.0), None, None, None, 1)
-    assert paired_difference({1: 1.0}, {2: 1.0}) is None
-    assert paired_difference({}, {1: 1.0}) is None
+    assert paired_difference({1: 1.0}, {2: 1.0}, PERCENT) is None
+    assert paired_difference({}, {1: 1.0}, POINTS) is None
 
 
 def test_equal_differences_exclude_zero_without_an_error() -> None:
-    paired = paired_difference({1: 90.0, 2: 90.0}, {1: 100.0, 2: 100.0})
+    paired = paired_difference({1: 90.0, 2: 90.0}, {1: 100.0, 2: 100.0}, PERCENT)
     assert paired is not None
     assert paired.stderr == 0
     assert paired.excludes_zero
 
 
 def test_no_per_cent_of_zero() -> None:
-    assert paired_difference({1: 1.0}, {1: 0.0}) is None
-    assert percent_difference(1.0, 0.0) is None
-    assert percent_difference(None, 2.0) is None
-    assert percent_difference(1.0, 2.0) == -50
+    assert paired_difference({1: 1.0}, {1: 0.0}, PERCENT) is None
+    assert paired_difference({1: 1.0, 2: 3.0}, {1: 0.0, 2: 2.0}, PERCENT) is None
+    assert difference(1.0, 0.0, PERCENT) is None
+    assert difference(None, 2.0, PERCENT) is None
+    assert difference(1.0, 2.0, PERCENT) == -50
+
+
+def test_points_are_of_the_samples_and_not_of_the_baseline() -> None:
+    # 0.25, 0.75, 0.50: mean 0.5, s = 0.25, standard error 0.25 / sqrt(3), t(0.975, 2) = 4.30265
+    paired = paired_difference({1: 10.25, 2: 20.75, 3: 0.5}, {1: 10.0, 2: 20.0, 3: 0.0}, POINTS)
+    assert paired is not None
+    assert (paired.mean, paired.n) == (pytest.approx(0.5), 3)
+    assert paired.low == pytest.approx(0.5 - 4.30265 * 0.25 / math.sqrt(3), abs=1e-4)
+    assert difference(91.37, 91.12, POINTS) == pytest.approx(0.25)
+    assert difference(3.0, 0.0, POINTS) == 3
+    assert difference(3.0, None, POINTS) is None

@@ -14,19 +14,23 @@ from comt_cli.training import progress
 from comt_cli.training.progress import Listener, PlainListener, RichListener, StepReport, make_listener, outcome
 
 DONE = {"state": "done", "perplexity": 23.456, "train_seconds": 61.4, "tokens_per_second": 12345.6}
+IMAGES = {"state": "done", "accuracy": 91.256, "train_seconds": 61.4, "images_per_second": 3200.4}
 DIVERGED = {"state": "diverged", "diverged_at": 7}
-REPORT = StepReport(step=10, loss=3.21987, tokens_per_second=12345.6, mfu=None, memory_bytes=None)
+REPORT = StepReport(step=10, loss=3.21987, per_second=12345.6, mfu=None, memory_bytes=None)
 
 
 def test_a_step_in_words():
     assert str(REPORT) == "loss 3.220, 12,346 tok/s"
-    full = StepReport(step=10, loss=3.2, tokens_per_second=1e6, mfu=0.4217, memory_bytes=3 * 2**29)
+    images = StepReport(step=10, loss=2.302, per_second=3200.4, mfu=None, memory_bytes=None, unit="images")
+    assert str(images) == "loss 2.302, 3,200 img/s"
+    full = StepReport(step=10, loss=3.2, per_second=1e6, mfu=0.4217, memory_bytes=3 * 2**29)
     assert str(full) == "loss 3.200, 1,000,000 tok/s, MFU 42.2%, 1.5 GiB"
 
 
 def test_an_outcome_in_words():
     assert outcome(DONE) == "perplexity 23.46, 61 s, 12,346 tok/s"
     assert outcome({**DONE, "perplexity": None}) == "perplexity beyond range, 61 s, 12,346 tok/s"
+    assert outcome(IMAGES) == "accuracy 91.26 %, 61 s, 3,200 img/s"
     assert outcome(DIVERGED) == "diverged at step 7"
 
 

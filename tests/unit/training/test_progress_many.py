@@ -17,7 +17,7 @@ from comt_cli.training.many.progress import PlainDisplay, RichDisplay, make_disp
 from comt_cli.training.progress import StepReport
 
 DONE = {"state": "done", "perplexity": 23.456, "train_seconds": 61.4, "tokens_per_second": 12345.6}
-REPORT = StepReport(step=10, loss=3.21987, tokens_per_second=12345.6, mfu=None, memory_bytes=None)
+REPORT = StepReport(step=10, loss=3.21987, per_second=12345.6, mfu=None, memory_bytes=None)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comt_cli.recipe.image_settings import ImageTrainSettings
 from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
 
@@ -76,6 +77,35 @@ def test_it_never_rises_after_warm_up_nor_leaves_its_bounds(step, schedule):
     assert (after > here) == (step < WARMUP)
     if step >= WARMUP:
         assert PEAK * FLOOR * (1 - 1e-12) <= here <= PEAK
+
+
+def image_rate(step: int, schedule: str, **options) -> float:
+    settings = {"learning_rate": 0.1, "warmup_steps": 10, "steps": 110} | options
+    return learning_rate(ImageTrainSettings(schedule=schedule, **settings), step)
+
+
+def test_a_tenth_after_each_milestone():
+    """SAS trains ResNet-110 so: the update after the milestone's is the first with the lower rate."""
+    rates = [image_rate(step, "step", milestones=(50, 80), warmup_steps=0) for step in (0, 49, 50, 79, 80, 109)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001], rel=1e-12)
+
+
+def test_a_warm_up_that_is_held():
+    """He et al. 2016a: 0.01 for the first updates, then 0.1."""
+    held = {"warmup_learning_rate": 0.01}
+    for schedule, more in (("step", {"milestones": (50,)}), ("constant", {}), ("linear", {}), ("cosine", {})):
+        assert [image_rate(step, schedule, **held, **more) for step in (0, 9)] == [0.01, 0.01]
+        assert image_rate(10, schedule, **held, **more) == pytest.approx(0.1)
+        assert [image_rate(step, schedule, **more) for step in (0, 5)] == [0, 0.05]
+
+
+def test_images_fall_to_the_floor_as_text_does():
+    # Table A6: linearly from 0.01 to 1e-4.
+    options = {"learning_rate": 0.01, "min_lr_ratio": 0.01, "warmup_steps": 0, "steps": 100}
+    assert image_rate(0, "linear", **options) == 0.01
+    assert image_rate(50, "linear", **options) == pytest.approx((0.01 + 1e-4) / 2, rel=1e-12)
+    assert image_rate(100, "linear", **options) == pytest.approx(1e-4, rel=1e-12)
+    assert image_rate(60, "cosine", min_lr_ratio=0.01) == pytest.approx(0.1 * (0.01 + 0.99 * 0.5), rel=1e-12)
 
 
 def test_every_group_gets_the_rate():

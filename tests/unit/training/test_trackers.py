@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
+from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.plan import RunSpec
@@ -217,3 +217,25 @@ def test_trackers_are_in_use_within_the_context_alone(monkeypatch):
     monkeypatch.setenv(VARIABLE, "tensorboard,neptune")
     with pytest.raises(UserError, match="neptune"), tracking(None):
         pytest.fail("a wrong name in the environment is found before anything starts")
+
+
+def test_images_are_tracked_by_their_own_names(tmp_path, monkeypatch):
+    told: Points = defaultdict(dict)
+
+    class Notes:
+        def log(self, step: int, values: dict[str, float]) -> None:
+            for tag, value in values.items():
+                told[tag][step] = value
+
+        def flush(self) -> None: ...
+
+        def close(self, *, ended: bool) -> None: ...
+
+    monkeypatch.setattr("comt_cli.training.trackers._open", lambda *_: Notes())
+    with tracking(["tensorboard"]):
+        directory = train(image_spec(steps=4, log_every=2), tmp_path)
+    result = directory.result()
+    assert told["evaluation/accuracy"] == {4: result["accuracy"]}
+    assert told["evaluation/top5_accuracy"] == {4: result["top5_accuracy"]}
+    assert told["evaluation/loss"] == {4: result["loss"]}
+    assert told["train/images_per_second"].keys() == told["train/loss"].keys() == {1, 2, 4}

@@ -1,0 +1,243 @@
+"""Networks that consist of one residual connection over and over, as they are at the start.
+
+A `Setup` says what the connections' branches are: the chapter's own two, or the block of our language models.
+Shapes: D width, x [..., D].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.errors import UserError
+from comt_cli.kernels.modulation import Modulation
+from comt_cli.layers.attention import rotation_table
+from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.norms import NormPlace, rms_norm
+from comt_cli.layers.residual import RESIDUAL_CONNECTIONS, Branch, Junction, ResidualConnection, State, stream_of
+from comt_cli.methods import Method, methods
+from comt_cli.methods.base import Wiring
+from comt_cli.models.build import materialise
+from comt_cli.models.llama import Block
+from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.settings import ModelSettings
+
+_HEAD_WIDTH = 16
+"""Of the attention in the set-up `llama`; its width is a multiple of it."""
+
+
+class Network(nn.Module):
+    """A stack of residual blocks and what stands behind them."""
+
+    def streams(self, x: Tensor) -> list[Tensor]:
+        """The residual stream before the first block and after every block, `depth` + 1 tensors like x."""
+        raise NotImplementedError
+
+    def output(self, stream: Tensor) -> Tensor:
+        """What the network puts out, given the stream after its last block."""
+        return stream
+
+
+class Plain(ResidualConnection):
+    """y = F(N(x)): no skip path at all, for comparison. Not a connection that a model may have."""
+
+    def __init__(self, junction: Junction) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        return branch(self.norm(x_BTD))
+
+
+class FreeBranch(nn.Module):
+    """F as a module of its own: [..., D] -> [..., D]; no gate stands behind its last product."""
+
+    def __init__(self, width: int, hidden: int, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.activation = activation
+        self.linear1 = nn.Linear(width, hidden or width)
+        self.linear2 = nn.Linear(hidden, width) if hidden else None
+
+    def forward(self, h: Tensor) -> Tensor:
+        """With `hidden` W2 act(W1 h + b1) + b2, and without act(W1 h + b1)."""
+        inner = self.activation(self.linear1(h))
+        return inner if self.linear2 is None else self.linear2(inner)
+
+    def before_gate(self, h: Tensor) -> tuple[Tensor, Modulation] | None:
+        return None
+
+
+class Stack(Network):
+    """Blocks of one connection and one branch each. As in our models two connections, of the kinds attention and mlp,
+    count as one layer to those connections that ask: the i-th block is half of layer i // 2."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        depth: int,
+        width: int,
+        norm: Callable[[int], nn.Module],
+        branch: Callable[[int], nn.Module],
+    ) -> None:
+        super().__init__()
+        self.branches, self.connections = nn.ModuleList(), nn.ModuleList()
+        kinds: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")
+        first: ResidualConnection | None = None
+        for index in range(depth):
+            junction = Junction(width, index // 2, (depth + 1) // 2, kinds[index % 2], partial(norm, width), first)
+            connection = wiring.residual(junction)
+            first = None if index % 2 else connection
+            self.connections.append(connection)
+            self.branches.append(branch(width))
+
+    def initialise(self, seed: int) -> None:
+        """Set what the connections learn; norms and branches keep PyTorch's defaults, as in the chapter."""
+        for path, module in self.named_modules():
+            if isinstance(module, Initialised):
+                module.initialise(Draw(seed, path))
+
+    def streams(self, x: Tensor) -> list[Tensor]:
+        state: State = x
+        found = [x]
+        for connection, branch in zip(self.connections, self.branches, strict=True):
+            state = connection.step(state, branch)  # type: ignore[operator]
+            found.append(stream_of(state))
+        return found
+
+
+class LlamaStack(Network):
+    """The blocks and the final norm of our language models, attention and SwiGLU with a connection each."""
+
+    def __init__(self, wiring: Wiring, depth: int, width: int) -> None:
+        super().__init__()
+        self.settings = ModelSettings(
+            size="tiny", width=width, ffn_width=width * 8 // 3, layers=depth, heads=width // _HEAD_WIDTH
+        )
+        self.entry = nn.Identity() if wiring.entry is None else wiring.entry(width)
+        blocks = [Block(self.settings, wiring, layer) for layer in range(depth)]
+        self.blocks = nn.ModuleList(blocks)
+        norm = wiring.norm or rms_norm
+        has_norm = blocks[-1].mlp_connection.keeps_final_norm
+        place = NormPlace(width, self.settings.norm_eps, "final")
+        self.final_norm = norm(place) if has_norm else nn.Identity()
+
+    def streams(self, x: Tensor) -> list[Tensor]:
+        rotation = rotation_table(x.shape[-2], _HEAD_WIDTH, self.settings.rope_theta, x)
+        state: State = self.entry(x)
+        found = [stream_of(state)]
+        for block in self.blocks:
+            state = block(state, rotation)
+            found.append(stream_of(state))
+        return found
+
+    def output(self, stream: Tensor) -> Tensor:
+        y: Tensor = self.final_norm(stream)
+        return y
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A kind of network. `leading` are the dimensions of x before its width; `width` is the usual one."""
+
+    name: str
+    says: str
+    leading: tuple[int, ...]
+    width: int
+    norm: Callable[[int], nn.Module] = nn.LayerNorm
+    branch: Callable[[int], nn.Module] | None = None
+    """Of a width; None: the block of our language models, which has branches and norms of its own."""
+
+    def build(self, wiring: Wiring, depth: int, seed: int, width: int | None = None) -> tuple[Network, Tensor, Tensor]:
+        """A network at its start, its input x and a random tensor like x, both N(0, 1).
+
+        A pure function of the arguments; drawn from PyTorch's global stream in the chapter's order (blocks, then x), so
+        that a seed gives the chapter's numbers. The stream of the caller is left as it was.
+        """
+        D = width or self.width
+        network: Network
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if self.branch is None:
+                with torch.device("meta"):
+                    network = LlamaStack(wiring, depth, D)
+                materialise(network, torch.device("cpu"), seed)
+            else:
+                network = Stack(wiring, depth, D, self.norm, self.branch)
+                network.initialise(seed)
+            x = torch.randn(*self.leading, D)
+            return network, x, torch.randn_like(x)
+
+    def fits(self, wiring: Wiring) -> bool:
+        """Whether the set-up has a place for all of it: gates and norms of a method's own have one in `llama` only."""
+        return self.branch is None or wiring == Wiring(wiring.residual)
+
+
+LINEAR_RELU = Setup(
+    "linear-relu",
+    "F = ReLU(W h + b), LayerNorm, x of 4 samples",
+    (4,),
+    64,
+    branch=partial(FreeBranch, hidden=0, activation=torch.relu),
+)
+"""The chapter's PreNormBlock and PostNormBlock."""
+
+
+def gelu_mlp(width: int) -> FreeBranch:
+    """A hidden layer four times as wide, with GELU."""
+    return FreeBranch(width, 4 * width, F.gelu)
+
+
+def relu_mlp(width: int) -> FreeBranch:
+    """A hidden layer as wide, with ReLU."""
+    return FreeBranch(width, width, torch.relu)
+
+
+GELU_MLP = Setup(
+    "gelu-mlp",
+    "F = W2 GELU(W1 h + b1) + b2, four times as wide inside, LayerNorm, x of 4 x 8 tokens",
+    (4, 8),
+    128,
+    branch=gelu_mlp,
+)
+"""The chapter's FlexibleResidualBlock."""
+LLAMA = Setup("llama", "attention and SwiGLU, two connections a block, RMSNorm, x of 2 x 16 tokens", (2, 16), 64)
+"""What the connections of this program stand in."""
+RELU_MLP = Setup(
+    "relu-mlp",
+    "F = W2 ReLU(W1 x + b1) + b2, no norm, x of 1 sample",
+    (1,),
+    64,
+    norm=lambda _: nn.Identity(),
+    branch=relu_mlp,
+)
+"""The chapter's ScaledResidualBlock, which has no norm: the scalings are measured in it too."""
+
+SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
+
+
+def wirings() -> Mapping[str, Wiring]:
+    """Every residual connection by its name, and every other method for language models that needs no options."""
+    found = {name: Wiring(residual) for name, residual in RESIDUAL_CONNECTIONS.items()}
+    for name, method in methods().items():
+        needs_options = any(field.is_required() for field in method.model_fields.values())
+        if method.wiring is not Method.wiring and not needs_options and name not in found:
+            found[name] = method().wiring()
+    return found
+
+
+def wiring_named(name: str) -> Wiring:
+    """What `name` is.
+
+    Raises:
+        UserError: there is none; the hint names the nearest.
+    """
+    known = wirings()
+    if name not in known:
+        raise UserError(f"there is no residual connection or method {name!r}", nearest(name, known))
+    return known[name]

@@ -1,0 +1,97 @@
+"""The images that a classifier is watched on: those of the data set that it was trained on, as evaluation sees them.
+
+Shapes: B images of a batch, S x S pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from comt_cli.data import EvaluationBatches, ImageBatch, ImageDataset, prepare
+from comt_cli.errors import UserError
+from comt_cli.models.load_image import LoadedImageModel
+from comt_cli.training.devices import pick_device
+from comt_cli.training.image_input import ImageInput
+
+EXAMPLES = 10_000
+"""What SAS averages its Figures 3 and 4 over."""
+_PIXELS_AT_ONCE = 100 * 32 * 32
+"""Of a batch: what a hundred layers keep of it for their gradients then fits into a laptop's memory."""
+
+SideName = Literal["train", "validation"]
+
+
+def watched_images(loaded: LoadedImageModel, side: SideName) -> WatchedImages:
+    """The images of one side of the model's data set, rendered or downloaded now where they are not there.
+
+    The model is put into evaluation, in fp32 (values in a figure should not show the rounding of a storage type), on
+    the best device there is.
+
+    Raises:
+        UserError: the images cannot be had, or are not those that the model was trained on.
+    """
+    spec = loaded.spec
+    dataset = prepare(spec.image.data)
+    if dataset.fingerprint != spec.data_fingerprint or len(dataset.class_names) != len(loaded.class_names):
+        raise UserError(
+            f"{loaded.name} was trained on other images of {spec.image.data.images} than those that are here",
+            "They were changed, or this version of comt makes others. Train it anew to look into it.",
+        )
+    return WatchedImages(loaded, dataset, side)
+
+
+class WatchedImages:
+    """A model in evaluation and images to show it (see `watched_images`).
+
+    Attributes:
+        device: where the model is, and the images come.
+    """
+
+    def __init__(self, loaded: LoadedImageModel, dataset: ImageDataset, side: SideName) -> None:
+        self.device = pick_device(None)
+        self._loaded = loaded
+        self._model = loaded.model.float().eval().to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._side = dataset.train if side == "train" else dataset.validation
+        # Normalised as in training, also where another machine's images came out a trace darker or lighter.
+        mean, std = (cast(tuple[float, float, float], numbers) for numbers in (loaded.mean, loaded.std))
+        self._input = ImageInput(replace(dataset, mean=mean, std=std), side, "none", self.device)
+
+    def __len__(self) -> int:
+        return len(self._side)
+
+    def first(self, examples: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches (x fp32 [B, 3, S, S], labels int64 [B]) of the first images, all where there are fewer."""
+        size = max(1, _PIXELS_AT_ONCE // self._loaded.size**2)
+        for batch in EvaluationBatches(self._side, batch_size=size, max_targets=examples):
+            yield self._input(batch)
+
+    def chosen(self, indices: Sequence[int]) -> tuple[Tensor, NDArray[np.int64], NDArray[np.uint8]]:
+        """The images with these numbers: x as in `first`, their labels int64 [B], their pixels uint8 [B, S, S, 3].
+
+        Raises:
+            UserError: there is no such image.
+        """
+        if wrong := [index for index in indices if not 0 <= index < len(self)]:
+            raise UserError(f"there is no image {wrong[0]}", f"They are numbered from 0 to {len(self) - 1}.")
+        batch: ImageBatch = self._side.batch(np.array(indices, dtype=np.int64))
+        pixels = batch.pixels if self._side.pixels is None else self._side.pixels[batch.indices]
+        assert pixels is not None  # a side has its images in memory, or reads them batch by batch
+        return self._input(batch)[0], batch.labels, pixels
+
+    def logits(self, x_BCHW: Tensor) -> Tensor:
+        """What the model makes of images, [B, classes].
+
+        Raises:
+            UserError: it is not finite.
+        """
+        logits: Tensor = self._model(x_BCHW)
+        if not logits.isfinite().all():
+            raise UserError(f"the outputs of {self._loaded.name} are not finite numbers", "Did its training diverge?")
+        return logits

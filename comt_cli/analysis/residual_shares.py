@@ -1,0 +1,131 @@
+"""How residual connections share out skip path and branch, block by block (SAS, 2019, Figure 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, cast
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from comt_cli.analysis.block_gradients import stages_of
+from comt_cli.analysis.images import EXAMPLES, watched_images
+from comt_cli.errors import UserError
+from comt_cli.layers.residual import GatedShare, Highway, ResidualConnection, ReZero, ScaledBranch, SelfAdaptiveScaling
+from comt_cli.models.load_image import LoadedImageModel
+from comt_cli.models.resnet import ResidualBlock
+
+_PRODUCT = "(1-alpha)(1-beta)"
+
+
+class Share(NamedTuple):
+    """A number that a connection multiplies something with: the gates that it comes of, and how."""
+
+    gates: tuple[nn.Module, ...]
+    of: Callable[..., Tensor]
+
+
+def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
+    """The shares of a connection by name; none where it has learned none.
+
+    SAS: `alpha` of x, `beta` of F, and `(1-alpha)(1-beta)` of N(x + F), or `gamma` where that has a gate of its own.
+    Highway, and one scaling gate: `gate` of F, what is left of x. ReZero: `a` of F; a learned scale: `scale` of F.
+    """
+    match connection:
+        case SelfAdaptiveScaling(alpha_gate=alpha, beta_gate=beta, gamma_gate=gamma):
+            third = (
+                {"gamma": Share((gamma,), _itself)} if gamma is not None else {_PRODUCT: Share((alpha, beta), _product)}
+            )
+            return {"alpha": Share((alpha,), _itself), "beta": Share((beta,), _itself), **third}
+        case Highway(transform_gate=gate):
+            return {"gate": Share((gate,), torch.sigmoid)}
+        case GatedShare(gate=gate, reads_x_alone=is_raw):
+            return {"gate": Share((gate,), torch.sigmoid if is_raw else _itself)}
+        case ReZero(a=number):
+            return {"a": Share((number,), _itself)}
+        case ScaledBranch(learned=nn.Module() as number):
+            return {"scale": Share((number,), _itself)}
+    return {}
+
+
+def has_shares(loaded: LoadedImageModel) -> bool:
+    """Whether the residual connections of a model have learned shares."""
+    return any(shares_of(connection) for connection in _connections(loaded))
+
+
+def _connections(loaded: LoadedImageModel) -> list[ResidualConnection]:
+    return [cast(ResidualBlock, block).connection for block in loaded.model.blocks]
+
+
+def residual_shares(loaded: LoadedImageModel, examples: int = EXAMPLES) -> pd.DataFrame:
+    """The shares of every residual block on the first `examples` validation images, or on all there are.
+
+    Rows `block` (from 1), `stage` (from 1), `share` (see `shares_of`), `mean` and `std` over the images, and where
+    there is a number for every pixel or channel over these too; `examples` (how many images there were).
+
+    Raises:
+        UserError: the residual connections have no learned shares (says what the model is); see also `watched_images`.
+    """
+    if not has_shares(loaded):
+        raise UserError(
+            f"the residual connections of {loaded.name} have no learned shares: it holds {loaded.description}"
+        )
+    images = watched_images(loaded, "validation")
+    said: dict[nn.Module, Tensor] = {}
+
+    def keep(gate: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+        said[gate] = output
+
+    known = [shares_of(connection) for connection in _connections(loaded)]
+    gates = {gate for shares in known for share in shares.values() for gate in share.gates}
+    sums = [{name: Sums() for name in shares} for shares in known]
+    handles = [gate.register_forward_hook(keep) for gate in gates]
+    seen = 0
+    try:
+        with torch.no_grad():
+            for x_BCHW, labels_B in images.first(examples):
+                images.logits(x_BCHW)
+                seen += len(labels_B)
+                for shares, own in zip(known, sums, strict=True):
+                    for name, share in shares.items():
+                        own[name].add(share.of(*(said[gate] for gate in share.gates)))
+    finally:
+        for handle in handles:
+            handle.remove()
+    stages = stages_of(loaded.model.settings.shape().blocks)
+    rows = [
+        (block, stage, name, *each.moments(), seen)
+        for block, (stage, own) in enumerate(zip(stages, sums, strict=True), start=1)
+        for name, each in own.items()
+    ]
+    return pd.DataFrame(rows, columns=["block", "stage", "share", "mean", "std", "examples"])
+
+
+class Sums:
+    """Mean and standard deviation of numbers that come in parts, summed in fp64 about the first part's mean."""
+
+    def __init__(self) -> None:
+        self.count, self.shift, self.total, self.squares = 0, 0.0, 0.0, 0.0
+
+    def add(self, values: Tensor) -> None:
+        """Count in numbers of any shape."""
+        numbers = values.cpu().double()
+        if not self.count:
+            self.shift = float(numbers.mean())
+        self.count += numbers.numel()
+        self.total += float((numbers - self.shift).sum())
+        self.squares += float((numbers - self.shift).square().sum())
+
+    def moments(self) -> tuple[float, float]:
+        """Mean and standard deviation (of the population) of all so far."""
+        mean = self.total / self.count
+        return self.shift + mean, max(self.squares / self.count - mean**2, 0.0) ** 0.5
+
+
+def _itself(gate: Tensor) -> Tensor:
+    return gate
+
+
+def _product(alpha: Tensor, beta: Tensor) -> Tensor:
+    return (1 - alpha) * (1 - beta)

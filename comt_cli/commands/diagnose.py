@@ -1,0 +1,181 @@
+"""`comt diagnose`: what residual connections do before any training, and which printed claims about that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from comt_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from comt_cli.analysis.diagnose.networks import Setup
+    from comt_cli.methods.base import Wiring
+
+_DEPTH = 30
+"""Of the networks that are looked into layer by layer: the chapter's."""
+_MOST_DEPTH = 1000
+_MOST_IN_RANGE = 10
+_COMPARED = "pre-norm,post-norm,rezero,highway,deepnorm,sas"
+_BRANCHES = "linear-relu,gelu-mlp,llama"
+
+
+def diagnose(
+    connections: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B", help="Residual connections to compare, or methods that have one, or all connections."
+        ),
+    ] = _COMPARED,
+    depths: Annotated[
+        str, typer.Option(metavar="5-50 or 5,20", help="Depths, in blocks; of a range at most ten, evenly apart.")
+    ] = "5-50",
+    branch: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="What the blocks compute: linear-relu and gelu-mlp with LayerNorm, as in the chapter, or llama, our "
+            "language models' block with RMSNorm.",
+        ),
+    ] = _BRANCHES,
+    width: Annotated[
+        int | None, typer.Option(help="Width of the networks, a multiple of 16; each branch has its own if not given.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="Seeds; the tables show mean and spread.")] = "1-3",
+    out: Annotated[Path, typer.Option(help="Folder for the tables and figures.", file_okay=False)] = Path(
+        "results/diagnose"
+    ),
+) -> None:
+    """Look at residual connections before any training, without data: do signals and gradients get through?
+
+    Measures the gradient at the input against depth, the stream's norm along the layers, networks with skip paths
+    against such without, and which connections start as the identity. Checks the printed claims of the chapter on
+    residual connections (Brenndoerfer 2025) in its own set-up, whatever the options say. Takes about a minute.
+
+    Examples:
+
+      comt diagnose
+
+      comt diagnose --connections all --branch llama
+
+      comt diagnose --connections pre-norm,post-norm,comt --branch llama --depths 2,4,8,16 --seeds 1-5 --out look
+    """
+    from comt_cli.recipe.load import select
+    from comt_cli.recipe.plan import parse_seeds
+
+    chosen_depths = _depths(depths)
+    chosen_seeds = parse_seeds(seeds) or []
+    if width is not None and (width < 16 or width % 16):
+        raise UserError(f"--width {width}: not a multiple of 16", "for instance 64 or 128")
+    from comt_cli.analysis.diagnose.networks import SETUPS
+
+    setups = [SETUPS[name] for name in select(branch, SETUPS, "branch")]
+    wirings = _wirings(connections, setups)
+    _measure(wirings, setups, chosen_depths, chosen_seeds, width, out)
+
+
+def _wirings(connections: str, setups: Iterable[Setup]) -> dict[str, Wiring]:
+    """The connections by the names given, each of which every set-up has a place for."""
+    from comt_cli.analysis.diagnose.networks import wiring_named
+    from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+
+    if connections.strip() == "all":
+        names = list(RESIDUAL_CONNECTIONS)
+    else:
+        names = list(dict.fromkeys(name.strip() for name in connections.split(",") if name.strip()))
+    if not names:
+        raise UserError("no connection was selected", f"there are {', '.join(RESIDUAL_CONNECTIONS)}")
+    wirings = {name: wiring_named(name) for name in names}
+    for setup in setups:
+        for name, wiring in wirings.items():
+            if not setup.fits(wiring):
+                raise UserError(
+                    f"{name} is more than a residual connection: the branch {setup.name} has no place for its gates or "
+                    "norms",
+                    "give --branch llama",
+                )
+    return wirings
+
+
+def _depths(text: str) -> list[int]:
+    """`5-50` as 5, 10, ... 50, `5,20` as it stands; in order."""
+    first, dash, last = text.partition("-")
+    try:
+        if dash:
+            low, high = int(first), int(last)
+            if not 1 <= low <= high <= _MOST_DEPTH:
+                raise ValueError
+            steps = max(1, min(_MOST_IN_RANGE - 1, high - low))
+            found = [round(low + (high - low) * step / steps) for step in range(steps + 1)]
+        else:
+            found = [int(part) for part in text.split(",")]
+        if not all(1 <= depth <= _MOST_DEPTH for depth in found):
+            raise ValueError
+    except ValueError:
+        raise UserError(
+            f"--depths {text}: depths are whole numbers from 1 to {_MOST_DEPTH}", "for instance 5-50 or 10,20,40"
+        ) from None
+    return sorted(set(found))
+
+
+def _measure(
+    wirings: Mapping[str, Wiring],
+    setups: list[Setup],
+    depths: list[int],
+    seeds: list[int],
+    width: int | None,
+    out: Path,
+) -> None:
+    """Measure, write the figures and tables into `out` and print them."""
+    import pandas as pd
+    import torch
+
+    from comt_cli.analysis.diagnose import measure
+    from comt_cli.analysis.diagnose.all_claims import all_claims
+    from comt_cli.analysis.diagnose.networks import RELU_MLP
+    from comt_cli.benchmarks.origin import origin_on
+    from comt_cli.files import write_text
+    from comt_cli.report import diagnosis, figures
+    from comt_cli.report.figures.diagnose import draw_gradient_by_loss, draw_over_setups
+
+    compared = {**wirings, **measure.plain()}
+    every_depth = sorted({*depths, _DEPTH})
+    deep = pd.concat([measure.gradient_by_depth(setup, compared, every_depth, seeds, width) for setup in setups])
+    scaled = [
+        measure.along_layers(setup, measure.scalings(_DEPTH), _DEPTH, seeds, width) for setup in (RELU_MLP, *setups)
+    ]
+    layers = [measure.along_layers(setup, compared, _DEPTH, seeds, width) for setup in setups]
+    by_depth = measure.summary(deep[deep["depth"].isin(depths)], ["passed", "gradient_norm"])
+    by_loss = measure.summary(measure.gradient_by_loss([1, *depths], seeds, width), ["gradient_norm"])
+    outputs = measure.summary(
+        deep[deep["depth"] == _DEPTH], ["output_norm", "gradient_norm", "output_mean", "output_std"]
+    )
+    scalings = measure.summary(pd.concat(scaled), ["growth", "activation_norm"])
+    along = measure.summary(pd.concat(layers), ["growth", "passed"])
+    identity = measure.at_the_start(compared, setups, _DEPTH, seeds[0])
+    claims = all_claims()
+
+    passed, growth = "gradient there / at the output", "norm of the stream / of the input"
+    drawings = {
+        "gradient-by-depth": draw_over_setups(
+            by_depth, "depth", {"passed": "gradient at input / output"}, "connection"
+        ),
+        "gradient-by-loss": draw_gradient_by_loss(by_loss),
+        "activations-by-layer": draw_over_setups(scalings, "layer", {"growth": growth}, "s at the start"),
+        "plain-against-residual": draw_over_setups(along, "layer", {"growth": growth, "passed": passed}, "connection"),
+    }
+    for stem, (figure, drawn) in drawings.items():
+        figures.write_figure(figure, drawn, out, stem)
+    origin = origin_on(torch.device("cpu"))
+    where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
+    for stem, frame in (("claims", claims), ("outputs", outputs), ("identity", identity)):
+        text = frame.assign(**where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        write_text(out / f"{stem}.csv", text)
+    parts = diagnosis.parts(by_depth, by_loss, outputs, scalings, identity, _DEPTH)
+    made = diagnosis.made_with(seeds, origin.device, origin.torch, origin.git_commit)
+    says = {setup.name: setup.says for setup in (*setups, RELU_MLP)}
+    write_text(out / "diagnose.md", diagnosis.page(made, claims, parts, says))
+    diagnosis.print_diagnosis(claims, parts)
+    typer.echo(f"Written to {out}: diagnose.md with the reasons for every verdict, figures, and their CSV files.")

@@ -1,0 +1,74 @@
+"""`comt plot-gradients`: how large the gradients of the convolutions were while networks learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from comt_cli.commands import figure_options, options
+
+if TYPE_CHECKING:
+    from comt_cli.recipe.run_directory import RunDirectory
+
+
+_MOST_RUNS = 7
+"""As many colours as can be told apart."""
+
+
+def plot_gradients(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run directories of comt train-resnet, or checkpoints in them.", show_default=False
+        ),
+    ],
+    epochs: Annotated[float, typer.Option(help="How much of the training is shown.", min=0)] = 5.0,
+    out: figure_options.Out = None,
+    results: options.Results = Path("results"),
+) -> None:
+    """Draw the L2 norm of the gradient of every convolution over depth and training steps, for one run or several.
+
+    This is CoMT's Figure 3, of any runs of image classifiers that logged these norms: those trained with --set
+    train.gradient_norms_every=10 (every tenth step). A run that goes on is drawn as far as it is. Writes PNG, PDF and
+    the CSV it was drawn from.
+
+    Examples:
+
+      comt plot-gradients runs/comt/figure3/baseline/glyphs10/resnet152/seed1-0123456789ab
+
+      comt plot-gradients runs/comt/table1/*/glyphs10/resnet152/seed1-* --epochs 1 --out figures
+    """
+    from comt_cli.analysis.conv_gradients import conv_gradients
+    from comt_cli.report import figures
+
+    directories = _by_label(runs)
+    frame = conv_gradients(directories, epochs)
+    figure, drawn = figures.draw_conv_gradients(frame)
+    folder = out or figure_options.run_figure_folder(next(iter(directories.values())).spec(), results)
+    stem = "conv-gradients" if len(directories) == 1 else f"conv-gradients-of-{len(directories)}-runs"
+    for path in figures.write_figure(figure, drawn, folder, stem):
+        typer.echo(path)
+
+
+def _by_label(paths: list[Path]) -> dict[str, RunDirectory]:
+    """The runs by what they are called in the figure: row, column, seed and method, and the id where these are alike.
+
+    Raises:
+        UserError: a path is not a run's; there are more than can be told apart.
+    """
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.run_directory import RunDirectory
+
+    found = {}
+    for path in paths:
+        directory = RunDirectory(path.parent if path.is_file() else path)
+        spec = directory.spec()
+        found[spec.id] = directory, spec, f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method['name']})"
+    if len(found) > _MOST_RUNS:
+        raise UserError(f"{len(found)} runs are more than one figure can show", f"Give {_MOST_RUNS} or fewer.")
+    names = [name for _, _, name in found.values()]
+    return {
+        name if names.count(name) == 1 else f"{name} {spec.id}": directory for directory, spec, name in found.values()
+    }

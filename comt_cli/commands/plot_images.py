@@ -1,0 +1,119 @@
+"""`comt plot-images`: what a data set of images looks like to a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from comt_cli.commands import figure_options, options
+from comt_cli.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from comt_cli.recipe.image_settings import ImageDataSettings
+
+COLUMNS = 16
+_SEED = 0
+
+
+def plot_images(
+    images: Annotated[
+        str,
+        typer.Argument(help="glyphs10, glyphs100, cifar10, cifar100 or imagenet.", show_default=False),
+    ],
+    size: Annotated[int | None, typer.Option(help="Height and width in pixels: 32, and 224 for imagenet.")] = None,
+    augmentation: Annotated[str, typer.Option(help="none, crop, crop-flip or resized-crop-flip.")] = "none",
+    folder: Annotated[Path | None, typer.Option(help="Where the images lie, if not in the cache.")] = None,
+    out: figure_options.Out = None,
+    results: options.Results = Path("results"),
+) -> None:
+    """Draw images of the training side as a network sees them, one row a class.
+
+    They are the first of each class in the order of seed 0, augmented as they are then. Writes PNG, PDF and the CSV of
+    which image stands where.
+
+    Examples:
+
+      comt plot-images glyphs10
+
+      comt plot-images glyphs100 --size 64 --augmentation crop
+
+      comt plot-images imagenet --folder /data/imagenet --augmentation resized-crop-flip
+    """
+    import numpy as np
+    import torch
+
+    from comt_cli.data import prepare
+    from comt_cli.report import figures
+    from comt_cli.training.image_input import ImageInput
+
+    data = _settings(images, size, augmentation, folder)
+    dataset = prepare(data, _Once())
+    frame = _choose(dataset.train.labels, len(dataset.class_names))
+    look = ImageInput(dataset, "train", data.augmentation, torch.device("cpu"))
+    pictures = []
+    for index, position in zip(frame["index"], frame["position"], strict=True):
+        batch = dataset.train.train_batch(np.array([index]), _SEED, position)
+        pictures.append(look.shown(look(batch)[0])[0])
+    frame["class"] = [dataset.class_names[label] for label in frame["label"]]
+    figure, drawn = figures.draw_image_samples(pictures, frame, dataset.class_names)
+    stem = f"{data.images}-{data.size}" + ("" if data.augmentation == "none" else f"-{data.augmentation}")
+    for path in figures.write_figure(figure, drawn, out or results / "figures" / "images", stem):
+        typer.echo(path)
+    typer.echo(
+        f"{data.images}: {len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "
+        f"{len(dataset.class_names)} classes, {data.size} pixels; content {dataset.content_hash}"
+    )
+
+
+class _Once:
+    """Says on the error stream what is being done, each thing once."""
+
+    def __init__(self) -> None:
+        self.stage: str | None = None
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        if stage != self.stage:
+            typer.echo(f"{stage} ...", err=True)
+        self.stage = stage
+
+
+def _settings(images: str, size: int | None, augmentation: str, folder: Path | None) -> ImageDataSettings:
+    from pydantic import ValidationError
+
+    from comt_cli.recipe.image_settings import ImageDataSettings
+
+    given = {
+        "images": images,
+        "size": size or (224 if images == "imagenet" else 32),
+        "augmentation": augmentation,
+        "folder": None if folder is None else str(folder),
+    }
+    try:
+        return ImageDataSettings.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        said = problem["msg"].removeprefix("Value error, ")
+        raise UserError(f"{key}: {said}" if key else said, "comt plot-images --help has examples.") from error
+
+
+def _choose(labels: NDArray[np.int64], classes: int) -> pd.DataFrame:
+    """The first images of each class in the order of training: row, column, position in the order, index, label."""
+    import numpy as np
+    import pandas as pd
+
+    from comt_cli.data import sample_indices
+
+    order = sample_indices(_SEED, 0, len(labels), len(labels))
+    labels_in_order = labels[order]
+    cells = []
+    for row in range(classes):
+        for column, position in enumerate(np.flatnonzero(labels_in_order == row)[:COLUMNS].tolist()):
+            cells.append((row, column, position, int(order[position]), row))
+    return pd.DataFrame(cells, columns=["row", "column", "position", "index", "label"])

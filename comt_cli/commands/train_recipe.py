@@ -1,0 +1,86 @@
+"""What `comt train-lm` and `comt train-resnet` do: train every run of a recipe, and write its table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs: the options of that name, as they were typed."""
+
+    recipe: str
+    scale: str
+    rows: str | None
+    columns: str | None
+    seeds: str | None
+    overrides: list[str] | None
+    also: list[str] | None
+
+
+@dataclass(frozen=True)
+class Where:
+    """On what they are trained, and where their files go: the options of that name."""
+
+    device: str | None
+    gpus: int
+    jobs: int | None
+    slurm: Path | None
+    track: list[str] | None
+    runs: Path
+    results: Path
+
+
+def train_recipe(
+    command: str, selection: Selection, where: Where, *, overwrite: bool, fresh: bool, dry_run: bool
+) -> None:
+    """Train the runs selected of a recipe of `command` and write its table, or print the plan.
+
+    Raises:
+        UserError: the recipe is wrong, or another command's; nothing was started. See also `train_on`.
+    """
+    from comt_cli.commands.planning import also_rows, plan_loaded
+    from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
+    from comt_cli.errors import UserError
+    from comt_cli.methods import methods
+    from comt_cli.recipe.load import find_recipe, load_recipe
+
+    recipe, scale, runs = selection.recipe, selection.scale, where.runs
+    added = also_rows(selection.also)
+    site = read_slurm_site(where.slurm, where.gpus, where.jobs) if where.slurm is not None else None
+    loaded = load_recipe(find_recipe(recipe), methods(), selection.overrides or (), scale, added)
+    if (wanted := loaded.recipe.command) != command:
+        raise UserError(
+            f"{recipe} is a recipe of comt {wanted}, not of comt {command}", f"comt {wanted} --recipe {recipe}"
+        )
+    planned = plan_loaded(loaded, scale, rows=selection.rows, columns=selection.columns, seeds=selection.seeds)
+    # The whole table, not only the part that is selected: training one row must not erase the others.
+    table = plan_loaded(loaded, scale, seeds=selection.seeds)
+    if dry_run:
+        from comt_cli.commands.show import print_plan
+
+        print_plan(planned, runs, where.device)
+        return
+
+    from comt_cli.commands.outcome import write_outcomes
+    from comt_cli.recipe.shared_runs import set_aside
+    from comt_cli.training.many.launch import check_training, train_on
+    from comt_cli.training.processes import is_main_process
+    from comt_cli.training.trackers import tracking
+
+    with tracking(where.track):
+        if site is not None:
+            submit_runs(planned.specs, runs, where.device, site, fresh=fresh)
+            typer.echo(f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options")
+            return
+        if fresh and is_main_process():
+            check_training(where.gpus, planned.specs, where.device, where.jobs)
+            for moved in set_aside(planned.specs, runs):
+                typer.echo(f"moved aside: {moved}", err=True)
+        summary = train_on(where.gpus, planned.specs, runs, where.device, where.jobs)
+    if is_main_process():
+        write_outcomes([table], runs, where.results, selection.overrides or (), overwrite=overwrite)
+    summary.check()

@@ -1,0 +1,96 @@
+"""A data set of images, opened: what a classifier must know of it, and its two sides.
+
+Shapes: N images of a side, B of a batch, H rows and W columns of pixels, D draws of a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comt_cli.data.order import uniform_draws
+from comt_cli.data.side import IGNORE, Side
+
+CROP_DRAWS = 3
+"""What cropping and mirroring take: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images for one forward pass.
+
+    Attributes:
+        indices: int64 [B], the numbers of the images within their side.
+        labels: int64 [B], their classes, or `IGNORE`.
+        draws: float64 [B, D] in [0, 1), what chance does to each in training; None at evaluation.
+        pixels: uint8 [B, H, W, 3] where images are read one by one; None where the side's `pixels` has them all.
+    """
+
+    indices: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    draws: NDArray[np.float64] | None = None
+    pixels: NDArray[np.uint8] | None = None
+
+    @property
+    def target_count(self) -> int:
+        """How many labels there are to predict: the weight of this batch in a mean over images."""
+        return int(np.count_nonzero(self.labels != IGNORE))
+
+    def uncounted(self) -> Self:
+        """The same images with every label `IGNORE`."""
+        return replace(self, labels=np.full_like(self.labels, IGNORE))
+
+
+class ImageSide(Side[ImageBatch]):
+    """Images that lie in memory, or in a file mapped into it.
+
+    Attributes:
+        labels: int64 [N], the class of each.
+        pixels: uint8 [N, H, W, 3]; None where images are read one by one (`imagenet.FolderSide`).
+    """
+
+    def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:
+        self.labels, self.pixels = labels, pixels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Every image has one."""
+        return np.ones(len(indices), dtype=np.int64)
+
+    def batch(self, indices: NDArray[np.int64]) -> ImageBatch:
+        """The images with these numbers, int64 [B], as evaluation sees them. Raises `IndexError`."""
+        indices = self._check(indices)
+        return ImageBatch(indices, self.labels[indices])
+
+    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> ImageBatch:
+        """The images with these numbers and what chance does to them. Raises `IndexError`."""
+        return replace(self.batch(indices), draws=uniform_draws(seed, first, len(indices), CROP_DRAWS))
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """Images of one fingerprint.
+
+    Attributes:
+        fingerprint: the identity of the images (see `comt_cli.data.fingerprint`).
+        content_hash: 16 hexadecimal digits over pixels and labels (imagenet: file names and labels).
+        class_names: the name of each class, in the order of the labels.
+        mean, std: of each of the three colours over the training side, where 1 is the brightest.
+        size: height and width of an image.
+        train, validation: the two sides.
+    """
+
+    fingerprint: str
+    content_hash: str
+    class_names: Sequence[str]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    size: int
+    train: ImageSide
+    validation: ImageSide

@@ -1,0 +1,258 @@
+"""Convolutions, batch norms, and CoMT's modulators on either (Zhang et al. 2025, Eq. 9 to 13, Figure A5).
+
+Shapes: B images, C channels (of the input or the output), H x W pixels, k x k window, h hidden width of the gate on a
+convolution, r that of the gate on a norm. Any memory layout; channels-last is the fast one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.kernels.modulated_norm import modulated_norm
+from comt_cli.kernels.window_convolution import window_convolution
+from comt_cli.layers.gates.base import draw_gate_weight
+from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.projection import aligned
+from comt_cli.recipe.settings import GateInit
+
+EPSILON = 1e-5
+MOMENTUM = 0.1
+"""What the newest batch counts for in the running statistics; both as in torch and in the papers' code."""
+
+
+class WindowGate(Initialised):
+    """CoMT's sliding-window modulator: one scalar in (0, 1) an output pixel, sigmoid(w sigmoid(filters * x)), without
+    biases (Eq. 13). The convolution it belongs to computes filters * x together with its own output."""
+
+    def __init__(self, channels: int, window: int, ratio: int, init: GateInit) -> None:
+        super().__init__()
+        self.init = init
+        self.hidden = max(1, channels // ratio)
+        self.filters = nn.Parameter(torch.empty(self.hidden, channels, window, window))
+        self.w = nn.Parameter(torch.empty(1, self.hidden))
+
+    def forward(self, u_BhHW: Tensor) -> Tensor:
+        """The gate map [B, 1, H, W] from u = filters * x."""
+        return torch.sigmoid(_pixelwise(torch.sigmoid(u_BhHW), self.w))
+
+    def initialise(self, draw: Draw) -> None:
+        draw_gate_weight(draw, self.filters, "filters", self.init)
+        draw_gate_weight(draw, self.w, "w", self.init)
+
+
+WindowGateFactory = Callable[[int, int], WindowGate]
+"""From the input channels and the window of the convolution to its gate."""
+
+
+class Convolution(Initialised):
+    """filters * x, without a bias, gated by a `WindowGate` if it has one: [B, C, H, W] -> [B, C, H, W].
+
+    He's initialisation by the outputs: N(0, 2 / (C_out k^2)) (He et al. 2015), as in the papers' code.
+    """
+
+    def __init__(
+        self, d_in: int, d_out: int, window: int, stride: int = 1, gate: WindowGateFactory | None = None
+    ) -> None:
+        super().__init__()
+        self.stride, self.padding, self.d_out = stride, window // 2, d_out
+        self.weight = nn.Parameter(torch.empty(d_out, d_in, window, window))
+        self.gate = None if gate is None else gate(d_in, window)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        product = self.product(x_BCHW)
+        if self.gate is None:
+            return product
+        C = self.d_out
+        gate_B1HW: Tensor = self.gate(product[:, C : C + self.gate.hidden])
+        return gate_B1HW * product[:, :C]
+
+    def product(self, x_BCHW: Tensor) -> Tensor:
+        """All filters on x, [B, K, H, W]: the C of the convolution, the h of its gate, and on a GPU, where there is a
+        gate, zeros up to a multiple of 8."""
+        weight: Tensor = self.weight
+        if self.gate is not None:
+            filters = [weight, self.gate.filters]
+            rows = self.d_out + self.gate.hidden
+            if filling := aligned(rows, weight) - rows:
+                filters.append(weight.new_zeros(filling, *weight.shape[1:]))
+            weight = torch.cat(filters)
+        return F.conv2d(x_BCHW, weight, stride=self.stride, padding=self.padding)
+
+    def initialise(self, draw: Draw) -> None:
+        draw.normal_(self.weight, "weight", math.sqrt(2 / (self.d_out * self.weight[0, 0].numel())))
+
+
+class BatchNorm(Initialised):
+    """Batch normalisation (Ioffe and Szegedy 2015; CoMT, Eq. 9): [B, C, H, W] -> [B, C, H, W].
+
+    Statistics are computed and kept in fp32, whatever the precision of the rest. In training they are the batch's; the
+    running ones take in a tenth of it each time, with the unbiased variance, and serve evaluation.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, width: int, *, weighted: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width)) if weighted else None
+        self.bias = nn.Parameter(torch.empty(width))
+        self.register_buffer("running_mean", torch.empty(width))
+        self.register_buffer("running_var", torch.empty(width))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        return self._normalised(x_BCHW, self.weight, self.bias)
+
+    def _normalised(self, x_BCHW: Tensor, weight_C: Tensor | None, bias_C: Tensor | None) -> Tensor:
+        return F.batch_norm(
+            x_BCHW,
+            self.running_mean,
+            self.running_var,
+            None if weight_C is None else weight_C.to(self.running_mean.dtype),
+            None if bias_C is None else bias_C.to(self.running_mean.dtype),
+            training=self.training,
+            momentum=MOMENTUM,
+            eps=EPSILON,
+        )
+
+    def observe(self, mean_C: Tensor, var_C: Tensor, pixels: int) -> None:
+        """Take the mean and the biased variance of a batch's `pixels` into the running ones, as `forward` does."""
+        with torch.no_grad():
+            self.running_mean.lerp_(mean_C.to(self.running_mean.dtype), MOMENTUM)
+            self.running_var.lerp_((var_C * (pixels / (pixels - 1))).to(self.running_var.dtype), MOMENTUM)
+
+    def _apply(self, *arguments: Any, **options: Any) -> Self:
+        before = self.running_mean, self.running_var
+        moved: Self = super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        if (
+            self.running_mean.itemsize < before[0].itemsize
+        ):  # to a type in which a tenth of a batch would be rounded off
+            self.running_mean, self.running_var = (kept.to(self.running_mean.device) for kept in before)
+        return moved
+
+    def initialise(self, draw: Draw) -> None:
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+        nn.init.zeros_(self.running_mean)
+        nn.init.ones_(self.running_var)
+
+
+class PixelGate(Initialised):
+    """CoMT's pixel modulator: one scalar in (0, 1) a pixel, sigmoid(b sigmoid(A n)), without biases (Eq. 11)."""
+
+    def __init__(self, channels: int, hidden: int, init: GateInit) -> None:
+        super().__init__()
+        self.init = init
+        self.A = nn.Parameter(torch.empty(hidden, channels))
+        self.b = nn.Parameter(torch.empty(1, hidden))
+
+    def forward(self, n_BCHW: Tensor) -> Tensor:
+        """The gate map [B, 1, H, W] from the normalised features."""
+        return torch.sigmoid(_pixelwise(torch.sigmoid(_pixelwise(n_BCHW, self.A)), self.b))
+
+    def initialise(self, draw: Draw) -> None:
+        draw_gate_weight(draw, self.A, "A", self.init)
+        draw_gate_weight(draw, self.b, "b", self.init)
+
+
+class PixelNorm(BatchNorm):
+    """Batch norm whose normalised features n a `PixelGate` scales: g(n) gamma n + bias (CoMT, Eq. 10 to 12).
+
+    The gate reads n, before gamma. Eq. 12 has no gamma, but the parameters that Table A7 counts include it. `gamma` is
+    therefore either `kept`, learned and 1 at the start, where it makes no difference, or `dropped`, as the equation
+    has it.
+    """
+
+    def __init__(self, width: int, hidden: int, init: GateInit, gamma: Literal["kept", "dropped"] = "kept") -> None:
+        super().__init__(width, weighted=gamma == "kept")
+        self.gate = PixelGate(width, hidden, init)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        n_BCHW = self._normalised(x_BCHW, None, None)
+        scaled_BCHW = self.gate(n_BCHW) * n_BCHW
+        if self.weight is not None:
+            scaled_BCHW = scaled_BCHW * _per_channel(self.weight, n_BCHW)
+        y_BCHW: Tensor = scaled_BCHW + _per_channel(self.bias, n_BCHW)
+        return y_BCHW
+
+
+ImageNormFactory = Callable[[int], BatchNorm]
+"""From the channels to what stands in a batch norm's place."""
+
+
+class ConvolutionNorm(nn.Module):
+    """A convolution, the norm behind it, then what is added and ReLU where they are wanted: y = act(N(conv(x)) + skip).
+
+    One module, because one kernel can do all that follows the convolution's product in two passes. In training it does
+    where `fused` is set (`models.image_kernels`); evaluation, whose statistics are known, goes step by step.
+    """
+
+    def __init__(self, convolution: Convolution, norm: BatchNorm, *, relu: bool) -> None:
+        super().__init__()
+        self.convolution, self.norm, self.relu = convolution, norm, relu
+        self.fused = False
+
+    def forward(self, x_BCHW: Tensor, skip_BCHW: Tensor | None = None) -> Tensor:
+        """[B, C, H, W] -> [B, C, H, W]; `skip` has the shape of what comes out."""
+        if self.fused and self.training:
+            return self._fused(x_BCHW, skip_BCHW)
+        y_BCHW: Tensor = self.norm(self.convolution(x_BCHW))
+        if skip_BCHW is not None:
+            y_BCHW = y_BCHW + skip_BCHW
+        return F.relu(y_BCHW) if self.relu else y_BCHW
+
+    def _fused(self, x_BCHW: Tensor, skip_BCHW: Tensor | None) -> Tensor:
+        product_PK, u_Ph, sides = self._product(x_BCHW)
+        norm, window = self.norm, self.convolution.gate
+        if len(product_PK) < 2:
+            raise ValueError(f"a batch norm needs more than one pixel of all images in training, not {sides}")
+        pixel = norm.gate if isinstance(norm, PixelNorm) else None
+        y_PC, mean_C, var_C = modulated_norm(
+            product_PK,
+            u_Ph,
+            None if window is None else window.w[0],
+            None if pixel is None else pixel.A,
+            None if pixel is None else pixel.b[0],
+            norm.weight,
+            norm.bias,
+            None if skip_BCHW is None else _rows(skip_BCHW),
+            self.relu,
+            EPSILON,
+        )
+        norm.observe(mean_C, var_C, len(product_PK))
+        return y_PC.view(*sides, -1).permute(0, 3, 1, 2)
+
+    def _product(self, x_BCHW: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int, int]]:
+        """The convolution's product as channels-last rows, [P, K]; u where it is not in there; B, H and W of both."""
+        convolution = self.convolution
+        if convolution.gate is None or x_BCHW.device.type != "cpu":
+            product_BKHW = convolution.product(x_BCHW)
+            B, _, H, W = product_BKHW.shape
+            return _rows(product_BKHW), None, (B, H, W)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_BCHW.dtype
+        x_BCHW = x_BCHW.to(dtype, memory_format=torch.channels_last)
+        stride, padding, window = convolution.stride, convolution.padding, convolution.weight.shape[-1]
+        filters = convolution.gate.filters.to(dtype)
+        product_PC, u_hP = window_convolution(x_BCHW, convolution.weight.to(dtype), filters, stride, padding)
+        H, W = ((side + 2 * padding - window) // stride + 1 for side in x_BCHW.shape[2:])
+        return product_PC, u_hP.T, (len(x_BCHW), H, W)
+
+
+def _pixelwise(x_BCHW: Tensor, weight: Tensor) -> Tensor:
+    """A 1x1 convolution, [N, C] filters, as a matrix product over the pixels: [B, C, H, W] -> [B, N, H, W]."""
+    return F.linear(x_BCHW.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
+
+
+def _rows(x_BCHW: Tensor) -> Tensor:
+    """All pixels under each other, [P, C]: a view of a channels-last map."""
+    return x_BCHW.permute(0, 2, 3, 1).reshape(-1, x_BCHW.shape[1])
+
+
+def _per_channel(values_C: Tensor, like: Tensor) -> Tensor:
+    return values_C.to(like.dtype)[:, None, None]

@@ -1,0 +1,34 @@
+"""CoMT on convolutions: a scalar gate in (0, 1) on every output pixel (Zhang et al. 2025, Eq. 13, Figure A5b).
+
+y = sigmoid(w phi(V * x)) (W * x): V has the window, stride and padding of the W it modulates, and max(1, C_in / ratio)
+filters; phi is the sigmoid. The gate stands before the batch norm.
+Deviations: no biases and no gates outside residual blocks, because only so do the printed parameter increases come out
+(the pseudo code's `nn.Conv2d` would have biases). The modulators' initialisation is not stated: torch's own is the
+default. V * x is computed in one convolution with W * x.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import CONVOLUTIONS, ConvolutionSites, ImageWiring, Method
+from comt_cli.recipe.settings import GateInit
+
+
+class CoMTSlidingWindow(Method):
+    """`ratio`: how many input channels there are to a filter of the gate; `sites`: the convolutions that carry one."""
+
+    name: ClassVar[str] = "comt-sliding-window"
+    ratio: PositiveInt = 64
+    sites: ConvolutionSites = CONVOLUTIONS  # type: ignore[assignment]
+    init: GateInit = "torch-linear"
+
+    def image_wiring(self) -> ImageWiring:
+        from comt_cli.layers.convolution import WindowGate
+        from comt_cli.layers.residual import PreNorm
+
+        gate = partial(WindowGate, ratio=self.ratio, init=self.init)
+        return ImageWiring(PreNorm, windows=dict.fromkeys(self.sites, gate))

@@ -1,0 +1,59 @@
+"""Self-Adaptive Scaling of ResNets: learned shares of skip path, branch, and their normed sum (SAS, 2019, Eq. 2, 4).
+
+y = a x + b F + (1 - a)(1 - b) LN(x + F), a and b from two-layer tanh gates that read [x; F], their last biases +3 (a)
+and -3 (b) at the start; `gamma: free` is footnote 1, `norm: batch` Table 7, `gate: single-layer` the other gate.
+Deviations: the paper has vectors where a ResNet has maps, and says neither how gates read these nor over what LN
+normalises. By default the gates read x and F averaged over the pixels, and a, b are one number an image, as a vector
+has one; LN is over the whole map of an image, with a gain and a shift a channel. `reads: pixel` and `norm_over: pixel`
+are the other readings: every pixel a vector of its own. Gates start as N(0, 0.02^2); for a free gamma no bias is
+stated: 0. No public code is known.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from comt_cli.methods.base import ImageWiring, Method
+
+
+class SASResNetMethod(Method):
+    """`alpha_bias`, `beta_bias`, `gamma_bias`: where the gates' last biases start; `reads`: what the gates look at;
+    `norm`, `norm_over`: what x + F goes through."""
+
+    name: ClassVar[str] = "sas-resnet"
+    alpha_bias: float = 3.0
+    beta_bias: float = -3.0
+    gate: Literal["two-layer", "single-layer"] = "two-layer"
+    reads: Literal["pooled", "pixel"] = "pooled"
+    norm: Literal["layer", "batch"] = "layer"
+    norm_over: Literal["sample", "pixel"] = "sample"
+    gamma: Literal["product", "free"] = "product"
+    gamma_bias: float = 0.0
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> Self:
+        if self.norm == "batch" and self.norm_over != "sample":
+            raise ValueError("norm_over: belongs to norm: layer; batch norm is over the batch, leave the key out")
+        if self.gamma == "product" and self.gamma_bias:
+            raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")
+        return self
+
+    def image_wiring(self) -> ImageWiring:
+        from comt_cli.layers.map_norms import MapBatchNorm, MapLayerNorm
+        from comt_cli.layers.residual import SelfAdaptiveScaling
+
+        return ImageWiring(
+            partial(
+                SelfAdaptiveScaling,
+                alpha_bias=self.alpha_bias,
+                beta_bias=self.beta_bias,
+                gate=self.gate,
+                reads=self.reads,
+                norm=MapBatchNorm if self.norm == "batch" else partial(MapLayerNorm, over=self.norm_over),
+                gamma=self.gamma,
+                gamma_bias=self.gamma_bias,
+            )
+        )

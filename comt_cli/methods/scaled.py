@@ -1,0 +1,33 @@
+"""Scaled: the branch is multiplied by a number before it is added.
+
+y = x + s F(x); s = 0.1 is Szegedy et al. 2017 (Inception-v4, section 3.3: 0.1 to 0.3), the default; `depth` is
+1 / sqrt(L) with L blocks; `learned` is one number a connection, 1 at the start, where ReZero's begins at 0.
+Deviations: in a language model F is a Pre-LN branch, and L counts blocks, of two additions each; the branches of
+Inception-v4 are its own, here they are the model's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from comt_cli.methods.base import ImageWiring, Method, Wiring
+
+
+class ScaledMethod(Method):
+    """`scale`: the number s, or what it follows from."""
+
+    name: ClassVar[str] = "scaled"
+    scale: Annotated[float, Field(gt=0)] | Literal["depth", "learned"] = 0.1
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual import ScaledBranch
+
+        return Wiring(partial(ScaledBranch, scale=self.scale))
+
+    def image_wiring(self) -> ImageWiring:
+        from comt_cli.layers.residual import ScaledBranch
+
+        return ImageWiring(partial(ScaledBranch, scale=self.scale))

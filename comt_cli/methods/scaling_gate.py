@@ -1,0 +1,29 @@
+"""One gate between skip path and branch: y = g F + (1 - g) x (SAS, 2019, Table 6).
+
+`transform` is Highway's gate (Srivastava et al. 2015), a number a channel from x alone; `single-layer` and `two-layer`
+are SAS's own, one number from [x; F].
+Deviations: the table does not say how a gate enters, nor its bias: it enters as Highway's does, with the bias of -3
+that section 4.2 gives to the branch. How gates read a map is not said either: by default x and F averaged over the
+pixels, which gives one number, or one a channel, for the whole image; `reads: pixel` has them for each pixel.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+from comt_cli.methods.base import ImageWiring, Method
+
+
+class ScalingGateMethod(Method):
+    """`gate`: which; `bias`: where its last bias starts; `reads`: what it looks at."""
+
+    name: ClassVar[str] = "scaling-gate"
+    gate: Literal["transform", "single-layer", "two-layer"] = "two-layer"
+    bias: float = -3.0
+    reads: Literal["pooled", "pixel"] = "pooled"
+
+    def image_wiring(self) -> ImageWiring:
+        from comt_cli.layers.residual import GatedShare
+
+        return ImageWiring(partial(GatedShare, gate=self.gate, bias=self.bias, reads=self.reads))

@@ -1,0 +1,141 @@
+"""The gradient's norm at every convolution over depth and training, one colour and one map a run (CoMT, Figure 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from comt_cli.report.figures.style import QUIET, SEQUENCE, page_figure, series_colours, style
+
+_MOST_STEPS = 60
+"""More steps than this are thinned out before they are drawn as maps: a line of a map is then wide enough to see."""
+_MAPS_ABREAST = 2
+_STEP = "step "
+"""What the columns of a map begin with, before the step's number."""
+
+
+def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Panel (a): the median and the greatest norm of the logged steps over depth, all runs on one logarithmic axis.
+    Panels (b), (c) ...: a map of depth and step for each run, all of one scale of colours.
+
+    `frame` has rows `row, convolution, depth, step, norm` (`analysis.conv_gradients`). Norms of 0, as where a residual
+    branch is switched off, count in neither and stay white in a map.
+
+    Returns the figure and what was drawn: rows `row, convolution, depth, median, greatest`, and for each step of the
+    maps a column `step <n>`.
+    """
+    rows = list(dict.fromkeys(frame["row"]))
+    drawn = {row: _drawn(frame[frame["row"] == row]) for row in rows}
+    lines = -(-len(rows) // _MAPS_ABREAST)
+    heights = 2.6, 0.25 + 1.6 * lines
+    with style():
+        figure = page_figure(sum(heights))
+        above, below = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
+        axes = above.subplots()
+        handles = _lines(axes, drawn)
+        axes.set_title(f"(a) L2 norm of the gradient of each convolution, {_span(frame['step'])}")
+        above.legend(handles=handles, loc="outside lower center", ncols=len(handles) if _is_short(rows) else 2)
+        norm = _colours(frame["norm"])
+        panels = below.subplots(lines, min(len(rows), _MAPS_ABREAST), squeeze=False)
+        for number, (row, panel) in enumerate(zip(rows, panels.ravel(), strict=False)):
+            image = _map(panel, drawn[row], norm)
+            title = f"({chr(ord('b') + number)}) {row}"
+            panel.set_title(title, fontsize=min(8.5, 340 / len(title)))  # a long one would reach into the next
+        for panel in panels.ravel()[len(rows) :]:
+            panel.set_axis_off()
+        for line in panels:
+            line[0].set_ylabel("training step")
+        below.supxlabel("convolution, counted from the input", fontsize=8)
+        bar = below.colorbar(image, ax=panels, pad=0.015, aspect=22 * lines)
+        bar.set_label("gradient norm")
+        bar.minorticks_off()
+    return figure, pd.concat(drawn.values(), ignore_index=True)
+
+
+def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line a convolution: what a run's panels show."""
+    table = frame.pivot(index=["row", "convolution", "depth"], columns="step", values="norm").sort_index(level="depth")
+    seen = table.where(table > 0)
+    steps = table.columns.to_numpy()
+    shown = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS)).round().astype(int))]
+    summary = pd.DataFrame({"median": seen.median(axis=1), "greatest": seen.max(axis=1)})
+    return summary.join(table[shown].rename(columns=lambda step: f"{_STEP}{step}")).reset_index()
+
+
+def _is_short(rows: list[str]) -> bool:
+    """Whether a legend has room for all of these on one line."""
+    return sum(len(row) + 8 for row in rows) < 75
+
+
+def _span(steps: pd.Series[int]) -> str:
+    first, last = int(steps.min()), int(steps.max())
+    return f"steps {first} to {last}" if first < last else f"step {first}"
+
+
+def _lines(axes: Axes, drawn: dict[str, pd.DataFrame]) -> list[Line2D]:
+    """Panel (a); returns what its legend says."""
+    colours = series_colours(len(drawn))
+    looks: dict[str, tuple[tuple[float, Sequence[float]], float]] = {
+        "median": ((0, ()), 1.1),
+        "greatest": ((0, (2, 1)), 0.8),
+    }
+    for table, colour in zip(drawn.values(), colours, strict=True):
+        for name, (dashes, width) in looks.items():
+            axes.plot(
+                table["depth"].to_numpy(), table[name].to_numpy(), color=colour, linestyle=dashes, linewidth=width
+            )
+    both = pd.concat(drawn.values())
+    _norm_axis(axes, float(both["median"].min()), float(both["greatest"].max()))
+    _depth_axis(axes, int(both["depth"].max()))
+    axes.set_xlabel("convolution, counted from the input")
+    axes.set_ylabel("gradient norm")
+    handles = [Line2D([], [], color=colour, label=row) for row, colour in zip(drawn, colours, strict=True)]
+    return handles + [
+        Line2D([], [], color=QUIET, linestyle=dashes, linewidth=width, label=f"{name} of the steps")
+        for name, (dashes, width) in looks.items()
+    ]
+
+
+def _norm_axis(axes: Axes, low: float, high: float) -> None:
+    axes.set_yscale("log", nonpositive="mask")
+    if not 0 < low <= high:  # no norm but 0 was logged
+        return
+    axes.set_ylim(low / 1.25, high * 1.25)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=8))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _depth_axis(axes: Axes, depth: int) -> None:
+    axes.set_xlim(0.5, depth + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+
+
+def _colours(norms: pd.Series[float]) -> LogNorm:
+    seen = norms[norms > 0]
+    low, high = (float(seen.min()), float(seen.max())) if len(seen) else (1.0, 1.0)
+    return LogNorm(low, high) if high > 1.01 * low else LogNorm(low / 1.01, high * 1.01)
+
+
+def _map(axes: Axes, table: pd.DataFrame, norm: LogNorm) -> QuadMesh:
+    """A map's lines are the logged steps, each as wide as it is to halfway to the next."""
+    named = [name for name in map(str, table.columns) if name.startswith(_STEP)]
+    steps = np.array([int(name.removeprefix(_STEP)) for name in named], dtype=np.float64)
+    values = table[named].to_numpy(dtype=np.float64).T
+    edges = np.concatenate([steps[:1] - 0.5, (steps[1:] + steps[:-1]) / 2, steps[-1:] + 0.5])
+    across = np.arange(len(table) + 1) + 0.5
+    shown = np.where(values > 0, values, np.nan)
+    mesh = axes.pcolormesh(across, edges, shown, norm=norm, cmap=SEQUENCE, rasterized=True)
+    axes.grid(visible=False)
+    _depth_axis(axes, len(table))
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+    return mesh

@@ -1,0 +1,103 @@
+"""From a batch of image numbers to what a network reads: augmented and normalised on the device.
+
+Shapes: N images of a side, B of a batch, S rows and columns of an image.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from comt_cli.data import ImageBatch, ImageDataset
+from comt_cli.recipe.image_settings import Augmentation
+
+_BLACK = 0
+
+
+class ImageInput:
+    """Calls with a batch of one side of `dataset` give (x, labels) on the device.
+
+    x is fp32 [B, 3, S, S] in channels-last memory, normalised by the mean and standard deviation of the training side;
+    labels are int64 [B]. The side's pixels, where it has them all, are kept on the device as the bytes they are.
+
+    A batch with draws is augmented: `crop` pads an image with S // 8 black pixels on every side and cuts S x S from a
+    random place (He et al. 2016: 4 pixels for 32), `crop-flip` also mirrors half of them. What `resized-crop-flip`
+    cuts was cut when the image was read; here it mirrors. A batch without draws, as at evaluation, is left as it is.
+    """
+
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        side_name: Literal["train", "validation"],
+        augmentation: Augmentation,
+        device: torch.device,
+    ) -> None:
+        self.device = device
+        self.crops = augmentation in ("crop", "crop-flip")
+        self.flips = augmentation in ("crop-flip", "resized-crop-flip")
+        side = dataset.train if side_name == "train" else dataset.validation
+        # [N * S * S, 3]: one row a pixel, so that crop and mirror are nothing but which rows are read.
+        self._pixels = None if side.pixels is None else torch.from_numpy(side.pixels).to(device).reshape(-1, 3)
+        self._size = dataset.size
+        mean, std = (torch.tensor(numbers, dtype=torch.float64) for numbers in (dataset.mean, dataset.std))
+        self._scale = (1 / (255 * std)).float().to(device)
+        self._shift = (-mean / std).float().to(device)
+
+    def __call__(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+        """(x fp32 [B, 3, S, S] channels-last, labels int64 [B])."""
+        labels_B = self._move(batch.labels)
+        x_BSS3 = self._cut(batch) if batch.draws is not None and (self.crops or self.flips) else self._whole(batch)
+        x_BSS3 = torch.addcmul(self._shift, x_BSS3.float(), self._scale)
+        return x_BSS3.permute(0, 3, 1, 2), labels_B
+
+    def shown(self, x: Tensor) -> NDArray[np.uint8]:
+        """What such an input shows to a person, uint8 [B, S, S, 3]: the normalisation undone."""
+        brightness = (x.detach().permute(0, 2, 3, 1).float() - self._shift) / self._scale
+        shown: NDArray[np.uint8] = brightness.round().clamp(0, 255).to(torch.uint8).cpu().numpy()
+        return shown
+
+    def _source(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+        """The pixels to read from, uint8 [?, 3], and which row each image begins at, int64 [B]."""
+        area = self._size**2
+        if self._pixels is not None:
+            return self._pixels, self._move(batch.indices * area)
+        assert batch.pixels is not None  # images that are read one by one come with their batch
+        return self._move(batch.pixels).reshape(-1, 3), torch.arange(len(batch.indices), device=self.device) * area
+
+    def _whole(self, batch: ImageBatch) -> Tensor:
+        """The images as they are, uint8 [B, S, S, 3]."""
+        if self._pixels is None:
+            assert batch.pixels is not None
+            return self._move(batch.pixels)
+        return self._pixels.view(-1, self._size, self._size, 3)[self._move(batch.indices)]
+
+    def _cut(self, batch: ImageBatch) -> Tensor:
+        """The images cropped and mirrored as the batch's draws say, uint8 [B, S, S, 3]."""
+        assert batch.draws is not None
+        size, edge = self._size, self._size // 8 if self.crops else 0
+        pixels_P3, first_B = self._source(batch)
+        # Computed on the CPU in double precision, so that they are the same for every device.
+        offsets_B2 = np.floor(batch.draws[:, 1:3] * (2 * edge + 1)).astype(np.int64) - edge
+        along_S = np.arange(size, dtype=np.int64)
+        rows_BS = offsets_B2[:, :1] + along_S
+        columns_BS = offsets_B2[:, 1:] + along_S
+        if self.flips:
+            columns_BS = np.where(batch.draws[:, :1] < 0.5, columns_BS[:, ::-1], columns_BS)
+        outside_B2S = np.stack([(places < 0) | (places >= size) for places in (rows_BS, columns_BS)], axis=1)
+        starts_BS = first_B[:, None] + self._move(rows_BS.clip(0, size - 1) * size)
+        places_BSS = starts_BS[:, :, None] + self._move(columns_BS.clip(0, size - 1))[:, None, :]
+        cut_BSS3 = pixels_P3.index_select(0, places_BSS.flatten()).view(-1, size, size, 3)
+        if edge:
+            outside = self._move(outside_B2S)
+            cut_BSS3.masked_fill_((outside[:, 0, :, None] | outside[:, 1, None, :])[..., None], _BLACK)
+        return cut_BSS3
+
+    def _move(self, array: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor

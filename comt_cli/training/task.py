@@ -1,0 +1,140 @@
+"""What the loop does not know: all that differs between one kind of model and another. A `Task` belongs to one run.
+
+The loop deals in batches, steps and files. A task says what the model is and what is minimised, what becomes of a batch
+on the device, how the model is evaluated, and what is written down of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from comt_cli.data import EvaluationBatches, TrainBatches
+from comt_cli.data.side import B, Side
+from comt_cli.errors import UserError
+from comt_cli.kernels.choice import Choice
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.settings import Training
+from comt_cli.training.objective import Objective
+from comt_cli.training.world import World
+
+Unit = Literal["tokens", "images"]
+"""What a model's targets are; names the counts and speeds in a run's files."""
+
+
+class Evaluation(Protocol):
+    """What an evaluation found."""
+
+    @property
+    def loss(self) -> float:
+        """The mean loss in nats a target; NaN or infinite where the model's is."""
+
+    def line(self) -> dict[str, float | None]:
+        """Its numbers in `metrics.jsonl`; None where one is not finite."""
+
+    def numbers(self) -> dict[str, float | None]:
+        """Its numbers in `result.json`, where the loss is finite."""
+
+    def extent(self) -> dict[str, int]:
+        """What it went over, counted."""
+
+
+class Task(ABC, Generic[B]):
+    """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
+
+    Attributes:
+        unit: what its targets are.
+        train, validation: the sides of its data.
+        evaluation_targets: how many targets an evaluation goes over; None: all of the side.
+        norms_every: after how many steps the gradient norms of the parameters in `watched` are logged; None: never.
+        model, objective: what `build` makes.
+    """
+
+    unit: ClassVar[Unit]
+    evaluation_targets: int | None = None
+    norms_every: int | None = None
+    model: nn.Module
+    objective: Objective
+
+    def __init__(self, spec: RunSpec, world: World, train: Side[B], validation: Side[B]) -> None:
+        self.spec, self.world = spec, world
+        self.settings: Training = spec.settings.train
+        self.train, self.validation = train, validation
+
+    @abstractmethod
+    def build(self) -> None:
+        """Make model and objective, on the meta device."""
+
+    @abstractmethod
+    def use_kernels(self) -> dict[str, Choice]:
+        """Switch the model's operations to what is fastest here (`train.kernels`), and say what that is and why."""
+
+    def loss_kernels(self) -> dict[str, Choice]:
+        """The same for the loss, which chooses by itself; empty where it has no kernel of its own."""
+        return {}
+
+    @abstractmethod
+    def place(self) -> None:
+        """Give the model storage on the device, its initial values and its type, and compile it if that is wanted."""
+
+    @property
+    def sharding(self) -> str:
+        """What cuts the parameters among the processes; `none` if each has them whole."""
+        return "none"
+
+    def watched(self) -> dict[str, nn.Parameter]:
+        """The parameters whose gradient norms are logged, by name."""
+        return {}
+
+    @abstractmethod
+    def tensors(self, batch: B) -> tuple[Tensor, Tensor]:
+        """(inputs, targets) of a training batch, on the device."""
+
+    @abstractmethod
+    def evaluate(self, batches: Iterable[B]) -> Evaluation:
+        """Evaluate the model on this process's batches, together with all other processes."""
+
+    @abstractmethod
+    def checkpoint_parts(self) -> dict[str, Any]:
+        """What a checkpoint says beside the state of training, so that the model can be used without its data set; and
+        `data`, the content that it was trained on."""
+
+    @abstractmethod
+    def stale_plan(self) -> UserError:
+        """What to say where the data set is not the one any more that the run was planned with."""
+
+    @abstractmethod
+    def other_data(self, checkpoint: Path) -> UserError:
+        """What to say where a checkpoint was trained on other content than was prepared here."""
+
+    def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
+        """This process's part of the global batch of every step from `first_step` on, cut in micro-batches."""
+        return TrainBatches(
+            self.train,
+            seed=self.spec.seed,
+            batch_size=self.settings.batch_size,
+            micro_batch_size=rows_at_once,
+            rank=self.world.rank,
+            world_size=self.world.size,
+            first_step=first_step,
+            last_step=self.settings.steps,
+        )
+
+    def trial_batch(self, size: int) -> B:
+        """`size` training samples, for a pass that is thrown away."""
+        return self.train.train_batch(np.arange(size, dtype=np.int64) % len(self.train), self.spec.seed, 0)
+
+    def evaluation_batches(self, rows_at_once: int) -> EvaluationBatches[B]:
+        """This process's part of what is evaluated, `rows_at_once` at a time; as many batches for every process."""
+        return EvaluationBatches(
+            self.validation,
+            batch_size=rows_at_once * self.world.size,
+            rank=self.world.rank,
+            world_size=self.world.size,
+            max_targets=self.evaluation_targets,
+        )

@@ -1,0 +1,69 @@
+"""Every method of image classifiers, as the program finds it, and variants that differ in kind, on networks so small
+that a test can run them: what the contract is tested on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comt_cli.layers.initialise import initialise
+from comt_cli.methods import methods
+from comt_cli.models.build import empty_resnet, image_wiring_of
+from comt_cli.models.resnet import ResNet
+from comt_cli.recipe.image_settings import ResNetSettings
+
+IMAGE_VARIANTS = {
+    "window-4": {"name": "comt-sliding-window", "ratio": 4},
+    "window-one-site": {"name": "comt-sliding-window", "sites": ["conv2"]},
+    "pixel-one-site": {"name": "comt-pixel", "hidden": 3, "sites": ["norm2"]},
+    "pixel-without-gamma": {"name": "comt-pixel", "gamma": "dropped"},
+    "sas-pixel": {"name": "sas-resnet", "reads": "pixel", "norm_over": "pixel"},
+    "sas-batch": {"name": "sas-resnet", "norm": "batch"},
+    "sas-free": {"name": "sas-resnet", "gamma": "free", "gamma_bias": -1.0},
+    "sas-single-layer": {"name": "sas-resnet", "gate": "single-layer"},
+    "transform": {"name": "scaling-gate", "gate": "transform"},
+    "transform-pixel": {"name": "scaling-gate", "gate": "transform", "reads": "pixel"},
+    "single-layer": {"name": "scaling-gate", "gate": "single-layer"},
+    "scaled-depth": {"name": "scaled", "scale": "depth"},
+    "scaled-learned": {"name": "scaled", "scale": "learned"},
+}
+IMAGE_METHODS = {name: {"name": name} for name in methods("train-resnet")} | IMAGE_VARIANTS
+NETWORKS = {
+    "basic": ResNetSettings(size="resnet18", width=8, blocks=(1, 1)),
+    "bottleneck": ResNetSettings(size="resnet50", width=4, blocks=(1, 1)),
+    "preact": ResNetSettings(size="preact-resnet110", width=8, blocks=(1, 1)),
+}
+"""Two stages of one block: a block that keeps the shape (the bottleneck's widens it) and one that changes it."""
+CLASSES = 5
+IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([1, 4, 0])
+
+every_image_method = pytest.mark.parametrize("options", IMAGE_METHODS.values(), ids=list(IMAGE_METHODS))
+every_network = pytest.mark.parametrize("settings", NETWORKS.values(), ids=list(NETWORKS))
+
+
+def built_resnet(options: dict, settings: ResNetSettings = NETWORKS["basic"], seed: int = 1) -> ResNet:
+    """A network whose every number was initialised; what was not stays NaN."""
+    model = empty_resnet(settings, CLASSES, image_wiring_of(options)).to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.fill_(math.nan)
+    initialise(model, seed)
+    return model
+
+
+def shaken_resnet(model: ResNet) -> ResNet:
+    """As if trained a little: gates far from their start, gains that are not one, running statistics of some data."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.add_(torch.randn(tensor.shape, generator=generator) * 0.1)
+    return model
+
+
+def image_loss(model: ResNet, images: Tensor = IMAGES) -> Tensor:
+    return F.cross_entropy(model(images).float(), LABELS)

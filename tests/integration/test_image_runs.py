@@ -1,0 +1,219 @@
+"""Runs of image classifiers that are stopped, killed, shared and that diverge: the promises made for language models.
+
+Running statistics are part of the state, and gradient norms of what is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from test_interruptions import After
+from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, image_spec, train, training, untimed
+from worlds import run_together
+
+from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.models.checkpoint_file import read_state
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.recipe.shared_runs import shared_runs
+from comt_cli.training.loop import Training
+from comt_cli.training.many.jobs import plan_workers
+from comt_cli.training.progress import Listener
+from comt_cli.training.signals import StopSignal
+from comt_cli.training.world import join_world
+
+STEPS = {"steps": 20, "save_every": 3, "log_every": 2, "evaluate_every": 8, "gradient_norms_every": 4}
+MOMENTS = [
+    ("after a line of gradients.jsonl", 1),
+    ("half a line of gradients.jsonl", 2),
+    ("half of a checkpoint is written", 2),
+    ("after a checkpoint is renamed", 2),
+    ("after a line of gradients.jsonl", 2),
+    ("half a line of metrics.jsonl", 1),
+    ("before the final checkpoint is renamed", 1),
+    ("after the final checkpoint is renamed", 1),
+    ("before result.json is renamed", 1),
+]
+
+
+def test_killed_at_every_kind_of_moment(nursery, tmp_path):
+    spec = image_spec(method="comt-sliding-window", **STEPS)
+    expected = train(spec, tmp_path / "undisturbed")
+    directory = RunDirectory.of(tmp_path / "killed", spec)
+    for moment in MOMENTS:
+        assert nursery.run(spec, tmp_path / "killed", moment) == -signal.SIGKILL, moment
+        assert directory.state() is RunState.unfinished
+    assert nursery.run(spec, tmp_path / "killed") == 0
+    assert_same_run(directory, expected)
+    assert [line["step"] for line in directory.gradients()] == [1, 4, 8, 12, 16, 20]
+
+
+@pytest.mark.parametrize("save_every", [2, 100])
+def test_an_error_at_every_step_boundary(tmp_path, save_every):
+    """Also where nothing was saved yet; before its first update an optimiser with momentum has no state."""
+    options = {"steps": 7, "log_every": 1, "evaluate_every": 3, "gradient_norms_every": 2}
+    spec = image_spec(**options, save_every=save_every)
+    expected = train(image_spec(**options), tmp_path / "undisturbed")
+    for event in range(1, 13):
+        try:
+            train(spec, tmp_path / "runs", listener=StopAt(event))
+        except Stopped:
+            continue
+        break
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "comt-pixel", "nesterov": True, "weight_decay": 5e-4, "schedule": "cosine"},
+        {"method": "sas-resnet", "momentum": 0.0, "augmentation": "crop-flip"},
+        {"precision": "bf16-mixed", "micro_batch_size": 4, "gradient_clipping": 0.2},
+        {"precision": "bf16-pure", "schedule": "step", "milestones": (4,), "model": {"size": "preact-resnet110"}},
+    ],
+    ids=str,
+)
+def test_every_kind_resumes(tmp_path, options):
+    spec = image_spec(**{"steps": 8, "log_every": 1, "save_every": 3, **options})
+    expected = train(spec, tmp_path / "undisturbed")
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "runs", listener=StopAt(6))  # the start, then step 5
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+@pytest.mark.parametrize("lost", ["momentum_buffer", "running_mean"])
+def test_the_comparison_sees_what_is_lost(tmp_path, lost):
+    """Were momentum or running statistics not restored, the tests above would fail."""
+    spec = image_spec(steps=8, log_every=1, save_every=3)
+    expected = train(spec, tmp_path / "undisturbed")
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "runs", listener=StopAt(6))
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    state = torch.load(directory.checkpoint_file, weights_only=True)
+    if lost == "momentum_buffer":
+        for each in state["optimizer"]["state"].values():
+            each[lost].zero_()
+    else:
+        next(tensor for name, tensor in state["model"].items() if lost in name).add_(1)
+    torch.save(state, directory.checkpoint_file)
+    train(spec, tmp_path / "runs")
+    with pytest.raises(AssertionError):
+        assert_same_run(directory, expected)
+
+
+def test_a_signal_finishes_the_step_and_saves(tmp_path):
+    spec = image_spec(steps=12, log_every=1, save_every=100, gradient_norms_every=1)
+    expected = train(spec, tmp_path / "undisturbed")
+    with StopSignal() as stop, pytest.raises(RunInterrupted, match="stopped after step 5 of 12; everything is saved"):
+        train(spec, tmp_path / "runs", stop=stop, listener=After(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    assert read_state(RunDirectory.of(tmp_path / "runs", spec).checkpoint_file)["progress"]["step"] == 5
+    assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_diverging_run_is_a_result(tmp_path):
+    """Whenever it is looked for, with or without the norms: nothing is written of the step that was no number."""
+    ends = []
+    for number, options in enumerate(({"log_every": 1}, {"log_every": 7}, {"log_every": 7, "gradient_norms_every": 2})):
+        spec = image_spec(steps=30, learning_rate=1e30, save_every=100, **options)
+        directory = train(spec, tmp_path / str(number))
+        result = directory.result()
+        assert result["state"] == "diverged"
+        assert directory.state() is RunState.diverged
+        assert not {"accuracy", "loss"} & result.keys()
+        ends.append({key: result[key] for key in ("diverged_at", "last_finite_loss", "images")})
+        assert all(line["step"] < result["diverged_at"] for line in directory.metrics() + directory.gradients())
+        assert "NaN" not in directory.metrics_file.read_text()
+    assert ends[0] == ends[1] == ends[2]
+    assert ends[0]["images"] == 8 * ends[0]["diverged_at"]
+    assert math.isfinite(ends[0]["last_finite_loss"])
+
+
+def test_other_images_are_refused(tmp_path):
+    spec = image_spec(steps=4, save_every=2)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path, listener=StopAt(3))
+    run = training(spec, tmp_path)
+    object.__setattr__(run.dataset, "content_hash", "another")
+    with pytest.raises(UserError, match="other images than those prepared here"):
+        run.run()
+    run = training(spec, tmp_path)
+    object.__setattr__(run.dataset, "fingerprint", "another")
+    with pytest.raises(UserError, match="glyphs10 does not hold the images any more"):
+        run.run()
+
+
+def test_images_leave_room_for_other_runs(monkeypatch):
+    """How many runs fit into the memory is asked of their networks, whatever they are."""
+    specs = [image_spec(seed=seed) for seed in (1, 2, 3)]
+    monkeypatch.setattr("comt_cli.training.many.jobs.usable_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert len(plan_workers("cpu", None, shared_runs(specs)).devices) == 3
+
+
+# ---- two processes
+
+
+def share(rank: int, spec_json: str, runs: str, event: int) -> None:
+    """Train with the other process; stop where the main one hears its n-th event (0: not)."""
+    spec = RunSpec.model_validate_json(spec_json)
+    stop = StopSignal()
+    listener = Listener()
+    if event and rank == 0:
+        told = StopAt(event)
+
+        class Telling(Listener):
+            def step_done(self, *_: object) -> None:
+                try:
+                    told.step_done()
+                except Stopped:
+                    stop.number = signal.SIGTERM
+
+        listener = Telling()
+    with join_world("cpu") as world:
+        run = Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, listener, stop)
+        if event:
+            with pytest.raises(RunInterrupted):
+                run.run()
+        else:
+            run.run()
+            assert run.began
+            state = read_state(run.directory.checkpoint_file)["model"]
+            # The main process's statistics are what is saved, and what all have evaluated with.
+            assert all(torch.equal(buffer, state[name]) for name, buffer in run.model.named_buffers())
+
+
+def test_two_processes_train_as_two_micro_batches_do_and_go_on_to_the_bit(nursery, tmp_path):
+    """Each normalises its half of the batch by itself, as a process alone does with halves one after the other. Only
+    the running statistics differ: the main process has seen its own halves."""
+    options = {"steps": 12, "log_every": 1, "evaluate_every": 5, "save_every": 100, "gradient_norms_every": 3}
+    spec = image_spec(method="comt-pixel", **options)
+    alone = train(image_spec(method="comt-pixel", **options, micro_batch_size=4), tmp_path / "alone")
+    run_together(nursery, 2, share, spec.model_dump_json(), str(tmp_path / "two"), 0)
+    together = RunDirectory.of(tmp_path / "two", spec)
+    for first, second in zip(alone.metrics(), together.metrics(), strict=True):
+        assert first.keys() == second.keys()
+        if "loss" in first:
+            assert second["loss"] == pytest.approx(first["loss"], rel=1e-4)
+            assert second["gradient_norm"] == pytest.approx(first["gradient_norm"], rel=1e-3)
+            assert second["images"] == first["images"]
+    for first, second in zip(alone.gradients(), together.gradients(), strict=True):
+        assert second["norms"] == pytest.approx(first["norms"], rel=1e-3)
+    assert together.result()["evaluation"] == {"images": 20, "batch_size": 4, "processes": 2}
+    weights = [read_state(directory.checkpoint_file)["model"] for directory in (alone, together)]
+    for name, tensor in weights[0].items():
+        is_close = torch.allclose(weights[1][name], tensor, rtol=1e-3, atol=1e-4)
+        assert is_close or "running" in name, name
+
+    run_together(nursery, 2, share, spec.model_dump_json(), str(tmp_path / "stopped"), 4)
+    stopped = RunDirectory.of(tmp_path / "stopped", spec)
+    assert 4 <= read_state(stopped.checkpoint_file)["progress"]["step"] < 12
+    run_together(nursery, 2, share, spec.model_dump_json(), str(tmp_path / "stopped"), 0)
+    assert_same_run(stopped, together)
+    assert json.loads(stopped.environment_file.read_text())[-1]["differs"] == []
+    assert untimed(stopped)["processes"] == 2

@@ -1,0 +1,177 @@
+"""What residual connections do at the start, and what of the chapter's numbers comes out again."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from comt_cli.analysis.diagnose import chapter, chapter_depth, measure
+from comt_cli.analysis.diagnose.claims import Verdict, same_digits
+from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wiring_named, wirings
+from comt_cli.errors import UserError
+from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+from comt_cli.methods.base import Wiring
+
+PRE, POST = wiring_named("pre-norm"), wiring_named("post-norm")
+
+
+def by_name(claims):
+    return {claim.name: claim for claim in claims}
+
+
+def test_a_seed_gives_the_very_network_that_plain_pytorch_does():
+    torch.manual_seed(7)
+    linears = [nn.Linear(64, 64) for _ in range(3)]
+    x = torch.randn(4, 64)
+    h = x
+    for linear in linears:
+        h = h + torch.relu(linear(nn.functional.layer_norm(h, (64,))))
+    network, ours, _ = LINEAR_RELU.build(PRE, 3, 7)
+    assert torch.equal(ours, x)
+    torch.testing.assert_close(network.streams(ours)[-1], h)
+
+
+def test_building_leaves_the_callers_random_stream_alone():
+    before = torch.get_rng_state()
+    for setup in (LINEAR_RELU, LLAMA):
+        setup.build(wiring_named("highway"), 2, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+@pytest.mark.parametrize("name", RESIDUAL_CONNECTIONS)
+def test_every_connection_goes_into_every_setup_at_an_odd_depth(name, setup):
+    network, x, random = setup.build(wiring_named(name), 3, 1, 32)
+    seen = measure.trace(network, x, random)
+    assert len(seen.activations) == len(seen.gradients) == 4
+    assert all(0 < norm < 1e6 for norm in (*seen.activations, *seen.gradients, seen.output_gradient))
+
+
+def test_every_method_with_gates_or_norms_of_its_own_fits_llama_alone():
+    more = {name: wiring for name, wiring in wirings().items() if wiring != Wiring(wiring.residual)}
+    assert {"comt", "transponder", "dyt"} <= set(more)
+    for wiring in more.values():
+        assert not LINEAR_RELU.fits(wiring)
+        assert LLAMA.fits(wiring)
+        assert measure.trace(*LLAMA.build(wiring, 2, 1, 32)).gradients[0] > 0
+
+
+def test_the_traced_gradient_is_the_derivative():
+    network, x, random = LINEAR_RELU.build(POST, 4, 3)
+    network, x, random = network.double(), x.double(), random.double()
+    seen = measure.trace(network, x, random)
+    direction = torch.randn_like(x)
+    with torch.no_grad():
+        ends = [(network.streams(x + sign * 1e-6 * direction)[-1] * random).sum() for sign in (1, -1)]
+    (gradient,) = torch.autograd.grad((network.streams(x)[-1] * random).sum(), x)
+    torch.testing.assert_close((ends[0] - ends[1]) / 2e-6, (gradient * direction).sum(), rtol=1e-6, atol=1e-6)
+    assert seen.gradients[0] == pytest.approx(gradient.norm().item())
+    assert seen.output_gradient == pytest.approx(random.norm().item())
+
+
+def test_the_sum_behind_a_layernorm_has_no_gradient_at_any_depth_and_behind_an_rmsnorm_it_has():
+    frame = measure.gradient_by_loss([1, 6], [1, 2], None).set_index(["connection", "precision", "loss"])
+    for connection in ("post-norm", "pre-norm, final norm"):
+        assert frame.loc[connection, "float64", "sum"]["gradient_norm"].max() < 1e-13
+        for loss in ("functional", "distance"):
+            assert frame.loc[connection, "float64", loss]["gradient_norm"].min() > 1
+    assert frame.loc["pre-norm", "float64", "sum"]["gradient_norm"].min() > 1
+    assert measure.trace(*LLAMA.build(POST, 1, 1), loss="sum").gradients[0] > 1
+
+
+def test_scalings_are_what_they_say():
+    sizes = {}
+    for name, wiring in measure.scalings(16).items():
+        network, x, _ = RELU_MLP.build(wiring, 1, 5)
+        before, after = network.streams(x)
+        sizes[name] = (after - before).norm().item()
+    for name, scale in {"0.5": 0.5, "0.1": 0.1, "1/sqrt(L)": 0.25, "learned": 1.0}.items():
+        assert sizes[name] == pytest.approx(scale * sizes["1"], rel=1e-5)
+
+
+def test_what_is_the_identity_at_the_start():
+    compared = {"rezero": wiring_named("rezero"), "pre-norm": PRE, "comt": wiring_named("comt"), **measure.plain()}
+    frame = measure.at_the_start(compared, [LINEAR_RELU, LLAMA], 3, 1).set_index("connection")
+    assert (frame.loc["rezero", ["linear-relu", "llama", "zero_branch"]] == 0).all()
+    assert (frame.loc["pre-norm", ["linear-relu", "llama"]] > 0.01).all()
+    assert frame.loc["pre-norm", "zero_branch"] == 0
+    assert frame.loc["plain", "zero_branch"] > 0.5
+    assert frame.loc["plain", "zero_branch_norm"] == 0
+    assert frame.loc["comt"].isna().tolist() == [True, False, True, True]
+
+
+def test_a_summary_keeps_the_spread_of_the_seeds():
+    frame = measure.gradient_by_depth(LINEAR_RELU, {"pre-norm": PRE}, [1, 2], [1, 2, 3], 16)
+    told = measure.summary(frame, ["gradient_norm"]).set_index("depth")
+    two = frame.loc[frame["depth"] == 2, "gradient_norm"]
+    assert told.loc[2, "seeds"] == 3
+    assert told.loc[2, ["gradient_norm_mean", "gradient_norm_std"]].tolist() == pytest.approx([two.mean(), two.std()])
+    assert told.loc[2, ["gradient_norm_low", "gradient_norm_high"]].tolist() == [two.min(), two.max()]
+
+
+@pytest.mark.parametrize(
+    ("number", "printed", "same"),
+    [
+        (35.78876, "35.7888", True),
+        (63.51164, "63.5118", True),  # but for rounding
+        (63.5140, "63.5118", False),
+        (-0.00821, "-0.0082", True),
+        (0.00821, "-0.0082", False),
+        (3152384, "3,152,384", True),
+        (5e-7, "0.0000", True),
+    ],
+)
+def test_printed_digits(number, printed, same):
+    assert same_digits(number, printed) is same
+
+
+def test_the_chapters_numbers_that_its_code_gives():
+    claims = by_name([*chapter_depth.thirty_layer_claims(), *chapter_depth.norm_place_claims()])
+    for name in ("thirty-plain", "thirty-residual", "pre-norm-20"):
+        assert claims[name].verdict is Verdict.digits, claims[name]
+    for name in ("post-norm-20", "ratio-20", "final-norm"):
+        assert claims[name].verdict is Verdict.its_loss, claims[name]
+    assert claims["post-norm-depth"].verdict is Verdict.no
+    assert claims["gap-depth"].verdict is Verdict.no
+    assert claims["pre-norm-depth"].verdict is Verdict.in_kind
+
+
+def test_the_chapters_arithmetic_and_its_blocks():
+    claims = by_name([*chapter.arithmetic_claims(), *chapter.zero_branch_claims(), *chapter.transformer_claims()])
+    claims |= by_name(chapter_depth.flexible_block_claims())
+    reproduces = {name for name, claim in claims.items() if claim.verdict is Verdict.digits}
+    assert reproduces == {
+        "power-0.9",
+        "power-0.5",
+        "decomposition",
+        "zero-branch-50",
+        "rezero",
+        "block-size",
+        "flexible-post",
+        "flexible-rezero",
+    }
+    assert claims["floor"].ours.startswith("3325.3")
+    assert {claims[name].verdict for name in ("zero-branch", "flexible-pre")} == {Verdict.in_kind}
+    no = {name for name, claim in claims.items() if claim.verdict is Verdict.no}
+    assert no == {"product-1.05", "product-0.95", "floor", "block-size-text"}
+
+
+def test_an_unscaled_stream_grows_geometrically():
+    claims = by_name(chapter.scaling_claims())
+    assert claims["scale-1-linear"].verdict is Verdict.no
+    assert {claim.verdict for name, claim in claims.items() if name != "scale-1-linear"} == {Verdict.in_kind}
+
+
+def test_an_unknown_name_is_told_the_nearest():
+    with pytest.raises(UserError) as told:
+        wiring_named("rezro")
+    assert told.value.hint == "did you mean rezero?"
+
+
+def test_connections_with_options_of_their_own_are_taken():
+    wiring = Wiring(partial(RESIDUAL_CONNECTIONS["highway"], bias=-9.0))
+    seen = measure.trace(*GELU_MLP.build(wiring, 4, 1, 32))
+    assert seen.activations[-1] == pytest.approx(seen.activations[0], rel=1e-2)

@@ -1,0 +1,285 @@
+"""What is measured of image classifiers, against the same by hand on networks of two blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from image_method_cases import shaken_resnet
+from tiny_runs import image_spec, pictures, train
+
+from comt_cli.analysis.block_gradients import block_gradients
+from comt_cli.analysis.conv_gradients import SET_IMAGES, conv_gradients
+from comt_cli.analysis.image_gates import gate_maps, gate_summary, map_frame
+from comt_cli.analysis.residual_shares import residual_shares
+from comt_cli.data.images import glyphs
+from comt_cli.errors import UserError
+from comt_cli.layers.convolution import EPSILON, Convolution
+from comt_cli.layers.initialise import initialise
+from comt_cli.models.build import model_of
+from comt_cli.models.load_image import LoadedImageModel, load_image_model
+from comt_cli.recipe.run_directory import RunDirectory
+
+PICTURES = pictures()
+NETS = {"basic": {"size": "resnet18"}, "preact": {"size": "preact-resnet110"}, "bottleneck": {"size": "resnet50"}}
+every_net = pytest.mark.parametrize("net", NETS.values(), ids=list(NETS))
+
+
+@pytest.fixture(autouse=True)
+def prepared(monkeypatch):
+    monkeypatch.setattr("comt_cli.analysis.images.prepare", lambda data: PICTURES)
+    monkeypatch.setattr("comt_cli.analysis.images.pick_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr("comt_cli.analysis.images._PIXELS_AT_ONCE", 7 * 8 * 8)  # batches of seven, and a rest
+
+
+def loaded(method, net=NETS["basic"], **changes) -> LoadedImageModel:
+    """A model as if trained a little; its colours are not those of the images, as another machine's are."""
+    spec = image_spec(method=method, model=net).model_copy(update=changes)
+    model = model_of(spec).to_empty(device="cpu")
+    initialise(model, 1)
+    shaken_resnet(model)
+    return LoadedImageModel(model, "m", "a network", tuple("abcdefghij"), (0.3, 0.2, 0.3), (0.2, 0.1, 0.15), 8, spec)
+
+
+def seen(one: LoadedImageModel, side: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first images of a side as the model sees them, [B, 3, S, S], and their labels."""
+    images = getattr(PICTURES, side)
+    colours = torch.tensor(images.pixels[:count]).double() / 255
+    x = (colours - torch.tensor(one.mean)) / torch.tensor(one.std)
+    return x.float().permute(0, 3, 1, 2), torch.from_numpy(images.labels[:count])
+
+
+def rest(model, y, first: int) -> torch.Tensor:
+    """The logits from the output of block `first` - 1."""
+    for block in model.blocks[first:]:
+        y = block(y)
+    return model.classifier(model.final(y).mean(dim=(2, 3)))
+
+
+@every_net
+def test_gradients_at_blocks_are_those_of_single_images(net) -> None:
+    models = {"plain": loaded("addition", net), "sas": loaded("sas-resnet", net)}
+    frame = block_gradients(models, examples=10)
+    assert list(frame) == ["row", "block", "stage", "mean", "std", "examples"]
+    assert frame["row"].tolist() == ["plain", "plain", "sas", "sas"]
+    assert frame["block"].tolist() == frame["stage"].tolist() == [1, 2, 1, 2]
+    for row, one in models.items():
+        model = one.model.eval()
+        norms = np.zeros((2, 10))
+        for number, (x, label) in enumerate(zip(*seen(one, "train", 10), strict=True)):
+            y = model.pool(model.stem(x[None]))
+            for block in range(2):
+                y = model.blocks[block](y)
+                leaf = y.detach().requires_grad_()
+                F.cross_entropy(rest(model, leaf, block + 1), label[None]).backward()
+                norms[block, number] = leaf.grad.norm()
+        mine = frame[frame["row"] == row]
+        np.testing.assert_allclose(mine["mean"], norms.mean(axis=1), rtol=1e-4)
+        np.testing.assert_allclose(mine["std"], norms.std(axis=1), rtol=1e-3)
+    assert frame["examples"].tolist() == [10] * 4
+    assert block_gradients({"all": models["plain"]})["examples"].tolist() == [64] * 2
+
+
+def gates_by_hand(one: LoadedImageModel, count: int) -> list[torch.Tensor]:
+    """[x; F] averaged over the pixels in each block of a network of basic blocks, [B, 2 D]."""
+    x, _ = seen(one, "validation", count)
+    y, read = one.model.eval().stem(x), []
+    for block in one.model.blocks:
+        skip = y if block.shortcut is None else block.shortcut(y)
+        branch = block.conv2(block.conv1(y))
+        read.append(torch.cat([skip.mean(dim=(2, 3)), branch.mean(dim=(2, 3))], dim=1))
+        y = block(y)
+    return read
+
+
+def sas_gate(gate, both: torch.Tensor) -> torch.Tensor:
+    hidden = torch.tanh(both @ gate.hidden.weight.T + gate.hidden.bias)
+    return torch.sigmoid(hidden @ gate.output.weight.T + gate.output.bias)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gamma", ["product", "free"])
+def test_shares_are_what_the_gates_of_sas_say(gamma) -> None:
+    one = loaded({"name": "sas-resnet", "gamma": gamma})
+    third = "gamma" if gamma == "free" else "(1-alpha)(1-beta)"
+    frame = residual_shares(one, examples=16)
+    assert frame["share"].tolist() == ["alpha", "beta", third] * 2
+    assert frame["block"].tolist() == frame["stage"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert set(frame["examples"]) == {16}
+    for block, both in enumerate(gates_by_hand(one, 16)):
+        connection = one.model.blocks[block].connection
+        alpha, beta = sas_gate(connection.alpha_gate, both), sas_gate(connection.beta_gate, both)
+        last = (1 - alpha) * (1 - beta) if gamma == "product" else sas_gate(connection.gamma_gate, both)
+        for share, expected in (("alpha", alpha), ("beta", beta), (third, last)):
+            line = frame[(frame["block"] == block + 1) & (frame["share"] == share)].iloc[0]
+            assert line["mean"] == pytest.approx(float(expected.mean()), rel=1e-5)
+            assert line["std"] == pytest.approx(float(expected.std(correction=0)), rel=1e-3, abs=1e-7)
+    assert set(residual_shares(one)["examples"]) == {20}
+
+
+@torch.no_grad()
+def test_shares_of_other_connections() -> None:
+    one = loaded("scaling-gate")
+    frame = residual_shares(one, examples=16)
+    for block, both in enumerate(gates_by_hand(one, 16)):
+        expected = sas_gate(one.model.blocks[block].connection.gate, both).mean()
+        assert frame["mean"][block] == pytest.approx(float(expected), rel=1e-5)
+    one = loaded({"name": "scaling-gate", "gate": "transform"})
+    frame = residual_shares(one, examples=16)
+    for block, both in enumerate(gates_by_hand(one, 16)):
+        gate, width = one.model.blocks[block].connection.gate, both.shape[1] // 2
+        expected = torch.sigmoid(both[:, :width] @ gate.weight.T + gate.bias)
+        assert frame["mean"][block] == pytest.approx(float(expected.mean()), rel=1e-5)
+        assert frame["std"][block] == pytest.approx(float(expected.std(correction=0)), rel=1e-4)
+    frame = residual_shares(loaded("highway"))
+    assert frame["share"].tolist() == ["gate"] * 2
+    assert frame["mean"].between(0.02, 0.5).all()  # its bias is -2
+    for method, share in (("rezero", "a"), ({"name": "scaled", "scale": "learned"}, "scale")):
+        one = loaded(method)
+        frame = residual_shares(one)
+        assert frame["share"].tolist() == [share] * 2
+        numbers = [float(next(block.connection.parameters())) for block in one.model.blocks]
+        np.testing.assert_allclose(frame["mean"], numbers, rtol=1e-6)
+        assert frame["std"].max() < 1e-6
+    for method in ("addition", {"name": "scaled", "scale": 0.1}, "comt-pixel"):
+        with pytest.raises(UserError, match="have no learned shares: it holds a network"):
+            residual_shares(loaded(method))
+
+
+def inputs_of(model, modules: dict, x: torch.Tensor) -> dict:
+    """What the modules of these names read."""
+    read = {}
+    handles = [
+        module.register_forward_pre_hook(lambda _, given, name=name: read.update({name: given[0]}))
+        for name, module in modules.items()
+    ]
+    model(x)
+    for handle in handles:
+        handle.remove()
+    return read
+
+
+@torch.no_grad()
+@every_net
+def test_window_gates_are_equation_13(net) -> None:
+    one = loaded({"name": "comt-sliding-window", "ratio": 2}, net)
+    maps = gate_maps(one, [3, 0])
+    sites = 3 if net["size"] == "resnet50" else 2
+    assert list(maps.maps) == [(block, f"conv{k}") for block in (1, 2) for k in range(1, sites + 1)]
+    model, (x, labels) = one.model.eval(), seen(one, "validation", 4)
+    convolutions = {
+        (block, name): convolution
+        for block, each in enumerate(model.blocks, start=1)
+        for name, convolution in each.convolutions.items()
+    }
+    read = inputs_of(model, convolutions, x)
+    for place, convolution in convolutions.items():
+        gate = convolution.gate
+        u = F.conv2d(read[place], gate.filters, stride=convolution.stride, padding=convolution.padding)
+        expected = torch.sigmoid(torch.einsum("bhyx,h->byx", torch.sigmoid(u), gate.w[0]))
+        np.testing.assert_allclose(maps.maps[place], expected[[3, 0]].numpy(), rtol=1e-5, atol=1e-6)
+    assert maps.labels == ["abcdefghij"[labels[number]] for number in (3, 0)]
+    assert maps.predictions == ["abcdefghij"[number] for number in model(x[[3, 0]]).argmax(dim=1)]
+    np.testing.assert_array_equal(maps.pixels, PICTURES.validation.pixels[[3, 0]])
+    frame = map_frame(maps)
+    one_value = frame[(frame["image"] == 0) & (frame["block"] == 2) & (frame["site"] == "conv1")]
+    one_value = one_value[(one_value["y"] == 1) & (one_value["x"] == 2)]["value"].item()
+    assert one_value == maps.maps[2, "conv1"][1, 1, 2]
+
+
+@torch.no_grad()
+@every_net
+def test_pixel_gates_are_equation_11_and_their_summary_is_over_all_pixels(net) -> None:
+    one = loaded({"name": "comt-pixel", "hidden": 3}, net)
+    for block in one.model.blocks:
+        block.norms["norm1"].gate.b.fill_(3.0)  # some near 1
+    frame = gate_summary(one, examples=16)
+    maps = gate_maps(one, range(16))
+    model = one.model.eval()
+    norms = {
+        (block, name): norm for block, each in enumerate(model.blocks, start=1) for name, norm in each.norms.items()
+    }
+    assert list(maps.maps) == list(norms)
+    read = inputs_of(model, norms, seen(one, "validation", 16)[0])
+    for (block, name), norm in norms.items():
+        x = read[block, name].double().permute(0, 2, 3, 1)
+        n = (x - norm.running_mean) / (norm.running_var + EPSILON).sqrt()
+        hidden = torch.sigmoid(n @ norm.gate.A.double().T)
+        expected = torch.sigmoid(hidden @ norm.gate.b[0].double()).numpy()
+        np.testing.assert_allclose(maps.maps[block, name], expected, rtol=1e-4, atol=1e-5)
+        line = frame[(frame["layer"] == block) & (frame["site"] == name)].iloc[0]
+        assert line["mean"] == pytest.approx(expected.mean(), rel=1e-4)
+        assert line["std"] == pytest.approx(expected.std(), rel=1e-3)
+        assert line["p5"] == pytest.approx(np.percentile(expected, 5), rel=1e-3)
+        assert line["saturation"] == pytest.approx(((expected < 0.05) | (expected > 0.95)).mean(), abs=0.01)
+    assert frame["saturation"].max() > 0.1
+    assert set(frame["examples"]) == {16}
+
+
+def test_only_some_gates_of_many_are_mapped_from_the_first_to_the_last() -> None:
+    one = loaded("comt-pixel", {"size": "resnet18", "blocks": (3, 4)})
+    shown = list(gate_maps(one, [0]).maps)
+    assert len(shown) == 6
+    assert (shown[0], shown[-1]) == ((1, "norm1"), (7, "norm2"))
+
+
+def test_what_cannot_be_watched_is_said() -> None:
+    with pytest.raises(UserError, match="no gates at convolutions or norms: it holds a network"):
+        gate_summary(loaded("sas-resnet"))
+    with pytest.raises(UserError, match="there is no image 20") as told:
+        gate_maps(loaded("comt-pixel"), [1, 20])
+    assert told.value.hint == "They are numbered from 0 to 19."
+    with pytest.raises(UserError, match="trained on other images of glyphs10"):
+        gate_summary(loaded("comt-pixel", data_fingerprint="another"))
+    broken = loaded("comt-pixel")
+    broken.model.classifier.weight.data.fill_(float("nan"))
+    with pytest.raises(UserError, match="are not finite numbers"):
+        gate_summary(broken)
+    with pytest.raises(UserError, match="are not finite numbers"):
+        block_gradients({"row": broken})
+
+
+def test_the_networks_own_convolutions_are_listed_from_the_input(tmp_path) -> None:
+    spec = image_spec(method="comt-sliding-window", steps=12, gradient_norms_every=4)
+    run = train(spec, tmp_path)
+    frame = conv_gradients({"window": run, "again": run})
+    assert list(frame) == ["row", "convolution", "depth", "step", "epoch", "norm"]
+    assert frame["row"].unique().tolist() == ["window", "again"]
+    one = frame[frame["row"] == "window"]
+    names = ["stem", "blocks.0.conv1", "blocks.0.conv2", "blocks.1.conv1", "blocks.1.conv2", "blocks.1.shortcut"]
+    assert one["step"].unique().tolist() == [1, 4, 8, 12]
+    assert one["convolution"].tolist() == names * 4
+    assert one["depth"].tolist() == [1, 2, 3, 4, 5, 6] * 4
+    np.testing.assert_allclose(one["epoch"], one["step"] * 8 / 50_000)
+    lines = {line["step"]: line["norms"] for line in run.gradients()}
+    for line in one.itertuples():
+        assert line.norm == lines[line.step][f"{line.convolution}.convolution.weight"]
+    model = load_image_model(run.path).model
+    inside = {name: module for name, module in model.named_modules() if isinstance(module, Convolution)}
+    order = [name.removesuffix(".convolution") for name in inputs_of(model, inside, torch.randn(2, 3, 8, 8))]
+    assert [name for name in order if "shortcut" not in name] == names[:-1]
+    early = conv_gradients({"window": run}, epochs=5 * 8 / 50_000)
+    assert early["step"].unique().tolist() == [1, 4]
+
+
+def test_runs_without_a_log_say_how_to_get_one(tmp_path) -> None:
+    run = train(image_spec(steps=1), tmp_path)
+    with pytest.raises(UserError, match="has logged no gradient norms") as told:
+        conv_gradients({"row": run})
+    assert "--set train.gradient_norms_every=10" in told.value.hint
+    spec = image_spec(steps=9, gradient_norms_every=4)
+    begun = RunDirectory.of(tmp_path, spec)
+    begun.create(spec)
+    with pytest.raises(UserError, match="has logged no gradient norms") as told:
+        conv_gradients({"row": begun})
+    assert told.value.hint == "It is to log them every 4 steps: wait until it has, or train it."
+    begun.gradients_file.write_text('{"step": 4, "norms": {"stem.convolution.weight": 1.0}}\n')
+    with pytest.raises(UserError, match="within the first 0 epochs"):
+        conv_gradients({"row": begun}, epochs=0)
+
+
+def test_an_epoch_is_the_images_that_are_used() -> None:
+    assert SET_IMAGES["glyphs10"] == SET_IMAGES["glyphs100"] == glyphs.TRAIN_IMAGES
+    assert pd.Series(SET_IMAGES).gt(0).all()

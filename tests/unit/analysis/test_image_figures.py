@@ -1,0 +1,153 @@
+"""Figures of image classifiers: what they show is what the CSV beside them says, and everything fits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
+from matplotlib.text import Text
+
+from comt_cli.report import figures
+from comt_cli.report.figures.style import style
+
+LONG = "a-long-row-glyphs100/preact-resnet110-seed{} (comt-sliding-window)"
+RANDOM = np.random.default_rng(0)
+
+
+def gradients(runs=2, depth=9, steps=(1, 10, 20), name="row {}") -> pd.DataFrame:
+    places = [
+        (name.format(run), f"conv{at}", at, step) for run in range(runs) for step in steps for at in range(1, depth)
+    ]
+    frame = pd.DataFrame(places, columns=["row", "convolution", "depth", "step"])
+    return frame.assign(norm=10 ** RANDOM.uniform(-3, 2, len(frame)))
+
+
+def blocks(layers, names, key) -> pd.DataFrame:
+    block = np.arange(1, layers + 1)
+    parts = [pd.DataFrame({key: name, "block": block, "stage": (block - 1) * 3 // layers + 1}) for name in names]
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.assign(
+        mean=RANDOM.uniform(0.1, 0.9, len(frame)), std=RANDOM.uniform(0, 0.1, len(frame)), examples=10_000
+    )
+
+
+def maps(images=3, gates=((1, "conv1", 8), (2, "conv1", 4), (2, "conv2", 4))) -> pd.DataFrame:
+    parts = []
+    for image in range(images):
+        for block, site, size in gates:
+            y, x = np.indices((size, size)).reshape(2, -1)
+            who = {"image": image, "label": "automobile", "prediction": "truck", "block": block, "site": site}
+            parts.append(pd.DataFrame({**who, "y": y, "x": x, "value": RANDOM.uniform(0.4, 0.6, size**2)}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def pixels(images: int) -> list[np.ndarray]:
+    return list(RANDOM.integers(0, 255, (images, 8, 8, 3), dtype=np.uint8))
+
+
+SAS = ["alpha", "beta", "(1-alpha)(1-beta)"]
+DRAWINGS = {
+    "convolutions": lambda: figures.draw_conv_gradients(gradients()),
+    "one-run": lambda: figures.draw_conv_gradients(gradients(1, 3, (1,))),
+    "seven-runs": lambda: figures.draw_conv_gradients(gradients(7, 160, range(1, 200), LONG)),
+    "shares": lambda: figures.draw_residual_shares(blocks(54, SAS, "share")),
+    "one-share": lambda: figures.draw_residual_shares(blocks(3, ["gate"], "share").assign(std=0.0)),
+    "blocks": lambda: figures.draw_block_gradients(blocks(54, ["x + F", "sas"], "row")),
+    "few-blocks": lambda: figures.draw_block_gradients(blocks(3, ["x + F"], "row")),
+    "maps": lambda: figures.draw_gate_maps(maps(), pixels(3)),
+    "one-map": lambda: figures.draw_gate_maps(maps(1, [(1, "norm2", 2)]), pixels(1)),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=list(DRAWINGS))
+def test_everything_written_lies_inside_and_titles_apart(draw) -> None:
+    figure, _ = draw()
+    with style():
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        renderer = canvas.get_renderer()
+        width, height = canvas.get_width_height()
+        labels = {id(text) for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for text in axis.findobj(Text)}
+        texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+        for text in texts:
+            if id(text) not in labels:
+                box = text.get_window_extent(renderer)
+                inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
+                assert inside, (text.get_text(), box)
+        titles = [axes.title.get_window_extent(renderer) for axes in figure.axes if axes.get_title()]
+    assert len(texts) > 3
+    assert not any(one.overlaps(other) for number, one in enumerate(titles) for other in titles[:number])
+
+
+@pytest.mark.parametrize("name", ["convolutions", "shares", "blocks", "maps"])
+def test_the_csv_is_what_was_drawn(name, tmp_path) -> None:
+    figure, drawn = DRAWINGS[name]()
+    *_, path = figures.write_figure(figure, drawn, tmp_path, "figure")
+    back = pd.read_csv(path)
+    pd.testing.assert_frame_equal(back, drawn, rtol=1e-5, check_dtype=False, check_names=False)
+
+
+def test_convolutions_show_the_median_and_the_greatest_and_every_step() -> None:
+    frame = gradients()
+    frame.loc[(frame["depth"] == 2) & (frame["step"] == 1), "norm"] = 0.0  # a branch that is switched off
+    figure, drawn = figures.draw_conv_gradients(frame)
+    one = frame[frame["row"] == "row 1"]
+    table = one.pivot(index="depth", columns="step", values="norm")
+    seen = table.where(table > 0)
+    mine = drawn[drawn["row"] == "row 1"]
+    np.testing.assert_allclose(mine["median"], seen.median(axis=1))
+    np.testing.assert_allclose(mine["greatest"], seen.max(axis=1))
+    curves = figure.axes[0].get_lines()
+    assert len(curves) == 4
+    np.testing.assert_array_equal(curves[2].get_ydata(), mine["median"])
+    np.testing.assert_array_equal(curves[3].get_ydata(), mine["greatest"])
+    panel = next(axes for axes in figure.axes if axes.get_title() == "(c) row 1")
+    (mesh,) = [item for item in panel.collections if isinstance(item, QuadMesh)]
+    shown = mesh.get_array()
+    assert shown.mask.sum() == 1
+    assert shown.mask[0, 1]
+    np.testing.assert_allclose(shown.filled(0), table.to_numpy().T)
+
+
+def test_long_trainings_are_thinned_in_the_maps_alone() -> None:
+    frame = gradients(1, 3, range(1, 1001))
+    frame.loc[(frame["step"] == 2) & (frame["depth"] == 1), "norm"] = 1e6
+    _, drawn = figures.draw_conv_gradients(frame)
+    steps = [column for column in drawn if column.startswith("step ")]
+    assert len(steps) == 60
+    assert (steps[0], steps[-1]) == ("step 1", "step 1000")
+    assert "step 2" not in steps
+    assert drawn["greatest"].max() == 1e6
+
+
+def test_lines_over_blocks_are_the_frame_and_stages_are_marked() -> None:
+    frame = blocks(54, ["plain", "sas"], "row")
+    figure, drawn = figures.draw_block_gradients(frame)
+    pd.testing.assert_frame_equal(drawn, frame)
+    axes = figure.axes[0]
+    for row, curve in zip(["plain", "sas"], axes.get_lines(), strict=False):
+        np.testing.assert_array_equal(curve.get_ydata(), frame.loc[frame["row"] == row, "mean"])
+    assert [line.get_xdata()[0] for line in axes.get_lines()[2:]] == [18.5, 36.5]
+    assert [text.get_text() for text in axes.texts] == ["stage 1", "stage 2", "stage 3"]
+    assert "10,000 training images" in axes.get_xlabel()
+    frame = blocks(54, SAS, "share")
+    figure, _ = figures.draw_residual_shares(frame)
+    assert [axes.get_title() for axes in figure.axes] == ["α, of x", "β, of F(x)", "(1−α)(1−β), of N(x + F)"]
+    for share, axes in zip(SAS, figure.axes, strict=True):
+        np.testing.assert_array_equal(axes.get_lines()[0].get_ydata(), frame.loc[frame["share"] == share, "mean"])
+    assert "10,000 validation images" in figure.get_supxlabel()
+
+
+def test_maps_stand_beside_their_images() -> None:
+    frame, shown = maps(2), pixels(2)
+    figure, _ = figures.draw_gate_maps(frame, shown)
+    panels = [axes for axes in figure.axes if axes.images]
+    np.testing.assert_array_equal(panels[4].images[0].get_array(), shown[1])
+    own = frame[(frame["image"] == 1) & (frame["block"] == 2) & (frame["site"] == "conv1")]
+    np.testing.assert_array_equal(panels[6].images[0].get_array(), own["value"].to_numpy().reshape(4, 4))
+    column = frame[(frame["block"] == 2) & (frame["site"] == "conv1")]["value"]
+    assert panels[6].images[0].get_clim() == panels[2].images[0].get_clim() == (column.min(), column.max())
+    assert panels[2].get_title() == "block 2\nconv1"
+    assert panels[4].get_ylabel() == "automobile\n(taken for\ntruck)"

@@ -1,0 +1,110 @@
+"""`comt diagnose`, from its options to files."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.commands.diagnose import _depths
+from comt_cli.errors import UserError
+
+STEMS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["diagnose", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The folder and the output of one small diagnosis."""
+    out = tmp_path_factory.mktemp("diagnosis")
+    options = ("--connections", "pre-norm,rezero", "--branch", "linear-relu", "--depths", "2,4", "--seeds", "1,2")
+    result = run(*options, "--width", 16, "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_it_writes_figures_tables_and_a_page_and_nothing_else(written):
+    out, output = written
+    files = {f"{stem}.{kind}" for stem in STEMS for kind in ("png", "pdf", "csv")}
+    assert {path.name for path in out.iterdir()} == files | {
+        "claims.csv",
+        "outputs.csv",
+        "identity.csv",
+        "diagnose.md",
+    }
+    assert all(path.stat().st_size > 0 for path in out.iterdir())
+    assert str(out) in output.replace("\n", "")
+
+
+def test_the_numbers_are_of_what_was_asked_for(written):
+    out, _ = written
+    rows = rows_of(out / "gradient-by-depth.csv")
+    combinations = {(row["setup"], row["connection"], row["depth"], row["seeds"]) for row in rows}
+    assert combinations == {
+        ("linear-relu", name, depth, "2") for name in ("pre-norm", "rezero", "plain") for depth in ("2", "4")
+    }
+    passed = {row["connection"]: float(row["passed_mean"]) for row in rows}
+    assert passed["rezero"] == 1
+    assert passed["pre-norm"] != 1
+    layers = [int(row["layer"]) for row in rows_of(out / "activations-by-layer.csv")]
+    assert set(layers) == set(range(31))
+
+
+def test_every_claim_is_on_the_page_with_its_verdict_and_where_it_was_measured(written):
+    out, output = written
+    page = (out / "diagnose.md").read_text(encoding="utf-8")
+    claims = rows_of(out / "claims.csv")
+    assert len(claims) > 25
+    assert all(claim["torch"] and claim["device"] for claim in claims)
+    assert "PyTorch" in page
+    for claim in claims:
+        assert f"| {claim['verdict']} |" in page
+        assert claim["name"] in output
+    for stem in STEMS:
+        assert f"![{stem}]({stem}.png)" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["--connections", "pre-norm,post-nrm"], "'post-nrm'", "did you mean post-norm?"),
+        (["--connections", ","], "no connection", "pre-norm"),
+        (["--connections", "comt", "--branch", "llama,gelu-mlp"], "gelu-mlp has no place", "--branch llama"),
+        (["--branch", "lama"], "'lama'", "did you mean llama?"),
+        (["--depths", "0"], "--depths 0", "5-50"),
+        (["--depths", "50-5"], "--depths 50-5", "5-50"),
+        (["--depths", "deep"], "whole numbers", "5-50"),
+        (["--width", "20"], "--width 20", "64"),
+        (["--seeds", "x"], "--seeds x", "1-3"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_and_nothing_is_written(arguments, message, hint, tmp_path):
+    result = run(*arguments, "--out", tmp_path / "out")
+    assert isinstance(result.exception, UserError)
+    assert result.exception.exit_status == 2
+    assert message in result.exception.message
+    assert hint in (result.exception.hint or "")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "depths"),
+    [
+        ("5-50", list(range(5, 51, 5))),
+        ("1-4", [1, 2, 3, 4]),
+        ("7-7", [7]),
+        ("20, 5,5", [5, 20]),
+    ],
+)
+def test_depths(text, depths):
+    assert _depths(text) == depths

@@ -1,0 +1,215 @@
+"""Rendered characters: decidable labels, the same bytes every time, and a cache that survives what happens to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from comt_cli.data import ImageDataset, fingerprint, prepare
+from comt_cli.data.images import glyphs
+from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, face_masks, font_files
+from comt_cli.data.images.glyph_render import GlyphRenderer
+from comt_cli.errors import UserError
+from comt_cli.recipe.image_settings import IMAGE_CLASSES, ImageDataSettings
+
+DATA = ImageDataSettings(size=16, train_images=50, validation_images=20)
+SETS: tuple[GlyphSet, ...] = ("glyphs10", "glyphs100")
+
+
+@pytest.fixture
+def dataset(cache: Path) -> ImageDataset:
+    return prepare(DATA)
+
+
+def folder_of(cache: Path) -> Path:
+    return cache / "images" / fingerprint(DATA)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_class_is_a_character_of_every_face(name: GlyphSet) -> None:
+    from matplotlib.ft2font import FT2Font
+
+    assert len(CHARACTERS[name]) == len(set(CHARACTERS[name])) == IMAGE_CLASSES[name]
+    assert len(FACES[name]) == len(set(FACES[name]))
+    for path in font_files(name):
+        drawn = FT2Font(str(path)).get_charmap()
+        assert [character for character in CHARACTERS[name] if ord(character) not in drawn] == [], path.name
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_two_classes_look_alike_in_any_face(name: GlyphSet) -> None:
+    """Scaled to one size, since size is drawn at random: the ink of two characters differs by a good share."""
+    from PIL import Image
+
+    masks = face_masks(name, 48)
+    assert masks[:, :, [0, -1]].max() == masks[:, :, :, [0, -1]].max() == 0
+    for face in range(masks.shape[1]):
+        scaled = []
+        for mask in masks[:, face]:
+            assert mask.max() > 0.8
+            rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+            ink = Image.fromarray(mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1])
+            zoom = 24 / max(ink.size)
+            ink = ink.resize((max(1, round(ink.width * zoom)), max(1, round(ink.height * zoom))))
+            page = Image.new("F", (24, 24))
+            page.paste(ink, ((24 - ink.width) // 2, (24 - ink.height) // 2))
+            scaled.append(np.asarray(page))
+        flat = np.stack(scaled).reshape(len(scaled), -1)
+        differ = np.abs(flat[:, None] - flat[None]).sum(2) / (flat[:, None] + flat[None]).sum(2)
+        np.fill_diagonal(differ, 1)
+        first, second = np.unravel_index(differ.argmin(), differ.shape)
+        assert differ.min() > 0.05, (FACES[name][face], CHARACTERS[name][first], CHARACTERS[name][second])
+
+
+@pytest.mark.parametrize(("name", "size"), [("glyphs10", 8), ("glyphs10", 16), ("glyphs100", 33)])
+def test_an_image_is_a_pure_function_of_its_number(name: GlyphSet, size: int) -> None:
+    whole = GlyphRenderer(name, "train", size).render(0, 12)
+    assert whole.shape == (12, size, size, 3)
+    assert whole.dtype == np.uint8
+    renderer = GlyphRenderer(name, "train", size)
+    parts = [renderer.render(start, count) for start, count in ((5, 7), (0, 1), (1, 4))]
+    assert np.array_equal(whole, np.concatenate([parts[1], parts[2], parts[0]]))
+    assert np.array_equal(renderer.labels(3, 9), renderer.labels(0, 12)[3:])
+
+
+def test_sides_differ_and_images_vary() -> None:
+    train, validation = (GlyphRenderer("glyphs10", side, 16).render(0, 40) for side in ("train", "validation"))
+    flat = np.concatenate([train, validation]).reshape(80, -1).astype(float)
+    distances = np.abs(flat[:, None] - flat[None]).mean(2)
+    np.fill_diagonal(distances, 255)
+    assert distances.min() > 5
+
+
+def test_classes_come_equally_often() -> None:
+    labels = GlyphRenderer("glyphs10", "train", 16).labels(0, 200)
+    assert np.bincount(labels).tolist() == [20] * 10
+    assert len({tuple(labels[place : place + 10]) for place in range(0, 200, 10)}) > 15
+
+
+def test_the_largest_size_can_be_drawn() -> None:
+    image = GlyphRenderer("glyphs10", "validation", 512).render(0, 1)
+    assert image.shape == (1, 512, 512, 3)
+    assert image.std() > 5
+
+
+def test_the_ink_is_where_the_character_is() -> None:
+    """The label is that of the character in the middle: averaged over many images, it is what differs from class to
+    class, and mean images of one class resemble each other more than those of another."""
+    renderer = GlyphRenderer("glyphs10", "train", 16)
+    pixels, labels = renderer.render(0, 3000).astype(float).mean(3), renderer.labels(0, 3000)
+    contrast = np.abs(pixels - np.median(pixels, axis=(1, 2), keepdims=True))
+    means = np.stack([[contrast[half::2][labels[half::2] == label].mean(0) for label in range(10)] for half in (0, 1)])
+    means = (means - means.mean(1, keepdims=True)).reshape(2, 10, -1)
+    means /= np.linalg.norm(means, axis=2, keepdims=True)
+    alike = means[0] @ means[1].T
+    assert (alike.argmax(1) == np.arange(10)).sum() >= 8
+
+
+def test_rendered_once_and_opened_again(dataset: ImageDataset, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer = GlyphRenderer("glyphs10", "train", 16)
+    assert np.array_equal(dataset.train.pixels, renderer.render(0, 50))
+    assert np.array_equal(dataset.train.labels, renderer.labels(0, 50))
+    assert (len(dataset.train), len(dataset.validation), dataset.size) == (50, 20, 16)
+    assert "".join(dataset.class_names) == CHARACTERS["glyphs10"]
+    assert dataset.fingerprint == fingerprint(DATA)
+    scaled = renderer.render(0, 50) / 255
+    assert dataset.mean == pytest.approx(scaled.mean((0, 1, 2)))
+    assert dataset.std == pytest.approx(scaled.std((0, 1, 2)))
+
+    monkeypatch.setattr(glyphs, "GlyphRenderer", None)  # nothing is rendered again
+    again = prepare(DATA.model_copy(update={"augmentation": "crop", "folder": "/elsewhere"}))
+    assert again.content_hash == dataset.content_hash
+    assert np.array_equal(again.train.pixels, dataset.train.pixels)
+
+
+def test_what_identifies_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[dict[str, object]] = [
+        {"size": 17}, {"images": "glyphs100"}, {"train_images": 51}, {"validation_images": None},
+    ]  # fmt: skip
+    prints = {fingerprint(DATA.model_copy(update=change)) for change in [{}, *changes]}
+    assert len(prints) == 5
+    same = DATA.model_copy(update={"augmentation": "crop-flip", "folder": "/elsewhere"})
+    assert fingerprint(same) == fingerprint(DATA)
+    monkeypatch.setattr(glyphs, "font_hash", lambda name: "another edition of the fonts")
+    assert fingerprint(DATA) not in prints
+
+
+def test_fewer_images_are_the_first_ones(dataset: ImageDataset) -> None:
+    fewer = prepare(DATA.model_copy(update={"train_images": 7}))
+    assert dataset.train.pixels is not None
+    assert np.array_equal(fewer.train.pixels, dataset.train.pixels[:7])
+
+
+def test_more_images_than_there_are(cache: Path) -> None:
+    with pytest.raises(UserError, match="train_images: 50,001 images are asked for; this side of glyphs10 has 50,000"):
+        prepare(DATA.model_copy(update={"train_images": 50_001}))
+    assert not cache.exists()
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+@pytest.mark.parametrize("name", ["train.pixels", "train.labels", "validation.pixels", "manifest.json"])
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_damage_is_named(dataset: ImageDataset, cache: Path, name: str, damage: Callable[[Path], None]) -> None:
+    path = folder_of(cache) / name
+    damage(path)
+    with pytest.raises(UserError, match="prepared data is damaged") as caught:
+        prepare(DATA)
+    assert str(path) in caught.value.message
+    assert f"Delete the folder {path.parent}" in str(caught.value.hint)
+    shutil.rmtree(path.parent)
+    assert prepare(DATA).content_hash == dataset.content_hash  # the advice works
+
+
+KILLED = """
+import os, signal
+from comt_cli.data import prepare
+from comt_cli.data.images.glyph_render import GlyphRenderer
+from comt_cli.recipe.image_settings import ImageDataSettings
+labels = GlyphRenderer.labels
+def killed(self, start, count):
+    if count == 20:  # the pixels of the second side are written, its labels are not
+        os.kill(os.getpid(), signal.SIGKILL)
+    return labels(self, start, count)
+GlyphRenderer.labels = killed
+prepare(ImageDataSettings(size=16, train_images=50, validation_images=19 + 1))
+"""
+
+
+def test_a_rendering_that_was_killed_begins_anew(cache: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "COMT_CACHE": str(cache)}, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    folder = folder_of(cache)
+    assert not (folder / "manifest.json").exists()
+    (folder / ".validation.labels.1-ab.tmp").write_bytes(b"left over")
+    dataset = prepare(DATA)
+    assert np.array_equal(dataset.validation.pixels, GlyphRenderer("glyphs10", "validation", 16).render(0, 20))
+    assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
+
+
+def test_progress_counts_images(cache: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    prepare(DATA, lambda *said: seen.append(said))
+    assert ("rendering images of glyphs10", 70, 70) in seen
+
+
+def test_a_disk_without_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10, 9, 1000))  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="70 images of 16 pixels need"):
+        prepare(DATA)

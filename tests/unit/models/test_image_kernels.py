@@ -1,0 +1,163 @@
+"""A ResNet with its batch norms switched over to the kernel: the same training, and what is said of the choice."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from comt_cli.kernels import choice, cpu
+from comt_cli.layers.convolution import ConvolutionNorm
+from comt_cli.layers.initialise import initialise
+from comt_cli.methods import method_from
+from comt_cli.models.build import empty_resnet
+from comt_cli.models.image_kernels import ALONE, use_image_kernels
+from comt_cli.models.resnet import ResNet
+from comt_cli.recipe.image_settings import ResNetSettings
+
+CPU = torch.device("cpu")
+METHODS = {
+    "plain": {"name": "addition"},
+    "window": {"name": "comt-sliding-window", "ratio": 4},
+    "pixel": {"name": "comt-pixel", "hidden": 2},
+    "dropped gamma": {"name": "comt-pixel", "hidden": 2, "gamma": "dropped"},
+    "rezero": {"name": "rezero"},
+}
+
+
+def network(method: str, size: str = "resnet18", blocks: tuple[int, ...] = (1, 1, 1)) -> ResNet:
+    """Narrow blocks, all but the first of which change the shape."""
+    settings = ResNetSettings(size=size, width=8, blocks=blocks)
+    model = empty_resnet(settings, 4, method_from(METHODS[method]).image_wiring()).to_empty(device="cpu")
+    initialise(model, 0)
+    return model.to(memory_format=torch.channels_last).train()
+
+
+def images(count: int = 6) -> torch.Tensor:
+    x = torch.randn(count, 3, 12, 12, generator=torch.Generator().manual_seed(3))
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@pytest.fixture
+def compiled_kernels() -> None:
+    if reason := cpu.available():
+        pytest.skip(reason)
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+@pytest.mark.parametrize("size", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fused_network_trains_as_the_reference_does(method, size):
+    """Logits, every gradient and the running statistics, in fp32. Each of up to ten norms divides by a deviation and
+    rounds anew; 1e-4 of the largest gradient of a tensor holds, where a wrong formula is off by orders more."""
+    reference = network(method, size)
+    fused = copy.deepcopy(reference)
+    choices = use_image_kernels(fused, "fused", CPU, torch.float32, compiled=False)
+    assert all(each.fused for each in choices.values()), choices
+    labels = torch.arange(6) % 4
+    outputs = []
+    for model in (reference, fused):
+        logits = model(images())
+        torch.nn.functional.cross_entropy(logits, labels).backward()
+        outputs.append(logits)
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
+    other = dict(fused.named_parameters())
+    for name, parameter in reference.named_parameters():
+        assert parameter.grad is not None
+        scale = parameter.grad.abs().max().clamp_min(1e-4)
+        assert (other[name].grad - parameter.grad).abs().max() <= 2e-4 * scale, name
+    kept = dict(fused.named_buffers())
+    for name, buffer in reference.named_buffers():
+        torch.testing.assert_close(kept[name], buffer, rtol=1e-5, atol=1e-6, msg=name)
+    with torch.no_grad():
+        torch.testing.assert_close(fused.eval()(images()), reference.eval()(images()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+@pytest.mark.parametrize("method", ["plain", "window", "pixel"])
+def test_under_autocast_it_computes_in_bf16(method):
+    """bf16 keeps 8 bits: over the depth of the network a few per cent of the largest logit."""
+    reference = network(method)
+    fused = copy.deepcopy(reference)
+    use_image_kernels(fused, "fused", CPU, torch.bfloat16, compiled=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, exact = fused(images()), reference(images())
+    assert found.dtype == exact.dtype
+    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
+    found.float().square().sum().backward()
+    assert all(parameter.grad is not None for parameter in fused.parameters())
+    assert all(parameter.grad.dtype == torch.float32 for parameter in fused.parameters())
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+def test_it_is_compiled_in_one_piece():
+    """The compiler's own backend would take a minute and add nothing: operators are opaque to it."""
+    model = network("window", blocks=(1,))
+    use_image_kernels(model, "fused", CPU, torch.float32, compiled=True)
+    other = copy.deepcopy(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
+    results = []
+    for run, of in ((model, model), (compiled, other)):
+        run(images()).square().sum().backward()
+        results.append([p.grad for p in of.parameters()] + [b.clone() for b in of.buffers()])
+    torch._dynamo.reset()
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4 * one.abs().max().item())
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+def test_one_pixel_has_no_deviation():
+    model = network("plain", blocks=(1,))
+    use_image_kernels(model, "fused", CPU, torch.float32, compiled=False)
+    with pytest.raises(ValueError, match="more than one pixel"):
+        model(torch.zeros(1, 3, 1, 1))
+
+
+def fused_units(model: ResNet) -> set[bool]:
+    return {module.fused for module in model.modules() if isinstance(module, ConvolutionNorm)}
+
+
+def test_what_is_asked_for_is_done_and_said():
+    model = network("window")
+    for wanted, training in (("reference", True), ("fused", False), ("auto", False)):
+        choices = use_image_kernels(model, wanted, CPU, torch.float32, compiled=False, training=training)
+        assert set(choices) == {"batch_norm", "window_norm"}
+        assert fused_units(model) == {False}
+    wide = use_image_kernels(model, "fused", CPU, torch.float64, compiled=False)
+    assert "float64" in wide["window_norm"].reason
+    assert fused_units(model) == {False}
+
+
+def test_without_a_compiler_it_is_the_reference_and_says_so(monkeypatch):
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "no C++ compiler")
+    model = network("pixel")
+    for wanted in ("fused", "auto"):
+        choices = use_image_kernels(model, wanted, CPU, torch.float32, compiled=False)
+        assert choices["pixel_norm"] == choice.Choice(False, "no C++ compiler")
+        assert fused_units(model) == {False}
+
+
+def test_gates_that_no_kernel_takes_are_named():
+    """In a block that activates first, norm1 and conv2 stand alone."""
+    settings = ResNetSettings(size="preact-resnet110", width=4, blocks=(1,))
+    for method, alone in (("pixel", True), ("window", True), ("plain", False)):
+        model = empty_resnet(settings, 2, method_from(METHODS[method]).image_wiring())
+        assert (ALONE in use_image_kernels(model, "fused", CPU, torch.float32, compiled=False)) == alone
+
+
+@pytest.mark.parametrize(("gate", "compiled"), [("none", True), ("window", False), ("pixel", False), ("window", True)])
+def test_it_is_taken_unasked_where_steps_were_measured_to_be_faster(monkeypatch, gate, compiled):
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
+
+    def auto(device: str) -> choice.Choice:
+        where = torch.device(device)
+        return choice.choose_norm("auto", where, torch.float32, gate, 2 * (gate != "none"), compiled=compiled)
+
+    speed = choice.NORM_STEPS["cpu", compiled, gate, "fp32"]
+    assert auto("cpu").fused == (speed > choice.MARGIN)
+    assert auto("cpu").speed == speed
+    assert not auto("mps").fused
+    monkeypatch.setattr(choice, "NORM_STEPS", {})
+    assert "not measured" in auto("cpu").reason

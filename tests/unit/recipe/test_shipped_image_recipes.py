@@ -1,0 +1,170 @@
+"""The shipped recipes of image classifiers: what the papers ran, and what fits on two cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from comt_cli.methods import methods
+from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings
+from comt_cli.recipe.load import LoadedRecipe, load_recipe
+from comt_cli.recipe.plan import RunSpec, plan
+from comt_cli.recipe.yaml_lines import read
+
+LOADED = {
+    name: load_recipe(path, methods())
+    for name, path in available_recipes().items()
+    if read(path).data["command"] == "train-resnet"
+}
+MILLISECONDS = {"resnet18": 20, "resnet50": 45, "resnet152": 90, "preact-resnet110": 42}
+"""A step of 64 images on one thread of the plain narrow networks, measured."""
+
+GATED = 1.3
+CORE_SECONDS = 1440 * 0.75
+"""Twelve minutes on two cores, less a quarter for evaluation, data and starting."""
+
+
+def runs_of(name: str, scale: str) -> list[RunSpec]:
+    return plan(LOADED[name], scale, lambda data: data.model_dump_json())
+
+
+def told(name: str, scale: str) -> Iterator[tuple[str, ImageSettings]]:
+    """Every column, and what its runs are told: the same for every row."""
+    for column in LOADED[name].columns(scale):
+        found = {
+            settings.model_dump_json() for (_, of), settings in LOADED[name].settings[scale].items() if of == column
+        }
+        (only,) = found
+        yield column, ImageSettings.model_validate_json(only)
+
+
+def learning(train: ImageTrainSettings) -> tuple:
+    return (
+        train.steps, train.batch_size, train.learning_rate, train.schedule, train.milestones, train.min_lr_ratio,
+        train.warmup_steps, train.warmup_learning_rate, train.momentum, train.nesterov, train.weight_decay,
+        train.gradient_clipping,
+    )  # fmt: skip
+
+
+CIFAR_EPOCHS, IMAGENET_EPOCHS = 50_000 * 100, 1_281_167 * 90
+CIFAR = (CIFAR_EPOCHS // 64, 64, 0.01, "linear", (), 0.01, 0, None, 0.9, False, 0, 0)
+SAS = (64_000, 128, 0.1, "step", (32_000, 48_000), None, 400, 0.01, 0.9, False, 2e-4, 0)
+PAPER = {
+    "comt/table1": CIFAR,
+    "comt/tableA7": CIFAR,
+    "comt/figure3": CIFAR,
+    "comt/table2": (IMAGENET_EPOCHS // 512, 512, 0.1, "cosine", (), 0.01, 1_281_167 // 512, None, 0.9, False, 0, 0),
+    "comt/table1-standard": (2 * CIFAR_EPOCHS // 128, 128, 0.1, "cosine", (), 0, 0, None, 0.9, True, 5e-4, 0),
+} | dict.fromkeys(("sas/table4", "sas/table6", "sas/table7", "sas/figure3", "sas/figure4"), SAS)
+
+
+def test_every_recipe_is_here():
+    assert set(LOADED) == set(PAPER)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_scale_paper_is_what_the_papers_ran(name):
+    for column, settings in told(name, "paper"):
+        images, size = column.split("/")
+        assert (settings.data.images, settings.model.size) == (images, size)
+        assert (settings.model.width, settings.model.blocks) == (None, None)
+        assert settings.model.stem == ("7x7" if images == "imagenet" else "3x3")
+        assert settings.data.augmentation == ("resized-crop-flip" if images == "imagenet" else "crop-flip")
+        assert settings.data.size == (224 if images == "imagenet" else 32)
+        assert settings.data == ImageDataSettings(  # all images of both sides
+            images=images, size=settings.data.size, augmentation=settings.data.augmentation
+        )
+        assert learning(settings.train) == PAPER[name]
+        assert settings.train.precision == "fp32"
+
+
+def test_the_papers_seeds():
+    for name, loaded in LOADED.items():
+        seeds = len(loaded.recipe.seeds)
+        single = "/figure" in name or name == "comt/table2"
+        assert seeds == (1 if single else 3 if name.startswith("comt") else 5)
+        assert single or len(loaded.recipe.scales["small"].seeds) == 3
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small"])
+def test_every_column_of_a_scale_shows_one_network_on_one_set_of_letters(scale):
+    for name, loaded in LOADED.items():
+        for column, settings in told(name, scale):
+            images, size = column.split("/")
+            assert (settings.data.images, settings.model.size) == (images, size)
+            assert images.startswith("glyphs")
+            assert settings.data.augmentation == "crop", "a mirrored letter is another"
+            compared = loaded.compared_column(scale, column)
+            assert compared.endswith(f"/{size}")
+            assert compared.startswith(("imagenet", images.replace("glyphs", "cifar")))
+
+
+def test_all_smoke_runs_of_image_classifiers_together_fit_into_twelve_minutes():
+    runs = {run.id: run for name in LOADED for run in runs_of(name, "smoke")}.values()
+    assert {run.seed for run in runs} == {1}
+    assert {run.image.train.batch_size for run in runs} == {64}
+    seconds = sum(MILLISECONDS[run.image.model.size] / 1000 * run.image.train.steps * GATED for run in runs)
+    assert seconds <= CORE_SECONDS
+    # Letters are drawn once each: of 10 and of 100 classes for CIFAR, and larger ones for ImageNet's stem.
+    assert {(run.image.data.images, run.image.data.size) for run in runs} == {
+        ("glyphs10", 16),
+        ("glyphs100", 16),
+        ("glyphs100", 32),
+    }
+
+
+@pytest.mark.parametrize("scale", ["smoke", "paper"])
+def test_runs_that_recur_are_trained_once(scale):
+    def ids(name: str) -> dict[tuple[str, str], set[str]]:
+        found: dict[tuple[str, str], set[str]] = {}
+        for run in runs_of(name, scale):
+            found.setdefault((run.row, run.column), set()).add(run.id)
+        return found
+
+    wide, table = ids("comt/tableA7"), ids("comt/table1")
+    names = {"baseline": "baseline", "sliding-window": "sliding-window-1/64", "pixel": "pixel-2"}
+    assert table == {(row, column): wide[names[row], column] for row, column in table}
+    in_table = set.union(*table.values())
+    assert set.union(*ids("comt/figure3").values()) <= in_table
+    assert not in_table & set.union(*ids("comt/table1-standard").values())
+    both = set.union(*ids("sas/table4").values())
+    for name in ("sas/figure3", "sas/figure4"):
+        assert set.union(*ids(name).values()) <= both
+    narrow, gates, norms = ids("sas/table4"), ids("sas/table6"), ids("sas/table7")
+    column = next(iter(LOADED["sas/table6"].columns(scale)))
+    assert narrow["baseline", column] == gates["baseline", column] == norms["baseline", column]
+    assert narrow["sas", column] == norms["sas-layernorm", column]
+
+
+def test_the_rows():
+    def rows(name: str, *, printed: bool) -> list[str]:
+        return [row for row, entry in LOADED[name].recipe.rows.items() if entry.in_paper == printed]
+
+    modulators = ["sliding-window-1/16", "sliding-window-1/32", "sliding-window-1/64", "pixel-2", "pixel-4", "pixel-8"]
+    assert rows("comt/tableA7", printed=True) == ["baseline", *modulators]
+    assert (
+        rows("comt/table1", printed=True)
+        == rows("comt/table2", printed=True)
+        == ["baseline", "sliding-window", "pixel"]
+    )
+    table = LOADED["comt/tableA7"]
+    assert [table.methods[row].get("ratio", table.methods[row].get("hidden")) for row in modulators] == [
+        16,
+        32,
+        64,
+        2,
+        4,
+        8,
+    ]
+    assert LOADED["comt/table1"].methods == LOADED["comt/table1-standard"].methods == LOADED["comt/table2"].methods
+    assert rows("sas/table6", printed=False) == ["rezero", "scaled-0.1", "scaled-depth", "scaled-learned"]
+    assert rows("sas/table7", printed=True) == ["baseline", "sas-batchnorm", "sas-layernorm", "free-gamma"]
+    assert {loaded.methods[loaded.recipe.baseline]["name"] for loaded in LOADED.values()} == {"addition", "sas-resnet"}
+
+
+def test_a_table_that_is_ours_says_whose_values_stand_beside_it():
+    loaded: LoadedRecipe = LOADED["comt/table1-standard"]
+    head = loaded.path.read_text().partition("\ntitle:")[0].replace("\n# ", " ")
+    assert "they are those of Table 1, of the other recipe" in head

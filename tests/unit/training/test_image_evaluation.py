@@ -1,0 +1,94 @@
+"""Loss and accuracies against a computation by hand, over every image exactly once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tiny_runs import image_spec, pictures, train
+from torch import Tensor, nn
+
+from comt_cli.data import IGNORE, EvaluationBatches
+from comt_cli.models.load_image import load_image_model
+from comt_cli.training.image_evaluation import classes_before, evaluate_images
+from comt_cli.training.image_input import ImageInput
+from comt_cli.training.objective import ClassifierLoss
+from comt_cli.training.world import World
+
+CPU = torch.device("cpu")
+WORLD = World(CPU)
+
+
+class Says(nn.Module):
+    """Reads its logits off the images, as they are."""
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        return images_BCHW[:, 0, 0]
+
+
+def batch(*rows: tuple[int, list[float]]) -> tuple[Tensor, Tensor]:
+    """Images that say these logits, with their labels."""
+    labels = torch.tensor([label for label, _ in rows])
+    return torch.tensor([logits for _, logits in rows])[:, None, None], labels
+
+
+SIX = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_by_hand():
+    """Labels ranked 1st, 5th and 6th of six classes; one image that does not count."""
+    objective = ClassifierLoss(Says())
+    found = evaluate_images(objective, [batch((5, SIX), (1, SIX)), batch((0, SIX), (IGNORE, SIX))], "fp32", WORLD)
+    total = math.log(sum(math.exp(value) for value in SIX))
+    assert found.loss == pytest.approx(((total - 5) + (total - 1) + (total - 0)) / 3, rel=1e-6)
+    assert found.accuracy == pytest.approx(100 / 3)
+    assert found.top5_accuracy == pytest.approx(200 / 3)
+    assert found.images == 3
+    assert objective.training
+
+
+def test_ties_and_what_is_no_number():
+    nan = math.nan
+    logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [nan, 2.0, 1.0], [nan, nan, nan], [0.0, nan, 9.0]])
+    assert classes_before(logits, torch.tensor([0, 1, 1, 0, 2])).tolist() == [0, 1, 1, 3, 1]
+
+
+def test_a_model_that_says_no_numbers_is_never_right():
+    found = evaluate_images(ClassifierLoss(Says()), [batch((0, [math.nan] * 7))], "fp32", WORLD)
+    assert math.isnan(found.loss)
+    assert (found.accuracy, found.top5_accuracy) == (0, 0)
+    assert found.line() == {"validation_loss": None, "validation_accuracy": 0, "validation_top5_accuracy": 0}
+
+
+def test_nothing_to_evaluate():
+    with pytest.raises(ValueError, match="no image"):
+        evaluate_images(ClassifierLoss(Says()), [batch((IGNORE, SIX))], "fp32", WORLD)
+
+
+def test_every_image_counts_once_whatever_the_batches_and_processes(tmp_path):
+    """20 images in batches of 1 to 32, by 1 to 3 processes of which some are left without images at the end."""
+    model = load_image_model(train(image_spec(), tmp_path).path).model
+    dataset = pictures()
+    source = ImageInput(dataset, "validation", "crop", CPU)
+    objective = ClassifierLoss(model)
+    model.eval()
+    images, labels = source(dataset.validation.batch(torch.arange(20).numpy()))
+    logits = model(images).detach().double()
+    losses = -logits.log_softmax(1)[torch.arange(20), labels]
+    places = (logits > logits.gather(1, labels[:, None])).sum(1)
+    for size in (1, 3, 7, 20, 32):
+        for processes in (1, 2, 3):
+            parts = []
+            for rank in range(processes):
+                batches = EvaluationBatches(
+                    dataset.validation, batch_size=size * processes, rank=rank, world_size=processes
+                )
+                parts += [source(part) for part in batches]
+            found = evaluate_images(objective, parts, "fp32", WORLD)
+            assert found.images == 20
+            assert found.loss == pytest.approx(float(losses.mean()), rel=1e-5)
+            assert found.accuracy == pytest.approx(100 * float((places < 1).double().mean()))
+            assert found.top5_accuracy == pytest.approx(100 * float((places < 5).double().mean()))

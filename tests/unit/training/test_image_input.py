@@ -1,0 +1,111 @@
+"""What a network reads of an image: crops and mirrors against slicing, the same for every way of cutting a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from comt_cli.data import ImageBatch, ImageDataset, ImageSide, uniform_draws
+from comt_cli.recipe.image_settings import Augmentation
+from comt_cli.training.image_input import ImageInput
+
+CPU = torch.device("cpu")
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+
+
+def make_dataset(size: int = 16, count: int = 9, *, whole: bool = True) -> ImageDataset:
+    pixels = np.random.default_rng(0).integers(1, 256, (count, size, size, 3), dtype=np.uint8)
+    side = ImageSide(np.arange(count) % 4, pixels if whole else None)
+    return ImageDataset("f", "c", tuple("abcd"), MEAN, STD, size, side, side)
+
+
+def as_batch(dataset: ImageDataset, indices: list[int], draws: NDArray[np.float64] | None) -> ImageBatch:
+    numbers = np.array(indices)
+    return ImageBatch(numbers, dataset.train.labels[numbers], draws)
+
+
+def normalised(pixels: NDArray[Any]) -> NDArray[np.float64]:
+    return ((pixels / 255 - MEAN) / STD).transpose(0, 3, 1, 2)
+
+
+INDICES = [3, 0, 8, 3, 5, 1, 7]
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop", "crop-flip"])
+def test_evaluation_sees_images_as_they_are(augmentation: Augmentation) -> None:
+    dataset = make_dataset()
+    x, labels = ImageInput(dataset, "validation", augmentation, CPU)(as_batch(dataset, INDICES, None))
+    assert x.shape == (7, 3, 16, 16)
+    assert x.dtype == torch.float32
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert labels.tolist() == dataset.train.labels[INDICES].tolist()
+    assert labels.dtype == torch.int64
+    assert np.allclose(x.numpy(), normalised(dataset.train.pixels[INDICES]), atol=1e-5)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("augmentation", "size"), [("crop", 16), ("crop-flip", 16), ("crop-flip", 33), ("crop", 8)])
+def test_a_crop_is_a_slice_of_the_padded_image(augmentation: Augmentation, size: int) -> None:
+    dataset = make_dataset(size)
+    edge = size // 8
+    indices = list(np.arange(200) % 9)
+    draws = uniform_draws(1, 0, 200, 3)
+    x, _ = ImageInput(dataset, "train", augmentation, CPU)(as_batch(dataset, indices, draws))
+    padded = np.pad(dataset.train.pixels, ((0, 0), (edge, edge), (edge, edge), (0, 0)))  # type: ignore[arg-type]
+    seen = set()
+    expected = []
+    for index, (flip, down, right) in zip(indices, draws, strict=True):
+        top, left = int(down * (2 * edge + 1)), int(right * (2 * edge + 1))
+        cut = padded[index, top : top + size, left : left + size]
+        mirrored = augmentation == "crop-flip" and flip < 0.5
+        seen.add((top, left, mirrored))
+        expected.append(cut[:, ::-1] if mirrored else cut)
+    assert np.allclose(x.numpy(), normalised(np.stack(expected)), atol=1e-5)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert {top for top, _, _ in seen} == {left for _, left, _ in seen} == set(range(2 * edge + 1))
+    assert {mirrored for *_, mirrored in seen} == ({True, False} if augmentation == "crop-flip" else {False})
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop", "crop-flip"])
+def test_the_same_for_every_micro_batch(augmentation: Augmentation) -> None:
+    dataset = make_dataset()
+    look = ImageInput(dataset, "train", augmentation, CPU)
+    draws = uniform_draws(2, 40, 7, 3)
+    whole, _ = look(as_batch(dataset, INDICES, draws))
+    parts = [
+        look(as_batch(dataset, INDICES[begin:end], uniform_draws(2, 40 + begin, end - begin, 3)))[0]
+        for begin, end in ((0, 1), (1, 5), (5, 7))
+    ]
+    assert torch.equal(whole, torch.cat(parts))
+
+
+def test_images_that_come_with_their_batch_are_mirrored() -> None:
+    dataset = make_dataset(whole=False)
+    pixels = np.random.default_rng(1).integers(0, 256, (7, 16, 16, 3), dtype=np.uint8)
+    draws = uniform_draws(2, 0, 7, 23)
+    batch = ImageBatch(np.array(INDICES), np.zeros(7, np.int64), draws, pixels)
+    x, _ = ImageInput(dataset, "train", "resized-crop-flip", CPU)(batch)
+    flips = draws[:, 0] < 0.5
+    assert 0 < flips.sum() < 7
+    expected = np.where(flips[:, None, None, None], pixels[:, :, ::-1], pixels)
+    assert np.allclose(x.numpy(), normalised(expected), atol=1e-5)
+    plain, _ = ImageInput(dataset, "train", "none", CPU)(batch)
+    assert np.allclose(plain.numpy(), normalised(pixels), atol=1e-5)
+
+
+def test_a_person_sees_the_very_bytes() -> None:
+    dataset = make_dataset()
+    look = ImageInput(dataset, "train", "none", CPU)
+    x, _ = look(as_batch(dataset, INDICES, None))
+    assert np.array_equal(look.shown(x), dataset.train.pixels[INDICES])  # type: ignore[index]
+
+
+def test_the_pixels_are_not_changed() -> None:
+    dataset = make_dataset()
+    assert dataset.train.pixels is not None
+    before = dataset.train.pixels.copy()
+    ImageInput(dataset, "train", "crop", CPU)(as_batch(dataset, INDICES, uniform_draws(0, 0, 7, 3)))
+    assert np.array_equal(dataset.train.pixels, before)
