@@ -28,28 +28,22 @@ _METHODS: dict[str, dict[str, Any]] = {
     "window": {"name": "comt-sliding-window", "ratio": 64},
     "pixel": {"name": "comt-pixel", "hidden": 2},
 }
-_NETWORKS = {
-    "plain": "our ResNet, no modulators",
-    "window": "CoMT's sliding window, C_in // 64 filters, at every convolution of the blocks",
-    "pixel": "CoMT's pixel modulator, h = 2, at every norm of the blocks",
-}
-_HOW = {
-    "": ": the reference path, uncompiled",
-    "-eager": ": the reference path, uncompiled",
-    "-compiled": "; the reference path under torch.compile",
-    "-fused-eager": "; with our fused batch norm, the rest uncompiled",
-    "-fused": "; with our fused batch norm, the rest compiled",
+_SAME = {
+    "compiled": "the same under torch.compile",
+    "fused-eager": "the same with our fused operations (batch norm with gate, addition and ReLU), uncompiled",
+    "fused": "the same, the rest compiled",
 }
 PEER = "torchvision"
 IMAGE_VARIANTS = {
     PEER: "torchvision's ResNet of that name, with this stem, uncompiled",
     f"{PEER}-compiled": "the same under torch.compile",
-    **{
-        f"{base}{how}": f"{what}{meaning}"
-        for base, what in _NETWORKS.items()
-        for how, meaning in _HOW.items()
-        if how != ("-eager" if base == "plain" else "")
-    },
+    "plain": "our ResNet, no modulators: the reference path, uncompiled",
+    **{f"plain-{how}": meaning for how, meaning in _SAME.items()},
+    "window-eager": "CoMT's sliding window, C_in // 64 filters, at the convolutions of all blocks: the reference path, "
+    "uncompiled",
+    **{f"window-{how}": meaning for how, meaning in _SAME.items()},
+    "pixel-eager": "CoMT's pixel modulator, h = 2, at the norms of all blocks: the reference path, uncompiled",
+    **{f"pixel-{how}": meaning for how, meaning in _SAME.items()},
 }
 BEST_PLAIN = ["plain", "plain-compiled", "plain-fused-eager", "plain-fused"]
 """The quickest of these is what modulated steps are measured against: on a CPU it need not be a compiled one."""

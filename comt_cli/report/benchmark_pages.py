@@ -202,8 +202,8 @@ def predicted_images_page(variants: Sequence[str], sizes: Sequence[str]) -> Page
         title="Predicted training step of ResNets (not measured)",
         said=(
             "From bytes and FLOPs on paper: 4.3 TB/s, 790 TFLOP/s dense bf16, nothing measured. `eager`: every gate",
-            "its own operations; `fused`: the gate in the passes that a fused batch norm makes anyway, a sliding window's",
-            "filters in the convolution, filled up to a multiple of 8; `fused-whole-tiles`: convolutions growing by",
+            "its own operations; `fused`: the gate in the passes that a fused batch norm makes anyway, a sliding",
+            "window's filters in the convolution, filled up to a multiple of 8; `fused-whole-tiles`: it grows by",
             "whole tiles of 64 filters instead. Not modelled: launch gaps (which decide at a batch of 64), throttling,",
             "kernels below the memory's full speed, augmentation. A shape ends in classes, images and their width:",
             "c10-b512x32.",

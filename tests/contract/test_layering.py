@@ -85,6 +85,8 @@ def undocumented(tree: ast.Module) -> list[str]:
     missing = [] if ast.get_docstring(tree) else ["the module"]
     for node in tree.body:
         is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if is_definition and any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list):
+            continue  # the definition that follows says what it is
         if is_definition and not node.name.startswith("_") and not ast.get_docstring(node):
             missing.append(f"line {node.lineno}: {node.name}")
     return missing

@@ -30,7 +30,7 @@ from comt_cli.files import atomic_file, cache_folder
 from comt_cli.recipe.image_settings import ImageDataSettings
 
 TRAIN_IMAGES, VALIDATION_IMAGES = 50_000, 10_000
-_PIXELS_AT_ONCE = 1 << 15  # of one thread: its arrays stay in the processor's cache
+_PIXELS_AT_ONCE = 1 << 13  # of one thread: small arrays are reused, large ones go back to the system every time
 _MOST_THREADS = 16
 
 SideName = Literal["train", "validation"]

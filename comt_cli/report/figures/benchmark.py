@@ -104,7 +104,8 @@ def _panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], columns: tuple
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_xscale("symlog", linthresh=_LINEAR, linscale=1.4)
     axes.set_xlim(min(seen) * (1.3 if min(seen) < -_LINEAR else 1) - 3, max(seen) * 1.3)
-    axes.xaxis.set_major_locator(FixedLocator([-50, -20, -10, 0, 5, 10, 100, 1000]))
+    beyond = [20, 50] if max(seen) < 100 else [100, 1000]  # all four have no room beside each other
+    axes.xaxis.set_major_locator(FixedLocator([-50, -20, -10, 0, 5, 10, *beyond]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
 

@@ -20,6 +20,11 @@ _MOST_STEPS = 60
 _MAPS_ABREAST = 2
 _STEP = "step "
 """What the columns of a map begin with, before the step's number."""
+_LOOKS: dict[str, tuple[tuple[float, Sequence[float]], float]] = {
+    "median": ((0, ()), 1.1),
+    "greatest": ((0, (2, 1)), 0.8),
+}
+"""What is drawn of the steps: dashes and width of its line."""
 
 
 def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -35,14 +40,15 @@ def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     rows = list(dict.fromkeys(frame["row"]))
     drawn = {row: _drawn(frame[frame["row"] == row]) for row in rows}
     lines = -(-len(rows) // _MAPS_ABREAST)
-    heights = 2.6, 0.25 + 1.6 * lines
+    columns = _legend_columns(rows)
+    heights = 2.45 + 0.14 * -(-(len(rows) + len(_LOOKS)) // columns), 0.25 + 1.6 * lines
     with style():
         figure = page_figure(sum(heights))
         above, below = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
         axes = above.subplots()
         handles = _lines(axes, drawn)
         axes.set_title(f"(a) L2 norm of the gradient of each convolution, {_span(frame['step'])}")
-        above.legend(handles=handles, loc="outside lower center", ncols=len(handles) if _is_short(rows) else 2)
+        above.legend(handles=handles, loc="outside lower center", ncols=columns)
         norm = _colours(frame["norm"])
         panels = below.subplots(lines, min(len(rows), _MAPS_ABREAST), squeeze=False)
         for number, (row, panel) in enumerate(zip(rows, panels.ravel(), strict=False)):
@@ -70,9 +76,11 @@ def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
     return summary.join(table[shown].rename(columns=lambda step: f"{_STEP}{step}")).reset_index()
 
 
-def _is_short(rows: list[str]) -> bool:
-    """Whether a legend has room for all of these on one line."""
-    return sum(len(row) + 8 for row in rows) < 75
+def _legend_columns(rows: list[str]) -> int:
+    """As many as a legend of page width has room for: some 120 letters, of which a line's sample takes eight."""
+    if sum(len(row) + 8 for row in rows) < 75:
+        return len(rows) + len(_LOOKS)
+    return 2 if max(map(len, rows)) <= 50 else 1
 
 
 def _span(steps: pd.Series[int]) -> str:
@@ -83,12 +91,8 @@ def _span(steps: pd.Series[int]) -> str:
 def _lines(axes: Axes, drawn: dict[str, pd.DataFrame]) -> list[Line2D]:
     """Panel (a); returns what its legend says."""
     colours = series_colours(len(drawn))
-    looks: dict[str, tuple[tuple[float, Sequence[float]], float]] = {
-        "median": ((0, ()), 1.1),
-        "greatest": ((0, (2, 1)), 0.8),
-    }
     for table, colour in zip(drawn.values(), colours, strict=True):
-        for name, (dashes, width) in looks.items():
+        for name, (dashes, width) in _LOOKS.items():
             axes.plot(
                 table["depth"].to_numpy(), table[name].to_numpy(), color=colour, linestyle=dashes, linewidth=width
             )
@@ -100,7 +104,7 @@ def _lines(axes: Axes, drawn: dict[str, pd.DataFrame]) -> list[Line2D]:
     handles = [Line2D([], [], color=colour, label=row) for row, colour in zip(drawn, colours, strict=True)]
     return handles + [
         Line2D([], [], color=QUIET, linestyle=dashes, linewidth=width, label=f"{name} of the steps")
-        for name, (dashes, width) in looks.items()
+        for name, (dashes, width) in _LOOKS.items()
     ]
 
 

@@ -32,20 +32,16 @@ def draw_image_samples(
     drawn = frame[frame["row"].isin(rows)]
     columns = int(frame["column"].max()) + 1
     cell = (PAGE_WIDTH - _MARGIN) / columns
-    height = cell * len(rows)
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, height))
+        figure = Figure(figsize=(PAGE_WIDTH, cell * len(rows)))
+        axes = figure.add_axes((_MARGIN / PAGE_WIDTH, 0, 1 - _MARGIN / PAGE_WIDTH, 1))
         for place, row in enumerate(rows):
             here = drawn[drawn["row"] == row]
-            bottom = (len(rows) - 1 - place) * cell
             name = class_names[int(here["label"].iloc[0])]
-            figure.text(
-                (_MARGIN - 0.12) / PAGE_WIDTH, (bottom + cell / 2) / height, name, ha="right", va="center", fontsize=9
-            )
+            axes.text(-_GAP * 2, place + 0.5, name, ha="right", va="center", fontsize=9)
             for number, column in zip(here.index, here["column"], strict=True):
-                left = _MARGIN + column * cell
-                box = (left + _GAP * cell / 2, bottom + _GAP * cell / 2, (1 - _GAP) * cell, (1 - _GAP) * cell)
-                axes = figure.add_axes((box[0] / PAGE_WIDTH, box[1] / height, box[2] / PAGE_WIDTH, box[3] / height))
-                axes.imshow(images[number], interpolation="nearest")
-                axes.set_axis_off()
+                edges = (column + _GAP / 2, column + 1 - _GAP / 2, place + 1 - _GAP / 2, place + _GAP / 2)
+                axes.imshow(images[number], extent=edges, interpolation="nearest", aspect="auto")
+        axes.set(xlim=(0, columns), ylim=(len(rows), 0))
+        axes.set_axis_off()
     return figure, drawn

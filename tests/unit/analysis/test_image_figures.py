@@ -51,7 +51,7 @@ SAS = ["alpha", "beta", "(1-alpha)(1-beta)"]
 DRAWINGS = {
     "convolutions": lambda: figures.draw_conv_gradients(gradients()),
     "one-run": lambda: figures.draw_conv_gradients(gradients(1, 3, (1,))),
-    "seven-runs": lambda: figures.draw_conv_gradients(gradients(7, 160, range(1, 200), LONG)),
+    "seven-runs": lambda: figures.draw_conv_gradients(gradients(7, 40, range(1, 80), LONG)),
     "shares": lambda: figures.draw_residual_shares(blocks(54, SAS, "share")),
     "one-share": lambda: figures.draw_residual_shares(blocks(3, ["gate"], "share").assign(std=0.0)),
     "blocks": lambda: figures.draw_block_gradients(blocks(54, ["x + F", "sas"], "row")),

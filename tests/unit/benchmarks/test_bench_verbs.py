@@ -51,7 +51,7 @@ def written(results: Path) -> set[str]:
 
 
 def test_step(tmp_path):
-    arguments = ("step", "--rounds", "3", "--device", "cpu", "--results", str(tmp_path))
+    arguments = ("step", "--sizes", "bench", "--rounds", "3", "--device", "cpu", "--results", str(tmp_path))
     assert run(*arguments, "--precision", "fp32").exit_code == 0
     rows = {row["variant"]: row for row in rows_of(tmp_path, "step")}
     missing = set() if HAS_KERNELS else {name for name in VARIANTS if name.endswith("-fused")}
@@ -176,10 +176,13 @@ def test_decode(tmp_path):
 def test_predict(tmp_path):
     assert run("predict", "--results", str(tmp_path)).exit_code == 0
     folder = tmp_path / "bench" / "nvidia-h200"
-    assert {path.name for path in folder.iterdir()} == {f"predicted.{kind}" for kind in ("csv", "md", "png", "pdf")}
-    lines = [line for line in (folder / "predicted.md").read_text().splitlines() if line.startswith("| ")][2:]
-    assert len(lines) == 5 * 6
-    assert all("| predicted, not measured |" in line for line in lines)
+    rows = {"predicted": 5 * 6, "predicted-images": 5 * 5}
+    ends = ("csv", "md", "png", "pdf")
+    assert {path.name for path in folder.iterdir()} == {f"{name}.{end}" for name in rows for end in ends}
+    for name, count in rows.items():
+        lines = [line for line in (folder / f"{name}.md").read_text().splitlines() if line.startswith("| ")][2:]
+        assert len(lines) == count
+        assert all("| predicted, not measured |" in line for line in lines)
 
 
 def test_everything_within_its_minutes(tmp_path):
@@ -188,7 +191,7 @@ def test_everything_within_its_minutes(tmp_path):
     assert result.exit_code == 1
     assert isinstance(result.exception, NotMeasured)
     assert "nothing was measured" in str(result.exception)
-    assert result.output.count("left out for want of time") == 9
+    assert result.output.count("left out for want of time") == 11
     assert not (tmp_path / "bench").exists()
     result = run("all", "--minutes", "0.4", "--rounds", "3", "--device", "cpu", "--results", str(tmp_path))
     assert result.exit_code == 0, result.output
@@ -201,6 +204,9 @@ def test_everything_within_its_minutes(tmp_path):
         (["step", "--sizes", "60n"], "did you mean 60m?"),
         (["step", "--variants", "transponder-fussed"], "did you mean transponder-fused?"),
         (["step", "--precision", "bf16"], "did you mean bf16-pure?"),
+        (["step", "--sizes", "resnet19"], "did you mean resnet18"),
+        (["step", "--variants", "window-fussed"], "did you mean window-fused?"),
+        (["step", "--sizes", "60m,resnet18", "--variants", "window-fused"], "of 60m there are no such"),
         (["kernels", "--ops", "swigluu"], "did you mean swiglu?"),
         (["kernels", "--gates", "comt"], "did you mean comt-r2?"),
         (["kernels", "--gemm", "--ops", "heads"], "--gemm times products alone"),

@@ -10,8 +10,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
-from comt_cli.benchmarks import decode, kernels, shapes, stages, step_variants
+from comt_cli.benchmarks import decode, image_variants, kernels, shapes, stages, step_variants
 from comt_cli.benchmarks.failures import Failed, NotMeasured, failed
+from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES
 from comt_cli.benchmarks.shapes import GPU_SIZES, Shape
 from comt_cli.benchmarks.stages import Deadline, Stage, run_stages, stages_for
 from comt_cli.benchmarks.step import run_step_benchmark
@@ -31,7 +32,7 @@ def _minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(results: Path, *arguments: str) -> Result:
-    more = ("--rounds", "3", "--device", "cpu", "--results", str(results))
+    more = ("--sizes", "bench", "--rounds", "3", "--device", "cpu", "--results", str(results))
     return CliRunner().invoke(app, ["bench", *arguments, *more])
 
 
@@ -87,7 +88,7 @@ def test_a_kernel_that_fails(tmp_path, monkeypatch):
 
     monkeypatch.setattr(kernels, "case", failing)
     monkeypatch.setattr(kernels, "_obstacle", lambda device, dtype: None)
-    arguments = ("--sizes", "bench", "--dtypes", "fp32", "--ops", "swiglu", "--gates", "none,comt-r2")
+    arguments = ("--dtypes", "fp32", "--ops", "swiglu", "--gates", "none,comt-r2")
     is_told(run(tmp_path, "kernels", *arguments), "bench fp32 swiglu gate-up, comt-r2, fused")
     rows = {(row["gates"], row["variant"]) for row in rows_of(tmp_path, "kernels")}
     assert {("none", "reference-compiled"), ("comt-r2", "reference-compiled")} <= rows
@@ -99,7 +100,7 @@ def test_a_product_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(
         kernels.gemm, "forms", lambda product, *more: fails() if product.what == "o" else forms(product, *more)
     )
-    result = run(tmp_path, "kernels", "--sizes", "bench", "--dtypes", "fp32", "--gemm")
+    result = run(tmp_path, "kernels", "--dtypes", "fp32", "--gemm")
     is_told(result, "fp32 gemm n16-k16 (o), 16 rows")
     assert {row["shape"] for row in rows_of(tmp_path, "kernels")} == {"n48-k16", "n40-k16", "n16-k20"}
 
@@ -215,8 +216,8 @@ def test_what_goals_need_fits_into_the_usual_minutes():
         "matrix products at all sizes",
         "kernels at 60m, bf16",
         *(f"training step at {size}, bf16-pure" for size in GPU_SIZES),
+        "image training step at resnet18, bf16-mixed",
         "decoding at 60m, bf16, batch 1, 64",
-        "decoding at 350m, bf16, batch 1, 64",
     ]
     assert sum(stage.seconds for stage in ours[:9]) <= 540
     assert len(set(named)) == len(named)
@@ -224,6 +225,16 @@ def test_what_goals_need_fits_into_the_usual_minutes():
         *named
     }
     assert {f"kernels at {size}, bf16" for size in GPU_SIZES} <= {*named}
+    assert {f"image training step at {size}, bf16-mixed" for size in IMAGE_GPU_SIZES} <= {*named}
+
+
+def test_a_cpu_has_a_bit_of_everything_within_the_usual_minutes():
+    inside, seconds = [], 0.0
+    for stage in stages_for(CPU):
+        seconds += stage.seconds
+        if seconds <= 540:
+            inside.append(stage.kind)
+    assert {*inside} == {"kernels", "step", "step-images", "decode"}
 
 
 def test_steps_on_a_gpu(monkeypatch):
@@ -237,6 +248,14 @@ def test_steps_on_a_gpu(monkeypatch):
     assert {call[1:] for call in calls} == {("bf16-pure", stages.WANTED_STEPS, CUDA, 7, "block")}
     assert {*stages.WANTED_STEPS} <= {*step_variants.VARIANTS}
     assert {*step_variants.BEST_PLAIN} <= {*stages.WANTED_STEPS}
+    calls.clear()
+    monkeypatch.setattr(stages, "run_image_step_benchmark", lambda *arguments: calls.append(arguments) or iter(()))
+    for stage in stages_for(CUDA):
+        if stage.kind == "step-images":
+            list(stage.run(lambda: True))
+    assert [call[0].size for call in calls] == list(IMAGE_GPU_SIZES)
+    assert {call[1:] for call in calls} == {("bf16-mixed", stages.WANTED_IMAGE_STEPS, CUDA, 7, "block")}
+    assert {*stages.WANTED_IMAGE_STEPS} <= {*image_variants.IMAGE_VARIANTS}
     assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*decode.VARIANTS}
 
 

@@ -73,8 +73,13 @@ def test_what_logged_no_gradients_is_refused(tmp_path, runs) -> None:
     language = RunDirectory.of(tmp_path / "runs", spec)
     language.create(spec)
     assert "is a run of a language model" in refused("plot-gradients", language.path).message
-    many = [train(image_spec(steps=1, seed=seed, gradient_norms_every=1), tmp_path / "runs").path for seed in range(8)]
-    assert refused("plot-gradients", *many).message == "8 runs are more than one figure can show"
+    many = [image_spec(seed=seed) for seed in range(8)]
+    for one in many:
+        RunDirectory.of(tmp_path / "runs", one).create(one)
+    assert (
+        refused("plot-gradients", *(tmp_path / "runs" / one.relative_path for one in many)).message
+        == "8 runs are more than one figure can show"
+    )
     assert not (tmp_path / "x").exists()
 
 
@@ -108,7 +113,8 @@ def test_options_of_the_other_kind_of_model_are_refused(runs, tmp_path) -> None:
         assert error.message.endswith(f"is an image classifier; {option} is for language models")
     (tmp_path / "a.txt").write_text("a text " * 60)
     (tmp_path / "b.txt").write_text("another text " * 60)
-    language = train(tiny_spec(f"files:{tmp_path}/*.txt", steps=1, data={"validation_fraction": 0.5}), tmp_path)
+    spec = tiny_spec(f"files:{tmp_path}/*.txt", steps=1, warmup_steps=0, data={"validation_fraction": 0.5})
+    language = train(spec, tmp_path)
     assert "--images is for image classifiers" in refused("analyze-gates", language.path, "--images", 2).message
     assert "there is no image 99" in refused("analyze-gates", runs["pixel"].path, "--images", "1,99").message
     assert not (tmp_path / "x").exists()

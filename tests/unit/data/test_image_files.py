@@ -170,7 +170,8 @@ def test_random_boxes_are_as_the_paper_draws_them() -> None:
     area, aspect = width * height / 120_000, width / height
     assert 0.079 < area.min() < 0.1 and 0.9 < area.max() <= 1  # noqa: PT018
     assert 0.74 < aspect.min() < 0.77 and 1.30 < aspect.max() < 1.35  # noqa: PT018
-    assert np.median(np.log(aspect)) == pytest.approx(0, abs=0.03)
+    # Every aspect fits in a small part of the image: there no attempt is refused.
+    assert np.median(np.log(aspect[area < 0.4])) == pytest.approx(0, abs=0.04)
     never = np.ones(imagenet.DRAWS) * (1 - 1e-12)  # ten times the whole area at 4 to 3, of an image of 10 to 1
     assert imagenet.random_box(1000, 100, never) == (433, 0, 566, 100)
 

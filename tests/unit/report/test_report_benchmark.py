@@ -21,7 +21,14 @@ from comt_cli.report.benchmark import (
     write_benchmark,
     write_page,
 )
-from comt_cli.report.benchmark_pages import decode_page, kernels_page, predicted_page, step_page
+from comt_cli.report.benchmark_pages import (
+    decode_page,
+    image_step_page,
+    kernels_page,
+    predicted_images_page,
+    predicted_page,
+    step_page,
+)
 
 VARIANTS = {"plain": "no gates", "gated": "with gates"}
 PAGE = Page(
@@ -135,6 +142,18 @@ def test_a_goal_is_met_by_what_is_equal(value, told):
     assert Goal("ratio", "goal_ratio", "step").told(row) == told
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (61234.5, "images/s met (61,234, at least 60,000)"),
+        (59999.9, "images/s missed (59,999.9, at least 60,000)"),
+    ],
+)
+def test_a_goal_in_thousands(value, told):
+    goal = Goal("images", "goal_images", "images/s", at_least=True, decimals=0)
+    assert goal.told({"images": str(value), "goal_images": "60000"}) == told
+
+
 def test_a_page_is_made_anew_without_measuring(tmp_path):
     """Goals as they are today, in the CSV and on the page; what was measured stays."""
     csv_file, page_file = write_benchmark(PAGE, [measured("gated", 11.2, "aaa", goal_ratio=1.08)], tmp_path)
@@ -208,6 +227,16 @@ def test_the_step_figure_is_drawn_from_the_csv(tmp_path):
     assert "2.900" in files[1].read_text()
 
 
+@pytest.mark.parametrize(("ratio", "ticks"), [(1.4, {10, 20, 50}), (2.5, {10, 100, 1000})])
+def test_the_axis_has_a_mark_beyond_its_linear_part(ratio, ticks, tmp_path):
+    page = image_step_page({"plain-fused": "", "window-fused": ""}, ["60m"])
+    rows = [step_row("plain-fused", 1, "fp32"), step_row("window-fused", ratio, "fp32")]
+    assert page.draw is not None
+    figure = page.draw([{name: str(value) for name, value in row.items()} for row in rows])
+    assert figure is not None
+    assert {int(tick) for tick in figure.axes[0].get_xticks()} == {-50, -20, -10, 0, 5} | ticks
+
+
 def kernel_row(op: str, width: int, gates: str, variant: str) -> dict[str, Any]:
     times = {f"{name}_ms{end}": 1.0 for name in ("forward", "step") for end in ("", "_p10", "_p90")}
     return {
@@ -244,13 +273,15 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
     """A misspelt column would show as empty everywhere: what the benchmarks give is what the pages ask for."""
     from dataclasses import fields
 
-    from comt_cli.benchmarks import decode, kernels, roofline, step
+    from comt_cli.benchmarks import decode, image_roofline, kernels, roofline, step, step_images
 
     kinds = {
         step.Measurement: step_page(NAMES, ["60m"]),
+        step_images.ImageMeasurement: image_step_page(NAMES, ["resnet18"]),
         kernels.KernelRow: kernels_page({}, {}, [], []),
         decode.DecodeRow: decode_page({}, [], []),
         roofline.Prediction: predicted_page([], []),
+        image_roofline.ImagePrediction: predicted_images_page([], []),
     }
     for kind, page in kinds.items():
         asked: set[str] = set()
