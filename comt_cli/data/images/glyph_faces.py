@@ -43,7 +43,7 @@ FACES: dict[GlyphSet, tuple[str, ...]] = {
 }
 
 _EM = 0.86
-"""Height of a face's em square as a share of the mask's side: the widest character of a set just fits."""
+"""Height of a face's em square as a share of the mask's side. What would be wider than the mask is drawn smaller."""
 
 
 def font_files(name: GlyphSet) -> list[Path]:
@@ -60,7 +60,7 @@ def font_hash(name: GlyphSet) -> str:
 
 
 def face_masks(name: GlyphSet, side: int) -> NDArray[np.float32]:
-    """Every character in every face, centred by its outline: float32 [K, F, M, M], 0 outside and 1 inside, M = `side`.
+    """Every character in every face, in the middle: float32 [K, F, M, M], 0 outside and 1 inside, M = `side`.
 
     The outermost pixels are 0.
     """
@@ -68,9 +68,13 @@ def face_masks(name: GlyphSet, side: int) -> NDArray[np.float32]:
 
     masks = np.zeros((len(CHARACTERS[name]), len(FACES[name]), side, side), dtype=np.float32)
     for number, path in enumerate(font_files(name)):
-        font = ImageFont.truetype(path, _EM * side, layout_engine=ImageFont.Layout.BASIC)
+        face = ImageFont.truetype(path, _EM * side, layout_engine=ImageFont.Layout.BASIC)
         for label, character in enumerate(CHARACTERS[name]):
+            font = face
             left, top, right, bottom = font.getbbox(character)
+            if right - left > side - 4:
+                font = face.font_variant(size=_EM * side * (side - 4) / (right - left))
+                left, top, right, bottom = font.getbbox(character)
             image = Image.new("L", (side, side))
             place = ((side - left - right) / 2, (side - top - bottom) / 2)
             ImageDraw.Draw(image).text(place, character, fill=255, font=font)

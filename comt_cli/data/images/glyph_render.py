@@ -19,8 +19,8 @@ from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, face_m
 from comt_cli.data.order import mix, sample_indices, uniform_draws
 from comt_cli.files import sha256
 
-VERSION = 1
-"""Raise it when an image of the same number would look different."""
+VERSION: dict[GlyphSet, int] = {"glyphs10": 1, "glyphs100": 2}
+"""Raise a set's when its image of the same number would look different."""
 
 Floats = NDArray[np.float32]
 
@@ -61,7 +61,7 @@ class GlyphRenderer:
     def __init__(self, name: GlyphSet, side: str, size: int) -> None:
         self.name, self.size = name, size
         self.classes, self.faces = len(CHARACTERS[name]), len(FACES[name])
-        self._seed = int(sha256(f"{VERSION} {name} {side}")[:16], 16)
+        self._seed = int(sha256(f"{VERSION[name]} {name} {side}")[:16], 16)
         self._mask_side = min(2 * size, _LARGEST_MASK)
         self._masks = face_masks(name, self._mask_side).reshape(-1)
         # Places of the sampling grid and of the pixels, in units of the image's side, 0 in the middle.

@@ -52,7 +52,7 @@ class GlyphManifest(PreparedFolder):
 
 def identity(name: GlyphSet) -> list[Any]:
     """What decides the pixels, besides size and counts: the renderer, the characters, and the fonts themselves."""
-    return [name, VERSION, CHARACTERS[name], FACES[name], font_hash(name)]
+    return [name, VERSION[name], CHARACTERS[name], FACES[name], font_hash(name)]
 
 
 def glyphs(data: ImageDataSettings, name: str, progress: ProgressCallback) -> ImageDataset:
