@@ -100,8 +100,8 @@ def test_what_a_run_is_told_comes_from_every_place(load):
     tiny = loaded.settings["smoke"]["gated", "tiny"]
     assert isinstance(tiny, ImageSettings)
     assert (tiny.model.size, tiny.model.width) == ("resnet18", 8)  # the column's setup
-    assert (tiny.data.size, tiny.data.augmentation) == (16, "crop")  # recipe's settings < scale's setup
-    assert (tiny.train.steps, tiny.train.batch_size) == (300, 4)  # scale's setup < column's settings
+    assert (tiny.data.size, tiny.data.augmentation) == (16, "none")  # recipe's settings < scale's setup
+    assert (tiny.train.steps, tiny.train.batch_size) == (500, 4)  # scale's setup < column's settings
     assert (tiny.train.momentum, tiny.train.milestones) == (0.8, (5, 7))  # the command line last
     assert tiny.train.min_lr_ratio is None
     paper = loaded.settings["paper"]["plain", "cifar100/resnet18"]

@@ -18,7 +18,7 @@ LOADED = {
     for name, path in available_recipes().items()
     if read(path).data["command"] == "train-resnet"
 }
-MILLISECONDS = {"resnet18": 20, "resnet50": 45, "resnet152": 90, "preact-resnet110": 42}
+MILLISECONDS = {"resnet18": 21, "resnet50": 28, "resnet152": 45, "preact-resnet110": 26}
 """A step of 64 images on one thread of the plain narrow networks, measured."""
 
 GATED = 1.3
@@ -95,7 +95,9 @@ def test_every_column_of_a_scale_shows_one_network_on_one_set_of_letters(scale):
             images, size = column.split("/")
             assert (settings.data.images, settings.model.size) == (images, size)
             assert images.startswith("glyphs")
-            assert settings.data.augmentation == "crop", "a mirrored letter is another"
+            assert settings.data.augmentation == ("none" if scale == "smoke" else "crop"), (
+                "a mirrored letter is another"
+            )
             compared = loaded.compared_column(scale, column)
             assert compared.endswith(f"/{size}")
             assert compared.startswith(("imagenet", images.replace("glyphs", "cifar")))
