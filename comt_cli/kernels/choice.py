@@ -63,6 +63,8 @@ NORM_STEPS: dict[tuple[str, bool, NormGate, str], float] = {
 }
 """Device type, whether compiled, gate, type -> how many times as fast a training step of ResNet-18 (32 images of 32
 pixels, full width) was with `modulated_norm` in all its batch norms as without it."""
+NORM_CHANNELS = 64
+"""The fewest channels of the networks in `NORM_STEPS`; with 8 the kernels were measured to be slower."""
 NORM_STEPS_ON = "an Intel Xeon with AMX, one thread"
 
 
@@ -129,6 +131,7 @@ def choose_norm(
     wanted: Wanted,
     device: torch.device,
     dtype: torch.dtype,
+    channels: int,
     gate: NormGate,
     hidden: int,
     *,
@@ -138,8 +141,9 @@ def choose_norm(
 ) -> Choice:
     """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
 
-    `hidden` is the hidden width of the wider gate, 0 without any; the rest as for `choose`. "auto" takes the kernel
-    where whole training steps were measured to be faster with it (`NORM_STEPS`).
+    `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
+    without any; the rest as for `choose`. "auto" takes the kernel where whole training steps were measured to be faster
+    with it (`NORM_STEPS`).
     """
     if wanted == "reference":
         return Choice(False, "as asked")
@@ -150,13 +154,15 @@ def choose_norm(
         return Choice(False, obstacle)
     choice = Choice(True, "as asked")
     if wanted == "auto":
-        choice = _by_steps(device, DTYPES[dtype], gate, compiled)
+        choice = _by_steps(device, DTYPES[dtype], channels, gate, compiled)
     if choice.fused and device.type == "cpu" and (obstacle := cpu_obstacle(may_build=may_build)) is not None:
         return Choice(False, obstacle)
     return choice
 
 
-def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) -> Choice:
+def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, compiled: bool) -> Choice:
+    if channels < NORM_CHANNELS:
+        return Choice(False, f"steps were measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     kind: NormGate = "pixel" if gate == "both" else gate  # no method has both; either alone was measured
     speed = NORM_STEPS.get((device.type, compiled, kind, dtype))
     if speed is None:

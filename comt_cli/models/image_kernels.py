@@ -40,7 +40,8 @@ def use_image_kernels(
     choices: dict[str, Choice] = {}
     for gate, of_this_kind in sorted(units.items()):
         hidden = max(map(_hidden, of_this_kind))
-        choice = choose_norm(wanted, device, dtype, gate, hidden, compiled=compiled, training=training)
+        channels = min(len(unit.norm.bias) for unit in of_this_kind)
+        choice = choose_norm(wanted, device, dtype, channels, gate, hidden, compiled=compiled, training=training)
         choices[NAMES[gate]] = choice
         for unit in of_this_kind:
             unit.fused = choice.fused

@@ -133,10 +133,17 @@ def test_what_is_asked_for_is_done_and_said():
 def test_without_a_compiler_it_is_the_reference_and_says_so(monkeypatch):
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "no C++ compiler")
     model = network("pixel")
-    for wanted in ("fused", "auto"):
-        choices = use_image_kernels(model, wanted, CPU, torch.float32, compiled=False)
-        assert choices["pixel_norm"] == choice.Choice(False, "no C++ compiler")
-        assert fused_units(model) == {False}
+    choices = use_image_kernels(model, "fused", CPU, torch.float32, compiled=False)
+    assert choices["pixel_norm"] == choice.Choice(False, "no C++ compiler")
+    assert fused_units(model) == {False}
+    assert choice.choose_norm("auto", CPU, torch.float32, 64, "pixel", 2, compiled=False) == choices["pixel_norm"]
+
+
+def test_unasked_a_narrow_network_keeps_the_reference():
+    model = network("pixel")
+    choices = use_image_kernels(model, "auto", CPU, torch.float32, compiled=False)
+    assert fused_units(model) == {False}
+    assert "64 channels and more" in choices["pixel_norm"].reason
 
 
 def test_gates_that_no_kernel_takes_are_named():
@@ -151,13 +158,14 @@ def test_gates_that_no_kernel_takes_are_named():
 def test_it_is_taken_unasked_where_steps_were_measured_to_be_faster(monkeypatch, gate, compiled):
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
 
-    def auto(device: str) -> choice.Choice:
+    def auto(device: str, channels: int = 64) -> choice.Choice:
         where = torch.device(device)
-        return choice.choose_norm("auto", where, torch.float32, gate, 2 * (gate != "none"), compiled=compiled)
+        return choice.choose_norm("auto", where, torch.float32, channels, gate, 2 * (gate != "none"), compiled=compiled)
 
     speed = choice.NORM_STEPS["cpu", compiled, gate, "fp32"]
     assert auto("cpu").fused == (speed > choice.MARGIN)
     assert auto("cpu").speed == speed
     assert not auto("mps").fused
+    assert not auto("cpu", channels=63).fused
     monkeypatch.setattr(choice, "NORM_STEPS", {})
     assert "not measured" in auto("cpu").reason
