@@ -15,6 +15,7 @@ SHELL := bash
 SCALE ?= smoke
 SEEDS ?= 1-3
 MINUTES ?= 9
+PROCESSES ?= 2
 TORCH_BACKEND ?=
 DEMO := runs/demo
 
@@ -61,7 +62,7 @@ run_of = $(COMT) show table3.yaml --scale smoke --rows $(1) --json \
 
 .PHONY: test
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile
 
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device

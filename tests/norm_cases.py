@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comt_cli.kernels.modulated_norm import reference
+from comt_cli.kernels.modulated_norm import modulated_norm, reference
 
 EPSILON = 1e-5
 
@@ -114,3 +114,14 @@ def expect(case: Case, positive: Tensor | None = None) -> Results:
     found = iter(torch.autograd.grad(passed, wanted, case.dy.double()))
     gradients = {name: next(found) for name, leaf in zip(NAMES, leaves, strict=True) if leaf is not None}
     return {"y": torch.relu(y).detach() if kind.relu else y.detach(), "mean": mean, "var": var} | gradients
+
+
+def assert_operator_agrees(case: Case) -> None:
+    """The operator that layers call gives the bits of its kernels, and gradients in the types of their leaves."""
+    leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in case.tensors]
+    y, mean, var = modulated_norm(leaves[0], None, *leaves[1:], case.kind.relu, EPSILON)
+    wanted = {name: leaf for name, leaf in zip(NAMES, leaves, strict=True) if leaf is not None}
+    gradients = torch.autograd.grad(y, list(wanted.values()), case.dy)
+    found = run(case)
+    for name, tensor in {"y": y, "mean": mean, "var": var, **dict(zip(wanted, gradients, strict=True))}.items():
+        assert torch.equal(tensor, found[name].to(tensor.dtype)), name

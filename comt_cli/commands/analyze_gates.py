@@ -52,7 +52,7 @@ def analyze_gates(
 
       comt analyze-gates checkpoint.pt --text "The king left the castle." --out figures
 
-      comt analyze-gates runs/comt/table1/pixel/glyphs10/resnet18/seed1-0123456789ab --images 3,8,15
+      comt analyze-gates runs/comt/table1/pixel/glyphs10-resnet18/seed1-0123456789ab --images 3,8,15
     """
     from comt_cli.errors import UserError
     from comt_cli.models.load_image import holds_image_model, load_image_model

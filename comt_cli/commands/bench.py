@@ -85,9 +85,10 @@ def step(
     measurement of the same variant are replaced. Where a batch does not fit on a GPU, a smaller one is taken, for all
     variants.
 
-    Example:
+    Examples:
 
       comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
+
       comt bench step --sizes resnet18-b32 --precision fp32
     """
     from typing import get_args

@@ -154,7 +154,7 @@ def _measure(
     )
     scalings = measure.summary(pd.concat(scaled), ["growth", "activation_norm"])
     along = measure.summary(pd.concat(layers), ["growth", "passed"])
-    identity = measure.at_the_start(compared, setups, _DEPTH, seeds[0])
+    identity = measure.at_the_start(compared, setups, _DEPTH, seeds[0], width)
     claims = all_claims()
 
     passed, growth = "gradient there / at the output", "norm of the stream / of the input"
@@ -175,7 +175,7 @@ def _measure(
         write_text(out / f"{stem}.csv", text)
     parts = diagnosis.parts(by_depth, by_loss, outputs, scalings, identity, _DEPTH)
     made = diagnosis.made_with(seeds, origin.device, origin.torch, origin.git_commit)
-    says = {setup.name: setup.says for setup in (*setups, RELU_MLP)}
+    says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
     write_text(out / "diagnose.md", diagnosis.page(made, claims, parts, says))
     diagnosis.print_diagnosis(claims, parts)
     typer.echo(f"Written to {out}: diagnose.md with the reasons for every verdict, figures, and their CSV files.")

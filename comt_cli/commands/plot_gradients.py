@@ -36,9 +36,9 @@ def plot_gradients(
 
     Examples:
 
-      comt plot-gradients runs/comt/figure3/baseline/glyphs10/resnet152/seed1-0123456789ab
+      comt plot-gradients runs/comt/figure3/baseline/glyphs10-resnet152/seed1-0123456789ab
 
-      comt plot-gradients runs/comt/table1/*/glyphs10/resnet152/seed1-* --epochs 1 --out figures
+      comt plot-gradients runs/comt/table1/*/glyphs10-resnet152/seed1-* --epochs 1 --out figures
     """
     from comt_cli.analysis.conv_gradients import conv_gradients
     from comt_cli.report import figures

@@ -90,7 +90,7 @@ def _settings(images: str, size: int | None, augmentation: str, folder: Path | N
 
     given = {
         "images": images,
-        "size": size or (224 if images == "imagenet" else 32),
+        "size": size if size is not None else 224 if images == "imagenet" else 32,
         "augmentation": augmentation,
         "folder": None if folder is None else str(folder),
     }

@@ -46,7 +46,7 @@ def report(
       comt report --overview
     """
     from comt_cli.commands.outcome import outcome_as_json, write_outcome
-    from comt_cli.commands.planning import also_rows, plan_recipe
+    from comt_cli.commands.planning import also_rows, check_added, plan_recipe
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import available_recipes
     from comt_cli.recipe.problems import RecipeError
@@ -60,11 +60,24 @@ def report(
     added, planned = also_rows(also), []
     for name in named:
         try:
-            planned.append(plan_recipe(name, scale, set_, rows=rows, columns=columns, seeds=seeds, also=added))
+            planned.append(
+                plan_recipe(
+                    name,
+                    scale,
+                    set_,
+                    rows=rows,
+                    columns=columns,
+                    seeds=seeds,
+                    also=added,
+                    also_fits_all=bool(recipes),
+                )
+            )
         except RecipeError as error:
             if recipes:
                 raise
             typer.echo(f"comt: {name} is left out: {error.message}", err=True)
+    if planned:
+        check_added(added, (plan.loaded for plan in planned))
     if as_json:
         made = [outcome_as_json(plan, runs, results, set_ or (), overwrite=overwrite) for plan in planned]
         typer.echo(json.dumps(made, indent=2))

@@ -103,14 +103,15 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     from comt_cli.report.subject import TEXT, subject_of
     from comt_cli.training.devices import device_name as name_of
     from comt_cli.training.devices import pick_device
-    from comt_cli.training.estimate import estimated_flops_per_second
+    from comt_cli.training.estimate import CONVOLUTIONAL_SHARE, TYPICAL_SHARE, estimated_flops_per_second
 
     rows = plan_rows(planned, runs)
     device = pick_device(device_name)
     recipe, subject = planned.loaded.recipe, subject_of(planned.specs[0])
+    share = TYPICAL_SHARE if subject is TEXT else CONVOLUTIONAL_SHARE
     speeds = {
-        spec.settings.train.precision: estimated_flops_per_second(device, spec.settings.train.precision)
-        for spec in planned.specs
+        precision: estimated_flops_per_second(device, precision, share)
+        for precision in {spec.settings.train.precision for spec in planned.specs}
     }
     console = Console(highlight=False)
     # Numbers cut off are worse than lines that a narrow terminal wraps.

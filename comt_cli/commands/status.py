@@ -39,23 +39,29 @@ def status(
 
       comt status table3.yaml --scale small --seeds 1-3
     """
-    from comt_cli.commands.planning import also_rows
+    from comt_cli.commands.planning import also_rows, check_added
     from comt_cli.commands.slurm_jobs import add_standings
     from comt_cli.errors import UserError
     from comt_cli.methods import methods
     from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
     from comt_cli.report.collect import tables_with_runs
 
+    added = also_rows(also)
+    seen: list[LoadedRecipe] = []
     shown: list[dict[str, Any]] = []
     jobs: dict[str, Job] = {}
     for name in recipes or tables_with_runs(runs, available_recipes()):
         try:
-            loaded = load_recipe(find_recipe(name), methods(), set_ or (), scale, also=also_rows(also))
+            path = find_recipe(name)
+            loaded = load_recipe(path, methods(), set_ or (), scale, also=added, also_fits_all=bool(recipes))
+            seen.append(loaded)
             shown += _tables(loaded, scale, seeds, runs, jobs)
         except UserError as error:
             if recipes:
                 raise
             shown.append({"recipe": name, "error": error.message})
+    if seen:
+        check_added(added, seen)
     add_standings(shown, jobs)
     if as_json:
         typer.echo(json.dumps(shown, indent=2))

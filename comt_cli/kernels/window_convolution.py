@@ -57,8 +57,8 @@ def _window_convolution_backward(*arguments: Any) -> Any:
 
 @_window_convolution_backward.register_fake
 def _(dproduct: Tensor, du: Tensor, x: Tensor, weight: Tensor, filters: Tensor, *how: Any) -> Any:
-    dx = torch.empty_like(x, memory_format=torch.channels_last)
-    return dx, torch.empty_like(weight), torch.empty_like(filters, memory_format=torch.contiguous_format)
+    dx, dweight = (torch.empty_like(each, memory_format=torch.channels_last) for each in (x, weight))
+    return dx, dweight, torch.empty_like(filters, memory_format=torch.contiguous_format)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:

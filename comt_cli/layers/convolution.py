@@ -129,10 +129,9 @@ class BatchNorm(Initialised):
     def _apply(self, *arguments: Any, **options: Any) -> Self:
         before = self.running_mean, self.running_var
         moved: Self = super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
-        if (
-            self.running_mean.itemsize < before[0].itemsize
-        ):  # to a type in which a tenth of a batch would be rounded off
-            self.running_mean, self.running_var = (kept.to(self.running_mean.device) for kept in before)
+        if self.running_mean.itemsize < torch.float32.itemsize:  # there a tenth of a batch would be rounded off
+            device = self.running_mean.device
+            self.running_mean, self.running_var = (kept.to(device, torch.float32) for kept in before)
         return moved
 
     def initialise(self, draw: Draw) -> None:

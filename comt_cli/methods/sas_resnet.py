@@ -5,8 +5,9 @@ and -3 (b) at the start; `gamma: free` is footnote 1, `norm: batch` Table 7, `ga
 Deviations: the paper has vectors where a ResNet has maps, and says neither how gates read these nor over what LN
 normalises. By default the gates read x and F averaged over the pixels, and a, b are one number an image, as a vector
 has one; LN is over the whole map of an image, with a gain and a shift a channel. `reads: pixel` and `norm_over: pixel`
-are the other readings: every pixel a vector of its own. Gates start as N(0, 0.02^2); for a free gamma no bias is
-stated: 0. No public code is known.
+are the other readings: every pixel a vector of its own. The gates' weights start as N(0, 0.02^2), as all linear layers
+here, where the paper says no more than "as in He et al. 2016b", whose networks have no such layers; for a free gamma no
+bias is stated: 0. No public code is known.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class LoadedImageModel:
 
 
 def holds_image_model(source: str | Path) -> bool:
-    """Whether `source` is a checkpoint or run directory of an image classifier. Nothing but its beginning is read.
+    """Whether `source` is a checkpoint or run directory of an image classifier. Its tensors are not read.
 
     Raises:
         UserError: it is a run without a checkpoint, or a damaged one.

@@ -132,7 +132,8 @@ def parts(
         Part(
             f"Identity at the start, {depth} blocks",
             "The largest |h - x| of the stream h behind all blocks; 0 is equality to the last bit. `zero_branch`: with "
-            "the branch's last layer zero, in `relu-mlp`, and the norm of h there.",
+            "the branch's last layer zero, in `relu-mlp`, and the norm of h there; that set-up has no norm, which else "
+            "undoes DeepNorm's factor on x.",
             identity,
         ),
     ]
@@ -156,7 +157,13 @@ def _across(frame: pd.DataFrame, down: list[str], across: str, value: str) -> pd
 def _spread(frame: pd.DataFrame, value: str) -> list[str]:
     """`1.32 ± 0.04` for every row of a summary: mean and standard deviation; the mean alone of one seed."""
     means, stds = frame[f"{value}_mean"], frame[f"{value}_std"]
-    return [f"{m:.3g}" if pd.isna(s) else f"{m:.3g} ± {s:.1g}" for m, s in zip(means, stds, strict=True)]
+    return [_digits(m, 3) + ("" if pd.isna(s) else f" ± {_digits(s, 1)}") for m, s in zip(means, stds, strict=True)]
+
+
+def _digits(number: float, digits: int) -> str:
+    """Rounded to so many significant digits: `4890` and `30`, not `4.89e+03` and `3e+01`; powers of ten from a million
+    on."""
+    return f"{float(f'{number:.{digits}g}'):g}"
 
 
 def made_with(seeds: Sequence[int], device: str, torch: str, commit: str | None) -> str:

@@ -285,12 +285,15 @@ def _apart(difference: float, unit: Unit) -> str:
 
 
 def _others(results: Path) -> Iterator[str]:
-    """What is of no scale: figures of other models, and measured speeds."""
+    """What is of no scale: residual connections before any training, figures of other models, and measured speeds."""
+    diagnosis = results / "diagnose" / "diagnose.md"
     pictures = sorted((results / "figures").glob("*/*.png"))
     speeds = sorted((results / "bench").glob("*/*.md"))
-    if pictures or speeds:
+    named = [(diagnosis, "residual connections at the start of training")] if diagnosis.is_file() else []
+    named += [(path, f"{path.parent.name}, {path.stem}") for path in [*pictures, *speeds]]
+    if named:
         yield from ("## Besides", "")
-        yield from (f"- {_link(results, path, f'{path.parent.name}, {path.stem}')}" for path in [*pictures, *speeds])
+        yield from (f"- {_link(results, path, text)}" for path, text in named)
 
 
 def _name(results: Path, one: Written) -> str:

@@ -13,7 +13,7 @@ import dataclasses
 
 import pytest
 import torch
-from norm_cases import EPSILON, KINDS, NAMES, Case, Kind, expect, make, run
+from norm_cases import EPSILON, KINDS, Case, Kind, assert_operator_agrees, expect, make, run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -109,17 +109,7 @@ def test_in_a_cuda_graph():
     assert all(torch.equal(found[name], right[name]) for name in right)
 
 
-def test_through_the_operator():
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_through_the_operator(kind):
     """The operator that layers call has the same gradients."""
-    from comt_cli.kernels.modulated_norm import modulated_norm
-
-    case = make(4096, 64, Kind(4, 2, True, True), torch.bfloat16, "cuda", rest=4)
-    leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in case.tensors]
-    y, _, _ = modulated_norm(*leaves[:1], None, *leaves[1:], True, EPSILON)
-    found = run(case)
-    wanted = {name: leaf for name, leaf in zip(NAMES, leaves, strict=True) if leaf is not None}
-    gradients = torch.autograd.grad(y, list(wanted.values()), case.dy)
-    assert torch.equal(y, found["y"])
-    assert all(
-        torch.equal(gradient, found[name].to(gradient.dtype)) for name, gradient in zip(wanted, gradients, strict=True)
-    )
+    assert_operator_agrees(make(4096, 64, kind, torch.bfloat16, "cuda", rest=-kind.window % 8))

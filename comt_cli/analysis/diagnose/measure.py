@@ -164,7 +164,9 @@ def along_layers(
     return pd.DataFrame(rows())
 
 
-def at_the_start(wirings: Mapping[str, Wiring], setups: Iterable[Setup], depth: int, seed: int) -> pd.DataFrame:
+def at_the_start(
+    wirings: Mapping[str, Wiring], setups: Iterable[Setup], depth: int, seed: int, width: int | None = None
+) -> pd.DataFrame:
     """Whether `depth` blocks are the identity: rows `connection` with the largest |h - x| of the stream h after them.
 
     One column a set-up, as the networks start, and `zero_branch`, where the branch's last layer is zero (in the
@@ -173,19 +175,19 @@ def at_the_start(wirings: Mapping[str, Wiring], setups: Iterable[Setup], depth: 
     """
     rows = []
     for name, wiring in wirings.items():
-        apart = {setup.name: _ends(setup, wiring, depth, seed)[0] for setup in setups}
-        zero, norm = _ends(RELU_MLP, wiring, depth, seed, zero=True)
+        apart = {setup.name: _ends(setup, wiring, depth, seed, width)[0] for setup in setups}
+        zero, norm = _ends(RELU_MLP, wiring, depth, seed, width, zero=True)
         rows.append({"connection": name, **apart, "zero_branch": zero, "zero_branch_norm": norm})
     return pd.DataFrame(rows)
 
 
 def _ends(
-    setup: Setup, wiring: Wiring, depth: int, seed: int, zero: bool = False
+    setup: Setup, wiring: Wiring, depth: int, seed: int, width: int | None, zero: bool = False
 ) -> tuple[float, float] | tuple[None, None]:
     """The largest |h - x|, and the norm of h."""
     if not setup.fits(wiring):
         return None, None
-    network, x, _ = setup.build(wiring, depth, seed)
+    network, x, _ = setup.build(wiring, depth, seed, width)
     if zero:
         zero_branches(network)
     with torch.no_grad():

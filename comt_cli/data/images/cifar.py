@@ -81,5 +81,5 @@ def _download(kind: Any, name: str, folder: Path) -> None:
         raise UserError(
             f"{name} is not in {folder} and cannot be downloaded: {first_line(error)}",
             f"Where there is a network, unpack {kind.url} and bring the folder {kind.base_folder} into {folder}; "
-            "or say which folder has it: --set data.folder=/some/folder",
+            "or say which folder has it: --set data.folder=/some/folder (of comt plot-images: --folder)",
         ) from error

@@ -182,5 +182,6 @@ def _unfit(folder: Path, reason: str) -> UserError:
     return UserError(
         f"imagenet is not in {folder}: {reason}",
         "It must have train/ and val/, each with one folder of JPEG files a class (train/n01440764/*.JPEG), and is not "
-        "downloaded: get it from image-net.org, and say where it lies with --set data.folder=/some/folder",
+        "downloaded: get it from image-net.org, and say where it lies with --set data.folder=/some/folder "
+        "(of comt plot-images: --folder)",
     )

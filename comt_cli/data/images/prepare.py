@@ -16,7 +16,8 @@ FORMAT = 1
 def image_fingerprint(data: ImageDataSettings) -> str:
     """16 hexadecimal digits that identify the images that `data` describes; needs neither network nor data.
 
-    The folder they lie in, and what augmentation makes of them, are no part of it.
+    The folder they lie in, and what augmentation makes of them, are no part of it: but those of imagenet are cropped as
+    they are read, so that what reads them cannot serve runs that crop and runs that do not.
     """
     content = {
         "format": FORMAT,
@@ -55,4 +56,4 @@ def _identity(data: ImageDataSettings) -> list[Any]:
         from comt_cli.data.images.glyphs import identity
 
         return identity(data.images)
-    return [data.images]
+    return [data.images, data.augmentation] if data.images == "imagenet" else [data.images]

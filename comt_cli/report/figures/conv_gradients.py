@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -49,7 +50,8 @@ def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         handles = _lines(axes, drawn)
         axes.set_title(f"(a) L2 norm of the gradient of each convolution, {_span(frame['step'])}")
         above.legend(handles=handles, loc="outside lower center", ncols=columns)
-        norm = _colours(frame["norm"])
+        norm_ends = _colour_ends(frame["norm"])
+        norm = LogNorm(*norm_ends)
         panels = below.subplots(lines, min(len(rows), _MAPS_ABREAST), squeeze=False)
         for number, (row, panel) in enumerate(zip(rows, panels.ravel(), strict=False)):
             image = _map(panel, drawn[row], norm)
@@ -62,7 +64,7 @@ def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         below.supxlabel("convolution, counted from the input", fontsize=8)
         bar = below.colorbar(image, ax=panels, pad=0.015, aspect=22 * lines)
         bar.set_label("gradient norm")
-        bar.minorticks_off()
+        _few_numbers(bar.ax.yaxis, *norm_ends)
     return figure, pd.concat(drawn.values(), ignore_index=True)
 
 
@@ -113,10 +115,15 @@ def _norm_axis(axes: Axes, low: float, high: float) -> None:
     if not 0 < low <= high:  # no norm but 0 was logged
         return
     axes.set_ylim(low / 1.25, high * 1.25)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    _few_numbers(axes.yaxis, low, high)
+
+
+def _few_numbers(axis: Axis, low: float, high: float) -> None:
+    """Powers of ten on a logarithmic axis, and 2 and 5 times these where there are few."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _depth_axis(axes: Axes, depth: int) -> None:
@@ -124,10 +131,10 @@ def _depth_axis(axes: Axes, depth: int) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
 
 
-def _colours(norms: pd.Series[float]) -> LogNorm:
+def _colour_ends(norms: pd.Series[float]) -> tuple[float, float]:
     seen = norms[norms > 0]
     low, high = (float(seen.min()), float(seen.max())) if len(seen) else (1.0, 1.0)
-    return LogNorm(low, high) if high > 1.01 * low else LogNorm(low / 1.01, high * 1.01)
+    return (low, high) if high > 1.01 * low else (low / 1.01, high * 1.01)
 
 
 def _map(axes: Axes, table: pd.DataFrame, norm: LogNorm) -> QuadMesh:

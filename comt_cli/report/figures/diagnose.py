@@ -32,14 +32,13 @@ def draw_over_setups(frame: pd.DataFrame, x: str, values: Mapping[str, str], nam
         figure = page_figure(0.5 + max(2.0 * len(values), 0.16 * (len(looks) + 2)))
         panels = figure.subplots(len(values), len(setups), squeeze=False)
         for row, (value, label) in zip(panels, values.items(), strict=True):
-            low, high = frame[f"{value}_low"].min(), frame[f"{value}_high"].max()
+            low, high = _ends(frame, value)
             for axes, setup in zip(row, setups, strict=True):
                 drawn = frame[frame["setup"] == setup]
                 for name, line in drawn.groupby("connection", sort=False):
                     _line(axes, line.sort_values(x), x, value, looks[str(name)])
-                own = drawn[f"{value}_low"].min(), drawn[f"{value}_high"].max()
-                _log_axis(axes, *((low, high) if high / low < 1e6 else own))
-                axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+                _log_axis(axes, *((low, high) if high / low < 1e6 else _ends(drawn, value)))
+                axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
                 axes.set_xlabel(x)
             row[0].set_ylabel(label)
         for axes, setup in zip(panels[0], setups, strict=True):
@@ -74,10 +73,9 @@ def draw_gradient_by_loss(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 _line(axes, line.sort_values("depth"), "depth", "gradient_norm", look)
             axes.set_title(kind)
             axes.set_xlabel("depth")
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        seen = frame.loc[frame["gradient_norm_low"] > 0, "gradient_norm_low"]
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
         for axes in panels:
-            _log_axis(axes, seen.min(), frame["gradient_norm_high"].max())
+            _log_axis(axes, *_ends(frame, "gradient_norm"))
         panels[0].set_ylabel("gradient norm at the input")
         handles = [Line2D([], [], label=loss, **look) for loss, look in looks.items()]
         handles += [Line2D([], [], label=name, color=QUIET, linestyle=dash) for name, dash in dashes.items()]
@@ -102,11 +100,18 @@ def _widths(count: int) -> list[float]:
     return [float(width) for width in np.linspace(2.6, 0.9, count)] if count > 1 else [1.2]
 
 
+def _ends(frame: pd.DataFrame, value: str) -> tuple[float, float]:
+    """The least and the greatest that a logarithmic axis can show: very deep networks have gradients of 0, or none."""
+    numbers = frame[[f"{value}_low", f"{value}_high"]].to_numpy(dtype=float)
+    seen = numbers[np.isfinite(numbers) & (numbers > 0)]
+    return (float(seen.min()), float(seen.max())) if seen.size else (1.0, 1.0)
+
+
 def _line(axes: Axes, line: pd.DataFrame, x: str, value: str, look: Mapping[str, Any]) -> None:
     """The means, and a band from the least to the greatest of the seeds, where the least is not 0 (the axis is
-    logarithmic; a gradient of rounding errors may be)."""
+    logarithmic; a gradient of rounding errors may be). A single mean is a point: it makes no line."""
     at = line[x].to_numpy()
-    axes.plot(at, line[f"{value}_mean"].to_numpy(), **look)
+    axes.plot(at, line[f"{value}_mean"].to_numpy(), marker="o" if len(at) == 1 else None, **look)
     low, high = line[f"{value}_low"].to_numpy(), line[f"{value}_high"].to_numpy()
     axes.fill_between(at, low, high, where=(low > 0).tolist(), color=look["color"], alpha=0.15, linewidth=0)
 

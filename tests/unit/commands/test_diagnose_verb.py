@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.commands.diagnose import _depths
 from comt_cli.errors import UserError
+from comt_cli.report.figures.diagnose import draw_over_setups
 
 STEMS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
 
@@ -108,3 +110,20 @@ def test_what_cannot_be_measured_is_said_and_nothing_is_written(arguments, messa
 )
 def test_depths(text, depths):
     assert _depths(text) == depths
+
+
+@pytest.mark.parametrize("far", [float("inf"), 0.0, float("nan")])
+def test_gradients_that_left_the_range_of_fp32_leave_the_axis_to_the_others(far):
+    numbers = {f"passed_{name}": [2.0, 3.0, 4.0, far] for name in ("mean", "low", "high")}
+    who = {"setup": "s", "connection": ["a", "a", "plain", "plain"], "depth": [1, 300, 1, 300]}
+    figure, _ = draw_over_setups(pd.DataFrame({**who, **numbers}), "depth", {"passed": "x"}, "connection")
+    low, high = figure.axes[0].get_ylim()
+    assert 0.5 < low < 1
+    assert 4 < high < 6
+
+
+def test_a_single_depth_is_a_point_that_can_be_seen():
+    numbers = {f"passed_{name}": [2.0] for name in ("mean", "low", "high")}
+    frame = pd.DataFrame({"setup": "s", "connection": ["a"], "depth": [20], **numbers})
+    figure, _ = draw_over_setups(frame, "depth", {"passed": "x"}, "connection")
+    assert figure.axes[0].lines[0].get_marker() == "o"

@@ -225,7 +225,21 @@ def test_a_windows_filters_see_what_a_convolution_sees(dtype, sizes, k, stride, 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_pytorch_accepts_the_convolution():
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
+def test_pytorch_accepts_the_convolution(layout):
     leaves = [normal(0, 2, 4, 5, 6), normal(1, 3, 4, 3, 3), normal(2, 2, 4, 3, 3)]
-    leaves = [each.contiguous(memory_format=torch.channels_last).requires_grad_() for each in leaves]
+    leaves = [each.contiguous(memory_format=layout).requires_grad_() for each in leaves]
     torch.library.opcheck(window_convolution._window_convolution, (*leaves, 2, 1))
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
+def test_the_compiler_is_told_how_the_convolutions_gradients_lie(layout):
+    """Compiled code trusts the strides that it was told, or stops at them; opcheck does not compare a gradient's."""
+    x, weight, filters = (
+        normal(seed, *shape).contiguous(memory_format=layout)
+        for seed, shape in enumerate([(2, 8, 5, 6), (16, 8, 3, 3), (2, 8, 3, 3)])
+    )
+    given = [normal(3, 2 * 3 * 3, 16), normal(4, 2, 2 * 3 * 3), x, weight, filters]
+    real = window_convolution._window_convolution_backward(*given, 2, 1)
+    told = window_convolution._window_convolution_backward(*(each.to("meta") for each in given), 2, 1)
+    assert [each.stride() for each in real] == [each.stride() for each in told]

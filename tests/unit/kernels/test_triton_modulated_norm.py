@@ -11,6 +11,7 @@ rounded so, and a ReLU passes where y was positive before it was rounded, which 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 
 import pytest
@@ -19,8 +20,9 @@ import torch
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
 
 import triton
-from norm_cases import EPSILON, KINDS, Case, Kind, Results, expect, make, run
+from norm_cases import EPSILON, KINDS, Case, Kind, Results, assert_operator_agrees, expect, make, run
 
+from comt_cli.kernels import modulated_norm as operator
 from comt_cli.kernels.triton.modulated_norm import common, modulated_norm, modulated_norm_backward
 
 pytestmark = pytest.mark.skipif(
@@ -60,6 +62,15 @@ def assert_agree(case: Case, tolerance: float) -> Results:
 def test_every_combination(kind, monkeypatch):
     tiles(monkeypatch, 32)
     assert_agree(make(37, 17, kind), TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_through_the_operator(kind, monkeypatch):
+    """As layers call it, with the same bits. PyTorch refuses operators whose results share memory."""
+    tiles(monkeypatch, 32)
+    triton_kernels = importlib.import_module("comt_cli.kernels.triton.modulated_norm")
+    monkeypatch.setitem(operator.IMPLEMENTATIONS, "cpu", lambda: triton_kernels)
+    assert_operator_agrees(make(20, 17, kind))
 
 
 @pytest.mark.usefixtures("small_tiles")

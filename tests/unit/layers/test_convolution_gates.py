@@ -156,6 +156,8 @@ def test_running_statistics_keep_fp32_when_the_rest_goes_to_bf16():
     values = x_BCHW.float().transpose(0, 1).flatten(1)
     torch.testing.assert_close(norm.running_var, 0.9 * before + 0.1 * values.var(dim=1), rtol=1e-4, atol=0)
     assert norm.double().running_mean.dtype == torch.float64  # a finer type is taken
+    assert norm.to(torch.bfloat16).running_var.dtype == torch.float32  # bf16 maps go with no other
+    assert norm.double().float().running_mean.dtype == torch.float32
 
 
 def test_a_convolution_with_its_norm():

@@ -143,3 +143,13 @@ def test_a_damaged_table_is_named(written: Bench) -> None:
     path.write_text(path.read_text().replace("agrees", "agree", 1))
     with pytest.raises(UserError, match=r"table9\.csv is not a table of this program"):
         page(written)
+
+
+def test_the_diagnosis_and_the_speeds_of_image_classifiers_are_linked_where_they_are(written: Bench) -> None:
+    assert "## Besides" not in page(written)
+    for name in ("diagnose/diagnose.md", "bench/a-gpu/step-images.md"):
+        (written.results / name).parent.mkdir(parents=True)
+        (written.results / name).write_text("# A page\n")
+    besides = page(written).partition("## Besides")[2]
+    assert "(diagnose/diagnose.md)" in besides
+    assert "(bench/a-gpu/step-images.md)" in besides

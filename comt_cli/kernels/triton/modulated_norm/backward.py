@@ -78,13 +78,16 @@ def modulated_norm_backward(
     with torch.cuda.device_of(product_PK):
         sums, dA_RC, db_R, dweight_C, dbias_C, rows_PR = sums_over_pixels(given, norm, incoming, epsilon)
         dproduct_PK, dskip_PC, dwindow_H = _of_pixels(given, norm, incoming, sums, rows_PR, epsilon, has_skip)
-    nothing = mean_C.new_empty(0, dtype=torch.float32)
+
+    def nothing() -> Tensor:
+        return mean_C.new_empty(0, dtype=torch.float32)  # a new one each time: an operator's results share no storage
+
     return (
         dproduct_PK,
-        nothing if window_H is None or dwindow_H is None else dwindow_H.view(window_H.shape),
-        nothing if dA_RC is None else dA_RC,
-        nothing if b_R is None or db_R is None else db_R.view(b_R.shape),
-        nothing if weight_C is None else dweight_C,
+        nothing() if window_H is None or dwindow_H is None else dwindow_H.view(window_H.shape),
+        nothing() if dA_RC is None else dA_RC,
+        nothing() if b_R is None or db_R is None else db_R.view(b_R.shape),
+        nothing() if weight_C is None else dweight_C,
         dbias_C,
         dy_PC.new_empty(0) if dskip_PC is None else dskip_PC,
     )
