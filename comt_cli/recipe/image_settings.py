@@ -103,6 +103,8 @@ class ImageTrainSettings(Training):
             raise ValueError("milestones: belong to the schedule step, which needs at least one")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError("milestones: should be steps in rising order")
+        if self.milestones and self.milestones[-1] >= self.steps:
+            raise ValueError(f"milestones: the rate cannot fall after {self.milestones[-1]} of {self.steps} steps")
         if self.warmup_learning_rate is not None and not self.warmup_steps:
             raise ValueError("warmup_learning_rate: there is no warm-up; give warmup_steps")
         if self.nesterov and not self.momentum:

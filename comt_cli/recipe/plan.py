@@ -25,9 +25,12 @@ BY_ID = "by-id"
 """The folder below `runs` that holds every run once; what stands elsewhere there are links to them."""
 
 _NO_PART_OF_IDENTITY = {"train": {"save_every", "sharding", "kernels"}, "data": {"folder"}}
-"""Settings that change no number, or, as the number of devices does, only the order in which numbers are added up and
-how the sums are rounded: a run may be begun on one machine and go on, with other kernels or cut among its devices, on
-another."""
+"""Settings that change no number, or only the order in which numbers are added up and how the sums are rounded: a run
+may be begun on one machine and go on, with other kernels or cut among its devices, on another.
+
+The number of devices, which is no setting, does no more than that to a language model. To an image classifier it does:
+the batch norms of each device see its share of the batch. Its run says so when it starts (`ImageTask.caution`), and
+every `result.json` has the number of its processes."""
 
 
 def _kind(settings: Any) -> str:

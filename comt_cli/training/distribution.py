@@ -7,7 +7,9 @@ their order are the recipe's, whatever the number of processes.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
+from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -25,8 +27,11 @@ def distribute(module: nn.Module, world: World) -> nn.Module:
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     devices = [world.device.index] if world.device.type == "cuda" else None
     # Buffers are each process's own: batch normalisation trains with the batch's statistics, and before an evaluation
-    # all take the main process's running ones (`image_task`).
-    return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False)
+    # all take the main process's running ones (`image_task`). torch 2.13 has another name for it, and warns of the old.
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {name: False}
+    return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
 
 
 def without_sync(module: nn.Module, active: bool) -> contextlib.AbstractContextManager[object]:

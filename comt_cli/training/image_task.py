@@ -2,9 +2,9 @@
 
 Batch normalisation makes the samples of a batch depend on each other, which two things follow from. With several
 processes each normalises with its own part of the batch, as the papers' runs on eight GPUs did, and a micro-batch with
-itself: another number of either gives other numbers, not only other rounding. And the running statistics, of which
-every process has its own, are part of a model's state: the main process's are those that are saved, and that all
-processes evaluate with.
+itself: another number of either gives other numbers, not only other rounding, which a run says (`caution`). And the
+running statistics, of which every process has its own, are part of a model's state: the main process's are those that
+are saved, and that all processes evaluate with.
 """
 
 from __future__ import annotations
@@ -62,6 +62,15 @@ class ImageTask(Task[ImageBatch]):
         self._train_input = ImageInput(self.dataset, "train", augmentation, device)
         self._validation_input = ImageInput(self.dataset, "validation", augmentation, device)
 
+    def caution(self, local_rows: int) -> str | None:
+        alone = self.settings.micro_batch_size or self.settings.batch_size
+        if local_rows % alone == 0:
+            return None
+        return (
+            f"batch norms see as few as {local_rows % alone} images at a time on {self.world.size} devices, and "
+            f"{alone} on one: the numbers are not those of a run on one device"
+        )
+
     def watched(self) -> dict[str, nn.Parameter]:
         """Every convolution: what has four dimensions."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.dim() == 4}
@@ -99,5 +108,5 @@ class ImageTask(Task[ImageBatch]):
     def other_data(self, checkpoint: Path) -> UserError:
         return UserError(
             f"{checkpoint} was trained on other images than those prepared here",
-            "Glyphs are drawn anew by another version of matplotlib or its fonts. Train anew with --fresh.",
+            "Another version of Pillow may draw other glyphs, and files may come or go. Train anew with --fresh.",
         )

@@ -121,10 +121,7 @@ class Training:
     def _train(self) -> dict[str, Any]:
         settings, counters = self.settings, self.counters
         self.listener.run_started(self.spec, counters.step)
-        if changed := self.writer.environment.get("differs"):
-            self.listener.warn(
-                f"this run was begun with another {', '.join(changed)}: it will not end to the bit as one never stopped"
-            )
+        self._warn()
         self.began = True
         if settings.compile or self.world.size > 1:
             rows = self._rows_at_once()
@@ -164,6 +161,15 @@ class Training:
                 if is_saved or is_evaluated:
                     self.clock.start(batches.waited_seconds)
         return self._finish()
+
+    def _warn(self) -> None:
+        """Say what this start has under it that changes the run's numbers."""
+        if changed := self.writer.environment.get("differs"):
+            self.listener.warn(
+                f"this run was begun with another {', '.join(changed)}: it will not end to the bit as one never stopped"
+            )
+        if caution := self.task.caution(self.local_rows):
+            self.listener.warn(caution)
 
     def _is_logged(self, step: int) -> bool:
         return step % self.settings.log_every == 0 or step in (1, self.settings.steps)

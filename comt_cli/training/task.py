@@ -87,6 +87,10 @@ class Task(ABC, Generic[B]):
         """What cuts the parameters among the processes; `none` if each has them whole."""
         return "none"
 
+    def caution(self, local_rows: int) -> str | None:
+        """What must be said where each process taking `local_rows` rows of the batch changes more than rounding."""
+        return None
+
     def watched(self) -> dict[str, nn.Parameter]:
         """The parameters whose gradient norms are logged, by name."""
         return {}

@@ -68,8 +68,10 @@ def join_world(device_name: str | None) -> Iterator[World]:
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
+    world = World(device, rank, size)
     try:
-        yield World(device, rank, size)
+        yield world
+        world.barrier()  # the first holds the others' meeting point: nobody leaves before all have come to the end
     finally:
         dist.destroy_process_group()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
+import sys
 import time
+from multiprocessing import util
 from pathlib import Path
 
 import pytest
@@ -169,6 +172,28 @@ def test_a_signal_that_kills_workers_is_an_interruption(tmp_path, nursery):
     launcher.join()
     assert launcher.exitcode == 143
     assert "stopped by a signal" in (tmp_path / "message").read_text()
+
+
+def end_beside_a_defect(error: UserError | None, folder: str) -> None:
+    """A worker whose interpreter cannot be torn down, which is what torch's threads do at times."""
+    util.Finalize(None, os.abort, exitpriority=0)
+
+    def instead(specs: object, runs: Path, device: object) -> None:
+        print("the last word", end="")
+        if error is not None:
+            raise error
+
+    table.train_table = instead  # type: ignore[assignment]
+    with (Path(folder) / "said").open("w") as sys.stdout:
+        launch._worker(0, 1, launch._free_port(), [], Path(folder), None, multiprocessing.SimpleQueue())
+
+
+@pytest.mark.parametrize(("error", "status"), [(None, 0), (RunInterrupted("stopped", None, signal.SIGTERM), 143)])
+def test_what_torch_leaves_behind_cannot_fail_a_run_that_is_saved(tmp_path, nursery, error, status):
+    worker = nursery.start(end_beside_a_defect, error, str(tmp_path))
+    worker.join()
+    assert worker.exitcode == status
+    assert (tmp_path / "said").read_text() == "the last word"
 
 
 def test_one_device_for_several_processes(tmp_path):

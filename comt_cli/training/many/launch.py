@@ -5,18 +5,18 @@ Imports torch only where something is left to train.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
@@ -109,7 +109,7 @@ def _train_in_workers(queue: RunQueue, runs: Path, workers: Workers) -> None:
         display.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _summary_at_the_end(queue: RunQueue) -> Iterator[None]:
     """Say what became of every run: when all was tried, when the disk refused, and when a signal came."""
     try:
@@ -206,11 +206,25 @@ def _worker(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     die_with_parent()
+    status = 0
     try:
         table.train_table(specs, runs, device)
     except UserError as error:
         errors.put(error)
-        raise SystemExit(error.exit_status) from None
+        status = error.exit_status
+    _end(status)
+
+
+def _end(status: int) -> NoReturn:
+    """End a process that has saved everything and has left the group, without tearing down its interpreter.
+
+    gloo's threads outlive the group, since torch keeps what DistributedDataParallel had of it. One that wants something
+    of an interpreter that is going away can make C++ abort: a run that was done would pass for one that failed.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)
 
 
 def _free_port() -> int:

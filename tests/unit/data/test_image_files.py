@@ -141,6 +141,13 @@ def test_imagenet_is_read_as_torchvision_would(folder: Path) -> None:
         assert np.array_equal(pixels, np.asarray(look(Image.open(path).convert("RGB"))))
 
 
+def test_runs_of_one_table_that_crop_and_that_do_not_are_read_apart(folder: Path) -> None:
+    """What is opened is kept by its fingerprint, and what reads imagenet also cuts."""
+    assert fingerprint(settings(folder, augmentation="resized-crop-flip")) != fingerprint(settings(folder))
+    one, other = (ImageDataSettings(images="cifar10", augmentation=each) for each in ("none", "crop"))
+    assert fingerprint(one) == fingerprint(other)
+
+
 def test_parts_of_imagenet_are_cut_by_the_draws(folder: Path) -> None:
     from torchvision.transforms import functional
 

@@ -64,6 +64,7 @@ BROKEN = {
     "unknown size": ("settings:\n          train", "settings:\n          model: {size: resnet19}\n          train", "line 35: scales.smoke.columns.tiny.settings.model.size: no size is called 'resnet19'; did you mean resnet18?"),
     "augmentation of other images": ("data: {images: cifar100}", "data: {images: imagenet}", "line 8: settings.data.augmentation: images of different sizes need resized-crop-flip, or none"),
     "milestones of no step": ("steps: 100", "steps: 100\n    milestones: [50]", "line 11: settings.train.milestones: belong to the schedule step, which needs at least one"),
+    "milestones after the end": ("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50, 100]", "line 12: settings.train.milestones: the rate cannot fall after 100 of 100 steps"),
     "warm-up rate of no warm-up": ("steps: 100", "steps: 100\n    warmup_learning_rate: 0.1", "line 11: settings.train.warmup_learning_rate: there is no warm-up; give warmup_steps"),
     "metric of the other command": ("baseline: plain", "metric: perplexity\nbaseline: plain", "line 5: metric: 'perplexity' is not one of accuracy; valid: accuracy"),
     "method of the other command": ("method: addition", "method: pre-ln", "line 14: rows.plain.method: the method pre-ln is not for train-resnet; valid: addition, comt-pixel, comt-sliding-window, highway, rezero, sas-resnet, scaled, scaling-gate"),
@@ -111,9 +112,9 @@ def test_what_a_run_is_told_comes_from_every_place(load):
 
 def test_a_scales_own_settings_win_over_its_setup(load):
     text = SMALL.replace(
-        "    setup: comt-images-smoke\n", "    setup: comt-images-smoke\n    settings: {train: {steps: 7}}\n"
+        "    setup: comt-images-smoke\n", "    setup: comt-images-smoke\n    settings: {train: {steps: 170}}\n"
     )
-    assert load(text).settings["smoke"]["plain", "tiny"].train.steps == 7
+    assert load(text).settings["smoke"]["plain", "tiny"].train.steps == 170
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,16 @@ def test_losses_norms_and_weights(tmp_path, options):
         assert (found[name].double() - tensor).abs().max() <= 2e-5, name
 
 
+@pytest.mark.parametrize(
+    ("micro_batch_size", "local_rows", "said"),
+    [(None, 8, None), (None, 4, "few as 4 images"), (2, 4, None), (4, 2, "few as 2"), (4, 6, "few as 2 images")],
+)
+def test_a_share_that_batch_norms_see_otherwise_is_said(tmp_path, micro_batch_size, local_rows, said):
+    spec = image_spec(batch_size=24 if local_rows == 6 else 8, micro_batch_size=micro_batch_size)
+    found = training(spec, tmp_path).task.caution(local_rows)
+    assert found is None if said is None else found is not None and said in found
+
+
 def test_norms_are_of_every_convolution_and_only_where_asked_for(tmp_path):
     directory = train(image_spec(method="comt-sliding-window", steps=2, gradient_norms_every=1), tmp_path)
     names = {
