@@ -127,7 +127,9 @@ def test_runs_that_recur_are_trained_once(scale):
 
     wide, table = ids("comt/tableA7"), ids("comt/table1")
     names = {"baseline": "baseline", "sliding-window": "sliding-window-1/64", "pixel": "pixel-2"}
-    assert table == {(row, column): wide[names[row], column] for row, column in table}
+    columns = set(LOADED["comt/tableA7"].columns(scale))
+    assert columns <= {column for _, column in table}
+    assert all(found == wide[names[row], column] for (row, column), found in table.items() if column in columns)
     in_table = set.union(*table.values())
     assert set.union(*ids("comt/figure3").values()) <= in_table
     assert not in_table & set.union(*ids("comt/table1-standard").values())
