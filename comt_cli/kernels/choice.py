@@ -43,6 +43,8 @@ DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Types that the kernels store, and what measurements call them."""
 MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
+MOST_PIXEL_RANK = 8
+"""The widest pixel gate (the paper's) that the Triton kernels take: with 32 they run out of registers."""
 MARGIN = 1.05
 """How many times as fast a kernel must have been measured: less than that is within the spread of measurements."""
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
@@ -152,6 +154,8 @@ def choose_norm(
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
     if (obstacle := _obstacle(device, dtype, gates)) is not None:
         return Choice(False, obstacle)
+    if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
+        return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
     choice = Choice(True, "as asked")
     if wanted == "auto":
         choice = _by_steps(device, DTYPES[dtype], channels, gate, compiled)

@@ -156,7 +156,10 @@ struct Padded {
 
 // ---- forward
 
-// Sums over the rows of d = z - shift and of d^2, shift being the first row: they lose nothing where |mean| >> std.
+// Rows whose mean the sums are taken from: one alone may be an outlier.
+constexpr int64_t SAMPLES = 16;
+
+// Sums over the rows of d = z - shift and of d^2, shift being near the mean: they lose nothing where |mean| >> std.
 template <class T>
 void moments(const NormArguments& a, const Memory& memory, Thread thread, const float* shift) {
   const T* q = static_cast<const T*>(a.product);
@@ -199,9 +202,18 @@ void forward(const NormArguments& a, int threads) {
         *bias = memory.constants(3);
   const float* gates = a.window ? memory.of_rows(0) : nullptr;
   std::fill_n(memory.constants(0), memory.constants_of_columns * memory.stride, 0.f);
-  float first_gate[ROWS];
-  if (a.window) window_gate(a, 0, int(std::min<int64_t>(ROWS, a.rows)), first_gate);
-  for (int64_t n = 0; n < a.channels; ++n) shift[n] = widen(q[n]) * (a.window ? first_gate[0] : 1);
+  const int64_t samples = std::min<int64_t>(SAMPLES, a.rows);
+  float sampled[SAMPLES];
+  for (int64_t k = 0; k < samples; ++k) {
+    float gate[ROWS] = {1};
+    if (a.window) window_gate(a, k * a.rows / samples, 1, gate);
+    sampled[k] = gate[0];
+  }
+  for (int64_t n = 0; n < a.channels; ++n) {
+    double sum = 0;  // of equal numbers exactly so many times one: a constant channel has no variance
+    for (int64_t k = 0; k < samples; ++k) sum += widen(q[k * a.rows / samples * a.product_stride + n]) * sampled[k];
+    shift[n] = float(sum / double(samples));
+  }
   parallel(threads, [&](Thread thread) {
     moments<T>(a, memory, thread, shift);
     thread.wait();

@@ -122,6 +122,15 @@ def test_a_mean_far_above_the_deviation_loses_no_digits_of_the_variance():
     torch.testing.assert_close(var.double(), product.double().var(0, correction=0), rtol=1e-5, atol=0)
 
 
+def test_a_first_pixel_far_from_all_others_loses_no_digits_of_the_variance():
+    product = normal(0, 32768, 16)
+    product[0] = 100
+    _, _, var = modulated_norm.modulated_norm(
+        product, None, None, None, None, None, torch.zeros(16), None, False, EPSILON
+    )
+    torch.testing.assert_close(var.double(), product.double().var(0, correction=0), rtol=1e-4, atol=0)
+
+
 @DTYPES
 def test_a_channel_that_is_constant_and_a_nan_come_through(dtype):
     product = normal(0, 40, 3, dtype=dtype)

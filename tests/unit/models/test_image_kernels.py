@@ -146,6 +146,16 @@ def test_unasked_a_narrow_network_keeps_the_reference():
     assert "64 channels and more" in choices["pixel_norm"].reason
 
 
+def test_on_a_gpu_a_wide_pixel_gate_keeps_the_reference():
+    def fused(gate: str, hidden: int) -> bool:
+        where = torch.device("cuda")
+        return choice.choose_norm("fused", where, torch.bfloat16, 64, gate, hidden, compiled=True).fused
+
+    assert fused("pixel", 8)
+    assert fused("window", 32)
+    assert not fused("pixel", 9)
+
+
 def test_gates_that_no_kernel_takes_are_named():
     """In a block that activates first, norm1 and conv2 stand alone."""
     settings = ResNetSettings(size="preact-resnet110", width=4, blocks=(1,))
