@@ -35,7 +35,8 @@ UV := links="$$($(call pip_setting,find-links,PIP_FIND_LINKS))"; index="$$($(cal
 	[ -z "$$links" ] || export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$links}"; \
 	[ -z "$$index" ] || export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${index%%,*}}"; \
 	$(BIN)/uv
-UV_INSTALL := $(UV) pip install --python $(BIN)/python -c constraints.txt -b constraints.txt \
+# Compiled at once: tests and workers start many processes, and where PYTHONDONTWRITEBYTECODE is set each would compile anew.
+UV_INSTALL := $(UV) pip install --compile-bytecode --python $(BIN)/python -c constraints.txt -b constraints.txt \
 	$(if $(TORCH_BACKEND),--torch-backend $(TORCH_BACKEND))
 
 .PHONY: help
@@ -62,7 +63,8 @@ run_of = $(COMT) show table3.yaml --scale smoke --rows $(1) --json \
 
 .PHONY: test
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile
+	@# In the order of the files: integration tests, the long ones, are not left to the end, where one process has nothing to do.
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device
