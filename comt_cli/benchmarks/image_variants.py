@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from comt_cli.benchmarks.image_shapes import ImageShape
 from comt_cli.benchmarks.step_turns import CompileWhat, Prepared, Unavailable
+from comt_cli.benchmarks.workshop import not_fused, prepared, share_weights
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.errors import UserError
 from comt_cli.models.build import empty_resnet, image_wiring_of, materialise
@@ -83,46 +84,25 @@ class ImageWorkshop:
         loss_sum = ClassifierLoss(model)
         if how in _COMPILED:
             self._compile(loss_sum, model)
-        optimizer = self._networks[base][1]
 
         def loss() -> Tensor:
             with compute_context(self.precision, self.device):
                 total: Tensor = loss_sum(self.images, self.labels)
             return total / self.shape.batch
 
-        def step() -> None:
-            torch.autograd.backward(loss())
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-        def forward() -> None:
-            with torch.no_grad():
-                loss()
-
-        return Prepared(step, forward, loss, list(model.parameters()), notes)
+        return prepared(loss, model, self._networks[base][1], notes)
 
     def _ours(self, base: str, *, fused: bool) -> tuple[ResNet, list[str]]:
         model = empty_resnet(self.shape.model(), self.shape.classes, image_wiring_of(_METHODS[base]))
         if base in self._networks:
-            first = self._networks[base][0]
-            # `keep_vars`: the parameters themselves, so that both models train the same ones
-            model.load_state_dict(first.state_dict(keep_vars=True), assign=True)
+            share_weights(model, self._networks[base][0])
         else:
             materialise(model, self.device, seed=0)
             self._keep(base, model)
-        return model, self._fuse(model) if fused else []
-
-    def _fuse(self, model: ResNet) -> list[str]:
-        """Switch the fused operations on; returns what of them is not to be had.
-
-        Raises:
-            Unavailable: none of them is.
-        """
+        if not fused:
+            return model, []
         choices = use_image_kernels(model, "fused", self.device, product_dtype(self.precision), compiled=True)
-        missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
-        if len(missing) == len(choices):
-            raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
-        return missing
+        return model, not_fused(choices)
 
     def _compile(self, loss_sum: ClassifierLoss, model: nn.Module) -> None:
         if self.compile_what == "whole" or not isinstance(model, ResNet):

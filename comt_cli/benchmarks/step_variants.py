@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import CompileWhat, Prepared, Unavailable
+from comt_cli.benchmarks.workshop import not_fused, prepared, share_weights
 from comt_cli.data import IGNORE
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.errors import UserError
@@ -66,51 +67,30 @@ class Workshop:
         base, _, how = variant.partition("-")
         make = self._transformers if base == "transformers" else self._ours
         model, loss_sum, notes = make(base, how)
-        optimizer = self._networks[base][1]
         count = int((self.targets != IGNORE).sum())
 
         def loss() -> Tensor:
             with compute_context(self.precision, self.device):
                 return loss_sum(self.tokens, self.targets) / count
 
-        def step() -> None:
-            torch.autograd.backward(loss())
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-        def forward() -> None:
-            with torch.no_grad():
-                loss()
-
-        return Prepared(step, forward, loss, list(model.parameters()), notes)
+        return prepared(loss, model, self._networks[base][1], notes)
 
     def _ours(self, base: str, how: str) -> tuple[nn.Module, LossSum, list[str]]:
         model = empty_model(self.shape.model(), self.shape.vocabulary, wiring_of({"name": _METHODS[base]}))
         if base in self._networks:
-            first = self._networks[base][0]
-            # `keep_vars`: the parameters themselves, so that both models train the same ones
-            model.load_state_dict(first.state_dict(keep_vars=True), assign=True)
+            share_weights(model, self._networks[base][0])
         else:
             materialise(model, self.device, seed=0)
             model.to(parameter_dtype(self.precision))
             self._keep(base, model)
-        notes = self._fuse(model) if how == "fused" else []
+        notes = []
+        if how == "fused":
+            choices = use_kernels(model, "fused", self.device, product_dtype(self.precision), compiled=True)
+            notes = not_fused(choices)
         module = SummedLoss(model)
         if how in ("compiled", "fused"):
             self._compile(module, model)
         return model, module, notes
-
-    def _fuse(self, model: Llama) -> list[str]:
-        """Switch the fused operations on; returns what of them is not to be had.
-
-        Raises:
-            Unavailable: none of them is.
-        """
-        choices = use_kernels(model, "fused", self.device, product_dtype(self.precision), compiled=True)
-        missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
-        if len(missing) == len(choices):
-            raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
-        return missing
 
     def _compile(self, module: SummedLoss, model: Llama) -> None:
         if self.compile_what == "whole":

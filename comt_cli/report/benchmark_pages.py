@@ -9,6 +9,8 @@ from comt_cli.report.figures.benchmark import draw_kernels, draw_predicted, draw
 
 _IN_TURNS = "Variants took turns; a ratio is the median over rounds of the ratio within a round. Below 1 is faster."
 _COMMITS = "Rows that were measured again replace the older ones; the others stay."
+_STEP_KEY = ("device", "shape", "precision", "variant")
+_STEP_SORT = ("size", "precision", "shape", "variant")
 
 
 def step_page(variants: Mapping[str, str], sizes: Sequence[str]) -> Page:
@@ -24,26 +26,10 @@ def step_page(variants: Mapping[str, str], sizes: Sequence[str]) -> Page:
             "step takes beyond weights and moments.",
             _COMMITS,
         ),
-        key=("device", "shape", "precision", "variant"),
-        sort=("size", "precision", "shape", "variant"),
+        key=_STEP_KEY,
+        sort=_STEP_SORT,
         order={"size": sizes, "variant": list(variants)},
-        columns=(
-            Column("size", word("size"), is_number=False),
-            Column("shape", word("shape"), is_number=False),
-            Column("precision", word("precision"), is_number=False),
-            Column("variant", word("variant"), is_number=False),
-            Column("ms a step (p10 to p90)", spread("step_ms")),
-            Column("tokens/s", shown("tokens_per_second", 0)),
-            Column("MFU", shown("mfu", 3)),
-            Column("step / best plain", shown("step_ratio_to_best_plain", 3)),
-            Column("best plain", word("best_plain"), is_number=False),
-            Column("predicted", shown("predicted_step_ratio", 3)),
-            Column("step / transformers", shown("step_ratio_to_transformers", 3)),
-            Column("forward / best plain", shown("forward_ratio_to_best_plain", 3)),
-            Column("saved, MiB", shown("saved_mib", 0)),
-            Column("saved / plain", shown("saved_ratio_to_plain", 3)),
-            Column("peak, MiB", shown("peak_mib", 0)),
-        ),
+        columns=_step_columns("tokens", "transformers"),
         goals=(
             Goal("step_ratio_to_best_plain", "goal_step_ratio", "step"),
             Goal("forward_ratio_to_best_plain", "goal_forward_ratio", "forward"),
@@ -69,32 +55,37 @@ def image_step_page(variants: Mapping[str, str], sizes: Sequence[str]) -> Page:
             "A shape ends in classes, images and their width: c10-b512x32.",
             _COMMITS,
         ),
-        key=("device", "shape", "precision", "variant"),
-        sort=("size", "precision", "shape", "variant"),
+        key=_STEP_KEY,
+        sort=_STEP_SORT,
         order={"size": sizes, "variant": list(variants)},
-        columns=(
-            Column("size", word("size"), is_number=False),
-            Column("shape", word("shape"), is_number=False),
-            Column("precision", word("precision"), is_number=False),
-            Column("variant", word("variant"), is_number=False),
-            Column("ms a step (p10 to p90)", spread("step_ms")),
-            Column("images/s", shown("images_per_second", 0)),
-            Column("MFU", shown("mfu", 3)),
-            Column("step / best plain", shown("step_ratio_to_best_plain", 3)),
-            Column("best plain", word("best_plain"), is_number=False),
-            Column("predicted", shown("predicted_step_ratio", 3)),
-            Column("step / torchvision", shown("step_ratio_to_torchvision", 3)),
-            Column("forward / best plain", shown("forward_ratio_to_best_plain", 3)),
-            Column("saved, MiB", shown("saved_mib", 0)),
-            Column("saved / plain", shown("saved_ratio_to_plain", 3)),
-            Column("peak, MiB", shown("peak_mib", 0)),
-        ),
+        columns=_step_columns("images", "torchvision"),
         goals=(
             Goal("step_ratio_to_best_plain", "goal_step_ratio", "step"),
             Goal("images_per_second", "goal_images_per_second", "images/s", at_least=True, decimals=0),
         ),
         meanings=variants,
         draw=draw_steps,
+    )
+
+
+def _step_columns(unit: str, peer: str) -> tuple[Column, ...]:
+    """What is shown of a training step that takes in `unit`s, beside the library `peer`."""
+    return (
+        Column("size", word("size"), is_number=False),
+        Column("shape", word("shape"), is_number=False),
+        Column("precision", word("precision"), is_number=False),
+        Column("variant", word("variant"), is_number=False),
+        Column("ms a step (p10 to p90)", spread("step_ms")),
+        Column(f"{unit}/s", shown(f"{unit}_per_second", 0)),
+        Column("MFU", shown("mfu", 3)),
+        Column("step / best plain", shown("step_ratio_to_best_plain", 3)),
+        Column("best plain", word("best_plain"), is_number=False),
+        Column("predicted", shown("predicted_step_ratio", 3)),
+        Column(f"step / {peer}", shown(f"step_ratio_to_{peer}", 3)),
+        Column("forward / best plain", shown("forward_ratio_to_best_plain", 3)),
+        Column("saved, MiB", shown("saved_mib", 0)),
+        Column("saved / plain", shown("saved_ratio_to_plain", 3)),
+        Column("peak, MiB", shown("peak_mib", 0)),
     )
 
 
