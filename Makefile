@@ -14,6 +14,7 @@ SHELL := bash
 
 SCALE ?= smoke
 SEEDS ?= 1-3
+RESULTS ?= runs/results
 MINUTES ?= 9
 PROCESSES ?= 2
 TORCH_BACKEND ?=
@@ -79,8 +80,8 @@ sanitize: $(READY)  ## The GPU kernels under compute-sanitizer (part of the CUDA
 		$(BIN)/python -m pytest tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
 
 .PHONY: reproduce
-reproduce: $(READY)  ## Every recipe there is, with tables and figures; SCALE=smoke, small or paper
-	$(COMT) reproduce --scale $(SCALE)
+reproduce: $(READY)  ## Every recipe there is, with tables and figures in RESULTS=runs/results; SCALE=smoke, small or paper
+	$(COMT) reproduce --scale $(SCALE) --results $(RESULTS)
 
 .PHONY: record
 record: $(READY)  ## The committed results: every recipe at scale smoke with SEEDS=1-3, into results/

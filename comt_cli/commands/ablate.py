@@ -70,6 +70,8 @@ def ablate(
 
     gate-form: SAS's scaling gate of one layer and of two, and the Highway network's transform gate.
 
+    gate-start: SAS with a branch that starts at a larger share.
+
     placement-norm: gates with the norm before and with the norm after the residual addition.
 
     residual-norm: layer norm and batch norm in SAS's third term.

@@ -145,6 +145,7 @@ AblationName = Literal[
     "context",
     "sigmoid",
     "gate-form",
+    "gate-start",
     "placement-norm",
     "residual-norm",
     "cost",

@@ -68,7 +68,7 @@ BROKEN = {
     "increase of a row not in the paper": ("in_paper: false", "paper_increase: {c4/130m: 1%}\n    in_paper: false", "line 26: rows.extra.paper_increase: has values, but the row says in_paper: false"),
     "increase as a number": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/130m: 15}", "line 17: rows.plain.paper_increase.c4/130m: 15 does not fit: should be text"),
     "increase without per cent": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/130m: '15'}", "line 17: rows.plain.paper_increase.c4/130m: '15' is no increase as papers print it, for instance 1%, <1% or 22.9%"),
-    "unknown ablation": ("scales:", "ablations: {hidden: {}}\nscales:", "line 32: ablations.hidden: 'hidden' is not one of hidden-size, window-ratio, modules, granularity, context, sigmoid, gate-form, placement-norm, residual-norm, cost; did you mean hidden-size?"),
+    "unknown ablation": ("scales:", "ablations: {hidden: {}}\nscales:", "line 32: ablations.hidden: 'hidden' is not one of hidden-size, window-ratio, modules, granularity, context, sigmoid, gate-form, gate-start, placement-norm, residual-norm, cost; did you mean hidden-size?"),
     "unknown key in an ablation": ("scales:", "ablations: {cost: {row: [plain]}}\nscales:", "line 32: ablations.cost.row: unknown key; did you mean rows?"),
     "ablation of a row that is not there": ("scales:", "ablations: {cost: {rows: [plain, gate]}}\nscales:", "line 32: ablations.cost.rows[1]: there is no row 'gate'; did you mean gated?"),
     "ablation of no rows": ("scales:", "ablations: {cost: {rows: []}}\nscales:", "line 32: ablations.cost.rows: [] does not fit: should have at least one entry"),

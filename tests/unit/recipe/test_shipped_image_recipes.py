@@ -57,7 +57,7 @@ PAPER = {
     "comt/figure3": CIFAR,
     "comt/table2": (IMAGENET_EPOCHS // 512, 512, 0.1, "cosine", (), 0.01, 1_281_167 // 512, None, 0.9, False, 0, 0),
     "comt/table1-standard": (2 * CIFAR_EPOCHS // 128, 128, 0.1, "cosine", (), 0, 0, None, 0.9, True, 5e-4, 0),
-} | dict.fromkeys(("sas/table4", "sas/table6", "sas/table7", "sas/figure3", "sas/figure4"), SAS)
+} | dict.fromkeys(("sas/table4", "sas/table6", "sas/table7", "sas/start", "sas/figure3", "sas/figure4"), SAS)
 
 
 def test_every_recipe_is_here():
@@ -140,6 +140,8 @@ def test_runs_that_recur_are_trained_once(scale):
     column = next(iter(LOADED["sas/table6"].columns(scale)))
     assert narrow["baseline", column] == gates["baseline", column] == norms["baseline", column]
     assert narrow["sas", column] == norms["sas-layernorm", column]
+    starts = ids("sas/start")
+    assert [starts[row, column] for row in ("baseline", "sas")] == [narrow[row, column] for row in ("baseline", "sas")]
 
 
 def test_the_rows():

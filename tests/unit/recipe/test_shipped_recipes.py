@@ -21,7 +21,7 @@ LANGUAGE = [path for path in RECIPES if COMMANDS[path] == "train-lm"]
 SMOKE_RUNS = 60
 """So many runs of a language model at scale smoke, trained once each, fit into a quarter of an hour on two cores."""
 
-TITLES = {"table": "# Table {number} of ", "figure": "# Figure {number} of ", "cost": "# Cost: "}
+TITLES = {"table": "# Table {number} of ", "figure": "# Figure {number} of ", "cost": "# Cost: ", "start": "# Start: "}
 BESIDE = {"table1-standard": "table1"}
 """Tables of ours that stand beside the values of a published one."""
 
@@ -166,6 +166,7 @@ def test_every_ablation_has_a_recipe_of_its_paper(all_loaded):
         "context": {"transponder/table4"},
         "sigmoid": {"transponder/table4"},
         "gate-form": {"sas/table6"},
+        "gate-start": {"sas/start"},
         "residual-norm": {"sas/table7"},
         "placement-norm": {"comt/table3", "transponder/table3"},
         "cost": {"comt/cost", "transponder/cost", "transponder/table2"},
