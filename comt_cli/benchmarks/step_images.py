@@ -29,6 +29,7 @@ class ImageMeasurement:
     the plain model's FLOPs, whatever the variant. The goal of the ratio is at most, that of images at least."""
 
     device: str
+    device_type: str
     shape: str
     size: str
     precision: str
@@ -93,6 +94,7 @@ def _measurements(
         rows.append(
             ImageMeasurement(
                 device=device_name(device),
+                device_type=device.type,
                 shape=str(shape),
                 size=shape.size,
                 precision=precision,

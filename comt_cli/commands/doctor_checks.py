@@ -321,10 +321,10 @@ def _check_images() -> Finding:
 def check_kernels() -> Finding:
     """What would compute the gates and the loss on each device here, and why nothing faster does."""
     from comt_cli.commands.doctor_kernels import kernel_lines
-    from comt_cli.kernels.measurements import measurements
+    from comt_cli.kernels.measurements import measured_steps, measurements
 
     text = "\n".join(kernel_lines())
-    damaged = [str(path) for path in measurements()[1]]
+    damaged = [str(path) for path in (*measurements()[1], *measured_steps()[1])]
     if damaged:
         mend = "Put the file back, or measure anew: make bench"
         return Finding("warn", f"{text}\ndamaged: {', '.join(damaged)}", mend)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-    from comt_cli.kernels.choice import Choice, Op
+    from comt_cli.kernels.choice import Choice, NormGate, Op
 
 TYPICAL = "130m"
 """The size whose widths are asked about: a recipe's default."""
@@ -34,19 +35,26 @@ def kernel_lines() -> list[str]:
 
 
 def device_lines(device: torch.device) -> list[str]:
-    """What auto would choose on `device` for Transponder's gates and the loss, in fp32 and bf16, compiled and not."""
+    """What auto would choose on `device` for Transponder's gates, the modulators of ResNets and the loss, in fp32 and
+    bf16, compiled and not."""
     import torch
 
     from comt_cli.kernels.choice import choose_loss
 
     cases: dict[str, list[str]] = {}
+    norms: dict[str, list[str]] = {}
     losses: dict[str, list[str]] = {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for compiled in (False, True):
             label = f"{name} compiled" if compiled else name
             cases.setdefault(_summary(_choices(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
+            norms.setdefault(_summary(_norms(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
         losses.setdefault(str(choose_loss("auto", device, dtype)), []).append(name)
-    return [*_said(f"{device}, gates", cases, 4), *_said(f"{device}, loss", losses, 2)]
+    return [
+        *_said(f"{device}, gates", cases, 4),
+        *_said(f"{device}, ResNets", norms, 4),
+        *_said(f"{device}, loss", losses, 2),
+    ]
 
 
 def _said(what: str, cases: dict[str, list[str]], count: int) -> list[str]:
@@ -74,7 +82,17 @@ def _choices(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> dic
     }
 
 
-def _summary(choices: dict[Op, Choice], *, compiled: bool) -> str:
+def _norms(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> dict[NormGate, Choice]:
+    from comt_cli.kernels.choice import NORM_CHANNELS, choose_norm
+
+    gates: tuple[NormGate, ...] = ("window", "pixel")
+    return {
+        gate: choose_norm("auto", device, dtype, NORM_CHANNELS, gate, 2, compiled=compiled, may_build=False)
+        for gate in gates
+    }
+
+
+def _summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
     """One text for all operations: the reason if they share it, else how fast each was measured."""
     texts = {str(choice) for choice in choices.values()}
     if len(texts) == 1:

@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from comt_cli.kernels.measurements import measurements, nearest, processor_name
+from comt_cli.kernels.measurements import likest_device, measured_steps, measurements, nearest, processor_name
 from comt_cli.recipe.settings import Kernels as Wanted
 
 __all__ = [
@@ -52,22 +52,10 @@ WITHOUT_GATES = "without gates whole steps were not measured faster with kernels
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
 LIGER = (0, 8)
 """The first version of liger-kernel whose interface is known here; a test holds it to that of pyproject.toml."""
-NORM_STEPS: dict[tuple[str, bool, NormGate, str], float] = {
-    ("cpu", False, "none", "fp32"): 0.99,
-    ("cpu", False, "window", "fp32"): 1.20,
-    ("cpu", False, "pixel", "fp32"): 1.22,
-    ("cpu", True, "none", "fp32"): 1.03,
-    ("cpu", True, "window", "fp32"): 1.09,
-    ("cpu", True, "pixel", "fp32"): 1.12,
-    ("cpu", False, "none", "bf16"): 1.03,
-    ("cpu", False, "window", "bf16"): 1.27,
-    ("cpu", False, "pixel", "bf16"): 1.37,
-}
-"""Device type, whether compiled, gate, type -> how many times as fast a training step of ResNet-18 (32 images of 32
-pixels, full width) was with `modulated_norm` in all its batch norms as without it."""
 NORM_CHANNELS = 64
-"""The fewest channels of the networks in `NORM_STEPS`; with 8 the kernels were measured to be slower."""
-NORM_STEPS_ON = "an Intel Xeon with AMX, one thread"
+"""The fewest channels of the ResNets whose steps are measured; with 8 the kernels were measured to be slower."""
+NORM_VARIANTS: dict[NormGate, str] = {"none": "plain", "window": "window", "pixel": "pixel", "both": "pixel"}
+"""What the variants of measured steps are called, by gate; no method has both gates, and either alone is measured."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +132,8 @@ def choose_norm(
     """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
 
     `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
-    without any; the rest as for `choose`. "auto" takes the kernel where whole training steps were measured to be faster
-    with it (`NORM_STEPS`).
+    without any; the rest as for `choose`. "auto" takes the kernel where whole training steps with such norms were
+    measured to be faster with it, on the likest device.
     """
     if wanted == "reference":
         return Choice(False, "as asked")
@@ -166,16 +154,27 @@ def choose_norm(
 
 def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, compiled: bool) -> Choice:
     if channels < NORM_CHANNELS:
-        return Choice(False, f"steps were measured with {NORM_CHANNELS} channels and more, this network has {channels}")
-    kind: NormGate = "pixel" if gate == "both" else gate  # no method has both; either alone was measured
-    speed = NORM_STEPS.get((device.type, compiled, kind, dtype))
-    if speed is None:
+        return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
+    base = NORM_VARIANTS[gate]
+    if compiled:
+        kernel, reference = f"{base}-fused", f"{base}-compiled"
+    else:
+        kernel, reference = f"{base}-fused-eager", "plain" if gate == "none" else f"{base}-eager"
+    found, damaged = measured_steps()
+    of_this_type = [row for row in found if row.device_type == device.type]
+    if not of_this_type:
         place = "a CUDA device" if device.type == "cuda" else "a CPU"
-        return Choice(False, f"steps in {dtype} with fused batch norms were not measured on {place} yet")
-    what = f"a {'compiled ' if compiled else ''}training step of ResNet-18 was"
-    if speed > MARGIN:
-        return Choice(True, f"{what} {speed:.2f} times as fast on {NORM_STEPS_ON} ({dtype})", speed, NORM_STEPS_ON)
-    return Choice(False, f"{what} only {speed:.2f} times as fast on {NORM_STEPS_ON} ({dtype})", speed, NORM_STEPS_ON)
+        lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
+        return Choice(False, f"no training step of a ResNet was measured on {place} yet: comt bench step{lost}")
+    rows = [row for row in of_this_type if row.dtype == dtype and {kernel, reference} <= row.step_ms.keys()]
+    if not rows:
+        return Choice(False, f"a ResNet's {kernel} was not measured in {dtype} beside {reference}: comt bench step")
+    where = likest_device((row.device for row in rows), _device_name(device))
+    # Of several sizes that in which it gains least: it is not taken where it may cost.
+    speed, size = min((row.step_ms[reference] / row.step_ms[kernel], row.size) for row in rows if row.device == where)
+    step = f"a {'compiled ' if compiled else ''}step of {size}"
+    times = f"{'' if speed > MARGIN else 'only '}{speed:.2f} times as fast"
+    return Choice(speed > MARGIN, f"{step} was {times} on {where} ({dtype})", speed, where)
 
 
 def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype) -> Choice:

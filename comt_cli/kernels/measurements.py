@@ -1,4 +1,5 @@
-"""What `comt bench kernels` measured, read back: which rows come nearest to a device, an operation and a width."""
+"""What `comt bench` measured, read back: which operations come nearest to a device, an operation and a width, and which
+training steps of ResNets to a device."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ import functools
 import math
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import TypeVar
 
 FILE = "kernels.csv"
+STEP_FILE = "step-images.csv"
 _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 _FARTHEST_RANK = 4
 """A measurement says nothing about bottlenecks more than so many times as wide, or as narrow."""
@@ -50,26 +53,83 @@ def roots() -> list[Path]:
     return [Path("results/bench"), shipped if shipped.is_dir() else package.parent / "results" / "bench"]
 
 
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A ResNet's training step, whatever it was computed with.
+
+    Attributes:
+        size: the network and its batch, as `comt bench step` names them.
+        dtype: of the convolutions: `bf16` under autocast.
+        step_ms: by variant, milliseconds of a whole step.
+    """
+
+    device: str
+    device_type: str
+    size: str
+    shape: str
+    dtype: str
+    step_ms: dict[str, float]
+
+
 def measurements() -> tuple[list[Measured], list[Path]]:
-    """All that is known, one's own before what came with the program; and the files that are damaged."""
-    found: dict[tuple[object, ...], Measured] = {}
+    """All operations that are known, one's own before what came with the program; and the files that are damaged."""
+    return _merged(
+        FILE,
+        _read_operations,
+        lambda row: (row.device, row.op, row.shape, row.dtype, row.kind, row.rank, row.width, row.tokens),
+    )
+
+
+def measured_steps() -> tuple[list[MeasuredStep], list[Path]]:
+    """The same of training steps of ResNets."""
+    return _merged(STEP_FILE, _read_steps, lambda row: (row.device, row.shape, row.dtype))
+
+
+Row = TypeVar("Row")
+
+
+def _merged(
+    name: str, read: Callable[[Path, int], tuple[Row, ...]], key: Callable[[Row], object]
+) -> tuple[list[Row], list[Path]]:
+    found: dict[object, Row] = {}
     damaged = []
-    for path in dict.fromkeys(path.resolve() for root in roots() for path in sorted(root.glob(f"*/{FILE}"))):
+    for path in dict.fromkeys(path.resolve() for root in roots() for path in sorted(root.glob(f"*/{name}"))):
         try:
-            rows = _read(path, path.stat().st_mtime_ns)
+            rows = read(path, path.stat().st_mtime_ns)
         except (OSError, ValueError, KeyError, TypeError, csv.Error):
             damaged.append(path)
             continue
         for row in rows:
-            found.setdefault((row.device, row.op, row.shape, row.dtype, row.kind, row.rank, row.width, row.tokens), row)
+            found.setdefault(key(row), row)
     return list(found.values()), damaged
 
 
 @functools.lru_cache(maxsize=64)
-def _read(path: Path, _changed: int) -> tuple[Measured, ...]:
+def _read_operations(path: Path, _changed: int) -> tuple[Measured, ...]:
     """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes."""
-    groups: dict[tuple[str, ...], dict[str, float]] = {}
+    rows = []
     keys = ("device", "device_type", "op", "shape", "dtype", "gates", "width", "tokens")
+    for (device, device_type, op, shape, dtype, gates, width, tokens), times in _step_times(path, keys):
+        if (label := _GATES.fullmatch(gates)) is not None:
+            rank = int(label[2] or 0)
+            rows.append(Measured(device, device_type, op, shape, dtype, label[1], rank, int(width), int(tokens), times))
+    return tuple(rows)
+
+
+@functools.lru_cache(maxsize=64)
+def _read_steps(path: Path, _changed: int) -> tuple[MeasuredStep, ...]:
+    """As `_read_operations`. Of bf16 the measurement under autocast counts, which is how ResNets are trained."""
+    keys = ("device", "device_type", "size", "shape", "precision")
+    return tuple(
+        MeasuredStep(device, device_type, size, shape, precision.removesuffix("-mixed"), times)
+        for (device, device_type, size, shape, precision), times in _step_times(path, keys)
+        if precision in ("fp32", "bf16-mixed")
+    )
+
+
+def _step_times(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, float]]]:
+    """What the rows of a file that differ by their variant alone have in common, and their times by variant."""
+    groups: dict[tuple[str, ...], dict[str, float]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):
             variant, text = row["variant"], row["step_ms"]
@@ -79,12 +139,7 @@ def _read(path: Path, _changed: int) -> tuple[Measured, ...]:
             if not 0 < step_ms < math.inf:
                 raise ValueError(text)
             groups.setdefault(tuple(row[key] for key in keys), {})[variant] = step_ms
-    rows = []
-    for (device, device_type, op, shape, dtype, gates, width, tokens), times in groups.items():
-        if (label := _GATES.fullmatch(gates)) is not None:
-            rank = int(label[2] or 0)
-            rows.append(Measured(device, device_type, op, shape, dtype, label[1], rank, int(width), int(tokens), times))
-    return tuple(rows)
+    yield from groups.items()
 
 
 def nearest(rows: Iterable[Measured], device: str, rank: int, width: int) -> Measured | None:
@@ -97,11 +152,16 @@ def nearest(rows: Iterable[Measured], device: str, rank: int, width: int) -> Mea
     ]
     if not near:
         return None
-    likest = max({row.device for row in near}, key=lambda name: (SequenceMatcher(None, name, device).ratio(), name))
+    likest = likest_device((row.device for row in near), device)
     return min(
         (row for row in near if row.device == likest),
         key=lambda row: (_ratio(row.rank, rank), _ratio(row.width, width), -row.tokens, row.shape),
     )
+
+
+def likest_device(names: Iterable[str], device: str) -> str:
+    """Of some devices' names the one that is most like that of `device`."""
+    return max(set(names), key=lambda name: (SequenceMatcher(None, name, device).ratio(), name))
 
 
 def _ratio(first: int, second: int) -> float:

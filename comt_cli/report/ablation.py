@@ -149,7 +149,7 @@ def _positions(
     numbers = {
         row: float(value)
         for row, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        if isinstance(value, int | float) and not isinstance(value, bool)
     }
     is_numeric = bool(values) and len(set(numbers.values())) == len(values)
     return ("number", numbers) if is_numeric else ("category", {})

@@ -26,7 +26,8 @@ _SMALL = 6.5
 _LETTER = 0.058
 """Inches that a letter of a category's name takes."""
 _OUTLIER = 1.6
-"""A value so many times worse than its panel's median stands off the scale, like a collapsed one, with its number."""
+"""A value so many times worse than its panel's median stands off the scale, like a collapsed one, with its number; not
+where the others are as far apart themselves."""
 _LEVEL = 0.11
 """Of a panel's height, that a mark off the scale takes."""
 
@@ -45,9 +46,15 @@ class _Curve:
         """Whether the value is collapsed, or so bad that the others could not be told apart beside it."""
         if point.value is None or point.collapsed:
             return point.collapsed
-        sound = [p.value for p in self.points if p.value is not None and not p.collapsed]
-        median = statistics.median(sound or [point.value])
-        return point.value > _OUTLIER * median if self.worse_is_up else point.value < median / _OUTLIER
+        known = [p.value for p in self.points if p.value is not None and not p.collapsed] or [point.value]
+        median = statistics.median(known)
+
+        def is_bad(value: float) -> bool:
+            return value > _OUTLIER * median if self.worse_is_up else value < median / _OUTLIER
+
+        near = [value for value in known if not is_bad(value)]
+        gap = min(abs(point.value - value) for value in near)
+        return is_bad(point.value) and gap > max(near) - min(near)
 
     def on_scale(self) -> list[Point]:
         """The points that the axis of values is made for."""
@@ -71,10 +78,11 @@ class _Curve:
 def draw_ablation(data: AblationData) -> Figure:
     """One panel a column, each with its own axis of values: sizes and corpora differ more than methods do.
 
-    Options that are numbers stand on a logarithmic axis of base 2, other rows by name, the cost in per cent of
-    parameters, linear up to 1 and logarithmic beyond. A broken line is the baseline. A value off the scale (collapsed,
-    above 1000, or far worse than the panel's median) is a triangle at the edge of the worse values, the upper one of a
-    perplexity and the lower of an accuracy, with its number; a run without a value is a word at the other edge.
+    Options that are numbers stand on a logarithmic axis of base 2 (a linear one where not all are positive), other rows
+    by name, the cost in per cent of parameters, linear up to 1 and logarithmic beyond. A broken line is the baseline. A
+    value off the scale (collapsed, above 1000, or far worse than all others of its panel) is a triangle at the edge of
+    the worse values, the upper one of a perplexity and the lower of an accuracy, with its number; a run without a value
+    is a word at the other edge.
     """
     sides: dict[Panel, list[_Curve]] = {"ours": _curves(data, "ours"), "paper": _curves(data, "paper")}
     most = max(len(curves) for curves in sides.values())
@@ -254,9 +262,14 @@ def _x_axis(axes: Axes, data: AblationData, numbers: Sequence[float], width: flo
     if not numbers:
         return
     if data.axis == "number":
-        axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(numbers))
-        axes.set_xlim(numbers[0] / 1.35, numbers[-1] * 1.35)
+        if numbers[0] > 0:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_locator(FixedLocator(numbers))
+            axes.set_xlim(numbers[0] / 1.35, numbers[-1] * 1.35)
+        else:
+            air = 0.08 * max(numbers[-1] - numbers[0], 1)
+            axes.set_xlim(numbers[0] - air, numbers[-1] + air)
     elif numbers[-1] > 3:
         axes.set_xscale("symlog", linthresh=1, linscale=0.9)
         axes.set_xlim(min(-0.12, numbers[0] - 0.1), numbers[-1] * 3)

@@ -71,7 +71,7 @@ def _ratios(
         figure = page_figure(0.8 + down * (0.6 + 0.16 * len(names)))
         grid = figure.subplots(down, across, squeeze=False, sharey=True)
         for axes, (key, of) in zip(grid.flat, panels.items(), strict=False):
-            _panel(axes, of, names, (step, forward, predicted))
+            _panel(axes, of, names, (step, forward, predicted), is_narrow=across > 3)
             axes.set_title(", ".join(key))
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_axis_off()
@@ -82,7 +82,9 @@ def _ratios(
     return figure
 
 
-def _panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], columns: tuple[str, str, str | None]) -> None:
+def _panel(
+    axes: Axes, rows: Sequence[Row], names: Sequence[str], columns: tuple[str, str, str | None], *, is_narrow: bool
+) -> None:
     step, forward, predicted = columns
     seen = [0.0, _LINEAR]
     for row in rows:
@@ -104,7 +106,8 @@ def _panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], columns: tuple
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_xscale("symlog", linthresh=_LINEAR, linscale=1.4)
     axes.set_xlim(min(seen) * (1.3 if min(seen) < -_LINEAR else 1) - 3, max(seen) * 1.3)
-    beyond = [20, 50] if max(seen) < 100 else [100, 1000]  # all four have no room beside each other
+    # all four have no room beside each other
+    beyond = [100, 1000] if max(seen) >= 100 else [50] if is_narrow else [20, 50]
     axes.xaxis.set_major_locator(FixedLocator([-50, -20, -10, 0, 5, 10, *beyond]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))

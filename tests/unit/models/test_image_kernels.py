@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 
-from comt_cli.kernels import choice, cpu
+from comt_cli.benchmarks.image_variants import IMAGE_VARIANTS
+from comt_cli.kernels import choice, cpu, measurements
 from comt_cli.layers.convolution import ConvolutionNorm
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
@@ -136,7 +138,6 @@ def test_without_a_compiler_it_is_the_reference_and_says_so(monkeypatch):
     choices = use_image_kernels(model, "fused", CPU, torch.float32, compiled=False)
     assert choices["pixel_norm"] == choice.Choice(False, "no C++ compiler")
     assert fused_units(model) == {False}
-    assert choice.choose_norm("auto", CPU, torch.float32, 64, "pixel", 2, compiled=False) == choices["pixel_norm"]
 
 
 def test_unasked_a_narrow_network_keeps_the_reference():
@@ -164,18 +165,88 @@ def test_gates_that_no_kernel_takes_are_named():
         assert (ALONE in use_image_kernels(model, "fused", CPU, torch.float32, compiled=False)) == alone
 
 
-@pytest.mark.parametrize(("gate", "compiled"), [("none", True), ("window", False), ("pixel", False), ("window", True)])
-def test_it_is_taken_unasked_where_steps_were_measured_to_be_faster(monkeypatch, gate, compiled):
+STEPS = {  # milliseconds of steps that a kernel makes faster, hardly, or slower
+    "plain": 100, "plain-fused-eager": 99, "plain-compiled": 90, "plain-fused": 95,
+    "window-eager": 130, "window-fused-eager": 100, "window-compiled": 104, "window-fused": 100,
+    "pixel-eager": 120, "pixel-fused-eager": 100,
+}  # fmt: skip
+
+
+@pytest.fixture
+def write_steps(monkeypatch, tmp_path):
+    """Writes times of steps on a CPU as the benchmark does, all that are known here."""
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
+    monkeypatch.setattr(choice, "_device_name", lambda device: "Some CPU, 2 threads")
+    monkeypatch.setattr(measurements, "roots", lambda: [tmp_path])
 
-    def auto(device: str, channels: int = 64) -> choice.Choice:
-        where = torch.device(device)
-        return choice.choose_norm("auto", where, torch.float32, channels, gate, 2 * (gate != "none"), compiled=compiled)
+    def write(times: dict[str, float], device: str = "Some CPU, 2 threads", size: str = "resnet18-b32") -> Path:
+        path = tmp_path / device / "step-images.csv"
+        is_new = not path.exists()
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            if is_new:
+                file.write("device,device_type,shape,size,precision,variant,step_ms\n")
+            for variant, milliseconds in times.items():
+                file.write(f'"{device}",cpu,{size}-c10,{size},fp32,{variant},{milliseconds}\n')
+        return path
 
-    speed = choice.NORM_STEPS["cpu", compiled, gate, "fp32"]
-    assert auto("cpu").fused == (speed > choice.MARGIN)
-    assert auto("cpu").speed == speed
-    assert not auto("mps").fused
-    assert not auto("cpu", channels=63).fused
-    monkeypatch.setattr(choice, "NORM_STEPS", {})
-    assert "not measured" in auto("cpu").reason
+    return write
+
+
+def auto(gate: str, compiled: bool = False, device: str = "cpu", channels: int = 64) -> choice.Choice:
+    where, hidden = torch.device(device), 2 * (gate != "none")
+    return choice.choose_norm("auto", where, torch.float32, channels, gate, hidden, compiled=compiled)
+
+
+@pytest.mark.parametrize(
+    ("gate", "compiled", "speed", "fused"),
+    [
+        ("none", False, 100 / 99, False),
+        ("none", True, 90 / 95, False),
+        ("window", False, 1.3, True),
+        ("window", True, 1.04, False),
+        ("pixel", False, 1.2, True),
+        ("both", False, 1.2, True),
+    ],
+)
+def test_it_is_taken_unasked_where_steps_were_measured_to_be_faster(
+    monkeypatch, write_steps, gate, compiled, speed, fused
+):
+    assert auto(gate, compiled).reason == "no training step of a ResNet was measured on a CPU yet: comt bench step"
+    write_steps(STEPS)
+    found = auto(gate, compiled)
+    assert (found.speed, found.fused) == (pytest.approx(speed), fused)
+    assert not auto(gate, compiled, channels=63).fused
+    assert not auto(gate, compiled, device="mps").fused
+    if fused:
+        monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "no C++ compiler")
+        assert auto(gate, compiled) == choice.Choice(False, "no C++ compiler")
+        told = f"a step of resnet18-b32 was {speed:.2f} times as fast on Some CPU, 2 threads (fp32)"
+        assert str(found) == f"fused ({told})"
+
+
+def test_the_least_gain_of_the_likest_device_decides(write_steps):
+    write_steps({"window-eager": 200, "window-fused-eager": 100}, device="Another processor of 64 threads")
+    assert auto("window").speed == 2
+    write_steps(STEPS)
+    assert auto("window").speed == 1.3
+    write_steps({"window-eager": 99, "window-fused-eager": 100}, size="resnet50")
+    assert str(auto("window")).startswith("reference (a step of resnet50 was only 0.99 times as fast")
+    assert (
+        auto("pixel", compiled=True).reason
+        == "a ResNet's pixel-fused was not measured in fp32 beside pixel-compiled: comt bench step"
+    )
+
+
+def test_a_damaged_file_of_steps_is_told(write_steps):
+    path = write_steps({"window-eager": 0})
+    assert auto("window").reason.endswith(f"({path.resolve()} is damaged)")
+
+
+def test_the_steps_that_come_with_the_program_are_read(monkeypatch):
+    """`auto` must not lose them to a change of the file."""
+    monkeypatch.setattr(measurements, "roots", lambda: [Path(__file__).parents[3] / "results" / "bench"])
+    found, damaged = measurements.measured_steps()
+    assert damaged == []
+    assert {(row.device_type, row.size) for row in found if row.dtype == "bf16"} >= {("cpu", "resnet18-b32")}
+    assert all(row.step_ms.keys() <= IMAGE_VARIANTS.keys() for row in found)
