@@ -19,8 +19,8 @@ from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import ops
 from comt_cli.kernels.modulation import Modulation
 from comt_cli.kernels.projection import gated_projection
-from comt_cli.layers.attention import rotate, rotation_table
 from comt_cli.layers.projection import Projections, aligned
+from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.llama import Block
 

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
+from comt_cli.commands.doctor_finding import Finding, Status
 from comt_cli.errors import UserError
-
-Status = Literal["ok", "warn", "fail"]
 
 PYTHONS = ((3, 11), (3, 13))
 TORCHES = ((2, 11), (2, 15))
@@ -26,15 +24,6 @@ LITTLE_MEMORY, TOO_LITTLE_MEMORY = 4 * GIB, 1 * GIB
 LITTLE_DISK, TOO_LITTLE_DISK = 5 * GIB, GIB // 5
 NATIVE_BF16 = (8, 0)
 """CUDA compute capability from which tensor cores multiply bf16."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check found; `mend` says what to do about a status that is not ok."""
-
-    status: Status
-    text: str
-    mend: str | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from comt_cli.commands.doctor_checks import Finding
+from comt_cli.commands.doctor_finding import Finding
 from comt_cli.errors import UserError
 
 CIFAR = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}

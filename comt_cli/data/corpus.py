@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.recipe.settings import DataSettings
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, Split] = ("train", "validation")
@@ -53,21 +52,6 @@ class Corpus(Protocol):
     def streams(self) -> Sequence[Stream]:
         """What there is to read, in order. Raises `UserError` when it cannot be had."""
         ...
-
-
-def corpus_for(data: DataSettings) -> Corpus:
-    """The corpus that `data.corpus` names."""
-    if data.corpus.startswith("files:"):
-        from comt_cli.data.local_files import LocalFiles
-
-        return LocalFiles(data.corpus.removeprefix("files:"))
-    if data.corpus == "python-docs":
-        from comt_cli.data.python_docs import PythonDocs
-
-        return PythonDocs()
-    from comt_cli.data.hub import hub_corpus
-
-    return hub_corpus(data.corpus)
 
 
 def side_of(text: str, validation_fraction: float) -> Split:

@@ -11,7 +11,8 @@ from typing import Any, overload
 import numpy as np
 
 from comt_cli import __version__ as comt_version
-from comt_cli.data.corpus import Corpus, corpus_for, train_texts
+from comt_cli.data.corpora import corpus_for
+from comt_cli.data.corpus import Corpus, train_texts
 from comt_cli.data.dataset import Dataset, check_rows, open_dataset
 from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.data.images.prepare import image_fingerprint, prepare_images

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.errors import UserError
+from comt_cli.layers.rotary import rotation_table
 from comt_cli.recipe.settings import LlamaShape
 
 
@@ -44,7 +45,6 @@ class KeyValueCache:
             raise UserError(f"cannot reserve a cache for {rows} texts of {capacity} tokens: {reason}") from None
 
     def _reserve(self, shape: LlamaShape, theta: float, like: Tensor) -> None:
-        from comt_cli.layers.attention import rotation_table  # which imports this file
 
         head_width = shape.width // shape.heads
         self.next_column = torch.zeros((), dtype=torch.int64, device=like.device)

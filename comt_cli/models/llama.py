@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from comt_cli.kernels.modulation import Modulation
-from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation_table
+from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.gates import Site
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.projection import GatedPath, Projections, TokenEmbedding
 from comt_cli.layers.residual import Junction, ResidualConnection, State, normalised, settled
+from comt_cli.layers.rotary import Rotation, rotation_table
 from comt_cli.methods.base import Wiring
 from comt_cli.recipe.settings import ModelSettings
 

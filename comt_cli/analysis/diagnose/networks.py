@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.kernels.modulation import Modulation
-from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.residual import RESIDUAL_CONNECTIONS, Branch, Junction, ResidualConnection, State, stream_of
+from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import Method, methods
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import materialise

@@ -21,12 +21,13 @@ from naive import (
 from torch import Tensor
 
 from comt_cli.kernels.reference import comt_gate, transponder_gate
-from comt_cli.layers.attention import Attention, rotation_table
+from comt_cli.layers.attention import Attention
 from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.norms import DynamicTanh
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual import PreNorm
+from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.llama import Llama

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.reference import comt_gate
-from comt_cli.layers.attention import Attention, FeedForward, rotation_table
+from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.gates import ComtGate, Site
 from comt_cli.layers.projection import Projections
+from comt_cli.layers.rotary import rotation_table
 
 # Both sides are float64 sums of a few dozen terms of order 1.
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)

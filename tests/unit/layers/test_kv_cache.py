@@ -9,8 +9,8 @@ from method_cases import SETTINGS, TOKENS, built, every_method, shaken, wiring_o
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.kv_cache import KeyValueCache
+from comt_cli.layers.rotary import rotation_table
 from comt_cli.models.llama import Llama
 
 SHAPE = SETTINGS.shape()

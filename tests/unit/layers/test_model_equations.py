@@ -22,10 +22,11 @@ from naive import (
 )
 from torch import Tensor, nn
 
-from comt_cli.layers.attention import Attention, FeedForward, rotate, rotation_table
+from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.methods import method_from
 from comt_cli.methods.base import PROJECTIONS, Wiring
 from comt_cli.models.llama import Llama

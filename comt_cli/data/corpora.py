@@ -1,0 +1,21 @@
+"""The corpora that there are, by the names that recipes give them."""
+
+from __future__ import annotations
+
+from comt_cli.data.corpus import Corpus
+from comt_cli.recipe.settings import DataSettings
+
+
+def corpus_for(data: DataSettings) -> Corpus:
+    """The corpus that `data.corpus` names."""
+    if data.corpus.startswith("files:"):
+        from comt_cli.data.local_files import LocalFiles
+
+        return LocalFiles(data.corpus.removeprefix("files:"))
+    if data.corpus == "python-docs":
+        from comt_cli.data.python_docs import PythonDocs
+
+        return PythonDocs()
+    from comt_cli.data.hub import hub_corpus
+
+    return hub_corpus(data.corpus)
