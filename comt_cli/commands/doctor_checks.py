@@ -308,14 +308,14 @@ def _check_images() -> Finding:
 
 
 def check_kernels() -> Finding:
-    """What would compute the gates and the loss on each device here, and why nothing faster does."""
+    """What would compute gates, batch norms and the loss on each device here, and why nothing faster does."""
     from comt_cli.commands.doctor_kernels import kernel_lines
     from comt_cli.kernels.measurements import measured_steps, measurements
 
     text = "\n".join(kernel_lines())
     damaged = [str(path) for path in (*measurements()[1], *measured_steps()[1])]
     if damaged:
-        mend = "Put the file back, or measure anew: make bench"
+        mend = "Put the file back, or delete it and measure anew: make bench"
         return Finding("warn", f"{text}\ndamaged: {', '.join(damaged)}", mend)
     return Finding("ok", text)
 

@@ -85,7 +85,7 @@ def _choices(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> dic
 def _norms(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> dict[NormGate, Choice]:
     from comt_cli.kernels.choice import NORM_CHANNELS, choose_norm
 
-    gates: tuple[NormGate, ...] = ("window", "pixel")
+    gates: tuple[NormGate, ...] = ("none", "window", "pixel")
     return {
         gate: choose_norm("auto", device, dtype, NORM_CHANNELS, gate, 2, compiled=compiled, may_build=False)
         for gate in gates

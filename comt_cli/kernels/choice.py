@@ -16,7 +16,14 @@ from typing import Literal
 
 import torch
 
-from comt_cli.kernels.measurements import likest_device, measured_steps, measurements, nearest, processor_name
+from comt_cli.kernels.measurements import (
+    MeasuredStep,
+    likest_device,
+    measured_steps,
+    measurements,
+    nearest,
+    processor_name,
+)
 from comt_cli.recipe.settings import Kernels as Wanted
 
 __all__ = [
@@ -54,8 +61,13 @@ LIGER = (0, 8)
 """The first version of liger-kernel whose interface is known here; a test holds it to that of pyproject.toml."""
 NORM_CHANNELS = 64
 """The fewest channels of the ResNets whose steps are measured; with 8 the kernels were measured to be slower."""
-NORM_VARIANTS: dict[NormGate, str] = {"none": "plain", "window": "window", "pixel": "pixel", "both": "pixel"}
-"""What the variants of measured steps are called, by gate; no method has both gates, and either alone is measured."""
+NORM_WIDTHS: dict[NormGate, str] = {
+    "none": "",
+    "window": " with windows of C_in // 64",
+    "pixel": " with pixel gates of 2",
+    "both": " with pixel gates of 2",
+}
+"""The gates whose steps are measured, which decide for wider ones too; no method has both kinds."""
 
 
 @dataclass(frozen=True)
@@ -155,26 +167,35 @@ def choose_norm(
 def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, compiled: bool) -> Choice:
     if channels < NORM_CHANNELS:
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
-    base = NORM_VARIANTS[gate]
-    if compiled:
-        kernel, reference = f"{base}-fused", f"{base}-compiled"
-    else:
-        kernel, reference = f"{base}-fused-eager", "plain" if gate == "none" else f"{base}-eager"
     found, damaged = measured_steps()
     of_this_type = [row for row in found if row.device_type == device.type]
     if not of_this_type:
         place = "a CUDA device" if device.type == "cuda" else "a CPU"
         lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
-        return Choice(False, f"no training step of a ResNet was measured on {place} yet: comt bench step{lost}")
+        return Choice(False, f"no training step of a ResNet was measured on {place} yet: make bench{lost}")
+    reference, kernel = compared_steps(gate, compiled)
     rows = [row for row in of_this_type if row.dtype == dtype and {kernel, reference} <= row.step_ms.keys()]
     if not rows:
-        return Choice(False, f"a ResNet's {kernel} was not measured in {dtype} beside {reference}: comt bench step")
+        how = f"--precision {'fp32' if dtype == 'fp32' else 'bf16-mixed'} --variants {reference},{kernel}"
+        return Choice(False, f"in {dtype} it was not measured beside the reference: comt bench step {how}")
     where = likest_device((row.device for row in rows), _device_name(device))
+    times: dict[str, MeasuredStep] = {}
+    for row in rows:
+        if row.device == where:
+            times.setdefault(row.size, row)  # one's own come first
     # Of several sizes that in which it gains least: it is not taken where it may cost.
-    speed, size = min((row.step_ms[reference] / row.step_ms[kernel], row.size) for row in rows if row.device == where)
-    step = f"a {'compiled ' if compiled else ''}step of {size}"
-    times = f"{'' if speed > MARGIN else 'only '}{speed:.2f} times as fast"
-    return Choice(speed > MARGIN, f"{step} was {times} on {where} ({dtype})", speed, where)
+    speed, size = min((row.step_ms[reference] / row.step_ms[kernel], size) for size, row in times.items())
+    step = f"a {'compiled ' if compiled else ''}step of {size}{NORM_WIDTHS[gate]}"
+    gain = f"{'' if speed > MARGIN else 'only '}{speed:.2f} times as fast"
+    return Choice(speed > MARGIN, f"{step} was {gain} on {where} ({dtype})", speed, where)
+
+
+def compared_steps(gate: NormGate, compiled: bool) -> tuple[str, str]:
+    """The variants of `comt bench step` that tell what a kernel gains: without it, and with it."""
+    base = "plain" if gate == "none" else "window" if gate == "window" else "pixel"
+    if compiled:
+        return f"{base}-compiled", f"{base}-fused"
+    return "plain" if gate == "none" else f"{base}-eager", f"{base}-fused-eager"
 
 
 def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype) -> Choice:

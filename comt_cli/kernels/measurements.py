@@ -73,35 +73,32 @@ class MeasuredStep:
 
 def measurements() -> tuple[list[Measured], list[Path]]:
     """All operations that are known, one's own before what came with the program; and the files that are damaged."""
-    return _merged(
-        FILE,
-        _read_operations,
-        lambda row: (row.device, row.op, row.shape, row.dtype, row.kind, row.rank, row.width, row.tokens),
-    )
+    found: dict[object, Measured] = {}
+    rows, damaged = _read_all(FILE, _read_operations)
+    for row in rows:
+        found.setdefault((row.device, row.op, row.shape, row.dtype, row.kind, row.rank, row.width, row.tokens), row)
+    return list(found.values()), damaged
 
 
 def measured_steps() -> tuple[list[MeasuredStep], list[Path]]:
-    """The same of training steps of ResNets."""
-    return _merged(STEP_FILE, _read_steps, lambda row: (row.device, row.shape, row.dtype))
+    """All training steps of ResNets that are known, one's own first, and the files that are damaged or of a version
+    that did not say the type of the device. One file may have variants of a step that another lacks: times of two are
+    not mixed."""
+    return _read_all(STEP_FILE, _read_steps)
 
 
 Row = TypeVar("Row")
 
 
-def _merged(
-    name: str, read: Callable[[Path, int], tuple[Row, ...]], key: Callable[[Row], object]
-) -> tuple[list[Row], list[Path]]:
-    found: dict[object, Row] = {}
+def _read_all(name: str, read: Callable[[Path, int], tuple[Row, ...]]) -> tuple[list[Row], list[Path]]:
+    found: list[Row] = []
     damaged = []
     for path in dict.fromkeys(path.resolve() for root in roots() for path in sorted(root.glob(f"*/{name}"))):
         try:
-            rows = read(path, path.stat().st_mtime_ns)
+            found += read(path, path.stat().st_mtime_ns)
         except (OSError, ValueError, KeyError, TypeError, csv.Error):
             damaged.append(path)
-            continue
-        for row in rows:
-            found.setdefault(key(row), row)
-    return list(found.values()), damaged
+    return found, damaged
 
 
 @functools.lru_cache(maxsize=64)
@@ -119,12 +116,14 @@ def _read_operations(path: Path, _changed: int) -> tuple[Measured, ...]:
 @functools.lru_cache(maxsize=64)
 def _read_steps(path: Path, _changed: int) -> tuple[MeasuredStep, ...]:
     """As `_read_operations`. Of bf16 the measurement under autocast counts, which is how ResNets are trained."""
+    rows = []
     keys = ("device", "device_type", "size", "shape", "precision")
-    return tuple(
-        MeasuredStep(device, device_type, size, shape, precision.removesuffix("-mixed"), times)
-        for (device, device_type, size, shape, precision), times in _step_times(path, keys)
-        if precision in ("fp32", "bf16-mixed")
-    )
+    for (device, device_type, size, shape, precision), times in _step_times(path, keys):
+        if not device_type:  # as older rows are, to which newer ones were added
+            raise ValueError(device_type)
+        if precision in ("fp32", "bf16-mixed"):
+            rows.append(MeasuredStep(device, device_type, size, shape, precision.removesuffix("-mixed"), times))
+    return tuple(rows)
 
 
 def _step_times(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, float]]]:
@@ -132,6 +131,8 @@ def _step_times(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
     groups: dict[tuple[str, ...], dict[str, float]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):
+            if None in row.values():
+                raise ValueError("a line is too short")
             variant, text = row["variant"], row["step_ms"]
             if not text:  # not measured
                 continue

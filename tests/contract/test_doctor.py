@@ -187,7 +187,7 @@ def test_kernels_without_measurements():
     assert others[-3:] == lines_on_the_cpu()
     assert lines_on_the_cpu() == [
         "cpu, gates: reference (no fused kernel was measured on a CPU yet: make bench)",
-        "cpu, ResNets: reference (no training step of a ResNet was measured on a CPU yet: comt bench step)",
+        "cpu, ResNets: reference (no training step of a ResNet was measured on a CPU yet: make bench)",
         "cpu, loss: reference (liger-kernel's loss is for CUDA devices)",
     ]
 
@@ -236,11 +236,13 @@ def test_why_there_are_no_kernels(kernels, monkeypatch):
     assert "cpu, gates, fp32: reference (there is no C++ compiler)" in found.text.splitlines()
 
 
-def test_a_damaged_file_of_measurements_is_named(kernels):
+def test_damaged_files_of_measurements_are_named(kernels):
     path = write_measurements(kernels / "a-cpu", '"A CPU",cpu,heads,d,9,512,none,fp32,fused,fast')
+    steps = kernels / "a-cpu" / "step-images.csv"
+    steps.write_text("a,b\n1,2\n")
     found = doctor_checks.check_kernels()
     assert found.status == "warn"
-    assert f"damaged: {path.resolve()}" in found.text
+    assert f"damaged: {path.resolve()}, {steps.resolve()}" in found.text
     assert found.mend
 
 

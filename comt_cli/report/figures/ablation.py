@@ -26,8 +26,8 @@ _SMALL = 6.5
 _LETTER = 0.058
 """Inches that a letter of a category's name takes."""
 _OUTLIER = 1.6
-"""A value so many times worse than its panel's median stands off the scale, like a collapsed one, with its number; not
-where the others are as far apart themselves."""
+"""A value so many times worse than its panel's median stands off the scale with its number, as a collapsed one does, if
+it is also farther from the others than those are from each other."""
 _LEVEL = 0.11
 """Of a panel's height, that a mark off the scale takes."""
 
@@ -80,8 +80,8 @@ def draw_ablation(data: AblationData) -> Figure:
 
     Options that are numbers stand on a logarithmic axis of base 2 (a linear one where not all are positive), other rows
     by name, the cost in per cent of parameters, linear up to 1 and logarithmic beyond. A broken line is the baseline. A
-    value off the scale (collapsed, above 1000, or far worse than all others of its panel) is a triangle at the edge of
-    the worse values, the upper one of a perplexity and the lower of an accuracy, with its number; a run without a value
+    value off the scale (collapsed, above 1000, or far worse than its panel's others) is a triangle at the edge of the
+    worse values, the upper one of a perplexity and the lower of an accuracy, with its number; a run without a value
     is a word at the other edge.
     """
     sides: dict[Panel, list[_Curve]] = {"ours": _curves(data, "ours"), "paper": _curves(data, "paper")}
@@ -262,14 +262,13 @@ def _x_axis(axes: Axes, data: AblationData, numbers: Sequence[float], width: flo
     if not numbers:
         return
     if data.axis == "number":
-        axes.xaxis.set_major_locator(FixedLocator(numbers))
         if numbers[0] > 0:
             axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_locator(FixedLocator(numbers))
             axes.set_xlim(numbers[0] / 1.35, numbers[-1] * 1.35)
         else:
             air = 0.08 * max(numbers[-1] - numbers[0], 1)
             axes.set_xlim(numbers[0] - air, numbers[-1] + air)
+        axes.xaxis.set_major_locator(FixedLocator(numbers))
     elif numbers[-1] > 3:
         axes.set_xscale("symlog", linthresh=1, linscale=0.9)
         axes.set_xlim(min(-0.12, numbers[0] - 0.1), numbers[-1] * 3)

@@ -18,6 +18,7 @@ from comt_cli.benchmarks.stages import Deadline, Stage, run_stages, stages_for
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.step_variants import Workshop
 from comt_cli.errors import UserError
+from comt_cli.kernels import choice
 
 MINUTE = Shape("bench", width=16, ffn_width=20, layers=2, heads=2, vocabulary=32, batch=2, length=8)
 CPU = torch.device("cpu")
@@ -254,9 +255,15 @@ def test_steps_on_a_gpu(monkeypatch):
         if stage.kind == "step-images":
             list(stage.run(lambda: True))
     assert [call[0].size for call in calls] == list(IMAGE_GPU_SIZES)
-    assert {call[1:] for call in calls} == {("bf16-mixed", stages.WANTED_IMAGE_STEPS, CUDA, 7, "block")}
-    assert {*stages.WANTED_IMAGE_STEPS} <= {*image_variants.IMAGE_VARIANTS}
+    assert {call[1:] for call in calls} == {("bf16-mixed", stages.WANTED_IMAGE_STEPS["cuda"], CUDA, 7, "block")}
     assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*decode.VARIANTS}
+
+
+@pytest.mark.parametrize(("device", "compiled"), [("cuda", True), ("cuda", False), ("cpu", False)])
+@pytest.mark.parametrize("gate", choice.NORM_WIDTHS)
+def test_what_auto_compares_is_measured(device, compiled, gate):
+    wanted = stages.WANTED_IMAGE_STEPS[device]
+    assert {*choice.compared_steps(gate, compiled)} <= {*wanted} <= {*image_variants.IMAGE_VARIANTS}
 
 
 def test_decoding_runs_with_the_settings_of_generate():

@@ -212,7 +212,7 @@ def auto(gate: str, compiled: bool = False, device: str = "cpu", channels: int =
 def test_it_is_taken_unasked_where_steps_were_measured_to_be_faster(
     monkeypatch, write_steps, gate, compiled, speed, fused
 ):
-    assert auto(gate, compiled).reason == "no training step of a ResNet was measured on a CPU yet: comt bench step"
+    assert auto(gate, compiled).reason == "no training step of a ResNet was measured on a CPU yet: make bench"
     write_steps(STEPS)
     found = auto(gate, compiled)
     assert (found.speed, found.fused) == (pytest.approx(speed), fused)
@@ -221,8 +221,8 @@ def test_it_is_taken_unasked_where_steps_were_measured_to_be_faster(
     if fused:
         monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "no C++ compiler")
         assert auto(gate, compiled) == choice.Choice(False, "no C++ compiler")
-        told = f"a step of resnet18-b32 was {speed:.2f} times as fast on Some CPU, 2 threads (fp32)"
-        assert str(found) == f"fused ({told})"
+        step = f"a step of resnet18-b32{choice.NORM_WIDTHS[gate]}"
+        assert str(found) == f"fused ({step} was {speed:.2f} times as fast on Some CPU, 2 threads (fp32))"
 
 
 def test_the_least_gain_of_the_likest_device_decides(write_steps):
@@ -231,16 +231,50 @@ def test_the_least_gain_of_the_likest_device_decides(write_steps):
     write_steps(STEPS)
     assert auto("window").speed == 1.3
     write_steps({"window-eager": 99, "window-fused-eager": 100}, size="resnet50")
-    assert str(auto("window")).startswith("reference (a step of resnet50 was only 0.99 times as fast")
+    assert str(auto("window")).startswith(
+        "reference (a step of resnet50 with windows of C_in // 64 was only 0.99 times as fast"
+    )
     assert (
         auto("pixel", compiled=True).reason
-        == "a ResNet's pixel-fused was not measured in fp32 beside pixel-compiled: comt bench step"
+        == "in fp32 it was not measured beside the reference: comt bench step --precision fp32 "
+        "--variants pixel-compiled,pixel-fused"
     )
 
 
-def test_a_damaged_file_of_steps_is_told(write_steps):
+def test_ones_own_file_does_not_hide_what_it_lacks(write_steps, monkeypatch, tmp_path):
+    """Nor are times of two files compared: the other's are half as long."""
+    write_steps({"window-eager": 60, "window-fused-eager": 50, "pixel-eager": 1000})
+    monkeypatch.setattr(measurements, "roots", lambda: [tmp_path, tmp_path / "shipped"])
+    (tmp_path / "shipped").mkdir()
+    write_steps({name: time / 2 for name, time in STEPS.items()}, device="shipped/the same")
+    path = tmp_path / "shipped/the same/step-images.csv"
+    path.write_text(path.read_text().replace("shipped/the same", "Some CPU, 2 threads"))
+    assert auto("window").speed == 1.2
+    assert auto("pixel").speed == 1.2
+    assert auto("window", compiled=True).speed == 1.04
+
+
+OLDER = """device,shape,size,precision,variant,step_ms
+Some CPU,a,resnet18-b32,fp32,window-eager,2
+"""
+ADDED_TO = """device,device_type,shape,size,precision,variant,step_ms
+Some CPU,,a,resnet18-b32,fp32,window-eager,2
+Some CPU,cpu,a,resnet18-b32,fp32,window-fused-eager,1
+"""
+
+
+@pytest.mark.parametrize("text", [OLDER, ADDED_TO, ADDED_TO + "Some CPU,cpu,a,resn", None])
+def test_a_damaged_file_of_steps_is_told(write_steps, text):
     path = write_steps({"window-eager": 0})
+    if text is not None:
+        path.write_text(text)
     assert auto("window").reason.endswith(f"({path.resolve()} is damaged)")
+
+
+def test_pure_bf16_is_not_how_resnets_are_trained(write_steps):
+    path = write_steps({"window-eager": 2, "window-fused-eager": 1})
+    path.write_text(path.read_text().replace("fp32", "bf16-pure"))
+    assert measurements.measured_steps() == ([], [])
 
 
 def test_the_steps_that_come_with_the_program_are_read(monkeypatch):

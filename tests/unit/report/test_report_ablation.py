@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -320,6 +321,24 @@ def test_a_low_accuracy_is_off_the_scale_at_the_lower_edge_and_a_high_one_is_not
     told = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
     assert "values off the scale, written beside them." in told
     assert "collapsed" not in told
+
+
+def test_a_low_accuracy_stays_on_the_scale_where_the_others_are_as_far_apart() -> None:
+    values = (15.45, 64.5, 68.0, 37.4)
+    axes = panel(draw_ablation(accuracies(*values)), "cifar10")
+    assert [value for _, value in marks(axes)] == list(values)
+    assert not [line for line in axes.get_lines() if line.get_marker() == "v"]
+    axes = panel(draw_ablation(accuracies(*values[:3])), "cifar10")
+    assert [value for _, value in marks(axes)] == [64.5, 68]
+
+
+def test_numbers_that_are_not_all_positive_stand_on_a_linear_axis() -> None:
+    data = accuracies(60.0, 61.0, 62.0)
+    points = [replace(point, x=x) for point, x in zip(data.points, (None, -3.0, 0.0, 3.0), strict=True)]
+    axes = panel(draw_ablation(replace(data, points=tuple(points))), "cifar10")
+    assert axes.get_xscale() == "linear"
+    assert marks(axes) == [(-3, 60), (0, 61), (3, 62)]
+    assert panel(draw_ablation(data), "cifar10").get_xscale() == "log"
 
 
 def test_a_far_better_accuracy_stays_on_the_scale() -> None:
