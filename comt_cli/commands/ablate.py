@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -12,7 +15,11 @@ from comt_cli.commands import options
 if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.load import LoadedRecipe
+    from comt_cli.recipe.plan import RunSpec
     from comt_cli.recipe.schema import AblationName
+
+_NAME_LENGTH = 100
+"""Of a row that a value adds, at most: it names a folder."""
 
 
 def _names(incomplete: str) -> list[str]:
@@ -91,6 +98,7 @@ def ablate(
     from comt_cli.errors import UserError
     from comt_cli.recipe.problems import nearest
     from comt_cli.report.ablation import ablation_rows
+    from comt_cli.training.processes import is_main_process
 
     known = _ablations()
     if name is None:
@@ -118,6 +126,10 @@ def ablate(
         rows = {*ablation_rows(whole.loaded, question), *added}
         tables.append(whole)
         wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
+        option = whole.loaded.recipe.ablations[question].option
+        if option is not None and is_main_process():
+            for line in _equal_networks(wanted[-1].specs, option, added):
+                typer.echo(f"comt: {line}", err=True)
     check_added(also_rows(also), (table.loaded for table in tables))
     if dry_run:
         _print_plans(wanted, runs, device)
@@ -125,7 +137,6 @@ def ablate(
 
     from comt_cli.commands.outcome import write_outcomes
     from comt_cli.training.many.launch import train_on
-    from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 
     specs = [spec for planned in wanted for spec in planned.specs]
@@ -167,10 +178,12 @@ def _ablations() -> dict[str, dict[str, Path]]:
 def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[str, Any]:
     """Rows for those of the comma-separated `values` that no row has yet: name -> method, as `--also` would add them.
 
-    Each is the first row that has the ablation's option, with another value; it is called by its value.
+    Each is the first row that has the ablation's option, with another value. It is called by its value, or, where that
+    is no name of a row or another row's, by the option and its value: `beta_bias--5`.
 
     Raises:
-        UserError: the rows do not differ by one option, or a value is none that the option can have; names it.
+        UserError: the rows do not differ by one option, a value is none that the option can have, or no row can be
+            called by it; names the value.
     """
     from comt_cli.errors import UserError
     from comt_cli.report.ablation import ablation_rows
@@ -192,9 +205,58 @@ def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[
     for text in texts:
         method = _with_value(methods[first], option, text)
         if method not in methods.values():
-            row = text if text not in methods else f"{option}-{text}"
+            row = _row_name(option, text, methods)
             methods[row] = rows[row] = method
     return rows
+
+
+def _row_name(option: str, text: str, taken: Iterable[str]) -> str:
+    """The name of the row that a value adds."""
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.schema import NAME_PATTERN
+
+    value = "".join(text.split())
+    names = (value, f"{option}-{value}")
+    for name in names:
+        if re.fullmatch(NAME_PATTERN, name) and len(name) <= _NAME_LENGTH and name not in taken:
+            return name
+    raise UserError(
+        f"--values {text}: its row can be called neither {names[0]!r} nor {names[1]!r}",
+        f"A name is of at most {_NAME_LENGTH} letters, digits and + . _ / -, and no other row has it. "
+        "--also NAME=METHOD adds a row by a name of your own.",
+    )
+
+
+def _equal_networks(specs: Sequence[RunSpec], option: str, added: Container[str]) -> Iterator[str]:
+    """A line for added rows that differ from others in a size alone, and have as many parameters all the same.
+
+    Then the size changes nothing there: a gate with one channel gets no narrower. Of other options, such as a bias at
+    the start or the sites of gates, equal numbers say nothing.
+    """
+    from comt_cli.models.build import model_of
+    from comt_cli.models.flops import parameter_count
+    from comt_cli.report.format import listing
+
+    alike: dict[tuple[str, str], dict[str, RunSpec]] = {}
+    for spec in specs:
+        if isinstance(spec.method.get(option), int) and not isinstance(spec.method[option], bool):
+            others = json.dumps({key: value for key, value in spec.method.items() if key != option}, sort_keys=True)
+            alike.setdefault((spec.column, others), {}).setdefault(spec.row, spec)
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for (column, _), rows in alike.items():
+        if len(rows) < 2 or not any(row in added for row in rows):
+            continue
+        by_size: dict[int, list[str]] = {}
+        for row, spec in rows.items():
+            by_size.setdefault(parameter_count(model_of(spec)), []).append(row)
+        for equal in by_size.values():
+            if len(equal) > 1 and any(row in added for row in equal):
+                columns.setdefault(tuple(equal), []).append(column)
+    for equal_rows, there in columns.items():
+        yield (
+            f"the rows {listing(equal_rows)} have equally many parameters under {listing(there)}: "
+            f"their {option} differs, but they are probably one network, trained {len(equal_rows)} times"
+        )
 
 
 def _with_value(method: dict[str, Any], option: str, text: str) -> dict[str, Any]:

@@ -23,7 +23,14 @@ _MOST_IMAGES = 12
 
 
 def analyze_gates(
-    checkpoint: Annotated[str, typer.Argument(help="A checkpoint.pt or a run directory.", show_default=False)],
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="A checkpoint.pt or a run directory. Hugging Face folders and .gguf files are read too, but hold no "
+            "gates.",
+            show_default=False,
+        ),
+    ],
     text: figure_options.Text = None,
     site: Annotated[
         str | None, typer.Option(help="The projection whose channel-wise gates are drawn; down_proj if not given.")

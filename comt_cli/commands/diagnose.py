@@ -18,6 +18,10 @@ _DEPTH = 30
 """Of the networks that are looked into layer by layer: the chapter's."""
 _MOST_DEPTH = 1000
 _MOST_IN_RANGE = 10
+_BYTES = 20 * 4
+"""Of a block's weights, over its width squared: 20 numbers in the largest (llama with sas), 12 in most; all fp32."""
+_MOST_BYTES = 5 * 10**9
+"""Of the weights of one network: what any machine has. Activations are small beside them."""
 _COMPARED = "pre-norm,post-norm,rezero,highway,deepnorm,sas"
 _BRANCHES = "linear-relu,gelu-mlp,llama"
 
@@ -41,7 +45,11 @@ def diagnose(
         ),
     ] = _BRANCHES,
     width: Annotated[
-        int | None, typer.Option(help="Width of the networks, a multiple of 16; each branch has its own if not given.")
+        int | None,
+        typer.Option(
+            help="Width of the networks, a multiple of 16, at most 1104 at the usual depths; each branch has its own "
+            "if not given."
+        ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="Seeds; the tables show mean and spread.")] = "1-3",
     out: Annotated[Path, typer.Option(help="Folder for the tables and figures.", file_okay=False)] = Path(
@@ -67,8 +75,8 @@ def diagnose(
 
     chosen_depths = _depths(depths)
     chosen_seeds = parse_seeds(seeds) or []
-    if width is not None and (width < 16 or width % 16):
-        raise UserError(f"--width {width}: not a multiple of 16", "for instance 64 or 128")
+    if width is not None:
+        _check_width(width, max(*chosen_depths, _DEPTH))
     from comt_cli.analysis.diagnose.networks import SETUPS
 
     setups = [SETUPS[name] for name in select(branch, SETUPS, "branch")]
@@ -99,12 +107,28 @@ def _wirings(connections: str, setups: Iterable[Setup]) -> dict[str, Wiring]:
     return wirings
 
 
+def _check_width(width: int, depth: int) -> None:
+    """Whether networks of `depth` blocks that wide fit into the memory of any machine, whatever they consist of."""
+    if width < 16 or width % 16:
+        raise UserError(f"--width {width}: not a multiple of 16", "for instance 64 or 128")
+    most = int((_MOST_BYTES / _BYTES / depth) ** 0.5) // 16 * 16
+    if width > most:
+        gigabytes = -(-_BYTES * depth * width**2 // 10**9)  # rounded up, and of a whole number of any size
+        raise UserError(
+            f"--width {width}: {depth} blocks that wide can take {gigabytes:,} GB of memory; "
+            f"{_MOST_BYTES // 10**9} GB are the bound",
+            f"At most {most} with {depth} blocks (at least {_DEPTH} are measured, whatever --depths says).",
+        )
+
+
 def _depths(text: str) -> list[int]:
     """`5-50` as 5, 10, ... 50, `5,20` as it stands; in order."""
     first, dash, last = text.partition("-")
     try:
         if dash:
             low, high = int(first), int(last)
+            if 1 <= high < low <= _MOST_DEPTH:
+                raise UserError(f"--depths {text}: the range is the wrong way round", f"--depths {high}-{low}")
             if not 1 <= low <= high <= _MOST_DEPTH:
                 raise ValueError
             steps = max(1, min(_MOST_IN_RANGE - 1, high - low))

@@ -10,6 +10,7 @@ import typer
 from comt_cli.commands import figure_options, options
 
 if TYPE_CHECKING:
+    from comt_cli.recipe.plan import RunSpec
     from comt_cli.recipe.run_directory import RunDirectory
 
 
@@ -55,16 +56,22 @@ def plot_gradients(
 def _by_label(paths: list[Path]) -> dict[str, RunDirectory]:
     """The runs by what they are called in the figure: row, column, seed and method, and the id where these are alike.
 
+    A run that is given twice, as itself or as a copy, is taken once, which the error stream says.
+
     Raises:
         UserError: a path is not a run's; there are more than can be told apart.
     """
     from comt_cli.errors import UserError
     from comt_cli.recipe.run_directory import RunDirectory
 
-    found = {}
+    found: dict[str, tuple[RunDirectory, RunSpec, str]] = {}
     for path in paths:
         directory = RunDirectory(path.parent if path.is_file() else path)
         spec = directory.spec()
+        if spec.id in found:
+            first = found[spec.id][0].path
+            typer.echo(f"comt: {path} is left out: it is the same run as {first} ({spec.id})", err=True)
+            continue
         found[spec.id] = directory, spec, f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method['name']})"
     if len(found) > _MOST_RUNS:
         raise UserError(f"{len(found)} runs are more than one figure can show", f"Give {_MOST_RUNS} or fewer.")

@@ -28,14 +28,16 @@ def plot_images(
     ],
     size: Annotated[int | None, typer.Option(help="Height and width in pixels: 32, and 224 for imagenet.")] = None,
     augmentation: Annotated[str, typer.Option(help="none, crop, crop-flip or resized-crop-flip.")] = "none",
-    folder: Annotated[Path | None, typer.Option(help="Where the images lie, if not in the cache.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where cifar10, cifar100 or imagenet lies, if not in the cache.")
+    ] = None,
     out: figure_options.Out = None,
     results: options.Results = Path("results"),
 ) -> None:
-    """Draw images of the training side as a network sees them, one row a class.
+    """Draw images of the training side as a network sees them, one row a class, for 20 classes at most.
 
-    They are the first of each class in the order of seed 0, augmented as they are then. Writes PNG, PDF and the CSV of
-    which image stands where.
+    Of more classes 20 are shown, at even distances. The images are the first of each class in the order of seed 0,
+    augmented as they are then. Writes PNG, PDF and the CSV of which image stands where.
 
     Examples:
 
@@ -53,6 +55,8 @@ def plot_images(
     from comt_cli.training.image_input import ImageInput
 
     data = _settings(images, size, augmentation, folder)
+    if data.images in ("glyphs10", "glyphs100"):
+        _check_letters(data)
     dataset = prepare(data, _Once())
     frame = _choose(dataset.train.labels, len(dataset.class_names))
     look = ImageInput(dataset, "train", data.augmentation, torch.device("cpu"))
@@ -69,6 +73,9 @@ def plot_images(
         f"{data.images}: {len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "
         f"{len(dataset.class_names)} classes, {data.size} pixels; content {dataset.content_hash}"
     )
+    classes = frame["row"].nunique()
+    if (shown := drawn["row"].nunique()) < classes:
+        typer.echo(f"The figure shows {shown} of the {classes} classes, at even distances.")
 
 
 class _Once:
@@ -101,6 +108,17 @@ def _settings(images: str, size: int | None, augmentation: str, folder: Path | N
         key = ".".join(str(part) for part in problem["loc"])
         said = problem["msg"].removeprefix("Value error, ")
         raise UserError(f"{key}: {said}" if key else said, "comt plot-images --help has examples.") from error
+
+
+def _check_letters(data: ImageDataSettings) -> None:
+    if data.folder is not None:
+        raise UserError(
+            f"--folder {data.folder}: --folder is for cifar10, cifar100 and imagenet; {data.images} is drawn into the "
+            "cache",
+            "Leave --folder out; COMT_CACHE=/some/folder moves the cache, --out says where the figure goes.",
+        )
+    if data.augmentation == "crop-flip":
+        typer.echo("comt: crop-flip mirrors letters, which makes other signs of many; crop does not", err=True)
 
 
 def _choose(labels: NDArray[np.int64], classes: int) -> pd.DataFrame:

@@ -6,16 +6,20 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pydantic import PydanticUndefinedAnnotation
+
 from comt_cli.methods.base import ImageWiring, Method, Wiring
+from comt_cli.methods.mistakes import mistake, naming_mistakes
 
 
 def methods(command: str | None = None) -> Mapping[str, type[Method]]:
     """Every method by name, sorted; with a command, those that it can train with. Imports no torch.
 
     Raises:
-        TypeError: two files claim one name.
+        UserError: a method's file cannot be imported, or two claim one name; says which.
     """
     return {name: method for name, method in _all_methods().items() if command is None or command in method.commands()}
 
@@ -24,14 +28,27 @@ def methods(command: str | None = None) -> Mapping[str, type[Method]]:
 def _all_methods() -> Mapping[str, type[Method]]:
     found: dict[str, type[Method]] = {}
     for module_info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{module_info.name}")
+        with naming_mistakes():
+            module = importlib.import_module(f"{__name__}.{module_info.name}")
         for value in vars(module).values():
             is_method = isinstance(value, type) and issubclass(value, Method) and value is not Method
             if is_method and value.__module__ == module.__name__:
-                if value.name in found:
-                    raise TypeError(f"{value.__module__} and {found[value.name].__module__} both define {value.name!r}")
+                _check(value, Path(str(module.__file__)).resolve(), found)
                 found[value.name] = value
     return dict(sorted(found.items()))
+
+
+def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) -> None:
+    """Refuse a class that can be imported, but not used. Raises `UserError`."""
+    if not hasattr(method, "name"):
+        raise mistake(file, f"{method.__name__} has no name", hint='Give it one: name: ClassVar[str] = "..."')
+    if method.name in found:
+        other = found[method.name].__module__.rpartition(".")[2]
+        raise mistake(file, f"{other}.py has a method {method.name!r} already", hint="Give one of them another name.")
+    try:
+        method.model_rebuild()  # annotations are text until here
+    except PydanticUndefinedAnnotation as error:
+        raise mistake(file, f"{method.__name__} has an option of a type that is not defined: {error.name}") from error
 
 
 def method_from(options: Mapping[str, Any]) -> Method:
@@ -44,4 +61,4 @@ def method_from(options: Mapping[str, Any]) -> Method:
     return _all_methods()[given.pop("name")].model_validate(given)
 
 
-__all__ = ["ImageWiring", "Method", "Wiring", "method_from", "methods"]
+__all__ = ["ImageWiring", "Method", "Wiring", "method_from", "methods", "naming_mistakes"]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from comt_cli.layers.initialise import initialise
-from comt_cli.methods import method_from
+from comt_cli.methods import method_from, naming_mistakes
 from comt_cli.methods.base import ImageWiring, Wiring
 from comt_cli.models.flops import flops_of_row, parameter_count
 from comt_cli.models.llama import Llama
@@ -24,6 +24,7 @@ _LENGTH = 16
 """Tokens of the row on which FLOPs are made equal: gates and feed-forward networks cost the same at every position."""
 
 
+@naming_mistakes()
 def empty_model(settings: ModelSettings, vocabulary: int, wiring: Wiring) -> Llama:
     """The model on the meta device: every shape, no storage."""
     if wiring.widening is not None:
@@ -49,6 +50,7 @@ def _widened(settings: ModelSettings, vocabulary: int, wiring: Wiring) -> ModelS
     return settings.model_copy(update={"ffn_width": width + round((wanted - one) / (next_one - one))})
 
 
+@naming_mistakes()
 def empty_resnet(settings: ResNetSettings, classes: int, wiring: ImageWiring) -> ResNet:
     """The image classifier on the meta device: every shape, no storage.
 
@@ -68,11 +70,13 @@ def model_of(spec: RunSpec) -> Llama | ResNet:
     return empty_resnet(settings.model, settings.data.classes, image_wiring_of(spec.method))
 
 
+@naming_mistakes()
 def wiring_of(method: Mapping[str, Any]) -> Wiring:
     """The residual connection and gates of a method as `spec.json` names it, for a language model."""
     return method_from(method).wiring()
 
 
+@naming_mistakes()
 def image_wiring_of(method: Mapping[str, Any]) -> ImageWiring:
     """The residual connection and modulators of a method as `spec.json` names it, for an image classifier."""
     return method_from(method).image_wiring()

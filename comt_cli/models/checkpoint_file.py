@@ -6,6 +6,7 @@ It is read with `weights_only=True`: a checkpoint from a stranger runs no code.
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,10 +55,8 @@ def read_state(path: Path, device: torch.device | str = "cpu", *, mapped: bool =
         with warnings.catch_warnings(action="ignore"):
             state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except Exception as error:  # torch.load has no error type of its own: zip, pickle, key and runtime errors all occur
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path} cannot be read as a checkpoint: {reason}", "It is cut short, or not of comt."
-        ) from None
+        reason, hint = _why_unreadable(path, error)
+        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
     if not isinstance(state, dict) or "spec" not in state or "model" not in state:
         raise UserError(f"{path} is not a checkpoint of comt: it holds {_what(state)}", ACCEPTED)
     if state.get("format") != FORMAT:
@@ -71,6 +70,14 @@ def read_state(path: Path, device: torch.device | str = "cpu", *, mapped: bool =
     if missing := [key for key in (IMAGE_PARTS if is_of_images(state) else LANGUAGE_PARTS) if key not in state]:
         raise UserError(f"{path} lacks {' and '.join(missing)}")
     return state
+
+
+def _why_unreadable(path: Path, error: Exception) -> tuple[str, str]:
+    """The reason and a hint. What torch says of a file that is cut short is no more than an errno."""
+    if not zipfile.is_zipfile(path):  # looks for the list of contents, which is written last
+        return f"it is cut short, after {path.stat().st_size:,} bytes", "Copy it anew, or take another checkpoint."
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
+    return reason or type(error).__name__, "It is damaged, or not of comt."
 
 
 def is_of_images(state: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.problems import closest
 
 DEFAULT_PAPER = "comt"
 SETUPS = "setups"
@@ -47,4 +47,6 @@ def find_recipe(name: str) -> Path:
     known = available_recipes()
     wanted = name.removesuffix(".yaml").removesuffix(".yml")
     short = [key.removeprefix(f"{DEFAULT_PAPER}/") for key in known]
-    raise UserError(f"there is no recipe {name}", f"{nearest(wanted, [*known, *short])} (comt recipes lists them)")
+    close = closest(wanted, [*known, *short])
+    hint = f"valid: {', '.join(known)}" if close is None else f"did you mean {close}?"
+    raise UserError(f"there is no recipe {name}", f"{hint} (comt recipes lists them)")

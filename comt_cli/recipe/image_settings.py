@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
@@ -97,19 +98,21 @@ class ImageTrainSettings(Training):
     nesterov: bool = False
     gradient_norms_every: PositiveInt | None = None
 
-    @model_validator(mode="after")
-    def _schedule_fits(self) -> Self:
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
         if (self.schedule == "step") != bool(self.milestones):
-            raise ValueError("milestones: belong to the schedule step, which needs at least one")
+            yield "milestones: belong to the schedule step, which needs at least one"
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError("milestones: should be steps in rising order")
+            yield "milestones: should be steps in rising order"
         if self.milestones and self.milestones[-1] >= self.steps:
-            raise ValueError(f"milestones: the rate cannot fall after {self.milestones[-1]} of {self.steps} steps")
+            yield (
+                f"milestones: the rate cannot fall after {self.milestones[-1]} of {self.steps} steps; "
+                f"give steps below {self.steps}"
+            )
         if self.warmup_learning_rate is not None and not self.warmup_steps:
-            raise ValueError("warmup_learning_rate: there is no warm-up; give warmup_steps")
+            yield "warmup_learning_rate: there is no warm-up; give warmup_steps"
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov: needs a momentum above 0")
-        return self
+            yield "nesterov: needs a momentum above 0"
 
 
 class ImageSettings(Section):

@@ -12,7 +12,8 @@ timings.jsonl      one line per logged step: seconds, tokens or images per secon
 metrics.csv        metrics.jsonl as a table, written at the end
 checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
 result.json        written last: its presence means that the run is done
-error.txt          what made the newest attempt fail, with its traceback; gone once another attempt begins
+error.txt          what made the newest attempt fail, with what mends it, or the traceback of a defect; gone once
+                   another attempt begins
 """
 
 from __future__ import annotations
@@ -176,7 +177,8 @@ class RunDirectory:
             return None
 
     def note_error(self, reason: str, details: str = "") -> None:
-        """Write `error.txt`: the reason, which is one line, and a traceback. If the disk lets us: it is told anyway."""
+        """Write `error.txt`: the reason, which is one line, and a remedy or a traceback. If the disk lets us: it is
+        told anyway."""
         with contextlib.suppress(StorageError):
             write_text(self.error_file, f"{reason}\n\n{details}" if details else f"{reason}\n")
 

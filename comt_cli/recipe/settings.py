@@ -6,6 +6,7 @@ the two together. Classes refuse unknown keys. Nothing here imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
@@ -165,18 +166,25 @@ class Training(Section):
         return given
 
     @model_validator(mode="after")
-    def _batches_fit(self) -> Self:
-        if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"micro_batch_size: a batch of {self.batch_size} cannot be cut into parts of {self.micro_batch_size}"
-            )
-        if self.warmup_steps > self.steps:
-            raise ValueError(f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps")
-        if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
-            raise ValueError(f"min_lr_ratio: the schedule {self.schedule} has none; leave the key out, or null")
-        if self.schedule == "noam" and self.warmup_steps == 0:
-            raise ValueError("warmup_steps: the noam schedule is defined by its warm-up; give at least 1")
+    def _keys_fit(self) -> Self:
+        wrong = list(self._contradictions())
+        if wrong:
+            raise ValueError(*wrong)  # all at once: `validate` makes a problem of each
         return self
+
+    def _contradictions(self) -> Iterator[str]:
+        """Everything that keys say against each other, as `key: what is wrong`."""
+        if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
+            yield f"micro_batch_size: a batch of {self.batch_size} cannot be cut into parts of {self.micro_batch_size}"
+        if self.warmup_steps > self.steps:
+            yield (
+                f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps; "
+                f"give at most {self.steps}"
+            )
+        if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
+            yield f"min_lr_ratio: the schedule {self.schedule} has none; leave the key out, or null"
+        if self.schedule == "noam" and self.warmup_steps == 0:
+            yield "warmup_steps: the noam schedule is defined by its warm-up; give at least 1"
 
 
 class TrainSettings(Training):

@@ -6,7 +6,7 @@ import copy
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -41,7 +41,7 @@ def validate(model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, pr
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        found = [_problem(model, data, detail, prefix, line_of) for detail in _details(error)]
+        found = [problem for detail in _details(error) for problem in _problems(model, data, detail, prefix, line_of)]
         first_of_key: dict[str, Problem] = {}
         for problem in found:
             first_of_key.setdefault(problem.key, problem)  # a union complains once for each of its types
@@ -80,6 +80,22 @@ def _details(error: ValidationError) -> list[ErrorDetails]:
     return [detail for detail in details if not (detail["type"] == "too_short" and detail["input"])]
 
 
+def _problems(
+    model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefix: KeyPath, line_of: LineOf
+) -> Iterator[Problem]:
+    """A complaint of pydantic's; one of our own validators may hold several, each an argument of its error."""
+    if detail["type"] != "value_error":
+        yield _problem(model, data, detail, prefix, line_of)
+        return
+    path: KeyPath = (*prefix, *_without_union_tags(data, detail["loc"]))
+    for text in map(str, detail["ctx"]["error"].args):  # `key: what is wrong`
+        key, _, rest = text.partition(": ")
+        if rest and key.isidentifier():
+            yield Problem(dotted((*path, key)), rest, line_of((*path, key)))
+        else:
+            yield Problem(dotted(path), text, line_of(path))
+
+
 def _problem(model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefix: KeyPath, line_of: LineOf) -> Problem:
     kind, local = detail["type"], _without_union_tags(data, detail["loc"])
     path: KeyPath = (*prefix, *local)
@@ -93,13 +109,6 @@ def _problem(model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefi
         given = detail["input"]
         options = [option.strip("' ") for option in str(detail["ctx"]["expected"]).replace(" or ", ", ").split(",")]
         message = f"{given!r} is not one of {', '.join(options)}; {nearest(str(given), options)}"
-    elif kind == "value_error":  # our own validators say `key: what is wrong`
-        text = str(detail["ctx"]["error"])
-        key, _, rest = text.partition(": ")
-        if rest and key.isidentifier():
-            path, message = (*path, key), rest
-        else:
-            message = text
     else:
         wanted = _EXPECTED.get(kind) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
         message = f"{_shown(detail['input'])} does not fit: {wanted.removeprefix('input ')}"

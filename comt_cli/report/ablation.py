@@ -19,6 +19,8 @@ from comt_cli.report.write import place
 
 COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
+_LARGEST = 1e100
+"""Of numbers so large, or so near to 0, a drawing's own arithmetic overflows."""
 Axis = Literal["number", "category", "cost"]
 Panel = Literal["ours", "paper"]
 
@@ -142,7 +144,8 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
 def _positions(
     loaded: LoadedRecipe, name: str, ablation: Ablation, rows: Iterable[str]
 ) -> tuple[Axis, dict[str, float]]:
-    """Numbers where every row has one of its own for the varied option; else the rows are categories."""
+    """Numbers where every row has one of its own for the varied option, and an axis can hold them; else the rows are
+    categories."""
     if name == COST:
         return "cost", {}
     values = {row: loaded.methods[row].get(ablation.option) for row in rows} if ablation.option else {}
@@ -151,7 +154,8 @@ def _positions(
         for row, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    is_numeric = bool(values) and len(set(numbers.values())) == len(values)
+    fit = all(not number or 1 / _LARGEST < abs(number) < _LARGEST for number in numbers.values())
+    is_numeric = bool(values) and len(set(numbers.values())) == len(values) and fit
     return ("number", numbers) if is_numeric else ("category", {})
 
 

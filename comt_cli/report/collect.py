@@ -176,8 +176,11 @@ def _remarks(specs: Sequence[RunSpec], runs: Path) -> Iterator[str]:
         every = format.seeds(more_seeds | {spec.seed for spec in specs})
         yield f"Seeds that are finished and not shown here: {format.seeds(more_seeds)} (--seeds {every} shows them)."
     if others:
-        were = "was" if others == 1 else "were"
-        yield f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data."
+        were, them = ("was", "it") if others == 1 else ("were", "them")
+        yield (
+            f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
+            f"(the --set that trained {them} shows {them})."
+        )
 
 
 def _may_be_of_scale(path: Path, scale: str) -> bool:

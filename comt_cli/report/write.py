@@ -102,7 +102,11 @@ def write_report(
         link_runs(specs, runs)
     table = build_table(loaded, specs, runs, overrides)
     if not any(run.result for entry in table.entries.values() for run in entry.cell.runs):
-        return Report(table, None, "No run has ended yet: nothing was written.")
+        unwritten = (
+            f"No run with these settings has ended yet at scale {table.scale}: nothing was written. "
+            "--set, --scale and --seeds, as they were given to the training, show others."
+        )
+        return Report(table, None, unwritten)
     files = ReportFiles.of(results, table)
     lost = None if overwrite else _would_be_lost(files.csv, table, changed=bool(overrides))
     if lost is not None:

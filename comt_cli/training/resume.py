@@ -35,7 +35,15 @@ def resume(
         return Counters()
     # Not onto the device: beside the model it would take as much room again. A GPU is given its part straight from the
     # file; on the CPU the optimiser would go on with the file's own pages.
-    state = read_state(path, mapped=world.device.type == "cuda")
+    try:
+        state = read_state(path, mapped=world.device.type == "cuda")
+    except UserError as error:
+        if not path.exists():  # another process sees one
+            raise
+        raise UserError(
+            error.message,
+            f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew.",
+        ) from None
     if state.get("id") != spec.id:
         raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", "Move it out of the run directory.")
     if state["data"] != content_hash:

@@ -1,7 +1,8 @@
-"""The method that CONTRIBUTING.md walks through works as it stands there, recipe row included."""
+"""The methods that CONTRIBUTING.md walks through work as they stand there, recipe row included."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import sys
@@ -12,7 +13,9 @@ import torch
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import Method, Wiring, methods
+from comt_cli.models.build import empty_resnet, materialise
 from comt_cli.models.llama import Llama
+from comt_cli.recipe.image_settings import ResNetSettings
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.settings import ModelSettings
 
@@ -20,25 +23,41 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    return found
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+@contextlib.contextmanager
+def imported(folder: Path, name: str, code: str):
+    """The module, from a file of its own."""
+    path = folder / f"{name}.py"
+    path.write_text(code, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic looks the annotations up there
+    try:
+        spec.loader.exec_module(module)
+        assert module.__doc__
+        yield module
+    finally:
+        del sys.modules[name]
 
 
 @pytest.fixture
 def example(tmp_path):
-    """The class of the method, from a file of its own."""
-    path = tmp_path / "learnable_scale.py"
-    path.write_text(block("python"), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("learnable_scale", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["learnable_scale"] = module  # pydantic looks the annotations up there
-    try:
-        spec.loader.exec_module(module)
-        assert module.__doc__
+    with imported(tmp_path, "learnable_scale", blocks("python")[0]) as module:
         yield module.LearnableScale
-    finally:
-        del sys.modules["learnable_scale"]
+
+
+def test_the_example_of_image_classifiers_trains_its_gates(tmp_path):
+    with imported(tmp_path, "half_branch", blocks("python")[1]) as module:
+        wiring = module.HalfBranch(scale=0.5).image_wiring()
+    model = empty_resnet(ResNetSettings(size="resnet18", width=8), 10, wiring)
+    materialise(model, torch.device("cpu"), seed=1)
+    gates = [name for name, _ in model.named_parameters() if re.search(r"gate\.\w+$", name)]
+    assert len(gates) == 2 * 2 * len(model.blocks)
+    model(torch.randn(2, 3, 16, 16)).square().mean().backward()
+    assert all(model.get_parameter(name).grad.any() for name in gates)
 
 
 def test_the_example_trains_what_it_says(example):
@@ -59,7 +78,7 @@ def test_the_example_trains_what_it_says(example):
 def test_its_row_stands_in_a_recipe(example):
     recipe = (ROOT / "recipes" / "comt" / "table3.yaml").read_text(encoding="utf-8")
     assert recipe.count("\nrows:\n") == 1
-    recipe = recipe.replace("\nrows:\n", "\nrows:\n" + block("yaml"))
+    recipe = recipe.replace("\nrows:\n", "\nrows:\n" + blocks("yaml")[0])
     loaded = load_recipe_text(recipe, {**methods(), example.name: example})
     assert loaded.methods["pre-ln+scale"]["name"] == "learnable-scale"
     assert loaded.methods["pre-ln+scale"]["start"] == 1.0

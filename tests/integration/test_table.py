@@ -177,9 +177,14 @@ def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path, notes,
         summary = train_table(specs, tmp_path, "cpu")
     assert [outcome.ending for outcome in summary.outcomes] == [Ending.failed, Ending.failed, Ending.done]
     assert ("failed", "RuntimeError: some defect") in heard.heard
-    counts, first, second = summary.lines()
+    counts, first, remedy, second = summary.lines()
     assert counts == "3 runs: 1 done, 2 failed"
     assert "is not a checkpoint" in first
+    assert remedy.startswith(f"    Delete {broken.checkpoint_file} so that the run starts over")
+    reason, _, mended_by = broken.error_file.read_text().partition("\n\n")
+    assert reason in first
+    assert mended_by.strip() == remedy.strip()  # no traceback: it is no defect
+    assert broken.checkpoint_file.read_bytes() == b""
     failed = tmp_path / specs[1].relative_path
     assert second == f"  failed: comt/tiny a-row, tiny, seed 2: RuntimeError: some defect ({failed}/error.txt)"
     report = (failed / "error.txt").read_text()
@@ -188,6 +193,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path, notes,
     with pytest.raises(TrainingFailed, match="2 of 3 runs failed") as raised:
         summary.check()
     assert raised.value.exit_status == 1
+    assert raised.value.hint == f"{reason}\n  {remedy.strip()}"  # and not that the same command goes on
     broken.checkpoint_file.unlink()
     again = train_table(specs, tmp_path, "cpu")
     again.check()
@@ -203,6 +209,7 @@ def test_a_damaged_result_is_a_run_that_failed(tiny_corpus, tmp_path):
     summary = train_table(specs, tmp_path, "cpu")
     assert [outcome.ending for outcome in summary.outcomes] == [Ending.failed, Ending.done]
     assert "result.json cannot be read" in summary.lines()[1]
+    assert "Delete the run directory" in summary.lines()[2]
 
 
 def test_a_full_disk_stops_the_list(tiny_corpus, tmp_path, notes):

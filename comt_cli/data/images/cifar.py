@@ -1,12 +1,14 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), as torchvision reads them: 50,000 and 10,000 images of 32 pixels.
 
-Files are checked against torchvision's MD5 sums whenever they are opened, and downloaded where there are none.
+Files are checked against torchvision's MD5 sums whenever they are opened. Where there are none the archive is unpacked
+that lies in the folder, or downloaded into it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import pickle
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,18 @@ def cifar(data: ImageDataSettings, name: str, progress: ProgressCallback) -> Ima
     """The images of fingerprint `name`, from `data.folder` or the cache.
 
     Raises:
-        UserError: they are neither there nor can be downloaded, or are damaged, or fewer than asked for.
-        StorageError: the folder cannot be made.
+        UserError: they are neither there nor can be downloaded, or are damaged, or fewer than asked for; there is no
+            `data.folder`.
+        StorageError: the cache's folder cannot be made.
     """
-    folder = Path(data.folder).expanduser() if data.folder else cache_folder() / "images" / "cifar"
     datasets = torchvision_datasets()
     kind = datasets.CIFAR10 if data.images == "cifar10" else datasets.CIFAR100
+    folder = Path(data.folder).expanduser() if data.folder else cache_folder() / "images" / "cifar"
+    if data.folder and not folder.is_dir():  # mistyped, most likely: it must not become a place to download to
+        raise UserError(
+            f"data.folder (of comt plot-images: --folder): there is no folder {folder} to read {data.images} from",
+            f"Correct it; or make the folder, {_bring(kind, folder)}; or leave it out to use the cache.",
+        )
     sources = _read(kind, data.images, folder, progress)
     counts = (
         how_many("train_images", data.train_images, len(sources[0].data), data.images),
@@ -58,13 +66,12 @@ def cifar(data: ImageDataSettings, name: str, progress: ProgressCallback) -> Ima
 
 
 def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> list[Any]:
-    """Both sides as torchvision opens them, downloaded first where the folder has no such data."""
+    """Both sides as torchvision opens them, unpacked or downloaded first where the folder has no such data."""
     if not (folder / kind.base_folder).exists():
         make_folder(folder)
         with file_lock(folder / f"{name}.lock", progress):
             if not (folder / kind.base_folder).exists():
-                progress(f"downloading {name}", 0, None)
-                _download(kind, name, folder)
+                _fetch(kind, name, folder, progress)
     try:
         return [kind(folder, train=train) for train in (True, False)]
     except (RuntimeError, OSError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
@@ -74,12 +81,32 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
         ) from error
 
 
-def _download(kind: Any, name: str, folder: Path) -> None:
+def _fetch(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> None:
+    """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first."""
+    archive, md5 = folder / kind.filename, None
     try:
+        md5 = _md5(archive) if archive.exists() else None
+        whole = md5 == kind.tgz_md5
+        progress(f"unpacking {archive}" if whole else f"downloading {name} into {folder}", 0, None)
         kind(folder, train=True, download=True)
-    except (RuntimeError, OSError) as error:  # urllib's errors are OSErrors; a wrong MD5 is a RuntimeError
+    except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
+        if md5 is None:
+            wrong = f"{name} is not in {folder} and cannot be downloaded"
+        elif md5 == kind.tgz_md5:
+            wrong = f"{archive} cannot be unpacked"
+        else:
+            wrong = f"{archive} is damaged (its MD5 is {md5}, not {kind.tgz_md5}) and cannot be downloaded anew"
         raise UserError(
-            f"{name} is not in {folder} and cannot be downloaded: {first_line(error)}",
-            f"Where there is a network, unpack {kind.url} and bring the folder {kind.base_folder} into {folder}; "
-            "or say which folder has it: --set data.folder=/some/folder (of comt plot-images: --folder)",
+            f"{wrong}: {first_line(error)}",
+            f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
+            "data.folder=/some/folder (of comt plot-images: --folder)",
         ) from error
+
+
+def _bring(kind: Any, folder: Path) -> str:
+    return f"fetch {kind.url} and put it into {folder} as it is (comt checks and unpacks it)"
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -24,7 +24,9 @@ _NOTE_WIDTH = 128
 """Characters of the note's size on a line of page width."""
 _SMALL = 6.5
 _LETTER = 0.058
-"""Inches that a letter of a category's name takes."""
+"""Inches that a letter of a tick's label takes."""
+_SPREAD = 30
+"""Numbers of which not all are positive stand on a linear axis while none is so many times the smallest but 0."""
 _OUTLIER = 1.6
 """A value so many times worse than its panel's median stands off the scale with its number, as a collapsed one does, if
 it is also farther from the others than those are from each other."""
@@ -78,11 +80,11 @@ class _Curve:
 def draw_ablation(data: AblationData) -> Figure:
     """One panel a column, each with its own axis of values: sizes and corpora differ more than methods do.
 
-    Options that are numbers stand on a logarithmic axis of base 2 (a linear one where not all are positive), other rows
-    by name, the cost in per cent of parameters, linear up to 1 and logarithmic beyond. A broken line is the baseline. A
-    value off the scale (collapsed, above 1000, or far worse than its panel's others) is a triangle at the edge of the
-    worse values, the upper one of a perplexity and the lower of an accuracy, with its number; a run without a value
-    is a word at the other edge.
+    Options that are numbers stand on a logarithmic axis of base 2 (where not all are positive a linear one, or, if they
+    are spread out, one that is linear around 0 and logarithmic beyond), other rows by name, the cost in per cent of
+    parameters, linear up to 1 and logarithmic beyond. A broken line is the baseline. A value off the scale (collapsed,
+    above 1000, or far worse than its panel's others) is a triangle at the edge of the worse values, the upper one of a
+    perplexity and the lower of an accuracy, with its number; a run without a value is a word at the other edge.
     """
     sides: dict[Panel, list[_Curve]] = {"ours": _curves(data, "ours"), "paper": _curves(data, "paper")}
     most = max(len(curves) for curves in sides.values())
@@ -265,11 +267,19 @@ def _x_axis(axes: Axes, data: AblationData, numbers: Sequence[float], width: flo
         if numbers[0] > 0:
             axes.set_xscale("log", base=2)
             axes.set_xlim(numbers[0] / 1.35, numbers[-1] * 1.35)
+        elif _is_spread_out(numbers):
+            axes.set_xscale("symlog", linthresh=min(abs(number) for number in numbers if number))
+            scale = axes.xaxis.get_transform()
+            low, high = scale.transform([numbers[0], numbers[-1]])
+            air = 0.08 * (high - low)
+            axes.set_xlim(*scale.inverted().transform([low - air, high + air]))
         else:
             air = 0.08 * max(numbers[-1] - numbers[0], 1)
             axes.set_xlim(numbers[0] - air, numbers[-1] + air)
-        axes.xaxis.set_major_locator(FixedLocator(numbers))
-    elif numbers[-1] > 3:
+        axes.set_xticks(numbers, _labels_apart(axes, numbers, width))
+        axes.xaxis.set_minor_locator(NullLocator())
+        return
+    if numbers[-1] > 3:
         axes.set_xscale("symlog", linthresh=1, linscale=0.9)
         axes.set_xlim(min(-0.12, numbers[0] - 0.1), numbers[-1] * 3)
         axes.xaxis.set_major_locator(FixedLocator([0, 0.5, 1, 3, 10, 30, 100]))
@@ -278,6 +288,29 @@ def _x_axis(axes: Axes, data: AblationData, numbers: Sequence[float], width: flo
         axes.set_xlim(min(numbers[0], 0) - 0.06 * span, numbers[-1] + 0.35 * span)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _is_spread_out(numbers: Sequence[float]) -> bool:
+    """Whether the small ones could not be told apart on a linear axis."""
+    sizes = [abs(number) for number in numbers if number]
+    return bool(sizes) and max(sizes) > _SPREAD * min(sizes)
+
+
+def _labels_apart(axes: Axes, numbers: Sequence[float], width: float) -> list[str]:
+    """A label for each of the rising numbers on a panel of `width` inches, empty where it would touch another's. The
+    ends come first."""
+    labels = [f"{number:g}" for number in numbers]
+    scale = axes.xaxis.get_transform()
+    left, right = scale.transform(list(axes.get_xlim()))
+    inches = [width * (place - left) / (right - left) for place in scale.transform(list(numbers))]
+    last = len(numbers) - 1
+    kept: list[int] = []
+    for number in (0, last, *range(1, last)):
+        letters = [(len(labels[number]) + len(labels[other])) / 2 + 1 for other in kept]
+        gaps = [abs(inches[number] - inches[other]) for other in kept]
+        if all(gap > count * _LETTER for gap, count in zip(gaps, letters, strict=True)):
+            kept.append(number)
+    return [label if number in kept else "" for number, label in enumerate(labels)]
 
 
 def _is_slanted(data: AblationData, width: float) -> bool:

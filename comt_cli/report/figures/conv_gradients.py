@@ -33,7 +33,8 @@ def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Panels (b), (c) ...: a map of depth and step for each run, all of one scale of colours.
 
     `frame` has rows `row, convolution, depth, step, norm` (`analysis.conv_gradients`). Norms of 0, as where a residual
-    branch is switched off, count in neither and stay white in a map.
+    branch is switched off, count in neither and stay white in a map. Where the runs did not log the same steps, the
+    legend says of each which it is drawn from.
 
     Returns the figure and what was drawn: rows `row, convolution, depth, median, greatest`, and for each step of the
     maps a column `step <n>`.
@@ -41,14 +42,15 @@ def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     rows = list(dict.fromkeys(frame["row"]))
     drawn = {row: _drawn(frame[frame["row"] == row]) for row in rows}
     lines = -(-len(rows) // _MAPS_ABREAST)
-    columns = _legend_columns(rows)
+    names, span = _names(frame)
+    columns = _legend_columns(names)
     heights = 2.45 + 0.14 * -(-(len(rows) + len(_LOOKS)) // columns), 0.25 + 1.6 * lines
     with style():
         figure = page_figure(sum(heights))
         above, below = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
         axes = above.subplots()
-        handles = _lines(axes, drawn)
-        axes.set_title(f"(a) L2 norm of the gradient of each convolution, {_span(frame['step'])}")
+        handles = _lines(axes, drawn, names)
+        axes.set_title(f"(a) L2 norm of the gradient of each convolution{span}")
         above.legend(handles=handles, loc="outside lower center", ncols=columns)
         norm_ends = _colour_ends(frame["norm"])
         norm = LogNorm(*norm_ends)
@@ -78,19 +80,31 @@ def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
     return summary.join(table[shown].rename(columns=lambda step: f"{_STEP}{step}")).reset_index()
 
 
-def _legend_columns(rows: list[str]) -> int:
+def _names(frame: pd.DataFrame) -> tuple[list[str], str]:
+    """What the legend calls each run, and what the title says of the steps: theirs, where all logged the same ones.
+
+    Else a median over 20 steps would pass for one over 300, and the legend has each run's own.
+    """
+    steps = {str(row): sorted(set(of_row)) for row, of_row in frame.groupby("row", sort=False)["step"]}
+    first, *others = steps.values()
+    if all(each == first for each in others):
+        return list(steps), f", {_span(first)}"
+    return [f"{row}, {f'{len(each)} of ' if len(each) > 1 else ''}{_span(each)}" for row, each in steps.items()], ""
+
+
+def _legend_columns(names: list[str]) -> int:
     """As many as a legend of page width has room for: some 120 letters, of which a line's sample takes eight."""
-    if sum(len(row) + 8 for row in rows) < 75:
-        return len(rows) + len(_LOOKS)
-    return 2 if max(map(len, rows)) <= 50 else 1
+    if sum(len(name) + 8 for name in names) < 75:
+        return len(names) + len(_LOOKS)
+    return 2 if max(map(len, names)) <= 50 else 1
 
 
-def _span(steps: pd.Series[int]) -> str:
-    first, last = int(steps.min()), int(steps.max())
+def _span(steps: list[int]) -> str:
+    first, last = steps[0], steps[-1]
     return f"steps {first} to {last}" if first < last else f"step {first}"
 
 
-def _lines(axes: Axes, drawn: dict[str, pd.DataFrame]) -> list[Line2D]:
+def _lines(axes: Axes, drawn: dict[str, pd.DataFrame], names: list[str]) -> list[Line2D]:
     """Panel (a); returns what its legend says."""
     colours = series_colours(len(drawn))
     for table, colour in zip(drawn.values(), colours, strict=True):
@@ -103,7 +117,7 @@ def _lines(axes: Axes, drawn: dict[str, pd.DataFrame]) -> list[Line2D]:
     _depth_axis(axes, int(both["depth"].max()))
     axes.set_xlabel("convolution, counted from the input")
     axes.set_ylabel("gradient norm")
-    handles = [Line2D([], [], color=colour, label=row) for row, colour in zip(drawn, colours, strict=True)]
+    handles = [Line2D([], [], color=colour, label=name) for name, colour in zip(names, colours, strict=True)]
     return handles + [
         Line2D([], [], color=QUIET, linestyle=dashes, linewidth=width, label=f"{name} of the steps")
         for name, (dashes, width) in _LOOKS.items()

@@ -41,6 +41,7 @@ def draw_gate_maps(frame: pd.DataFrame, images: Sequence[NDArray[np.uint8]]) -> 
             axes.spines[:].set_visible(False)
         for line, picture, (_, one) in zip(panels, images, shown.iterrows(), strict=True):
             line[0].imshow(picture, interpolation="nearest")
+            line[0].set_anchor("S")  # as a colour bar anchors the maps: else they are apart where a cell is not square
             line[0].set_ylabel(_name(one), rotation=0, ha="right", va="center", fontsize=6.5)
         panels[0][0].set_title("image")
         for column, (block, site) in zip(panels.T[1:], gates, strict=True):

@@ -43,9 +43,12 @@ def attempt(
             if isinstance(error, UserError) and training.began:  # bad input's status says that nothing was started
                 raise TrainingFailed(error.message, error.hint) from error
             raise
-        reason = _in_one_line(error)
-        directory.note_error(reason, "".join(traceback.format_exception(error)))
-        failed = RunOutcome.of(shared, runs, Ending.failed, reason)
+        if isinstance(error, UserError):
+            failed = RunOutcome.refused(shared, runs, error)
+        else:
+            reason = _in_one_line(error)
+            directory.note_error(reason, "".join(traceback.format_exception(error)))
+            failed = RunOutcome.of(shared, runs, Ending.failed, reason)
     else:
         if world.is_main:
             shared.link(runs)
@@ -60,8 +63,6 @@ def attempt(
 
 
 def _in_one_line(error: Exception) -> str:
-    """What an error says, without its hint: shown in the summary, and the first line of `error.txt`."""
-    if isinstance(error, UserError):
-        return " ".join(error.message.split())
+    """What a defect says: shown in the summary, and the first line of `error.txt`."""
     said = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

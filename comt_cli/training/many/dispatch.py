@@ -207,10 +207,10 @@ class Dispatcher:
             self._queue.give_back(shared)
             self._display.warn(worker.number, error.message)
             return
-        ending = Ending.left if isinstance(error, RunInterrupted) else Ending.failed
-        if ending is Ending.failed:
-            shared.directory(self._runs).note_error(error.message, str(error))
-        self._ended(worker, RunOutcome.of(shared, self._runs, ending, error.message))
+        if isinstance(error, RunInterrupted):
+            self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, error.message))
+        else:
+            self._ended(worker, RunOutcome.refused(shared, self._runs, error))
         worker.leaving = True
 
     def _has_died(self, worker: _Worker, stop: StopSignal) -> None:

@@ -11,6 +11,8 @@ from comt_cli.errors import UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.shared_runs import SharedRun
 
+MEND_FIRST = "Mend that first; the same command then tries again."
+
 
 class TrainingFailed(UserError):
     """Something was found to be wrong after training had begun. What was saved before is intact."""
@@ -39,6 +41,7 @@ class RunOutcome:
         result: `result.json`, where there is one.
         already: whether it had its result before this command came to it.
         reason: one line: why it failed, who else trains it, or where it was stopped.
+        remedy: what must be mended before it can be trained; None where trying again may do.
     """
 
     spec: RunSpec
@@ -47,11 +50,20 @@ class RunOutcome:
     result: dict[str, Any] | None = None
     already: bool = False
     reason: str | None = None
+    remedy: str | None = None
 
     @classmethod
     def of(cls, shared: SharedRun, runs: Path, ending: Ending, reason: str | None = None) -> RunOutcome:
         """A run without a result."""
         return cls(shared.spec, ending, shared.directory(runs).shown, reason=reason)
+
+    @classmethod
+    def refused(cls, shared: SharedRun, runs: Path, error: UserError) -> RunOutcome:
+        """A run that failed by something that the user can mend. Its `error.txt` says how."""
+        reason, remedy = " ".join(error.message.split()), error.hint or MEND_FIRST
+        directory = shared.directory(runs)
+        directory.note_error(reason, f"{remedy}\n")
+        return cls(shared.spec, Ending.failed, directory.shown, reason=reason, remedy=remedy)
 
     @classmethod
     def with_result(cls, shared: SharedRun, runs: Path, result: dict[str, Any], *, already: bool) -> RunOutcome:
@@ -88,17 +100,22 @@ class Summary:
             if outcome.reason is not None:
                 why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
                 lines.append(f"  {outcome.ending}: {run_name(outcome.spec, with_table=True)}: {outcome.reason}{why}")
+            if outcome.remedy is not None:
+                lines.append(f"    {outcome.remedy}")
         return lines
 
     def check(self) -> None:
         """Raise `TrainingFailed`, whose exit status is 1, if a run failed, or nobody has trained it."""
         failed = self.having(Ending.failed)
         if failed:
-            first = failed[0]
+            # One that fails the same way for ever, if there is one: only there is something to be done.
+            first = min(failed, key=lambda outcome: outcome.remedy is None)
             others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise TrainingFailed(
                 f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}",
-                f"{first.path}/error.txt says why. The same command tries again, and goes on where they stopped.",
+                f"{first.path}/error.txt says why. The same command tries again, and goes on where they stopped."
+                if first.remedy is None
+                else f"{first.reason}\n  {first.remedy}",
             )
         if left := self.having(Ending.left):
             raise TrainingFailed(

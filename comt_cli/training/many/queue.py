@@ -37,8 +37,7 @@ class RunQueue:
         try:
             result = directory.result()
         except UserError as error:
-            directory.note_error(error.message, str(error))
-            self.record(RunOutcome.of(shared, self.runs, Ending.failed, error.message))
+            self.record(RunOutcome.refused(shared, self.runs, error))
             return
         if result is not None:
             shared.link(self.runs)

@@ -52,6 +52,9 @@ DRAWINGS = {
     "convolutions": lambda: figures.draw_conv_gradients(gradients()),
     "one-run": lambda: figures.draw_conv_gradients(gradients(1, 3, (1,))),
     "seven-runs": lambda: figures.draw_conv_gradients(gradients(7, 40, range(1, 80), LONG)),
+    "seven-lengths": lambda: figures.draw_conv_gradients(
+        pd.concat([gradients(1, 9, range(1, 10 * n, n), f"{LONG} 0123456789ab{n}") for n in range(1, 8)])
+    ),
     "shares": lambda: figures.draw_residual_shares(blocks(54, SAS, "share")),
     "one-share": lambda: figures.draw_residual_shares(blocks(3, ["gate"], "share").assign(std=0.0)),
     "blocks": lambda: figures.draw_block_gradients(blocks(54, ["x + F", "sas"], "row")),
@@ -111,6 +114,22 @@ def test_convolutions_show_the_median_and_the_greatest_and_every_step() -> None:
     np.testing.assert_allclose(shown.filled(0), table.to_numpy().T)
 
 
+def test_runs_that_logged_other_steps_say_which() -> None:
+    def said(*steps: tuple[int, ...]) -> tuple[str, list[str]]:
+        parts = [gradients(1, 3, each, f"run {number}") for number, each in enumerate(steps)]
+        figure, _ = figures.draw_conv_gradients(pd.concat(parts))
+        (legend,) = [item for part in figure.subfigs for item in part.legends]
+        return figure.axes[0].get_title(), [text.get_text() for text in legend.get_texts()[: len(steps)]]
+
+    title, names = said((1, 10, 300), (1, 10, 20), (1,))
+    assert "step" not in title
+    assert names == ["run 0, 3 of steps 1 to 300", "run 1, 3 of steps 1 to 20", "run 2, step 1"]
+    assert said((1, 10), (1, 5, 10))[1] == ["run 0, 2 of steps 1 to 10", "run 1, 3 of steps 1 to 10"]
+    title, names = said((1, 10), (1, 10))
+    assert title.endswith(", steps 1 to 10")
+    assert names == ["run 0", "run 1"]
+
+
 def test_long_trainings_are_thinned_in_the_maps_alone() -> None:
     frame = gradients(1, 3, range(1, 1001))
     frame.loc[(frame["step"] == 2) & (frame["depth"] == 1), "norm"] = 1e6
@@ -138,6 +157,17 @@ def test_lines_over_blocks_are_the_frame_and_stages_are_marked() -> None:
     for share, axes in zip(SAS, figure.axes, strict=True):
         np.testing.assert_array_equal(axes.get_lines()[0].get_ydata(), frame.loc[frame["share"] == share, "mean"])
     assert "10,000 validation images" in figure.get_supxlabel()
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_maps_are_as_high_as_their_images(images) -> None:
+    figure, _ = figures.draw_gate_maps(maps(images), pixels(images))
+    with style():
+        FigureCanvasAgg(figure).draw()
+    panels = [axes.get_position() for axes in figure.axes if axes.images]
+    for first in range(0, len(panels), 4):
+        for panel in panels[first : first + 4]:
+            assert (panel.y0, panel.y1) == pytest.approx((panels[first].y0, panels[first].y1), abs=1e-3)
 
 
 def test_maps_stand_beside_their_images() -> None:

@@ -168,6 +168,63 @@ def test_values_add_points_of_the_methods_own_types(trained) -> None:
     assert "| hidden-64 |" in Path("results/smoke/mine/one.md").read_text()
 
 
+def write_start_recipe() -> None:
+    write_image_recipe()
+    path = Path("recipes/ours/images.yaml")
+    before, _, after = path.read_text().partition("  1/16:")
+    rows = [f'  "{row}": {{method: {{name: sas-resnet, beta_bias: {row}}}, in_paper: false}}' for row in (3, 0)]
+    columns = after.partition("columns:")[2].partition("ablations:")[0]
+    path.write_text(
+        "\n".join([before.rstrip(), *rows])
+        + f"\ncolumns:{columns}ablations:\n  gate-start: {{rows: ['3', '0'], option: beta_bias}}\n"
+        "scales:\n  smoke: {description: Small}\n"
+    )
+
+
+def test_a_value_that_is_no_name_gets_a_row_called_by_the_option_too(trained) -> None:
+    write_start_recipe()
+    result = ablate("gate-start", "--paper", "ours", "--values=-5,.5,1000,-5.0")
+    assert result.exit_code == 0, result.output
+    added = ("beta_bias--5", "beta_bias-.5", "1000")
+    assert trained == [[f"ours/images/{row}/1" for row in ("plain", "3", "0", *added)]]
+    text = Path("results/smoke/ours/images-gate-start.csv").read_text()
+    assert [line.split(",")[4] for line in text.splitlines()[2:]] == ["-5", "0", "0.5", "3", "1000"]
+    assert result.stderr == "", "equal numbers of parameters mean nothing here"
+
+
+def test_a_value_that_no_row_can_be_called_by_is_named(trained) -> None:
+    write_start_recipe()
+    error = ablate("gate-start", "--paper", "ours", "--values", "1" * 101).exception
+    assert isinstance(error, UserError)
+    assert error.message.startswith(f"--values {'1' * 101}: its row can be called neither")
+    also = ["--also", "beta_bias--5=sas-resnet"]
+    error = ablate("gate-start", "--paper", "ours", "--values=-5", *also).exception
+    assert isinstance(error, UserError)
+    assert "--values -5: its row can be called neither '-5' nor 'beta_bias--5'" in error.message
+    assert trained == []
+
+
+def test_sizes_that_change_nothing_are_told() -> None:
+    write_image_recipe()
+    result = ablate("window-ratio", "--paper", "ours", "--values", "8,100000,1000000", "--dry-run")
+    assert result.exit_code == 0, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("comt: the rows 100000 and 1000000 have equally many parameters under tiny: their ratio")
+    assert line.endswith("probably one network, trained 2 times")
+    assert ablate("window-ratio", "--paper", "ours", "--values", "8", "--dry-run").stderr == ""
+
+
+def test_sets_of_equal_size_are_not_told(trained) -> None:
+    result = ablate("modules", "--paper", "mine", "--values", "q_proj,o_proj")
+    assert result.exit_code == 0, result.output
+    assert "equally many" not in result.stderr
+
+
+def test_spaces_in_a_value_are_not_in_the_name_of_its_row() -> None:
+    loaded = plan_recipe("mine/one", "smoke").loaded
+    assert list(further_rows(loaded, "modules", "q_proj + v_proj")) == ["q_proj+v_proj"]
+
+
 def test_values_of_sites_are_sets_and_lists() -> None:
     loaded = plan_recipe("mine/one", "smoke").loaded
     found = further_rows(loaded, "modules", "only_last, only_qk,v_proj,o_proj+q_proj,k_proj+q_proj")

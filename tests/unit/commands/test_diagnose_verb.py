@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from comt_cli.analysis.diagnose.measure import plain
+from comt_cli.analysis.diagnose.networks import RELU_MLP, SETUPS, wirings
 from comt_cli.app import app
-from comt_cli.commands.diagnose import _depths
+from comt_cli.commands.diagnose import _BYTES, _depths
 from comt_cli.errors import UserError
 from comt_cli.report.figures.diagnose import draw_over_setups
 
@@ -84,9 +86,12 @@ def test_every_claim_is_on_the_page_with_its_verdict_and_where_it_was_measured(w
         (["--connections", "comt", "--branch", "llama,gelu-mlp"], "gelu-mlp has no place", "--branch llama"),
         (["--branch", "lama"], "'lama'", "did you mean llama?"),
         (["--depths", "0"], "--depths 0", "5-50"),
-        (["--depths", "50-5"], "--depths 50-5", "5-50"),
+        (["--depths", "50-5"], "--depths 50-5: the range is the wrong way round", "--depths 5-50"),
         (["--depths", "deep"], "whole numbers", "5-50"),
         (["--width", "20"], "--width 20", "64"),
+        (["--width", "1120"], "50 blocks that wide can take 6 GB of memory; 5 GB are", "At most 1104 with 50 blocks"),
+        (["--width", "16" + 300 * "0"], "GB of memory; 5 GB are the bound", "At most 1104"),
+        (["--width", "1600", "--depths", "5"], "30 blocks that wide", "At most 1440"),
         (["--seeds", "x"], "--seeds x", "1-3"),
     ],
 )
@@ -97,6 +102,16 @@ def test_what_cannot_be_measured_is_said_and_nothing_is_written(arguments, messa
     assert message in result.exception.message
     assert hint in (result.exception.hint or "")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_bound_on_the_width_counts_enough_weights():
+    width = 256
+    for setup in (*SETUPS.values(), RELU_MLP):
+        for name, wiring in {**wirings(), **plain()}.items():
+            if setup.fits(wiring):
+                network, _, _ = setup.build(wiring, 2, 0, width)
+                held = sum(parameter.nbytes for parameter in network.parameters())
+                assert held < 1.02 * 2 * _BYTES * width**2, (setup.name, name)  # what grows with the width itself
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def test_one_run_and_several_are_drawn(runs, tmp_path) -> None:
     assert drawn["greatest"][0] == pytest.approx(max(logged), rel=1e-5)
 
     several = runs["plain"].checkpoint_file, runs["plain"].path, runs["pixel"].path
-    assert run("plot-gradients", *several, "--out", tmp_path / "x").exit_code == 0
+    twice = run("plot-gradients", *several, "--out", tmp_path / "x")
+    assert twice.exit_code == 0
+    assert f"{runs['plain'].path} is left out: it is the same run as {runs['plain'].path}" in twice.stderr
     drawn = pd.read_csv(tmp_path / "x" / "conv-gradients-of-2-runs.csv")
     assert drawn["row"].unique().tolist() == ["a-row-tiny-seed1 (addition)", "a-row-tiny-seed1 (comt-pixel)"]
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.data.images import glyphs
 from comt_cli.errors import UserError
+from comt_cli.report import figures
 
 
 @pytest.fixture
@@ -37,6 +38,34 @@ def test_a_picture_and_its_numbers(tmp_path: Path) -> None:
     assert np.array_equal(frame.groupby("row")["column"].max(), [5] * 10)
 
 
+@pytest.mark.usefixtures("few_images")
+def test_that_not_all_classes_are_shown_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyphs, "TRAIN_IMAGES", 100)
+    drawn = []
+    draw = figures.draw_image_samples
+    monkeypatch.setattr(figures, "draw_image_samples", lambda *given: drawn.append(draw(*given)) or drawn[-1])
+    monkeypatch.setattr(figures, "write_figure", lambda *_: [])  # of one image a class a huge one
+    ended = CliRunner().invoke(app, ["plot-images", "glyphs100", "--size", "8", "--out", str(tmp_path / "out")])
+    assert ended.exit_code == 0
+    assert "The figure shows 20 of the 100 classes" in ended.stdout
+    figure, frame = drawn[0]
+    assert [text.get_text() for text in figure.texts] == ["20 of 100 classes, at even distances"]
+    assert figure.axes[0].get_position().y0 > 0  # the note has room of its own
+    assert frame["row"].nunique() == 20
+    whole, _ = draw([np.zeros((8, 8, 3), np.uint8)] * 100, frame[frame["row"] < 20], ["a"] * 100)
+    assert not whole.texts
+    assert "20 classes" in CliRunner().invoke(app, ["plot-images", "--help"]).output
+
+
+@pytest.mark.usefixtures("few_images")
+@pytest.mark.parametrize("augmentation", ["crop", "crop-flip"])
+def test_letters_are_not_mirrored_without_a_word(tmp_path: Path, augmentation: str) -> None:
+    arguments = ["glyphs10", "--size", "8", "--augmentation", augmentation, "--out", str(tmp_path / "out")]
+    ended = CliRunner().invoke(app, ["plot-images", *arguments])
+    assert ended.exit_code == 0
+    assert ("mirrors letters" in ended.stderr) == (augmentation == "crop-flip")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -44,6 +73,8 @@ def test_a_picture_and_its_numbers(tmp_path: Path) -> None:
         (["cifar10", "--size", "16"], "the images of cifar10 are 32 pixels wide"),
         (["imagenet", "--augmentation", "crop"], "images of different sizes need resized-crop-flip"),
         (["imagenet", "--folder", "/nowhere"], "imagenet is not in /nowhere"),
+        (["cifar100", "--folder", "/nowhere"], "--folder): there is no folder /nowhere to read cifar100 from"),
+        (["glyphs10", "--folder", "/nowhere"], "--folder is for cifar10, cifar100 and imagenet"),
     ],
 )
 def test_what_cannot_be_drawn(arguments: list[str], said: str) -> None:

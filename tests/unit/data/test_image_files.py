@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,8 +88,46 @@ def test_cifar_without_data_and_network(cache: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match=r"cifar10 is not in .* and cannot be downloaded: .*no network") as caught:
         prepare(ImageDataSettings(images="cifar10"))
     assert str(cache / "images" / "cifar") in caught.value.message
-    assert "cifar-10-batches-py" in str(caught.value.hint)
+    assert f"cifar-10-python.tar.gz and put it into {cache / 'images' / 'cifar'}" in str(caught.value.hint)
     assert "--set data.folder=" in str(caught.value.hint)
+
+
+def test_a_folder_of_cifar_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'nix'} to read cifar100 from") as caught:
+        prepare(ImageDataSettings(images="cifar100", folder=str(tmp_path / "nix")))
+    assert caught.value.exit_status == 2
+    assert f"cifar-100-python.tar.gz and put it into {tmp_path / 'nix'}" in str(caught.value.hint)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_archive_of_cifar_is_unpacked_or_said_to_be_damaged(
+    cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    from torchvision.datasets import utils
+
+    def no_network(*_: object, **__: object) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setattr(utils, "_get_redirect_url", no_network)
+    kind, folder, name = cifar
+    archive = folder / kind.filename
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder / kind.base_folder, kind.base_folder)
+    md5 = hashlib.md5(archive.read_bytes()).hexdigest()
+    monkeypatch.setattr(kind, "tgz_md5", md5 if whole else "0" * 32)
+    shutil.rmtree(folder / kind.base_folder)
+    said: list[str] = []
+    data = ImageDataSettings(images=name, folder=str(folder))
+    if whole:
+        assert len(prepare(data, lambda *words: said.append(words[0])).train) == IMAGES_A_FILE * len(kind.train_list)
+        assert said == [f"unpacking {archive}"]
+        return
+    with pytest.raises(UserError) as caught:
+        prepare(data)
+    assert caught.value.message.startswith(f"{archive} is damaged (its MD5 is {md5}, not {'0' * 32})")
+    assert "no network" in caught.value.message
+    assert f"{kind.filename} and put it into {folder}" in str(caught.value.hint)
 
 
 def test_cifar_is_downloaded_where_it_is_not(cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +137,7 @@ def test_cifar_is_downloaded_where_it_is_not(cifar: tuple[Any, Path, str], monke
     said = []
     dataset = prepare(ImageDataSettings(images=name, folder=str(folder)), lambda *words: said.append(words[0]))
     assert len(dataset.train) == IMAGES_A_FILE * len(kind.train_list)
-    assert said[0] == f"downloading {name}"
+    assert said[0] == f"downloading {name} into {folder}"
 
 
 def make_imagenet(folder: Path, classes: int = 3) -> None:

@@ -80,7 +80,7 @@ def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) 
     content = path.read_bytes()
     for length in (0, 3, 10, 1000, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:length])
-        with pytest.raises(UserError, match=r"not a checkpoint|cannot be read as a checkpoint"):
+        with pytest.raises(UserError, match=r"not a checkpoint|cannot be read as a checkpoint: it is cut short, after"):
             load_model(path)
     torch.save(nn.Linear(2, 2), path)  # a whole module: a pickle that would run code
     with pytest.raises(UserError, match="cannot be read as a checkpoint"):

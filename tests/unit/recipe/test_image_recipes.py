@@ -64,7 +64,7 @@ BROKEN = {
     "unknown size": ("settings:\n          train", "settings:\n          model: {size: resnet19}\n          train", "line 35: scales.smoke.columns.tiny.settings.model.size: no size is called 'resnet19'; did you mean resnet18?"),
     "augmentation of other images": ("data: {images: cifar100}", "data: {images: imagenet}", "line 8: settings.data.augmentation: images of different sizes need resized-crop-flip, or none"),
     "milestones of no step": ("steps: 100", "steps: 100\n    milestones: [50]", "line 11: settings.train.milestones: belong to the schedule step, which needs at least one"),
-    "milestones after the end": ("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50, 100]", "line 12: settings.train.milestones: the rate cannot fall after 100 of 100 steps"),
+    "milestones after the end": ("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50, 100]", "line 12: settings.train.milestones: the rate cannot fall after 100 of 100 steps; give steps below 100"),
     "warm-up rate of no warm-up": ("steps: 100", "steps: 100\n    warmup_learning_rate: 0.1", "line 11: settings.train.warmup_learning_rate: there is no warm-up; give warmup_steps"),
     "metric of the other command": ("baseline: plain", "metric: perplexity\nbaseline: plain", "line 5: metric: 'perplexity' is not one of accuracy; valid: accuracy"),
     "method of the other command": ("method: addition", "method: pre-ln", "line 14: rows.plain.method: the method pre-ln is not for train-resnet; valid: addition, comt-pixel, comt-sliding-window, highway, rezero, sas-resnet, scaled, scaling-gate"),
@@ -93,6 +93,16 @@ def test_broken(old, new, expected, load):
     found = problems_of(SMALL.replace(old, new, 1), load)
     assert expected in found
     assert {re.sub(r"^line \d+: ", "", problem) for problem in found} == {re.sub(r"^line \d+: ", "", expected)}
+
+
+def test_all_that_few_steps_contradict_is_told_at_once(load):
+    text = SMALL.replace("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50]\n    warmup_steps: 30")
+    text = text.partition("  smoke:")[0] + "  paper:" + text.rpartition("  paper:")[2]  # the scale paper alone
+    assert problems_of(text, load, "train.steps=20", "train.nesterov=true", "train.momentum=0") == [
+        "--set train.nesterov=true: needs a momentum above 0",
+        "line 12: settings.train.milestones: the rate cannot fall after 50 of 20 steps; give steps below 20",
+        "line 13: settings.train.warmup_steps: warm-up of 30 steps is longer than 20 steps; give at most 20",
+    ]
 
 
 def test_what_a_run_is_told_comes_from_every_place(load):

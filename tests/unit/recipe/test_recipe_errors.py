@@ -10,7 +10,7 @@ import pytest
 
 from comt_cli.errors import UserError
 from comt_cli.methods import methods
-from comt_cli.recipe.load import find_recipe, load_recipe, select
+from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe, select
 from comt_cli.recipe.plan import parse_seeds, plan
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.yaml_lines import MAX_BYTES, MAX_DEPTH, parse
@@ -97,7 +97,7 @@ BROKEN = {
     "directive": ("title:", "%YAML 1.1\n---\ntitle:", "line 1: a directive is not allowed: a recipe is plain data"),
     "two documents": ("rows:", "---\nrows:", "line 13: is not YAML: but found another document"),
     "too deep": ("seeds: [1, 2]", f"seeds: {'[' * (MAX_DEPTH + 1)}{']' * (MAX_DEPTH + 1)}", "line 6: is nested too deeply"),
-    "warm-up longer than training": ("warmup_steps: 10", "warmup_steps: 101", "line 11: settings.train.warmup_steps: warm-up of 101 steps is longer than 100 steps"),
+    "warm-up longer than training": ("warmup_steps: 10", "warmup_steps: 101", "line 11: settings.train.warmup_steps: warm-up of 101 steps is longer than 100 steps; give at most 100"),
     "noam without warm-up": ("warmup_steps: 10", "schedule: noam", "line 28: train.warmup_steps: the noam schedule is defined by its warm-up; give at least 1 (needed by columns.c4/130m)"),
     "floor of a schedule without one": ("warmup_steps: 10", "schedule: constant\n    min_lr_ratio: 0.1", "line 12: settings.train.min_lr_ratio: the schedule constant has none; leave the key out, or null"),
     "floor of noam": ("warmup_steps: 10", "warmup_steps: 10\n    schedule: noam\n    min_lr_ratio: 0.0", "line 13: settings.train.min_lr_ratio: the schedule noam has none; leave the key out, or null"),
@@ -324,6 +324,15 @@ def test_a_recipe_that_is_not_there(name, hint):
     with pytest.raises(UserError, match=f"there is no recipe {name}") as caught:
         find_recipe(name)
     assert f"did you mean {hint}?" in str(caught.value.hint)
+
+
+def test_every_recipe_is_proposed_once() -> None:
+    with pytest.raises(UserError) as caught:
+        find_recipe("/zzzzzz.yaml")
+    hint = str(caught.value.hint)
+    assert hint.count("transponder/table2") == 1
+    assert hint.count("/table1,") == len([name for name in available_recipes() if name.endswith("/table1")])
+    assert " table1," not in hint  # comt/table1 says it
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "/", "comt", "comt/", "table3.v2"])

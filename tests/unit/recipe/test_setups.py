@@ -99,7 +99,7 @@ def known(shelf: Path) -> str:
         (
             "beta1: 0.5",
             "warmup_steps: 101",
-            "line 5: train.warmup_steps: warm-up of 101 steps is longer than 100 steps",
+            "line 5: train.warmup_steps: warm-up of 101 steps is longer than 100 steps; give at most 100",
         ),
         (
             "size: tiny}",
@@ -119,7 +119,10 @@ def test_a_combination_that_the_recipe_spoils_names_the_recipe(shelf):
     change(shelf / "setups/quick.yaml", "  beta1: 0.5", "  warmup_steps: 50")
     change(shelf / "mine/table1.yaml", "{batch_size: 4}", "{batch_size: 4, steps: 49}")
     (only,) = problems(shelf)
-    assert only == "shelf/setups/quick.yaml, line 5: train.warmup_steps: warm-up of 50 steps is longer than 49 steps"
+    assert only == (
+        "shelf/setups/quick.yaml, line 5: train.warmup_steps: "
+        "warm-up of 50 steps is longer than 49 steps; give at most 49"
+    )
     change(shelf / "mine/table1.yaml", "steps: 49}", "steps: 49, warmup_steps: 60}")
     (only,) = problems(shelf)
     assert only.startswith("line 42: scales.smoke.columns.tiny.settings.train.warmup_steps: warm-up of 60 steps")

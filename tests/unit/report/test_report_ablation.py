@@ -341,6 +341,63 @@ def test_numbers_that_are_not_all_positive_stand_on_a_linear_axis() -> None:
     assert panel(draw_ablation(data), "cifar10").get_xscale() == "log"
 
 
+def spread(*numbers: float) -> AblationData:
+    """A point at each of the numbers."""
+    data = accuracies(*(60.0 + place for place in range(len(numbers))))
+    points = [replace(point, x=x) for point, x in zip(data.points, (None, *numbers), strict=True)]
+    return replace(data, points=tuple(points))
+
+
+@pytest.mark.parametrize("most", [30.0, 31.0])
+def test_numbers_around_0_that_are_spread_out_stand_on_an_axis_linear_around_0_alone(most: float) -> None:
+    axes = panel(draw_ablation(spread(-3, -1, 0, most)), "cifar10")
+    assert axes.get_xscale() == ("linear" if most == 30 else "symlog")
+    assert [x for x, _ in marks(axes)] == [-3, -1, 0, most]
+    low, high = axes.get_xlim()
+    assert low < -3
+    assert high > most
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (4, 8, 16, 32, 64, 1_000_000),
+        (-3, -1, 0, 3, 6.5, 1000),
+        (-1000, -999, 0),
+        (-99_000, -0.001, 0, 0.001, 0.002),
+        (1000, 1001),
+        tuple(range(1, 60)),
+    ],
+)
+@pytest.mark.parametrize("columns", [1, 6])
+def test_labels_of_numbers_do_not_touch_and_every_point_stays(numbers: tuple[float, ...], columns: int) -> None:
+    data = spread(*numbers)
+    points = [replace(point, column=f"c{column}") for column in range(columns) for point in data.points]
+    figure = draw_ablation(replace(data, points=tuple(points)))
+    figure.draw_without_rendering()
+    axes = panel(figure, f"c{columns - 1}")
+    assert [x for x, _ in marks(axes)] == list(numbers)
+    labels = [label for label in axes.get_xticklabels() if label.get_text()]
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+    said = [label.get_text() for label in labels]
+    assert said[0] == f"{numbers[0]:g}"
+    assert said[-1] == f"{numbers[-1]:g}" or numbers == (1000, 1001), "the ends stay, unless they touch"
+
+
+def test_numbers_that_no_axis_can_hold_are_categories(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in ("baseline", "2", "8"):
+        bench.ended(row)
+    loaded = bench.loaded()
+    table = build_table(loaded, bench.specs(), bench.runs)
+    for hidden, axis in ((1e30, "number"), (1e300, "category"), (1e-300, "category"), (0.0, "number")):
+        loaded.methods["8"]["hidden"] = hidden
+        data = ablation_data(loaded, table, "hidden-size")
+        assert data is not None
+        assert data.axis == axis
+        draw_ablation(data)
+
+
 def test_a_far_better_accuracy_stays_on_the_scale() -> None:
     axes = panel(draw_ablation(accuracies(40.0, 41.0, 95.0)), "cifar10")
     assert marks(axes) == [(2, 40), (4, 41), (8, 95)]

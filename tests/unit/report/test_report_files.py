@@ -66,7 +66,7 @@ def test_nothing_is_written_before_a_run_ended(bench: Bench) -> None:
     assert not bench.results.exists()
     text = io.StringIO()
     print_report(report, text)
-    assert "nothing was written" in text.getvalue()
+    assert "No run with these settings has ended yet at scale smoke: nothing was written. --set," in text.getvalue()
     assert "1 unfinished, 2 missing (step 30 of 200)" in text.getvalue()
 
 

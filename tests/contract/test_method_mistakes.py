@@ -1,0 +1,125 @@
+"""An ordinary mistake in a method's file is told with its place; a defect of the program keeps its traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from comt_cli import methods as room
+from comt_cli.errors import UserError
+from comt_cli.methods import Method, methods, mistakes
+from comt_cli.models.build import image_wiring_of
+
+FILE = """from __future__ import annotations
+from typing import ClassVar
+from comt_cli.methods.base import ImageWiring, Method
+
+class HalfBranch(Method):
+    name: ClassVar[str] = "half-branch"
+
+    def image_wiring(self) -> ImageWiring:
+        from comt_cli.layers.residual import PreNorm
+        return ImageWiring(PreNorm)
+"""
+PLACE = r"method half-branch \(comt_cli/methods/half_branch\.py, line {}\): {}"
+
+Write = Callable[[str, str], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts `half_branch.py` with a mistake into a package of its own, whose only method it is."""
+    folder = tmp_path / "comt_cli" / "methods"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(room, "__path__", [str(folder)])
+    monkeypatch.setattr(mistakes, "_METHODS", folder.resolve())
+    monkeypatch.setattr(mistakes, "_PACKAGE", folder.resolve().parent)
+    room._all_methods.cache_clear()
+
+    def written(right: str, wrong: str) -> None:
+        assert right in FILE
+        (folder / "half_branch.py").write_text(FILE.replace(right, wrong), encoding="utf-8")
+
+    yield written
+    room._all_methods.cache_clear()
+    for name in ("half_branch", "other_branch"):
+        sys.modules.pop(f"comt_cli.methods.{name}", None)
+        vars(room).pop(name, None)
+
+
+def test_the_file_without_a_mistake(write: Write) -> None:
+    write("", "")
+    assert list(methods()) == ["half-branch"]
+    image_wiring_of({"name": "half-branch"})
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line", "says"),
+    [
+        ("import ImageWiring,", "import ImageWirings,", 3, "cannot import name 'ImageWirings'"),
+        ("import ClassVar", "import ClassVar\nimport no_such_package", 3, "No module named 'no_such_package'"),
+        ("(Method):", "(Method)", 5, "expected ':'"),
+        ("(Method):", "(Methods):", 5, "NameError: name 'Methods' is not defined"),
+    ],
+)
+def test_a_mistake_at_the_import(write: Write, right: str, wrong: str, line: int, says: str) -> None:
+    write(right, wrong)
+    with pytest.raises(UserError, match=PLACE.format(line, says)) as told:
+        methods()
+    assert told.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line", "says"),
+    [
+        ("import PreNorm", "import PreNorms", 9, "cannot import name 'PreNorms'"),
+        ("(PreNorm)", "(PreNorm, sites=())", 10, "TypeError: .*unexpected keyword argument 'sites'"),
+        ("(PreNorm)", "({}['plain'])", 10, "KeyError: 'plain'"),
+    ],
+)
+def test_a_mistake_in_the_wiring(write: Write, right: str, wrong: str, line: int, says: str) -> None:
+    write(right, wrong)
+    with pytest.raises(UserError, match=PLACE.format(line, says)):
+        image_wiring_of({"name": "half-branch"})
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ('    name: ClassVar[str] = "half-branch"\n', "", "HalfBranch has no name"),
+        (
+            '"half-branch"\n',
+            '"half-branch"\n    scale: PositiveFloat = 0.5\n',
+            "a type that is not defined: PositiveFl",
+        ),
+    ],
+)
+def test_a_class_that_cannot_be_used(write: Write, right: str, wrong: str, says: str) -> None:
+    write(right, wrong)
+    with pytest.raises(UserError, match=rf"half_branch\.py\): .*{says}"):
+        methods()
+
+
+def test_two_files_with_one_name(write: Write, tmp_path: Path) -> None:
+    write("", "")
+    (tmp_path / "comt_cli" / "methods" / "other_branch.py").write_text(FILE, encoding="utf-8")
+    with pytest.raises(UserError, match=r"other_branch\.py\): half_branch\.py has a method 'half-branch' already"):
+        methods()
+
+
+def test_a_defect_of_the_program_keeps_its_traceback(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the method's file called what fails."""
+    (tmp_path / "comt_cli" / "a_part_of_ours.py").write_text("def part():\n    return 1 / 0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path / "comt_cli"))
+    write("import PreNorm\n", "import PreNorm\n        import a_part_of_ours\n        a_part_of_ours.part()\n")
+    with pytest.raises(ZeroDivisionError):
+        image_wiring_of({"name": "half-branch"})
+    monkeypatch.delitem(sys.modules, "a_part_of_ours")
+    monkeypatch.setattr(Method, "model_validate", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        image_wiring_of({"name": "half-branch"})
