@@ -54,9 +54,9 @@ def plot_images(
     from comt_cli.report import figures
     from comt_cli.training.image_input import ImageInput
 
+    if images in ("glyphs10", "glyphs100"):
+        _check_letters(images, augmentation, folder)
     data = _settings(images, size, augmentation, folder)
-    if data.images in ("glyphs10", "glyphs100"):
-        _check_letters(data)
     dataset = prepare(data, _Once())
     frame = _choose(dataset.train.labels, len(dataset.class_names))
     look = ImageInput(dataset, "train", data.augmentation, torch.device("cpu"))
@@ -110,14 +110,13 @@ def _settings(images: str, size: int | None, augmentation: str, folder: Path | N
         raise UserError(f"{key}: {said}" if key else said, "comt plot-images --help has examples.") from error
 
 
-def _check_letters(data: ImageDataSettings) -> None:
-    if data.folder is not None:
+def _check_letters(images: str, augmentation: str, folder: Path | None) -> None:
+    if folder is not None:
         raise UserError(
-            f"--folder {data.folder}: --folder is for cifar10, cifar100 and imagenet; {data.images} is drawn into the "
-            "cache",
+            f"--folder {folder}: --folder is for cifar10, cifar100 and imagenet; {images} is drawn into the cache",
             "Leave --folder out; COMT_CACHE=/some/folder moves the cache, --out says where the figure goes.",
         )
-    if data.augmentation == "crop-flip":
+    if augmentation == "crop-flip":
         typer.echo("comt: crop-flip mirrors letters, which makes other signs of many; crop does not", err=True)
 
 

@@ -74,6 +74,8 @@ class ImageDataSettings(Section):
             raise ValueError("augmentation: images of different sizes need resized-crop-flip, or none")
         if self.images != "imagenet" and self.augmentation == "resized-crop-flip":
             raise ValueError(f"augmentation: resized-crop-flip is for imagenet; {self.images} has crop and crop-flip")
+        if self.images.startswith("glyphs") and self.folder is not None:
+            raise ValueError(f"folder: {self.images} is drawn into the cache, and read from nowhere else; leave it out")
         return self
 
     @property

@@ -117,7 +117,8 @@ SMALL: dict[str, Callable[[], None]] = {  # what the test compiles: every kernel
 NORMS: dict[str, tuple[int, Callable[[], None]]] = {  # kernels, and a call: rows in one tile and not, padded and not
     "norm-64-both-bf16": (6, lambda: norm(T, 64, 4, 2, BF16)),
     "norm-512-both-bf16": (7, lambda: norm(T, 512, 32, 8, BF16)),
-    "norm-50-window-fp16": (6, lambda: norm(T, 50, 1, 0, FP16, rest=False, columns=53)),
+    "norm-64-window1-bf16": (6, lambda: norm(T, 64, 1, 0, BF16)),
+    "norm-50-window-fp16": (6, lambda: norm(T, 50, 3, 0, FP16, rest=False, columns=53)),
     "norm-128-pixel-fp32": (6, lambda: norm(T, 128, 0, 2, FP32)),
 }
 SMALL |= {name: call for name, (_, call) in NORMS.items()}

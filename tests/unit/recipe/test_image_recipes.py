@@ -226,13 +226,22 @@ ALL_SETTINGS = [
 @pytest.mark.parametrize(("section", "key"), ALL_SETTINGS)
 def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
     data = SPEC.model_dump(mode="json")
+    if key == "folder":  # letters lie in none
+        data["settings"]["data"].update({"images": "cifar10", "size": 32, "augmentation": "none"})
+    before = RunSpec.model_validate_json(json.dumps(data))
     data["settings"][section].update(OTHER[section][key])
     changed = RunSpec.model_validate_json(json.dumps(data))
-    assert changed.settings != SPEC.settings
-    assert (changed.id == SPEC.id) == ((section, key) in NOT_PART_OF_THE_ID)
+    assert changed.settings != before.settings
+    assert (changed.id == before.id) == ((section, key) in NOT_PART_OF_THE_ID)
 
 
 def test_the_id_of_a_run_is_the_same_tomorrow():
     """Guards finished runs: whoever changes this on purpose raises SPEC_VERSION, and knows that all runs are new."""
     assert SPEC.id == "94b9267b2ad0"
     assert RunSpec.model_validate_json(SPEC.model_dump_json()) == SPEC
+
+
+def test_letters_lie_in_no_folder_of_ones_own():
+    with pytest.raises(ValueError, match="folder: glyphs100 is drawn into the cache"):
+        ImageDataSettings(images="glyphs100", folder="/somewhere")
+    assert ImageDataSettings(images="cifar100", folder="/somewhere").folder == "/somewhere"
