@@ -81,6 +81,7 @@ def tiny_spec(
             model=ModelSettings(**MODEL | (model or {})), data=rows, train=TrainSettings(**TRAIN | train)
         ),
         data_fingerprint=fingerprint(rows),
+        data_content=prepare(rows).content_hash,
     )
 
 
@@ -94,7 +95,8 @@ TRAIN_IMAGES = {
     "save_every": 3,
 }
 PICTURES = "tiny-pictures"
-"""The fingerprint of `pictures()`."""
+PICTURES_CONTENT = "of-pictures"
+"""Fingerprint and content hash of `pictures()`."""
 
 
 def pictures(train: int = 64, validation: int = 20, size: int = 8) -> ImageDataset:
@@ -110,7 +112,7 @@ def pictures(train: int = 64, validation: int = 20, size: int = 8) -> ImageDatas
         return ImageSide(labels.astype(np.int64), pixels)
 
     names, mean, std = tuple("abcdefghij"), (0.25, 0.24, 0.25), (0.17, 0.15, 0.15)
-    return ImageDataset(PICTURES, "of-pictures", names, mean, std, size, side(train), side(validation))
+    return ImageDataset(PICTURES, PICTURES_CONTENT, names, mean, std, size, side(train), side(validation))
 
 
 def image_spec(
@@ -137,6 +139,7 @@ def image_spec(
             train=ImageTrainSettings(**TRAIN_IMAGES | train),
         ),
         data_fingerprint=PICTURES,
+        data_content=PICTURES_CONTENT,
     )
 
 

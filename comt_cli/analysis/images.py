@@ -39,7 +39,7 @@ def watched_images(loaded: LoadedImageModel, side: SideName) -> WatchedImages:
     """
     spec = loaded.spec
     dataset = prepare(spec.image.data)
-    if dataset.fingerprint != spec.data_fingerprint or len(dataset.class_names) != len(loaded.class_names):
+    if dataset.content_hash != spec.data_content or len(dataset.class_names) != len(loaded.class_names):
         raise UserError(
             f"{loaded.name} was trained on other images of {spec.image.data.images} than those that are here",
             "They were changed, or this version of comt makes others. Train it anew to look into it.",

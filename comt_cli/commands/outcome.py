@@ -37,8 +37,10 @@ def write_outcome(
     Raises:
         UserError, StorageError: a checkpoint cannot be read, or holds no such gates; a file cannot be written.
     """
+    from comt_cli.commands.planning import with_contents
     from comt_cli.report.write import print_report
 
+    planned = with_contents(planned, runs)
     if planned.loaded.recipe.figure is not None:
         state, figure = figure_state(planned, runs, results, overrides, overwrite=overwrite)
         if figure is not None and draw:
@@ -86,6 +88,9 @@ def outcome_as_json(
     planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
 ) -> dict[str, Any]:
     """The same as plain data: a table is written, of a figure only the state is told."""
+    from comt_cli.commands.planning import with_contents
+
+    planned = with_contents(planned, runs)
     recipe = planned.loaded.recipe
     if recipe.figure is None:
         return _write_table(planned, runs, results, overrides, overwrite=overwrite)[0].as_json()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data import fingerprint
+from comt_cli.data import identify
 from comt_cli.errors import UserError
 from comt_cli.methods import methods
 from comt_cli.recipe.load import LoadedRecipe, find_recipe, load_recipe
 from comt_cli.recipe.plan import RunSpec, parse_seeds, plan
 from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.run_contents import adopt_contents
 from comt_cli.recipe.yaml_lines import parse
 
 
@@ -50,8 +51,20 @@ def plan_loaded(
     loaded: LoadedRecipe, scale: str, *, rows: str | None = None, columns: str | None = None, seeds: str | None = None
 ) -> Planned:
     """Expand a recipe that was read and checked. Raises `UserError` where the selection or the scale is not in it."""
-    specs = plan(loaded, scale, fingerprint, rows=rows, columns=columns, seeds=parse_seeds(seeds))
+    specs = plan(loaded, scale, identify, rows=rows, columns=columns, seeds=parse_seeds(seeds))
     return Planned(loaded, scale, specs)
+
+
+def with_contents(planned: Planned, runs: Path) -> Planned:
+    """The plan with the content of its data as it is known by now: of what is prepared here, else of the runs.
+
+    Raises:
+        UserError: see `adopt_contents`.
+    """
+    data = {spec.data_fingerprint: spec.settings.data for spec in planned.specs}
+    contents = {fingerprint: identify(settings)[1] for fingerprint, settings in data.items()}
+    specs = [spec.with_content(contents[spec.data_fingerprint] or spec.data_content) for spec in planned.specs]
+    return replace(planned, specs=adopt_contents(specs, runs))
 
 
 def also_rows(arguments: list[str] | None) -> dict[str, Any]:

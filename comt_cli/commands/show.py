@@ -53,11 +53,12 @@ def show(
 def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
     """One dictionary a run: who it is, what it costs, where it stands."""
     from comt_cli.models.accounting import cost_of, total_flops, training_bytes
+    from comt_cli.recipe.run_contents import adopt_contents
     from comt_cli.recipe.run_directory import RunDirectory
     from comt_cli.report.subject import subject_of
 
     rows = []
-    for spec in planned.specs:
+    for spec in adopt_contents(planned.specs, runs, ambiguous=True):
         cost, train = cost_of(spec), spec.settings.train
         directory = RunDirectory.of(runs, spec)
         rows.append(
@@ -65,7 +66,8 @@ def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
                 "row": spec.row,
                 "column": spec.column,
                 "seed": spec.seed,
-                "id": spec.id,
+                "id": spec.id if spec.data_content else None,  # not known before the data is prepared
+                "data_content": spec.data_content,
                 "method": spec.method,
                 "parameters": cost.parameters,
                 "extra_parameters": cost.extra_parameters,
@@ -76,7 +78,7 @@ def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
                 "flops": total_flops(spec),
                 "estimated_memory_bytes": training_bytes(spec, train.micro_batch_size or train.batch_size),
                 "state": directory.state().value,
-                "directory": str(directory.shown),
+                "directory": str(directory.shown) if spec.data_content else None,
             }
         )
     return rows

@@ -41,6 +41,7 @@ def submit_runs(specs: Sequence[RunSpec], runs: Path, device: str | None, site: 
         UserError, StorageError: see `comt_cli.training.many.slurm.submit`.
     """
     from comt_cli.errors import UserError
+    from comt_cli.recipe.run_contents import adopt_contents
     from comt_cli.recipe.run_directory import RunState
     from comt_cli.recipe.shared_runs import set_aside
     from comt_cli.training.many.outcomes import TrainingFailed, run_name
@@ -49,7 +50,7 @@ def submit_runs(specs: Sequence[RunSpec], runs: Path, device: str | None, site: 
     if fresh:
         check_slurm()
         refuse_queued(specs, runs)
-        for moved in set_aside(specs, runs):
+        for moved in set_aside(adopt_contents(specs, runs, ambiguous=True), runs):
             typer.echo(f"moved aside: {moved}", err=True)
     counts = {"submitted": 0, "in the queue before": 0, "being trained": 0, "done": 0}
     try:
@@ -84,7 +85,7 @@ def add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> 
 
     standings = job_standings(jobs.values())
     for run in (run for table in tables for run in table.get("open", ())):
-        standing = standings.get(run["id"])
+        standing = standings.get(run["request"])
         is_told = standing is not None and (standing.is_active or run["state"] != "running")
-        run["job"] = jobs[run["id"]].number if is_told else None
+        run["job"] = jobs[run["request"]].number if is_told else None
         run["job_state"] = standing.words if standing is not None and is_told else None

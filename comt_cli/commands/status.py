@@ -77,9 +77,10 @@ def _tables(
     loaded: LoadedRecipe, scale: str | None, seeds: str | None, runs: Path, jobs: dict[str, Job]
 ) -> list[dict[str, Any]]:
     """One dictionary a scale: the scale asked for, else every one with a run. `jobs` gets Slurm's, by run id."""
-    from comt_cli.data import fingerprint
+    from comt_cli.data import identify
     from comt_cli.errors import UserError
     from comt_cli.recipe.plan import parse_seeds, plan
+    from comt_cli.recipe.run_contents import adopt_contents
     from comt_cli.recipe.run_directory import RunState
     from comt_cli.recipe.slurm_queue import readable_jobs
     from comt_cli.report.collect import collect
@@ -89,7 +90,7 @@ def _tables(
     for name in [scale] if scale else recipe.scales:
         where: dict[str, Any] = {"recipe": f"{recipe.paper}/{recipe.table}", "scale": name}
         try:
-            specs = plan(loaded, name, fingerprint, seeds=parse_seeds(seeds))
+            specs = adopt_contents(plan(loaded, name, identify, seeds=parse_seeds(seeds)), runs)
         except UserError as error:
             if scale:
                 raise
@@ -100,7 +101,11 @@ def _tables(
         counts = {state.value: sum(run.state is state for run in every) for state in RunState}
         if scale or counts["missing"] < len(every) or collection.notes:
             begun = [run for run in every if run.state in (RunState.running, RunState.unfinished)]
-            jobs |= readable_jobs((run.spec for run in begun), runs)
+            # A job may be queued for a run that has no directory before its data is prepared.
+            begun += [run for run in every if run.state is RunState.missing and run.spec.data_content is None]
+            theirs = readable_jobs((run.spec for run in begun), runs)
+            begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
+            jobs |= theirs
             open_runs = [_described(run, runs) for run in begun]
             tables.append({**where, "runs": len(every), **counts, "open": open_runs, "notes": list(collection.notes)})
     return tables
@@ -118,6 +123,7 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
         "column": spec.column,
         "seed": spec.seed,
         "id": spec.id,
+        "request": spec.request,
         "state": run.state.value,
         "owner": directory.owner() if is_running else None,
         "error": None if is_running else directory.error(),

@@ -66,6 +66,7 @@ def train_recipe(
         return
 
     from comt_cli.commands.outcome import write_outcomes
+    from comt_cli.recipe.run_contents import adopt_contents
     from comt_cli.recipe.shared_runs import set_aside
     from comt_cli.training.many.launch import check_training, train_on
     from comt_cli.training.processes import is_main_process
@@ -78,7 +79,7 @@ def train_recipe(
             return
         if fresh and is_main_process():
             check_training(where.gpus, planned.specs, where.device, where.jobs)
-            for moved in set_aside(planned.specs, runs):
+            for moved in set_aside(adopt_contents(planned.specs, runs, ambiguous=True), runs):
                 typer.echo(f"moved aside: {moved}", err=True)
         summary = train_on(where.gpus, planned.specs, runs, where.device, where.jobs)
     if is_main_process():

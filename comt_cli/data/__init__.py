@@ -5,7 +5,7 @@ from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSide
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import sample_indices, uniform_draws
-from comt_cli.data.prepare import fingerprint, prepare
+from comt_cli.data.prepare import fingerprint, identify, prepare
 from comt_cli.data.rows import PAD, Batch, Rows
 from comt_cli.data.side import IGNORE, AnyBatch, Side
 from comt_cli.data.storage import ProgressCallback
@@ -27,6 +27,7 @@ __all__ = [
     "Tokenizer",
     "TrainBatches",
     "fingerprint",
+    "identify",
     "load_tokenizer",
     "prepare",
     "sample_indices",

@@ -15,21 +15,27 @@ from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus, train_texts
 from comt_cli.data.dataset import Dataset, check_rows, open_dataset
 from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.data.images.prepare import image_fingerprint, prepare_images
+from comt_cli.data.images.prepare import image_fingerprint, known_image_content, prepare_images
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
-from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, train_sentencepiece
+from comt_cli.data.sentencepiece_tokenizer import (
+    TRAINER,
+    TRAINING_CHARACTERS,
+    VOCABULARY_VERSION,
+    train_sentencepiece,
+)
 from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
 from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
 from comt_cli.data.t5 import T5_SHA256, t5_tokenizer
 from comt_cli.data.tokenise import tokenise
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
-from comt_cli.errors import StorageError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, sha256
 from comt_cli.recipe.image_settings import ImageDataSettings
 from comt_cli.recipe.settings import DataSettings
 
-FORMAT = 1
-"""Raise it when the same settings give other tokens, rows or files than before."""
+FORMAT = 2
+"""Raise it when the same settings may give other tokens, rows or files than before
+(tests/contract/test_cache_versions.py asks for it)."""
 
 
 def fingerprint(data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None) -> str:
@@ -46,6 +52,26 @@ def fingerprint(data: DataSettings | ImageDataSettings, progress: ProgressCallba
     if isinstance(data, ImageDataSettings):
         return image_fingerprint(data)
     return _fingerprint(data, corpus_for(data), progress or no_progress)
+
+
+def identify(
+    data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None
+) -> tuple[str, str | None]:
+    """The `fingerprint` of what `data` describes, and the content hash of what is prepared of it in the cache.
+
+    The content is None where nothing is prepared, or what is there cannot be read (`prepare` says why). Needs no
+    network and prepares nothing, but see `fingerprint`.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    name = fingerprint(data, progress)
+    if isinstance(data, ImageDataSettings):
+        return name, known_image_content(data, name)
+    try:
+        return name, Manifest.read(_folder(name), name).content_hash()
+    except UserError:
+        return name, None
 
 
 @overload
@@ -106,7 +132,8 @@ def _fingerprint(data: DataSettings, corpus: Corpus, progress: ProgressCallback 
 def _tokenizer_identity(data: DataSettings) -> list[Any]:
     """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
     if data.tokenizer == "sentencepiece":
-        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS]
+        made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
+        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by]
     return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes"]
 
 

@@ -49,6 +49,11 @@ class Rows(Side[Batch]):
         self.documents = documents
         self.bytes = text_bytes
 
+    @property
+    def tokens_per_byte(self) -> float:
+        """How many tokens stand for a byte of text: what turns a loss a token into one a byte."""
+        return self.tokens / self.bytes
+
     @abstractmethod
     def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
         """Copy the rows into `tokens_BT`, which is full of padding."""

@@ -16,7 +16,7 @@ from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import DataSettings, Section, Settings
 
-SPEC_VERSION = 2
+SPEC_VERSION = 3
 """Part of every run's identity: raised when the meaning of a setting changes, so that old runs are not mistaken."""
 
 MAX_SEEDS = 1000
@@ -61,6 +61,9 @@ class RunSpec(Section):
     method: dict[str, Any]
     settings: AnySettings
     data_fingerprint: str
+    """What is asked of the data: its settings, its source, and the versions of what prepares it."""
+    data_content: str | None = None
+    """The hash of the tokens or pixels themselves; None where the data is not prepared here."""
 
     @property
     def language(self) -> Settings:
@@ -78,17 +81,31 @@ class RunSpec(Section):
     def id(self) -> str:
         """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else.
 
+        The content of the data is part of it, and what was asked of the data is not: whatever prepared the same tokens
+        or pixels, it is the same run. While the content is not known this is `request`, under which nothing is stored.
         Row, column and table are labels, so two tables that ask for the same training share its identity.
         """
+        return self.request if self.data_content is None else self._hash(content=self.data_content)
+
+    @property
+    def request(self) -> str:
+        """12 hex digits that are known before the data is prepared, and stay as they are afterwards."""
+        return self._hash(fingerprint=self.data_fingerprint)
+
+    def _hash(self, **data: str) -> str:
         identity = {
             "version": SPEC_VERSION,
             "command": self.command,
             "method": self.method,
             "settings": self.settings.model_dump(mode="json", exclude=_NO_PART_OF_IDENTITY),
             "seed": self.seed,
-            "data": self.data_fingerprint,
+            "data": data,
         }
         return sha256(canonical_json(identity))[:12]
+
+    def with_content(self, content: str | None) -> RunSpec:
+        """The same run on data of this content."""
+        return self if content == self.data_content else self.model_copy(update={"data_content": content})
 
     @property
     def relative_path(self) -> Path:
@@ -123,7 +140,7 @@ def parse_seeds(text: str | None) -> list[int] | None:
 def plan(
     loaded: LoadedRecipe,
     scale: str,
-    fingerprint: Callable[[DataSettings | ImageDataSettings], str],
+    identify: Callable[[DataSettings | ImageDataSettings], tuple[str, str | None]],
     *,
     rows: str | None = None,
     columns: str | None = None,
@@ -131,8 +148,8 @@ def plan(
 ) -> list[RunSpec]:
     """Every run of the recipe at `scale`: columns outermost, then seeds, then rows, so that a table fills evenly.
 
-    `fingerprint` gives the identity of a data set (from the data room). `rows` and `columns` are comma-separated
-    selections.
+    `identify` gives fingerprint and content of a data set (`comt_cli.data.identify`). `rows` and `columns` are
+    comma-separated selections.
 
     Raises:
         UserError: there is no such scale, row or column.
@@ -143,15 +160,16 @@ def plan(
     chosen_rows = select(rows, recipe.rows, "row")
     chosen_columns = select(columns, loaded.columns(scale), "column")
     chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
-    prints: dict[str, str] = {}
+    data: dict[str, tuple[str, str | None]] = {}
     runs = []
     for column in chosen_columns:
         for seed in chosen_seeds:
             for row in chosen_rows:
                 settings = loaded.settings[scale][row, column]
                 key = settings.data.model_dump_json()
-                if key not in prints:
-                    prints[key] = fingerprint(settings.data)
+                if key not in data:
+                    data[key] = identify(settings.data)
+                fingerprint, content = data[key]
                 runs.append(
                     RunSpec(
                         paper=recipe.paper,
@@ -163,7 +181,8 @@ def plan(
                         seed=seed,
                         method=loaded.methods[row],
                         settings=settings,
-                        data_fingerprint=prints[key],
+                        data_fingerprint=fingerprint,
+                        data_content=content,
                     )
                 )
     return runs

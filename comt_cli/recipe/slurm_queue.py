@@ -16,8 +16,8 @@ from comt_cli.files import write_json
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 
-JOB_FILE: Final = "slurm.json"
-"""In a run directory: the number of the last job that the run was given to."""
+JOB_FILE: Final = "job.json"
+"""Beside the logs of a run's jobs: the number of the last one that it was given to."""
 LOGS: Final = "slurm"
 """The folder of the jobs' logs, below the run directories."""
 ANSWER_SECONDS = 30.0
@@ -31,7 +31,8 @@ class QueueSilent(UserError):
 
 @dataclass(frozen=True)
 class Job:
-    """A job that was submitted for the run with the id `run`. `superseded`: the run was begun again without it."""
+    """A job that was submitted for the run that is asked for as `run` (`RunSpec.request`: a job may have to prepare
+    the data first, and the run has no id before). `superseded`: the run was begun again without it."""
 
     number: str
     run: str
@@ -53,7 +54,7 @@ class Place:
 
 
 def job_name(run: str) -> str:
-    """The name of the job of the run with the id `run`."""
+    """The name of the job of the run that is asked for as `run`."""
     return f"comt-{run}"
 
 
@@ -64,33 +65,33 @@ def log_folder(runs: Path, run: str) -> Path:
 
 def note_job(runs: Path, spec: RunSpec, number: str) -> None:
     """Write down that `spec` was given to job `number`. Raises `StorageError` where that is not possible."""
-    write_json(RunDirectory.of(runs, spec).path / JOB_FILE, {"job": number})
+    write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": number})
 
 
 def job_of(runs: Path, spec: RunSpec) -> Job | None:
     """The job that `spec` was last given to; None if there is none. Raises `UserError` if its file is damaged."""
     directory = RunDirectory.of(runs, spec)
-    file = directory.path / JOB_FILE
+    file = log_folder(runs, spec.request) / JOB_FILE
     try:
         number = json.loads(file.read_text(encoding="utf-8"))["job"]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} cannot be read: {error!r}", "Delete it if no job of this run is queued.") from None
-    log = log_folder(runs, spec.id) / f"{number}_0_log.out"
+    log = log_folder(runs, spec.request) / f"{number}_0_log.out"
     # Every start of a run writes environment.json, and a job's start writes more into its log after that.
     superseded = _modified(directory.environment_file) > max(_modified(file), _modified(log))
-    return Job(str(number), spec.id, log, superseded)
+    return Job(str(number), spec.request, log, superseded)
 
 
 def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
-    """By run id, the jobs of `specs`; to look at, not to act on: one damaged file must not hide the others."""
+    """By request, the jobs of `specs`; to look at, not to act on: one damaged file must not hide the others."""
     jobs = {}
     for spec in specs:
         with contextlib.suppress(UserError):
             job = job_of(runs, spec)
             if job is not None:
-                jobs[spec.id] = job
+                jobs[spec.request] = job
     return jobs
 
 
@@ -102,7 +103,7 @@ def _modified(path: Path) -> float:
 
 
 def ask_squeue(jobs: Iterable[Job]) -> dict[str, Place]:
-    """By run id, those of `jobs` that Slurm has not done with.
+    """By request, those of `jobs` that Slurm has not done with.
 
     Raises:
         QueueSilent: there is no squeue on this machine, or it gets no answer.
@@ -139,8 +140,8 @@ class Standing:
 
 
 def job_standings(jobs: Iterable[Job]) -> dict[str, Standing]:
-    """By run id, where each job stands, for runs that have no result. Of a job that is gone from the queue, and without
-    which the run was begun again, nothing is said."""
+    """By request, where each job stands, for runs that have no result. Of a job that is gone from the queue, and
+    without which the run was begun again, nothing is said."""
     every = list(jobs)
     try:
         places = ask_squeue(every)

@@ -23,11 +23,14 @@ class LanguageEvaluation:
     `perplexity` is exp of the token-weighted mean over all targets. `galore_perplexity` is what the public scripts
     print: exp of the unweighted mean over batches of each batch's mean, times n / (n + 1), because their count of
     batches starts at one; n is of one process, and the processes' numbers are averaged. It depends on the batch size
-    and the number of processes and lies below the truth; it is here for comparison only.
+    and the number of processes and lies below the truth; it is here for comparison only. `bits_per_byte` is the loss
+    in bits, times the tokens a byte of the whole validation split: other than a perplexity it can be compared between
+    vocabularies.
     """
 
     loss: float
     galore_loss: float
+    tokens_per_byte: float
     tokens: int
     batches: int
 
@@ -41,11 +44,17 @@ class LanguageEvaluation:
         """exp(galore_loss)."""
         return bounded_exp(self.galore_loss)
 
+    @property
+    def bits_per_byte(self) -> float:
+        """loss / ln 2 * tokens / bytes."""
+        return self.loss / math.log(2) * self.tokens_per_byte
+
     def line(self) -> dict[str, float | None]:
         """Its numbers in `metrics.jsonl`."""
         return {
             "validation_loss": finite(self.loss),
             "validation_perplexity": finite(self.perplexity),
+            "validation_bits_per_byte": finite(self.bits_per_byte),
             "validation_galore_perplexity": finite(self.galore_perplexity),
         }
 
@@ -54,6 +63,7 @@ class LanguageEvaluation:
         return {
             "loss": self.loss,
             "perplexity": finite(self.perplexity),
+            "bits_per_byte": finite(self.bits_per_byte),
             "galore_perplexity": finite(self.galore_perplexity),
         }
 
@@ -73,9 +83,15 @@ def finite(value: float) -> float | None:
 
 
 def evaluate(
-    module: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], precision: Precision, world: World
+    module: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: Precision,
+    world: World,
+    tokens_per_byte: float,
 ) -> LanguageEvaluation:
     """Evaluate a `SummedLoss` on this process's batches of (tokens, targets), and sum over all processes.
+
+    `tokens_per_byte` is that of the validation split.
 
     Returns an evaluation whose losses may be NaN if the model's are.
 
@@ -97,6 +113,7 @@ def evaluate(
         loss=loss_sum / tokens,
         # mean over processes of sum / (n + 1), where all have the same n
         galore_loss=mean_sum / (count_batches + world.size),
+        tokens_per_byte=tokens_per_byte,
         tokens=int(tokens),
         batches=int(count_batches),
     )

@@ -10,7 +10,6 @@ are saved, and that all processes evaluate with.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,17 +95,10 @@ class ImageTask(Task[ImageBatch]):
             "mean": [float(number) for number in dataset.mean],
             "std": [float(number) for number in dataset.std],
             "size": int(dataset.size),
-            "data": dataset.content_hash,
         }
 
     def stale_plan(self) -> UserError:
         return UserError(
             f"{self.image.data.images} does not hold the images any more that this run was planned with",
             "They were changed, or files came or went. The same command plans runs of the images as they are now.",
-        )
-
-    def other_data(self, checkpoint: Path) -> UserError:
-        return UserError(
-            f"{checkpoint} was trained on other images than those prepared here",
-            "Another version of Pillow may draw other glyphs, and files may come or go. Train anew with --fresh.",
         )

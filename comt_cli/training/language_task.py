@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from comt_cli.data import Batch, Dataset
+from comt_cli.data import Batch, Dataset, Rows
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.build import empty_model, materialise, wiring_of
@@ -30,6 +29,7 @@ class LanguageTask(Task[Batch]):
 
     unit = "tokens"
     model: Llama
+    validation: Rows
     objective: SummedLoss
 
     def __init__(self, spec: RunSpec, dataset: Dataset, world: World) -> None:
@@ -77,24 +77,16 @@ class LanguageTask(Task[Batch]):
 
     def evaluate(self, batches: Iterable[Batch]) -> LanguageEvaluation:
         pairs = ((torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)) for batch in batches)
-        return evaluate(self.objective, pairs, self.settings.precision, self.world)
+        return evaluate(self.objective, pairs, self.settings.precision, self.world, self.validation.tokens_per_byte)
 
     def checkpoint_parts(self) -> dict[str, Any]:
         return {
             "vocabulary": self.language.data.vocabulary_size,
             "tokenizer": self.dataset.tokenizer.to_json(),
-            "data": self.dataset.content_hash,
         }
 
     def stale_plan(self) -> UserError:
         return UserError(
             f"{self.language.data.corpus} is not the text any more that this run was planned with",
             "It was changed, or files came or went. The same command plans runs of the text as it is now.",
-        )
-
-    def other_data(self, checkpoint: Path) -> UserError:
-        return UserError(
-            f"{checkpoint} was trained on other tokens than those prepared here",
-            "The same text can give another vocabulary under another version of sentencepiece. "
-            "Train anew with --fresh.",
         )

@@ -78,7 +78,7 @@ class Training:
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
-            if self.dataset.fingerprint != self.spec.data_fingerprint:
+            if self.dataset.content_hash != self.spec.data_content:
                 raise self.task.stale_plan()
             self._set_up(held)
             return self._train()
@@ -100,7 +100,7 @@ class Training:
         kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
         self.optimizer = make_optimizer(task.model, self.settings)
-        self.counters = resume(self.directory.checkpoint_file, task, self.dataset.content_hash, self.optimizer)
+        self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
         self.writer = RunWriter(task, self.directory, self.counters, held, self.listener.warn, kernels)
         self.clock = Clock(self.world.device, self.counters, positions_per_step(self.spec))

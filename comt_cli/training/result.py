@@ -45,6 +45,7 @@ def _common(task: Task[Any], counters: Counters, environment: dict[str, Any]) ->
     rate = counters.timed_steps * positions_per_step(spec) / max(counters.seconds, 1e-9)
     return {
         "id": spec.id,
+        "data_content": spec.data_content,
         "step": counters.step,
         "steps": spec.settings.train.steps,
         task.unit: counters.tokens,

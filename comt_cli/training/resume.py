@@ -18,12 +18,9 @@ from comt_cli.training.task import Task
 def resume(
     path: Path,
     task: Task[Any],
-    content_hash: str,
     optimizer: torch.optim.Optimizer,
 ) -> Counters:
     """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
-
-    `content_hash` is that of the data that training would go on with.
 
     Returns the counters to go on from: those of step 0 where the main process sees no checkpoint.
 
@@ -46,8 +43,6 @@ def resume(
         ) from None
     if state.get("id") != spec.id:
         raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", "Move it out of the run directory.")
-    if state["data"] != content_hash:
-        raise task.other_data(path)
     counters = Counters(**state["progress"])
     step = world.broadcast(counters.step)
     if counters.step != step:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol
 
 import numpy as np
@@ -105,16 +104,11 @@ class Task(ABC, Generic[B]):
 
     @abstractmethod
     def checkpoint_parts(self) -> dict[str, Any]:
-        """What a checkpoint says beside the state of training, so that the model can be used without its data set; and
-        `data`, the content that it was trained on."""
+        """What a checkpoint says beside the state of training, so that the model can be used without its data set."""
 
     @abstractmethod
     def stale_plan(self) -> UserError:
         """What to say where the data set is not the one any more that the run was planned with."""
-
-    @abstractmethod
-    def other_data(self, checkpoint: Path) -> UserError:
-        """What to say where a checkpoint was trained on other content than was prepared here."""
 
     def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
         """This process's part of the global batch of every step from `first_step` on, cut in micro-batches."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny_runs import tiny_spec, train, write_corpus
 
-from comt_cli.data import fingerprint
+from comt_cli.data import fingerprint, prepare
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.report.subject import subject_of
@@ -30,6 +30,7 @@ def image_spec(**train_settings: Any) -> RunSpec:
             train=ImageTrainSettings(**{"batch_size": 16, "log_every": 1, **train_settings}),
         ),
         data_fingerprint=fingerprint(data),
+        data_content=prepare(data).content_hash,
     )
 
 

@@ -25,7 +25,7 @@ from comt_cli.data.images.statistics import ColourSums
 from comt_cli.data.images.subset import how_many
 from comt_cli.data.manifest import MANIFEST, FileRecord, PreparedFolder, content_hash, damaged, verify
 from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder
-from comt_cli.errors import StorageError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, cache_folder
 from comt_cli.recipe.image_settings import ImageDataSettings
 
@@ -51,8 +51,17 @@ class GlyphManifest(PreparedFolder):
 
 
 def identity(name: GlyphSet) -> list[Any]:
-    """What decides the pixels, besides size and counts: the renderer, the characters, and the fonts themselves."""
-    return [name, VERSION[name], CHARACTERS[name], FACES[name], font_hash(name)]
+    """What decides the pixels, besides size and counts: the renderer, the characters, the fonts themselves, and the
+    versions of what rasterises them."""
+    return [name, VERSION[name], CHARACTERS[name], FACES[name], font_hash(name), _rasteriser()]
+
+
+def rendered_content(name: str) -> str | None:
+    """The content hash of the rendered images of fingerprint `name`; None where there are none that can be read."""
+    try:
+        return content_hash(GlyphManifest.read(cache_folder() / "images" / name, name).files)
+    except UserError:
+        return None
 
 
 def glyphs(data: ImageDataSettings, name: str, progress: ProgressCallback) -> ImageDataset:
@@ -155,11 +164,15 @@ def _rendered(renderer: GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]
             yield from pool.map(lambda start: renderer.render(start, min(block, count - start)), some)
 
 
-def _versions() -> dict[str, str]:
+def _rasteriser() -> dict[str, str]:
     from PIL import features
 
-    packages = {package: metadata.version(package) for package in ("matplotlib", "numpy", "pillow")}
-    return {"comt": comt_version, "freetype": str(features.version("freetype2")), **packages}
+    return {"pillow": metadata.version("pillow"), "freetype": str(features.version("freetype2"))}
+
+
+def _versions() -> dict[str, str]:
+    packages = {package: metadata.version(package) for package in ("matplotlib", "numpy")}
+    return {"comt": comt_version, **_rasteriser(), **packages}
 
 
 def _check_room(data: ImageDataSettings, counts: dict[SideName, int], folder: Path) -> None:

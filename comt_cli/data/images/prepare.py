@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from pathlib import Path
 from typing import Any
 
 from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.data.storage import ProgressCallback
-from comt_cli.files import canonical_json, sha256
+from comt_cli.data.storage import ProgressCallback, make_folder
+from comt_cli.errors import StorageError
+from comt_cli.files import cache_folder, canonical_json, sha256, write_json
 from comt_cli.recipe.image_settings import ImageDataSettings
 
-FORMAT = 1
-"""Raise it when the same settings give other images or another order than before."""
+FORMAT = 2
+"""Raise it when the same settings may give other images, or the same in another order, than before
+(tests/contract/test_cache_versions.py asks for it)."""
 
 
 def image_fingerprint(data: ImageDataSettings) -> str:
@@ -29,6 +34,35 @@ def image_fingerprint(data: ImageDataSettings) -> str:
     return sha256(canonical_json(content))[:16]
 
 
+def known_image_content(data: ImageDataSettings, name: str) -> str | None:
+    """The content hash of the images of fingerprint `name` as they were last prepared here; None if they were not."""
+    if data.images in ("glyphs10", "glyphs100"):
+        from comt_cli.data.images.glyphs import rendered_content
+
+        return rendered_content(name)
+    try:
+        content = json.loads(_content_note(data, name).read_text(encoding="utf-8"))["content"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return content if isinstance(content, str) else None
+
+
+def _content_note(data: ImageDataSettings, name: str) -> Path:
+    """Where the content of images is noted that are read from a folder of the user's: one note a folder."""
+    folder = str(Path(data.folder).expanduser().absolute()) if data.folder else ""
+    return cache_folder() / "images" / "contents" / f"{name}-{sha256(folder)[:8]}.json"
+
+
+def _noting_content(data: ImageDataSettings, name: str, dataset: ImageDataset) -> ImageDataset:
+    """`dataset`, whose content is noted. In a cache that may only be read it is found out anew every time."""
+    note = _content_note(data, name)
+    if known_image_content(data, name) != dataset.content_hash:
+        with contextlib.suppress(StorageError):
+            make_folder(note.parent)
+            write_json(note, {"content": dataset.content_hash})
+    return dataset
+
+
 def prepare_images(data: ImageDataSettings, progress: ProgressCallback) -> ImageDataset:
     """The images that `data` describes: rendered or downloaded now where they are not there.
 
@@ -44,10 +78,10 @@ def prepare_images(data: ImageDataSettings, progress: ProgressCallback) -> Image
     if data.images == "imagenet":
         from comt_cli.data.images.imagenet import imagenet
 
-        return imagenet(data, name, progress)
+        return _noting_content(data, name, imagenet(data, name, progress))
     from comt_cli.data.images.cifar import cifar
 
-    return cifar(data, name, progress)
+    return _noting_content(data, name, cifar(data, name, progress))
 
 
 def _identity(data: ImageDataSettings) -> list[Any]:

@@ -77,8 +77,8 @@ class Dispatcher:
     def __init__(self, queue: RunQueue, runs: Path, workers: Workers, display: Display) -> None:
         self._queue, self._runs, self._display = queue, runs, display
         self._devices, self._threads = workers.devices, workers.threads
-        self._workers: list[_Worker | None] = [None] * min(len(workers.devices), len(queue.open))
-        self._misstarts = [0] * len(self._workers)
+        self._workers: list[_Worker | None] = []
+        self._misstarts: list[int] = []
         self._refused: StorageError | None = None
 
     @property
@@ -96,7 +96,9 @@ class Dispatcher:
             UserError: the data cannot be prepared.
         """
         with _Forwarding(self) as stop, self._ending_workers():
-            prepare_all(self._queue.open, self._display.preparing, stop)
+            prepare_all(self._queue, self._display.preparing, stop)
+            self._workers = [None] * min(len(self._devices), len(self._queue.open))
+            self._misstarts = [0] * len(self._workers)
             every = self._queue.every
             tables = {(shared.spec.paper, shared.spec.table) for shared in every}
             names = worker_names(self._devices[: len(self._workers)])

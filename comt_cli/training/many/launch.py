@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from comt_cli.data import identify
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.many.jobs import Workers, check_jobs, plan_workers
@@ -64,6 +65,9 @@ def train_on(
             try:
                 _train_together(processes, specs, runs, device)
             finally:
+                data = {shared.spec.data_fingerprint: shared.spec.settings.data for shared in queue.open}
+                known = {fingerprint: identify(settings)[1] for fingerprint, settings in data.items()}
+                queue.data_prepared({name: content for name, content in known.items() if content is not None})
                 queue.look_at_open()
         else:
             workers = plan_workers(device, jobs, queue.every)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from comt_cli.data import Dataset, ImageDataset, ProgressCallback, prepare
 from comt_cli.errors import RunInterrupted
-from comt_cli.recipe.shared_runs import SharedRun
+from comt_cli.training.many.queue import RunQueue
 from comt_cli.training.signals import StopSignal
 
 
-def prepare_all(
-    shared_runs: Iterable[SharedRun], progress: ProgressCallback, stop: StopSignal
-) -> dict[str, Dataset | ImageDataset]:
-    """Every data set that the runs read, by its fingerprint.
+def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -> dict[str, Dataset | ImageDataset]:
+    """Every data set that the open runs of the queue read, by its fingerprint; the queue gets to know their content.
 
     Raises:
         RunInterrupted: a signal came meanwhile; what is ready is kept.
@@ -30,7 +26,8 @@ def prepare_all(
         progress(stage, done, total)
 
     datasets: dict[str, Dataset | ImageDataset] = {}
-    for shared in shared_runs:
+    for shared in queue.open:
         if shared.spec.data_fingerprint not in datasets:
             datasets[shared.spec.data_fingerprint] = prepare(shared.spec.settings.data, preparing)
+    queue.data_prepared({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
     return datasets

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_contents import adopt_contents
 from comt_cli.recipe.shared_runs import SharedRun, shared_runs
 from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary
 
@@ -25,6 +26,9 @@ class RunQueue:
 
     def __init__(self, specs: Sequence[RunSpec], runs: Path) -> None:
         self.runs = runs
+        self._fill(adopt_contents(specs, runs, ambiguous=True))
+
+    def _fill(self, specs: Sequence[RunSpec]) -> None:
         self.every = shared_runs(specs)
         self._outcomes: dict[str, RunOutcome] = {}
         for shared in self.every:
@@ -42,6 +46,17 @@ class RunQueue:
         if result is not None:
             shared.link(self.runs)
             self.record(RunOutcome.with_result(shared, self.runs, result, already=True))
+
+    def data_prepared(self, contents: Mapping[str, str]) -> None:
+        """Take the runs to be those on the data that was prepared, whose content `contents` has by fingerprint.
+
+        It may be that this content was not known before, or is another one than the runs had that are here: runs can
+        turn out to be open, or done. Must be called before the first run is taken.
+        """
+        specs = [spec for shared in self.every for spec in shared.specs]
+        known = [spec.with_content(contents.get(spec.data_fingerprint, spec.data_content)) for spec in specs]
+        if known != specs:
+            self._fill(known)
 
     def look_at_open(self) -> None:
         """Look what other processes have made of the open runs."""

@@ -22,7 +22,8 @@ from typing import Any
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.recipe.run_contents import adopt_contents
+from comt_cli.recipe.run_directory import RunState
 from comt_cli.recipe.shared_runs import shared_runs
 from comt_cli.recipe.slurm_queue import LOGS, Job, ask_squeue, job_name, job_of, log_folder, note_job
 from comt_cli.recipe.slurm_site import Site
@@ -63,7 +64,7 @@ class TrainJob:
         if processes > 1:
             _start_resource_tracker()
         try:
-            train_on(processes, [run], Path(runs), device, 1)
+            summary = train_on(processes, [run], Path(runs), device, 1)
         except RunInterrupted as interruption:
             _say(interruption)
             if interruption.signal_number != WARNING_SIGNAL:
@@ -73,7 +74,7 @@ class TrainJob:
         except UserError as error:
             _say(error)
             raise SystemExit(error.exit_status) from None
-        if RunDirectory.of(Path(runs), run).result() is None:  # it failed, or is trained elsewhere: that was said
+        if not all(outcome.ended for outcome in summary.outcomes):  # it failed, or is trained elsewhere: that was said
             raise SystemExit(UNFINISHED_STATUS)
 
     def checkpoint(self, *arguments: Any) -> Any:
@@ -106,19 +107,24 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
         StorageError: the run directories cannot be written.
     """
     executor_class = _executor_class()
-    distinct = shared_runs(specs)
+    distinct = shared_runs(adopt_contents(specs, runs, ambiguous=True))
     with _only_submitter(runs):
         states = {shared.id: shared.directory(runs).state() for shared in distinct}
-        jobs = {shared.id: job for shared in distinct if (job := job_of(runs, shared.spec)) is not None}
-        queued = ask_squeue(job for job in jobs.values() if states[job.run] in OPEN)
+        jobs = {
+            shared.id: job
+            for shared in distinct
+            if states[shared.id] in OPEN and (job := job_of(runs, shared.spec)) is not None
+        }
+        queued = ask_squeue(jobs.values())
         for shared in distinct:
-            state = states[shared.id]
-            if state not in OPEN or shared.id in queued:
-                yield Submission(shared.spec, state, jobs.get(shared.id) if state in OPEN else None, False)
+            state, request = states[shared.id], shared.spec.request
+            if state not in OPEN or request in queued:
+                yield Submission(shared.spec, state, jobs.get(shared.id), False)
                 continue
-            shared.directory(runs).create(shared.spec)
-            shared.link(runs)
-            executor = executor_class(folder=log_folder(runs, shared.id).resolve(), max_num_timeout=site.requeues)
+            if shared.spec.data_content is not None:  # else its directory is known once the job has prepared the data
+                shared.directory(runs).create(shared.spec)
+                shared.link(runs)
+            executor = executor_class(folder=log_folder(runs, request).resolve(), max_num_timeout=site.requeues)
             executor.update_parameters(**sbatch_parameters(site, shared.spec))
             spec = shared.spec.model_dump(mode="json")
             wanted = device or (
@@ -147,7 +153,7 @@ def refuse_queued(specs: Sequence[RunSpec], runs: Path) -> None:
 def sbatch_parameters(site: Site, spec: RunSpec) -> dict[str, Any]:
     """What submitit's Slurm executor is told: its names are sbatch's, with exceptions that are explained here."""
     parameters = {
-        "job_name": job_name(spec.id),
+        "job_name": job_name(spec.request),
         "comment": f"{spec.relative_path}",
         "time": site.minutes,
         "partition": site.partition,

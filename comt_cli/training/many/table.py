@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from comt_cli.data import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.shared_runs import SharedRun
 from comt_cli.training.many.attempt import attempt
 from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.training.many.preparing import prepare_all
@@ -43,14 +45,11 @@ def train_queue(queue: RunQueue, device: str | None) -> Summary:
 
 
 def _train_all(queue: RunQueue, world: World, listener: Listener, stop: StopSignal) -> None:
-    # The main process alone looks which runs are done, so that all processes go through the same list.
-    chosen = world.broadcast([shared.id for shared in queue.open])
-    assert isinstance(chosen, list)
-    by_id = {shared.id: shared for shared in queue.every}
     for shared in queue.every:
         share_of_batch(shared.spec.settings.train.batch_size, world)
-    datasets = prepare_all((by_id[run_id] for run_id in chosen), listener.preparing, stop)
-    listener.table_started(len(queue.every), len(queue.every) - len(chosen))
+    datasets = prepare_all(queue, listener.preparing, stop)
+    by_id = {shared.id: shared for shared in queue.every}
+    listener.table_started(len(queue.every), len(queue.every) - len(queue.open))
     tried = 0
     while True:
         taken = queue.take() if world.is_main else None
@@ -58,8 +57,8 @@ def _train_all(queue: RunQueue, world: World, listener: Listener, stop: StopSign
         if run_id is None:
             return
         assert isinstance(run_id, str)
-        shared = by_id[run_id]
-        dataset = datasets[shared.spec.data_fingerprint]
+        shared = _same_run(by_id, run_id)
+        dataset = datasets.get(shared.spec.data_fingerprint) or prepare(shared.spec.settings.data)
         try:
             outcome = attempt(shared, queue.runs, dataset, world, listener, stop)
         except RunInterrupted as error:
@@ -74,3 +73,13 @@ def _train_all(queue: RunQueue, world: World, listener: Listener, stop: StopSign
         queue.record(outcome)
         if outcome.reason is not None:
             listener.gave_up(outcome)
+
+
+def _same_run(by_id: Mapping[str, SharedRun], run_id: str) -> SharedRun:
+    """The run that the main process has taken. Raises `UserError` where this process has other data prepared."""
+    if run_id not in by_id:
+        raise UserError(
+            f"the first process trains run {run_id}, which is none on the data that is prepared here",
+            "All processes must see the same data: put the cache (COMT_CACHE) on a file system that they share.",
+        )
+    return by_id[run_id]

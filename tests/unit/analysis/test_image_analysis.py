@@ -232,7 +232,7 @@ def test_what_cannot_be_watched_is_said() -> None:
         gate_maps(loaded("comt-pixel"), [1, 20])
     assert told.value.hint == "They are numbered from 0 to 19."
     with pytest.raises(UserError, match="trained on other images of glyphs10"):
-        gate_summary(loaded("comt-pixel", data_fingerprint="another"))
+        gate_summary(loaded("comt-pixel", data_content="another"))
     broken = loaded("comt-pixel")
     broken.model.classifier.weight.data.fill_(float("nan"))
     with pytest.raises(UserError, match="are not finite numbers"):

@@ -194,6 +194,7 @@ SPEC = RunSpec(
     method={"name": "comt-pixel", "hidden": 2},
     settings=ImageSettings(model=ResNetSettings(), data=ImageDataSettings(), train=ImageTrainSettings(steps=100)),
     data_fingerprint="abc",
+    data_content="0123",
 )
 # For every setting, a value that is valid in SPEC, with what it needs beside it, and is not the one that stands there.
 OTHER = {

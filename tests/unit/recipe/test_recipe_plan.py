@@ -28,9 +28,10 @@ SPEC = RunSpec(
         model=ModelSettings(size="tiny"), data=DataSettings(vocabulary=300), train=TrainSettings(steps=100)
     ),
     data_fingerprint="abc",
+    data_content="0123",
 )
 
-SPEC_ID = "8b3c04d11474"
+SPEC_ID = "8bcee96d0f57"
 
 # For every setting, a value that is valid in SPEC and is not the one that stands there.
 OTHER = {
@@ -92,7 +93,8 @@ def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
         ({"seed": 2}, False),
         ({"method": {"name": "comt", "hidden": 3}}, False),
         ({"method": {"hidden": 2, "name": "comt"}}, True),  # the order of keys says nothing
-        ({"data_fingerprint": "abd"}, False),
+        ({"data_fingerprint": "abd"}, True),  # whatever prepared it, the data is the same
+        ({"data_content": "0124"}, False),
     ],
 )
 def test_labels_are_no_part_of_the_id_and_all_else_is(change, same):
@@ -101,7 +103,16 @@ def test_labels_are_no_part_of_the_id_and_all_else_is(change, same):
 
 def test_no_field_of_a_run_was_forgotten_here():
     labels = {"paper", "table", "row", "column", "scale"}
-    assert set(RunSpec.model_fields) == labels | {"command", "seed", "method", "data_fingerprint", "settings"}
+    assert set(RunSpec.model_fields) == labels | {
+        "command", "seed", "method", "data_fingerprint", "data_content", "settings",
+    }  # fmt: skip
+
+
+def test_what_is_asked_for_has_a_name_before_the_data_is_prepared():
+    unprepared = SPEC.with_content(None)
+    assert unprepared.id == unprepared.request == SPEC.request != SPEC.id
+    assert unprepared.with_content("0123").id == SPEC.id
+    assert SPEC.model_copy(update={"data_fingerprint": "abd"}).request != SPEC.request
 
 
 def test_the_id_of_a_run_is_the_same_tomorrow():
@@ -112,7 +123,7 @@ def test_the_id_of_a_run_is_the_same_tomorrow():
 
 def test_a_methods_defaults_are_part_of_the_id(small, load):
     short, full, other = (
-        plan(load(small.replace("hidden: 4", text)), "smoke", lambda _: "x", rows="gated")[0]
+        plan(load(small.replace("hidden: 4", text)), "smoke", lambda _: ("x", None), rows="gated")[0]
         for text in ("residual: pre-norm", "hidden: 2", "hidden: 3")
     )
     assert short.method == full.method
@@ -242,11 +253,11 @@ def test_an_override_says_nothing_about_other_scales(small, load):
 def test_the_order_of_a_plan_fills_the_table_evenly(small, load):
     asked: list[DataSettings] = []
 
-    def fingerprint(data: DataSettings) -> str:
+    def identify(data: DataSettings) -> tuple[str, str]:
         asked.append(data)
-        return f"print{len(asked)}"
+        return f"print{len(asked)}", "content"
 
-    runs = plan(load(small), "paper", fingerprint)
+    runs = plan(load(small), "paper", identify)
     assert [(run.column, run.seed, run.row) for run in runs] == [
         (column, seed, row)
         for column in ("c4/130m", "c4/250m")
@@ -255,9 +266,9 @@ def test_the_order_of_a_plan_fills_the_table_evenly(small, load):
     ]
     assert len({run.id for run in runs}) == 12
     assert len(asked) == 1  # one data set, looked at once
-    assert {run.data_fingerprint for run in runs} == {"print1"}
-    assert [run.seed for run in plan(load(small), "smoke", fingerprint, rows="plain")] == [7]
-    chosen = plan(load(small), "paper", fingerprint, rows="extra,plain", columns="c4/250m", seeds=[5])
+    assert {(run.data_fingerprint, run.data_content) for run in runs} == {("print1", "content")}
+    assert [run.seed for run in plan(load(small), "smoke", identify, rows="plain")] == [7]
+    chosen = plan(load(small), "paper", identify, rows="extra,plain", columns="c4/250m", seeds=[5])
     assert [(run.column, run.seed, run.row) for run in chosen] == [("c4/250m", 5, "plain"), ("c4/250m", 5, "extra")]
 
 

@@ -40,7 +40,7 @@ def batch(counted: int, ignored: int = 0):
 @pytest.mark.parametrize(("batches", "printed"), [(200, 25.38), (800, 25.69), (100, 24.97)])
 def test_what_the_published_script_prints(batches, printed):
     """methods.md, section 1, computed there by running it: a true loss of 3.25 (25.79) with n batches."""
-    found = evaluate(FixedLoss(*[3.25] * batches), [batch(5)] * batches, "fp32", WORLD)
+    found = evaluate(FixedLoss(*[3.25] * batches), [batch(5)] * batches, "fp32", WORLD, 0.25)
     assert found.perplexity == pytest.approx(math.exp(3.25), rel=1e-12)
     assert f"{found.perplexity:.2f}" == "25.79"
     assert f"{found.galore_perplexity:.2f}" == f"{printed:.2f}"
@@ -48,8 +48,9 @@ def test_what_the_published_script_prints(batches, printed):
 
 
 def test_tokens_weigh_the_loss_and_batches_the_other():
-    found = evaluate(FixedLoss(2.0, 5.0), [batch(9, 1), batch(1, 9)], "fp32", WORLD)
+    found = evaluate(FixedLoss(2.0, 5.0), [batch(9, 1), batch(1, 9)], "fp32", WORLD, 0.25)
     assert found.loss == pytest.approx((9 * 2 + 1 * 5) / 10)
+    assert found.bits_per_byte == pytest.approx(2.3 / math.log(2) / 4)  # four bytes a token
     assert found.galore_loss == pytest.approx((2 + 5) / 3)
     assert (found.tokens, found.batches) == (10, 2)
 
@@ -62,24 +63,24 @@ def test_what_the_script_prints_with_two_processes():
             # The other process: 3 batches too, of mean losses 2, 3 and 4, with 5 targets each.
             return tensor + torch.tensor([45.0, 15.0, 9.0, 3.0], dtype=tensor.dtype)
 
-    found = evaluate(FixedLoss(1.0, 2.0, 3.0), [batch(5)] * 3, "fp32", Two(WORLD.device, 0, 2))
+    found = evaluate(FixedLoss(1.0, 2.0, 3.0), [batch(5)] * 3, "fp32", Two(WORLD.device, 0, 2), 0.25)
     assert found.galore_loss == pytest.approx(((1 + 2 + 3) / 4 + (2 + 3 + 4) / 4) / 2, rel=1e-12)
     assert found.loss == pytest.approx(2.5)
     assert found.batches == 6
 
 
 def test_a_batch_of_nothing_but_padding_does_not_count():
-    found = evaluate(FixedLoss(2.0, 7.0), [batch(4), batch(0, 5)], "fp32", WORLD)
+    found = evaluate(FixedLoss(2.0, 7.0), [batch(4), batch(0, 5)], "fp32", WORLD, 0.25)
     assert (found.loss, found.tokens, found.batches) == (2.0, 4, 1)
 
 
 def test_nothing_to_evaluate():
     with pytest.raises(ValueError, match="no target"):
-        evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD)
+        evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD, 0.25)
 
 
 def test_a_loss_that_is_no_number_stays_one():
-    found = evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)], "fp32", WORLD)
+    found = evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)], "fp32", WORLD, 0.25)
     assert math.isnan(found.loss)
 
 
@@ -101,7 +102,7 @@ def test_against_a_naive_loop():
         for row, length in enumerate(lengths):
             targets[row, length:] = IGNORE
         batches.append((tokens, targets))
-    found = evaluate(SummedLoss(model), batches, "fp32", WORLD)
+    found = evaluate(SummedLoss(model), batches, "fp32", WORLD, 0.25)
     assert model.training
     losses = []
     for tokens, targets in batches:

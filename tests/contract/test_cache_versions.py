@@ -1,0 +1,84 @@
+"""What is derived and cached is named by a version, and the version changes with the code that makes it.
+
+A run's id covers the content of its data, so a raised version makes nobody train anew whose data comes out the same: it
+only has the data prepared again. Therefore: when in doubt, raise it.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from comt_cli.data.images.glyph_render import VERSION as GLYPH_VERSIONS
+from comt_cli.data.images.prepare import FORMAT as IMAGE_FORMAT
+from comt_cli.data.prepare import FORMAT
+from comt_cli.data.python_docs import EXTRACTOR_VERSION
+from comt_cli.data.sentencepiece_tokenizer import VOCABULARY_VERSION
+from comt_cli.files import sha256
+
+DATA = Path(__file__).parents[2] / "comt_cli" / "data"
+
+# What makes it; the version it is cached under; the hash of that code when the version was last raised.
+MADE = {
+    "extracted texts": (
+        ("python_docs.py",),
+        EXTRACTOR_VERSION,
+        (2, "064776513afb3728"),
+    ),
+    "vocabularies": (
+        ("sentencepiece_tokenizer.py", "corpus.py"),
+        VOCABULARY_VERSION,
+        (2, "047a785b76485eee"),
+    ),
+    "token shards": (
+        ("tokenise.py", "shards.py", "corpus.py", "tokenizer.py", "t5.py", "hub.py", "local_files.py", "prepare.py"),
+        FORMAT,
+        (2, "777570956268e4bc"),
+    ),
+    "rendered letters": (
+        ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "order.py"),
+        GLYPH_VERSIONS,
+        ({"glyphs10": 2, "glyphs100": 3}, "15d1731fa0d02548"),
+    ),
+    "contents of image folders": (
+        ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py"),
+        IMAGE_FORMAT,
+        (2, "1683e776f23fde8c"),
+    ),
+}
+
+
+def code(source: str) -> str:
+    """The lines of a module that are neither blank, nor comments, nor docstrings, without trailing spaces."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            if isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str):
+                lines[statement.lineno - 1 : statement.end_lineno] = [""] * (
+                    (statement.end_lineno or statement.lineno) - statement.lineno + 1
+                )
+    return "\n".join(line.rstrip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+def code_hash(files: tuple[str, ...]) -> str:
+    return sha256("\0".join(code((DATA / file).read_text(encoding="utf-8")) for file in files))[:16]
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_a_version_changes_with_the_code_that_makes_what_is_cached(what):
+    files, version, (recorded_version, recorded_hash) = MADE[what]
+    found = code_hash(files)
+    assert (version, found) == (recorded_version, recorded_hash), (
+        f"the code that makes {what} was changed ({', '.join(files)}), and its cache would not notice: raise the "
+        f"version of {what}, which is {version}, and write the new one with {found!r} here"
+    )
+
+
+def test_only_code_counts():
+    source = '"""Doc."""\n\n# why\ndef f(x):\n    """What.\n\n    More.\n    """\n    return x  \n'
+    assert code(source) == "def f(x):\n    return x"
+    assert code(source) == code(source.replace("More", "Less").replace("# why\n", ""))
+    assert code(source) != code(source.replace("return x", "return -x"))
