@@ -113,7 +113,7 @@ def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection
         case "deepnorm":
             return norm((2 * layers) ** (1 / 4) * x_D + branch(x_D))
         case "deepnorm-mixln-code":
-            return norm(2.8284 * x_D + branch(x_D))
+            return norm(2.8284271247461903 * x_D + branch(x_D))
         case "mix-ln":
             return norm(x_D + branch(x_D)) if layer <= round(layers / 4) else x_D + branch(norm(x_D))
         case "layernorm-scaling":
