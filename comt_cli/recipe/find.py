@@ -1,15 +1,20 @@
-"""Where recipes are: by path, or by name among the recipe roots."""
+"""Where recipes are: by path, or by name among the recipe roots; and where what is made of them goes."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from comt_cli.errors import UserError
+from comt_cli.files import sha256
 from comt_cli.recipe.problems import closest
+from comt_cli.recipe.schema import NAME_LENGTH
 
 DEFAULT_PAPER = "comt"
 SETUPS = "setups"
 """The folder of the setups beside the papers' folders: no paper, and no recipe in it."""
+OWN = "own"
+"""The folder, below the runs and the results, of recipes that stand outside the recipe roots."""
 
 
 def recipe_roots() -> list[Path]:
@@ -50,3 +55,24 @@ def find_recipe(name: str) -> Path:
     close = closest(wanted, [*known, *short])
     hint = f"valid: {', '.join(known)}" if close is None else f"did you mean {close}?"
     raise UserError(f"there is no recipe {name}", f"{hint} (comt recipes lists them)")
+
+
+def is_named(path: Path) -> bool:
+    """Whether a recipe can be called by folder and file, as `comt/table3.yaml` can: it stands in a recipe root."""
+    return path.resolve().parent.parent in [root.resolve() for root in recipe_roots()]
+
+
+def place_of(path: Path) -> tuple[str, str]:
+    """The folder and the name under which the runs and results of a recipe go: `comt`, `table3`.
+
+    The file decides, whatever it says of its paper: a copy never takes the place of what it was copied from. One that
+    stands outside the recipe roots goes to the folder `own`.
+    """
+    whole = path.resolve()
+    return as_name(whole.parent.name) if is_named(path) else OWN, as_name(whole.stem)
+
+
+def as_name(text: str) -> str:
+    """`text` as a recipe may say a name: what does not belong there is a dash, and a hash ends what is too long."""
+    name = re.sub(r"[^A-Za-z0-9+._-]", "-", text).lstrip("+._-") or "recipe"
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 9]}-{sha256(text)[:8]}"

@@ -11,7 +11,7 @@ from typing import Any
 from comt_cli.errors import UserError
 from comt_cli.recipe.also import Also, with_rows
 from comt_cli.recipe.drawings import undrawable
-from comt_cli.recipe.find import DEFAULT_PAPER, available_recipes, find_recipe, recipe_roots
+from comt_cli.recipe.find import DEFAULT_PAPER, available_recipes, find_recipe, is_named, place_of
 from comt_cli.recipe.merge import Overrides, merged_settings, parse_overrides
 from comt_cli.recipe.names import disagreements
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, closest, dotted, nearest
@@ -45,6 +45,43 @@ class LoadedRecipe:
     recipe: AnyRecipe
     methods: dict[str, dict[str, Any]]
     settings: dict[str, dict[tuple[str, str], RunSettings]]
+
+    @property
+    def folder(self) -> str:
+        """The folder of its runs and results: `comt`, and `own` for a file outside the recipe roots."""
+        return place_of(self.path)[0]
+
+    @property
+    def stem(self) -> str:
+        """What its runs and results are called within that folder: `table3`."""
+        return place_of(self.path)[1]
+
+    @property
+    def name(self) -> str:
+        """Folder and stem, `comt/table3`."""
+        return "/".join(place_of(self.path))
+
+    @property
+    def file(self) -> str:
+        """The file for people, in a line: `comt/table3.yaml`, or `my-table.yaml` of a file of one's own."""
+        shown = f"{self.folder}/{self.path.resolve().name}" if is_named(self.path) else self.path.name
+        return "".join(letter if letter.isprintable() else " " for letter in shown)
+
+    @property
+    def origin(self) -> str:
+        """The file beyond doubt: as `file` where it goes by name, else its whole path, `~` for the home folder."""
+        if is_named(self.path):
+            return self.file
+        whole, home = self.path.resolve(), Path.home()
+        return f"~/{whole.relative_to(home)}" if whole.is_relative_to(home) else str(whole)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the recipe has any number of a paper's to stand beside ours."""
+        rows = self.recipe.rows.values()
+        return any(value is not None for row in rows for value in row.paper.values()) or any(
+            row.paper_increase for row in rows
+        )
 
     def columns(self, scale: str) -> dict[str, Column[Partial]]:
         """The columns of a scale: its own, or the paper's."""
@@ -102,8 +139,6 @@ def load_recipe_text(
 
 _STAND_INS: dict[str, Any] = {
     "title": "-",
-    "paper": "-",
-    "table": "-",
     "baseline": "-",
     "seeds": [0],
     "method": "-",
@@ -153,7 +188,7 @@ def check_recipe(
     if whole is None:
         raise RecipeError(path, problems)
     setups = load_setups(whole, path, document, problems)
-    found = [*disagreements(whole, resolved, document), *_place(whole, path, document)]
+    found = list(disagreements(whole, resolved, document))
     settings: dict[str, dict[tuple[str, str], RunSettings]] = {
         name: merged_settings(
             whole,
@@ -245,17 +280,6 @@ def _is_for(given: Any, command: Command, methods: MethodConfigs) -> bool:
     """Whether a method, as a row says it, is for the command, or is none at all, which is told elsewhere."""
     name = given.get("name") if isinstance(given, dict) else given
     return not isinstance(name, str) or name not in methods or command in methods[name].commands()
-
-
-def _place(recipe: AnyRecipe, path: Path, document: Document) -> Iterable[Problem]:
-    """A recipe that is looked up by folder and file must be called so: its runs and tables go by its keys."""
-    whole = path.resolve()
-    if whole.parent.parent not in [root.resolve() for root in recipe_roots()]:
-        return
-    for key, said, there in (("paper", recipe.paper, whole.parent.name), ("table", recipe.table, whole.stem)):
-        if said != there:
-            message = f"is {said!r}, but the file is {whole.parent.name}/{whole.name} among the recipes; say {there}"
-            yield Problem(key, message, document.line((key,)))
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:

@@ -18,9 +18,16 @@ def disagreements(recipe: AnyRecipe, methods: Methods, document: Document) -> It
     if recipe.baseline not in recipe.rows:
         message = f"there is no row {recipe.baseline!r}; {nearest(recipe.baseline, recipe.rows)}"
         yield Problem("baseline", message, document.line(("baseline",)))
+    has_paper = "paper" in document.data  # one that is no name is told elsewhere
+    if not has_paper and recipe.table is not None:
+        message = "says which table of a paper it is, but the recipe has no `paper`"
+        yield Problem("table", message, document.line(("table",)))
     for name, row in recipe.rows.items():
-        yield from _paper_cells(name, row, recipe, document)
-        yield from _paper_increases(name, row, recipe, document)
+        if has_paper:
+            yield from _paper_cells(name, row, recipe, document)
+            yield from _paper_increases(name, row, recipe, document)
+        else:
+            yield from _without_paper(name, row, document)
     for ablation_name, ablation in recipe.ablations.items():
         yield from _ablation(("ablations", ablation_name), ablation, recipe, methods, document)
     yield from _compared_columns(recipe, document)
@@ -32,10 +39,28 @@ def _compared_columns(recipe: AnyRecipe, document: Document) -> Iterator[Problem
             if column.compare_to is not None and column.compare_to not in recipe.columns:
                 path = ("scales", scale_name, "columns", name, "compare_to")
                 yield _no_column(column.compare_to, path, recipe, document)
+            elif column.compare_to is not None and "paper" not in document.data:
+                path = ("scales", scale_name, "columns", name, "compare_to")
+                message = "names a column of a paper's, but the recipe has no `paper`"
+                yield Problem(dotted(path), message, document.line(path))
     for name, column in recipe.columns.items():
         if column.compare_to is not None:
             at: KeyPath = ("columns", name, "compare_to")
             yield Problem(dotted(at), "belongs to the columns of a scale: this is the paper's own", document.line(at))
+
+
+def _without_paper(name: str, row: Row[Partial], document: Document) -> Iterator[Problem]:
+    """What a row says of a paper's numbers, in a recipe that has no paper: there no row is in one."""
+    told: dict[str, object] = {"paper": row.paper, "paper_increase": row.paper_increase}
+    for key, values in told.items():
+        if values:
+            path: KeyPath = ("rows", name, key)
+            yield Problem(
+                dotted(path), "has values, but the recipe has no `paper` that prints them", document.line(path)
+            )
+    if "in_paper" in row.model_fields_set and row.in_paper:
+        path = ("rows", name, "in_paper")
+        yield Problem(dotted(path), "is true, but the recipe has no `paper`", document.line(path))
 
 
 def _paper_cells(name: str, row: Row[Partial], recipe: AnyRecipe, document: Document) -> Iterator[Problem]:

@@ -24,6 +24,9 @@ MAX_SEEDS = 1000
 BY_ID = "by-id"
 """The folder below `runs` that holds every run once; what stands elsewhere there are links to them."""
 
+RESULTS = "results"
+"""The folder below `runs` that tables and figures are written to, unless another is named."""
+
 _NO_PART_OF_IDENTITY = {"train": {"save_every", "sharding", "kernels"}, "data": {"folder"}}
 """Settings that change no number, or only the order in which numbers are added up and how the sums are rounded: a run
 may be begun on one machine and go on, with other kernels or cut among its devices, on another.
@@ -48,7 +51,8 @@ AnySettings = Annotated[
 class RunSpec(Section):
     """One training, fully resolved: everything that can change its numbers, and where it stands in its table.
 
-    It is read back from files that may come from anywhere, so names are held to what a recipe may say.
+    It is read back from files that may come from anywhere, so names are held to what a recipe may say. `paper` and
+    `table` are the folder and the name that the recipe's file gives its runs (`find.place_of`).
     """
 
     paper: Name
@@ -114,7 +118,7 @@ class RunSpec(Section):
         So a recipe, which may come from anywhere, cannot name a folder outside the runs, nor the one that holds them.
         """
         paper, *names = (name.replace("/", "-") for name in (self.paper, self.table, self.row, self.column))
-        if paper.casefold() == BY_ID:
+        if paper.casefold() in (BY_ID, RESULTS):
             paper = f"paper-{paper}"
         return Path(paper, *names, f"seed{self.seed}-{self.id}")
 
@@ -160,6 +164,7 @@ def plan(
     chosen_rows = select(rows, recipe.rows, "row")
     chosen_columns = select(columns, loaded.columns(scale), "column")
     chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
+    folder, stem = loaded.folder, loaded.stem
     data: dict[str, tuple[str, str | None]] = {}
     runs = []
     for column in chosen_columns:
@@ -172,8 +177,8 @@ def plan(
                 fingerprint, content = data[key]
                 runs.append(
                     RunSpec(
-                        paper=recipe.paper,
-                        table=recipe.table,
+                        paper=folder,
+                        table=stem,
                         command=recipe.command,
                         scale=scale,
                         row=row,

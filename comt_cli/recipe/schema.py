@@ -22,7 +22,9 @@ RunSettings = Settings | ImageSettings
 """What a run is told, by its command."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+NAME_LENGTH = 100
+"""Letters of a name at most: two of them are part of the names of files, which file systems end at 255."""
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 SetupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """The name of a file in the folder `setups`, without its ending; it cannot lead out of that folder."""
 ScaleName = Literal["smoke", "small", "paper"]
@@ -188,14 +190,17 @@ class Figure(Section):
 
 
 class Recipe(Section, Generic[Overrides_co]):
-    """One published table, or figure. A command's class says what its runs are told, and what a cell can show."""
+    """One table, or figure: a published one, or one's own, which has no `paper`.
+
+    A command's class says what its runs are told, and what a cell can show.
+    """
 
     settings_class: ClassVar[type[RunSettings]]
     overrides_class: ClassVar[type[Partial]]
 
     title: str
-    paper: Name
-    table: Name
+    paper: Name | None = None
+    table: Name | None = None
     command: Command
     metric: MetricName
     baseline: str

@@ -26,6 +26,7 @@ _EXPECTED = {
     "int_type": "should be a whole number",
     "list_type": "should be a list",
     "model_type": "should be a group of keys",
+    "string_too_long": "should have fewer letters, since it names folders",
     "string_type": "should be text",
     "too_short": "should have at least one entry",
     "tuple_type": "should be a list",

@@ -10,6 +10,7 @@ import pytest
 
 from comt_cli.errors import UserError
 from comt_cli.methods import methods
+from comt_cli.recipe.find import as_name
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe, select
 from comt_cli.recipe.plan import parse_seeds, plan
 from comt_cli.recipe.problems import RecipeError
@@ -201,20 +202,38 @@ def test_a_figure_is_drawn_at_a_site_that_has_a_gate(small, load):
     assert only == "line 13: figure.site: the row gated has no gate there: 'k_proj'; did you mean q_proj?"
 
 
-def test_a_recipe_that_is_looked_up_is_called_as_its_file(tmp_path, small, monkeypatch):
-    """Its runs and tables go by its keys, and `comt status` by the file."""
+def test_a_place_goes_by_the_file_and_not_by_the_paper(tmp_path, small, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "recipes" / "comt" / "table9.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(small)
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(path, methods())
-    assert [str(problem) for problem in caught.value.problems] == [
-        "line 2: paper: is 'mine', but the file is comt/table9.yaml among the recipes; say comt",
-        "line 3: table: is 'table1', but the file is comt/table9.yaml among the recipes; say table9",
-    ]
-    elsewhere = path.rename(tmp_path / "any.yaml")
-    assert load_recipe(elsewhere, methods()).recipe.paper == "mine"
+    named = load_recipe(path, methods())
+    assert (named.name, named.file, named.origin) == ("comt/table9", "comt/table9.yaml", "comt/table9.yaml")
+    elsewhere = path.rename(tmp_path / "a b\u00e9.yaml")
+    own = load_recipe(elsewhere, methods())
+    assert (own.name, own.file, own.origin) == ("own/a-b-", "a b\u00e9.yaml", str(elsewhere))
+    assert own.recipe.paper == "mine"
+    assert {len(as_name("x" * length)) for length in (99, 100, 101, 250)} == {99, 100}
+    assert as_name("x" * 101) != as_name("x" * 102)
+
+
+def test_a_recipe_needs_no_paper_but_then_has_no_printed_values(small, load):
+    head = "paper: mine\ntable: table1\n"
+    assert head in small
+    told = problems_of(small.replace(head, "table: table1\n"), load)
+    assert "table: says which table of a paper it is, but the recipe has no `paper`" in told[0]
+    assert any("rows.plain.paper: has values, but the recipe has no `paper` that prints them" in line for line in told)
+
+
+@pytest.mark.parametrize("wrong", ["3", "my table", "../../x", "x" * 101])
+def test_a_paper_that_is_no_name_is_one_problem(small, load, wrong):
+    (only,) = problems_of(small.replace("paper: mine", f"paper: {wrong}", 1), load)
+    assert only.startswith("line 2: paper: ")
+
+
+def test_a_name_that_no_file_system_holds_is_refused(small, load):
+    told = problems_of(small.replace("  plain:", f"  {'x' * 300}:", 1), load)
+    assert any("should have fewer letters" in line for line in told), told
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "- a\n- b\n", "just text"])
