@@ -85,11 +85,11 @@ reproduce: $(READY)  ## Every recipe there is, with tables and figures in RESULT
 
 .PHONY: record
 record: $(READY)  ## The committed results: every recipe at scale smoke with SEEDS=1-3, into results/
-	$(COMT) reproduce --scale smoke --seeds $(SEEDS)
+	$(COMT) reproduce --scale smoke --seeds $(SEEDS) --results results
 
 .PHONY: bench
-bench: $(READY)  ## How fast kernels, training steps and decoding are, as far as MINUTES=9 go; what was measured goes to results/bench
-	$(COMT) bench all --minutes $(MINUTES)
+bench: $(READY)  ## How fast kernels, training steps and decoding are, as far as MINUTES=9 go; what was measured goes to RESULTS/bench
+	$(COMT) bench all --minutes $(MINUTES) --results $(RESULTS)
 
 .PHONY: doctor
 doctor: $(READY)  ## What this machine can do, and what to mend

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from comt_cli.recipe.plan import RunSpec
     from comt_cli.recipe.schema import AblationName
 
-_NAME_LENGTH = 100
-"""Of a row that a value adds, at most: it names a folder."""
-
 
 def _names(incomplete: str) -> list[str]:
     from comt_cli.recipe.schema import AblationName
@@ -54,7 +51,7 @@ def ablate(
     slurm: options.Slurm = None,
     track: options.Track = None,
     runs: options.Runs = Path("runs"),
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
     overwrite: options.Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")] = False,
 ) -> None:
@@ -135,21 +132,23 @@ def ablate(
         _print_plans(wanted, runs, device)
         return
 
-    from comt_cli.commands.outcome import write_outcomes
+    from comt_cli.commands.outcome import check_places, end, write_outcomes
     from comt_cli.training.many.launch import train_on
     from comt_cli.training.trackers import tracking
 
     specs = [spec for planned in wanted for spec in planned.specs]
+    check_places(tables if site is None else (), runs, results, set_ or (), overwrite=overwrite)
     with tracking(track):
         if site is not None:
             submit_runs(specs, runs, device, site)
             typer.echo("The tables and figures, once the jobs are done: the same command without --slurm")
             return
         summary = train_on(gpus, specs, runs, device, jobs)
+    unwritten: list[str] = []
     if is_main_process():
         # The whole tables, not only the rows of the ablation: training some must not erase the others.
-        write_outcomes(tables, runs, results, set_ or (), overwrite=overwrite)
-    summary.check()
+        unwritten = write_outcomes(tables, runs, results, set_ or (), overwrite=overwrite, shown=wanted)
+    end(summary, unwritten)
 
 
 def _ablations() -> dict[str, dict[str, Path]]:
@@ -188,12 +187,11 @@ def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[
     from comt_cli.errors import UserError
     from comt_cli.report.ablation import ablation_rows
 
-    recipe = loaded.recipe
-    option = recipe.ablations[name].option
-    where = f"{recipe.paper}/{recipe.table}"
+    option = loaded.recipe.ablations[name].option
     if option is None:
         raise UserError(
-            f"--values {values}: the rows of {where} differ by more than one option, so {name} has no values to add",
+            f"--values {values}: the rows of {loaded.name} differ by more than one option, so {name} has no values to "
+            "add",
             "--also METHOD adds a row of your own.",
         )
     first = next(row for row in ablation_rows(loaded, name) if option in loaded.methods[row])
@@ -213,16 +211,16 @@ def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[
 def _row_name(option: str, text: str, taken: Iterable[str]) -> str:
     """The name of the row that a value adds."""
     from comt_cli.errors import UserError
-    from comt_cli.recipe.schema import NAME_PATTERN
+    from comt_cli.recipe.schema import NAME_LENGTH, NAME_PATTERN
 
     value = "".join(text.split())
     names = (value, f"{option}-{value}")
     for name in names:
-        if re.fullmatch(NAME_PATTERN, name) and len(name) <= _NAME_LENGTH and name not in taken:
+        if re.fullmatch(NAME_PATTERN, name) and len(name) <= NAME_LENGTH and name not in taken:
             return name
     raise UserError(
         f"--values {text}: its row can be called neither {names[0]!r} nor {names[1]!r}",
-        f"A name is of at most {_NAME_LENGTH} letters, digits and + . _ / -, and no other row has it. "
+        f"A name is of at most {NAME_LENGTH} letters, digits and + . _ / -, and no other row has it. "
         "--also NAME=METHOD adds a row by a name of your own.",
     )
 

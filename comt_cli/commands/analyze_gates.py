@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,7 +43,7 @@ def analyze_gates(
         ),
     ] = None,
     out: figure_options.Out = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Draw the values that a trained model's gates take on a text, or on validation images.
 

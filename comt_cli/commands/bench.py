@@ -76,12 +76,12 @@ def step(
         ),
     ] = Compiled.whole,
     device: options.Device = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, and of ResNets without and
     with CoMT's modulators beside torchvision's, and count its memory.
 
-    Writes results/bench/DEVICE/step.csv and step-images.csv, a page and a figure of each; rows of an earlier
+    Writes bench/DEVICE/step.csv and step-images.csv, a page and a figure of each; rows of an earlier
     measurement of the same variant are replaced. Where a batch does not fit on a GPU, a smaller one is taken, for all
     variants.
 
@@ -154,11 +154,11 @@ def kernels(
         bool, typer.Option("--tune", help="First search for the best tile sizes of the Triton kernels (CUDA only).")
     ] = False,
     device: options.Device = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Time each gated operation in PyTorch, compiled, and as one kernel: what `kernels: auto` chooses by.
 
-    Writes results/bench/DEVICE/kernels.csv, a page and a figure; rows measured earlier are replaced.
+    Writes bench/DEVICE/kernels.csv, a page and a figure; rows measured earlier are replaced.
 
     Example:
 
@@ -204,11 +204,11 @@ def decode(
     dtypes: Dtypes = "bf16",
     rounds: Rounds = 15,
     device: options.Device = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Time a decode step with a key-value cache, and the reading of a prompt of 512 tokens.
 
-    Writes results/bench/DEVICE/decode.csv and a page; rows measured earlier are replaced.
+    Writes bench/DEVICE/decode.csv and a page; rows measured earlier are replaced.
 
     Example:
 
@@ -238,11 +238,11 @@ def predict(
             help="Only these: 60m, 130m, 250m, 350m, 1b, resnet18, resnet18-b64, resnet50, resnet152, resnet50-224.",
         ),
     ] = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Write down what a step should cost on an NVIDIA H200, from bytes and FLOPs alone: predicted, not measured.
 
-    Writes results/bench/nvidia-h200/predicted.csv (language models) and predicted-images.csv (ResNets), a page and a
+    Writes bench/nvidia-h200/predicted.csv (language models) and predicted-images.csv (ResNets), a page and a
     figure of each, which call themselves so.
 
     Example:
@@ -264,7 +264,7 @@ def predict(
 
 
 @app.command()
-def page(results: options.Results = Path("results")) -> None:
+def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     """Write all pages and figures anew from the measured CSVs; goals as they are today. Measures nothing.
 
     Example:
@@ -295,7 +295,7 @@ def everything(
         typer.Option(min=3, help="Rounds; each times every variant once. 7 on a GPU, 15 elsewhere if not given."),
     ] = None,
     device: options.Device = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Measure everything, the most wanted first, as much of it as the minutes allow. What `make bench` calls.
 

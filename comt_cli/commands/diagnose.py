@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from comt_cli.commands import figure_options, options
 from comt_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,9 +53,8 @@ def diagnose(
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="Seeds; the tables show mean and spread.")] = "1-3",
-    out: Annotated[Path, typer.Option(help="Folder for the tables and figures.", file_okay=False)] = Path(
-        "results/diagnose"
-    ),
+    out: figure_options.Out = None,
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Look at residual connections before any training, without data: do signals and gradients get through?
 
@@ -81,7 +81,7 @@ def diagnose(
 
     setups = [SETUPS[name] for name in select(branch, SETUPS, "branch")]
     wirings = _wirings(connections, setups)
-    _measure(wirings, setups, chosen_depths, chosen_seeds, width, out)
+    _measure(wirings, setups, chosen_depths, chosen_seeds, width, out or results / "diagnose")
 
 
 def _wirings(connections: str, setups: Iterable[Setup]) -> dict[str, Wiring]:

@@ -33,9 +33,14 @@ def figure_folder(loaded: LoadedModel | LoadedImageModel, out: Path | None, resu
 
 
 def run_figure_folder(spec: RunSpec, results: Path) -> Path:
-    """Where the figures of one of our runs go. Slashes within a name become dashes: a checkpoint, which may come from
-    anywhere, cannot name a folder outside the results."""
-    scale, paper, run = (
-        name.replace("/", "-") for name in (spec.scale, spec.paper, f"{spec.row}-{spec.column}-seed{spec.seed}")
-    )
-    return results / scale / paper / "figures" / run
+    """Where the figures of one of our runs go; of recipes of one's own, which share a folder, each has others.
+
+    Slashes within a name become dashes: a checkpoint, which may come from anywhere, cannot name a folder outside the
+    results.
+    """
+    from comt_cli.recipe.find import OWN
+
+    named = f"{spec.row}-{spec.column}-seed{spec.seed}"
+    run = f"{spec.table}-{named}" if spec.paper == OWN else named
+    scale, folder, run = (name.replace("/", "-") for name in (spec.scale, spec.paper, run))
+    return results / scale / folder / "figures" / run

@@ -49,6 +49,8 @@ Also = Annotated[
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
 Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
+DEFAULT_RESULTS = Path("runs/results")
+"""Not `results`: what a clone comes with is written by `make record` alone."""
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a table even if it has more finished runs, or other settings.")
 ]

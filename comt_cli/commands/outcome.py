@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,19 @@ if TYPE_CHECKING:
     from comt_cli.report.recipe_figure import RecipeFigure
     from comt_cli.report.table import Table
     from comt_cli.report.write import Report
+    from comt_cli.training.many.outcomes import Summary
+
+
+@dataclass(frozen=True)
+class FigureState:
+    """What there is to say of a figure's recipe, in a line.
+
+    `figure` is there if it can be drawn and is not yet; `unwritten` if it is neither drawn nor can be.
+    """
+
+    text: str
+    figure: RecipeFigure | None = None
+    unwritten: bool = False
 
 
 def write_outcome(
@@ -28,37 +43,56 @@ def write_outcome(
     *,
     overwrite: bool = False,
     draw: bool = True,
-) -> None:
+    shown: Planned | None = None,
+) -> str | None:
     """Write and print what the runs of a plan have come to, below `results`. What is there already is not made again.
 
     A table's recipe gets its table and the figures of its ablations, a figure's recipe its figure: drawing that needs
-    torch, and without `draw` only its state is told. `overrides` are the `--set` arguments behind the plan.
+    torch, and without `draw` only its state is told. `overrides` are the `--set` arguments behind the plan. Of a table
+    the rows and columns of the plan `shown` are printed, or all; all are written.
+
+    Returns:
+        Why nothing was written, which has been told; None if it was, or is there as it should be.
 
     Raises:
         UserError, StorageError: a checkpoint cannot be read, or holds no such gates; a file cannot be written.
     """
     from comt_cli.commands.planning import with_contents
+    from comt_cli.report.terminal import say
     from comt_cli.report.write import print_report
 
     planned = with_contents(planned, runs)
     if planned.loaded.recipe.figure is not None:
-        state, figure = figure_state(planned, runs, results, overrides, overwrite=overwrite)
-        if figure is not None and draw:
-            for path in _write_recipe_figure(planned.loaded.recipe.figure, figure):
-                typer.echo(f"wrote {path}")
+        state = figure_state(planned, runs, results, overrides, overwrite=overwrite)
+        if state.figure is not None and draw:
+            for path in _write_recipe_figure(planned.loaded, state.figure):
+                say(f"wrote {path}")
         else:
-            typer.echo(state)
-        return
+            say(state.text)
+        return state.text if state.unwritten else None
     report, drawn = _write_table(planned, runs, results, overrides, overwrite=overwrite)
-    print_report(report)
+    if report.unwritten is not None:
+        say(report.unwritten, sys.stderr)
+    chosen = shown.specs if shown is not None else planned.specs
+    print_report(report, shown=report.table.only((spec.row for spec in chosen), (spec.column for spec in chosen)))
     for path in drawn:
-        typer.echo(f"wrote {path}")
+        say(f"wrote {path}")
+    return report.unwritten
 
 
 def write_outcomes(
-    tables: Sequence[Planned], runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
-) -> None:
+    tables: Sequence[Planned],
+    runs: Path,
+    results: Path,
+    overrides: Sequence[str] = (),
+    *,
+    overwrite: bool = False,
+    shown: Sequence[Planned] | None = None,
+) -> list[str]:
     """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
+
+    Returns:
+        Why tables and figures were not written; what their recipes are told has been printed.
 
     Raises:
         TrainingFailed: some could not be written; says which first. Its exit status is not that of bad input, which
@@ -69,34 +103,92 @@ def write_outcomes(
     from comt_cli.training.many.outcomes import TrainingFailed
 
     failed: list[UserError] = []
-    for position, planned in enumerate(tables):
+    unwritten: list[str | None] = []
+    for position, (planned, part) in enumerate(zip(tables, shown or tables, strict=True)):
         if position:
             typer.echo()
         try:
-            write_outcome(planned, runs, results, overrides, overwrite=overwrite)
+            unwritten.append(write_outcome(planned, runs, results, overrides, overwrite=overwrite, shown=part))
         except StorageError:
             raise
         except UserError as error:
-            recipe = planned.loaded.recipe
-            typer.echo(f"{recipe.paper}/{recipe.table} is not written: {error.message}", err=True)
+            typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
             failed.append(error)
     if failed:
         raise TrainingFailed(failed[0].message, failed[0].hint)
+    return [reason for reason in unwritten if reason is not None]
+
+
+def end(summary: Summary, unwritten: Sequence[str]) -> None:
+    """The exit status of a command that trained: 1 where a run failed or is left, or something was not written.
+
+    Raises:
+        TrainingFailed: a run failed, or nobody has trained it.
+    """
+    summary.check()
+    if unwritten:
+        raise typer.Exit(1)
+
+
+def check_places(
+    tables: Sequence[Planned], runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
+) -> None:
+    """Before training: say which tables and figures would not be written whatever their runs end with.
+
+    Raises:
+        UserError: none of them would be. What is trained for a table that is not written is of no use to anybody.
+    """
+    from comt_cli.errors import UserError
+    from comt_cli.report.write import kept_whatever_ends
+    from comt_cli.training.processes import is_main_process
+
+    if overwrite:
+        return
+    kept = []
+    for planned in tables:
+        if planned.loaded.recipe.figure is not None:
+            kept.append(_figure_kept(planned, runs, results, overrides))
+        else:
+            kept.append(kept_whatever_ends(planned.loaded, planned.specs, results, overrides))
+    reasons = [reason for reason in kept if reason is not None]
+    if reasons and len(reasons) == len(tables):
+        more = f" (and {len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
+        raise UserError(f"{reasons[0]}{more}", "No run was started.")
+    for reason in reasons if is_main_process() else ():
+        typer.echo(f"comt: {reason}", err=True)
+
+
+def _figure_kept(planned: Planned, runs: Path, results: Path, overrides: Sequence[str]) -> str | None:
+    from comt_cli.report.recipe_figure import recipe_figure
+
+    figure = recipe_figure(planned.loaded, planned.specs, runs, results, overrides)
+    return None if figure is None or figure.is_fresh else _kept(figure, overrides)
+
+
+def _kept(figure: RecipeFigure, overrides: Sequence[str]) -> str | None:
+    """Why the figure that is there is not drawn over; None if it is."""
+    reason = figure.of_another_recipe
+    if reason is None and figure.is_there and (overrides or figure.is_of_another_selection):
+        reason = f"{figure.files[0]} is of another column, seed or settings"
+    if reason is None:
+        return None
+    return f"{reason}. Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
 
 
 def outcome_as_json(
     planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
-) -> dict[str, Any]:
-    """The same as plain data: a table is written, of a figure only the state is told."""
+) -> tuple[dict[str, Any], str | None]:
+    """The same as plain data: a table is written, of a figure only the state is told. And why nothing was written."""
     from comt_cli.commands.planning import with_contents
 
     planned = with_contents(planned, runs)
-    recipe = planned.loaded.recipe
-    if recipe.figure is None:
-        return _write_table(planned, runs, results, overrides, overwrite=overwrite)[0].as_json()
-    state, _ = figure_state(planned, runs, results, overrides, overwrite=overwrite)
-    who = {"title": recipe.title, "paper": recipe.paper, "figure": recipe.table, "recipe": planned.loaded.path.name}
-    return {**who, "scale": planned.scale, "state": state}
+    loaded = planned.loaded
+    if loaded.recipe.figure is None:
+        report = _write_table(planned, runs, results, overrides, overwrite=overwrite)[0]
+        return report.as_json(), report.unwritten
+    state = figure_state(planned, runs, results, overrides, overwrite=overwrite)
+    who = {"title": loaded.recipe.title, "paper": loaded.folder, "figure": loaded.stem, "recipe": loaded.origin}
+    return {**who, "scale": planned.scale, "state": state.text}, state.text if state.unwritten else None
 
 
 def _write_table(
@@ -142,37 +234,38 @@ def _content(path: Path) -> str | None:
 
 def figure_state(
     planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
-) -> tuple[str, RecipeFigure | None]:
-    """What there is to say of a figure's recipe, in a line; and the figure, if it can be drawn and is not yet."""
+) -> FigureState:
+    """How the figure of a recipe stands."""
     from comt_cli.recipe.load import available_recipes
     from comt_cli.report.recipe_figure import recipe_figure
 
-    recipe = planned.loaded.recipe
-    name = f"{recipe.paper}/{recipe.table} ({planned.scale})"
-    figure = recipe_figure(planned.loaded, planned.specs, runs, results)
+    loaded = planned.loaded
+    name = f"{loaded.name} ({planned.scale})"
+    figure = recipe_figure(loaded, planned.specs, runs, results, overrides)
     if figure is None:
-        return f"{name} is not drawn: its row {recipe.baseline} was not selected.", None
+        text = f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected."
+        return FigureState(text, unwritten=True)
     if figure.is_fresh:
-        return f"{name} is drawn: {figure.files[0]}", None
+        return FigureState(f"{name} is drawn: {figure.files[0]}")
     if figure.undrawable is not None:
-        return f"{name} is not drawn: {figure.undrawable}.", None
-    if not overwrite and figure.is_there and (overrides or figure.is_of_another_selection):
-        where = "--results DIR draws it elsewhere, --overwrite in its place"
-        return f"{name} is not drawn: {figure.files[0]} is of another column, seed or settings ({where}).", None
-    by_name = f"{recipe.paper}/{recipe.table}"
-    recipe_said = by_name if available_recipes().get(by_name) == planned.loaded.path else planned.loaded.path
-    command = f"comt {recipe.command} --recipe {recipe_said} --scale {planned.scale}"
-    return f"{name} is not drawn yet: {command} draws it.", figure
+        return FigureState(f"{name} is not drawn: {figure.undrawable}.", unwritten=True)
+    if not overwrite and (kept := _kept(figure, overrides)) is not None:
+        return FigureState(f"{name} is not drawn: {kept}", unwritten=True)
+    recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
+    command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
+    return FigureState(f"{name} is not drawn yet: {command} draws it.", figure)
 
 
-def _write_recipe_figure(settings: FigureSettings, figure: RecipeFigure) -> list[Path]:
+def _write_recipe_figure(loaded: LoadedRecipe, figure: RecipeFigure) -> list[Path]:
     from comt_cli.files import write_text
     from comt_cli.report.csv_tables import runs_csv
     from comt_cli.report.figures import write_figure
 
-    drawn, frame = _draw(settings, figure)
+    assert loaded.recipe.figure is not None
+    drawn, frame = _draw(loaded.recipe.figure, figure)
     written = write_figure(drawn, frame, figure.folder, figure.stem)
-    write_text(figure.runs_csv, runs_csv(figure.runs))  # last: it says which runs the others are of
+    # Last: it says which runs, of which recipe, the others are of.
+    write_text(figure.runs_csv, runs_csv(figure.runs, loaded.origin))
     return [*written, figure.runs_csv]
 
 

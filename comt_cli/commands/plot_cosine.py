@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +19,7 @@ def plot_cosine(
     ],
     text: figure_options.Text = None,
     out: figure_options.Out = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Draw the cosine similarity and the norm ratio between every layer's input and output, per token.
 

@@ -27,7 +27,7 @@ def plot_gradients(
     ],
     epochs: Annotated[float, typer.Option(help="How much of the training is shown.", min=0)] = 5.0,
     out: figure_options.Out = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Draw the L2 norm of the gradient of every convolution over depth and training steps, for one run or several.
 

@@ -32,7 +32,7 @@ def plot_images(
         Path | None, typer.Option(help="Where cifar10, cifar100 or imagenet lies, if not in the cache.")
     ] = None,
     out: figure_options.Out = None,
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Draw images of the training side as a network sees them, one row a class, for 20 classes at most.
 

@@ -21,7 +21,7 @@ def report(
     set_: options.Set = None,
     also: options.Also = None,
     runs: options.Runs = Path("runs"),
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
     overwrite: options.Overwrite = False,
     overview: Annotated[
         bool,
@@ -80,13 +80,23 @@ def report(
         check_added(added, (plan.loaded for plan in planned))
     if as_json:
         made = [outcome_as_json(plan, runs, results, set_ or (), overwrite=overwrite) for plan in planned]
-        typer.echo(json.dumps(made, indent=2))
+        typer.echo(json.dumps([data for data, _ in made], indent=2))
+        _exit([reason for _, reason in made], named=bool(recipes))
         return
+    unwritten = []
     for position, plan in enumerate(planned):
         if position:
             typer.echo()
-        write_outcome(plan, runs, results, set_ or (), overwrite=overwrite, draw=False)
+        unwritten.append(write_outcome(plan, runs, results, set_ or (), overwrite=overwrite, draw=False))
     if overview:
         from comt_cli.report.overview import write_overview
 
         typer.echo(f"wrote {write_overview(results)}")
+    _exit(unwritten, named=bool(recipes))
+
+
+def _exit(unwritten: list[str | None], *, named: bool) -> None:
+    """End with status 1 where a table that was named is not written, or where none is of all that have runs."""
+    reasons = [reason for reason in unwritten if reason is not None]
+    if reasons and (named or len(reasons) == len(unwritten)):
+        raise typer.Exit(1)

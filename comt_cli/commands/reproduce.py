@@ -24,7 +24,7 @@ def reproduce(
     slurm: options.Slurm = None,
     track: options.Track = None,
     runs: options.Runs = Path("runs"),
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Train every recipe that has the scale, write its table, draw its figures, and write the overview of them all.
@@ -39,7 +39,7 @@ def reproduce(
 
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
-    from comt_cli.commands.outcome import write_outcomes
+    from comt_cli.commands.outcome import check_places, end, write_outcomes
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.report.overview import write_overview
     from comt_cli.training.many.launch import train_on
@@ -49,6 +49,8 @@ def reproduce(
     site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
     tables = _planned(scale, papers, seeds, also)
     specs = [spec for table in tables for spec in table.specs]
+    check_places(tables if site is None else (), runs, results, overwrite=overwrite)
+    unwritten = []
     with tracking(track):
         if site is not None:
             submit_runs(specs, runs, device, site)
@@ -57,11 +59,11 @@ def reproduce(
         summary = train_on(gpus, specs, runs, device, jobs)
     if is_main_process():
         try:
-            write_outcomes(tables, runs, results, overwrite=overwrite)
+            unwritten = write_outcomes(tables, runs, results, overwrite=overwrite)
         finally:
             if any(results.glob("*/*/*-runs.csv")):  # else nothing has ended, and the summary says why
                 typer.echo(f"\nwrote {write_overview(results)}")
-    summary.check()
+    end(summary, unwritten)
 
 
 def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] | None) -> list[Planned]:

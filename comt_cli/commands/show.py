@@ -118,7 +118,7 @@ def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
     console = Console(highlight=False)
     # Numbers cut off are worse than lines that a narrow terminal wraps.
     console.width = max(console.width, 110)
-    console.print(f"{recipe.title} ({recipe.paper} {recipe.table}), scale {planned.scale}")
+    console.print(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
     console.print(recipe.scales[planned.scale].description)  # type: ignore[index]
     remaining = 0.0
     for column in dict.fromkeys(row["column"] for row in rows):

@@ -88,7 +88,7 @@ def _tables(
     tables = []
     recipe = loaded.recipe
     for name in [scale] if scale else recipe.scales:
-        where: dict[str, Any] = {"recipe": f"{recipe.paper}/{recipe.table}", "scale": name}
+        where: dict[str, Any] = {"recipe": loaded.name, "scale": name}
         try:
             specs = adopt_contents(plan(loaded, name, identify, seeds=parse_seeds(seeds)), runs)
         except UserError as error:

@@ -65,13 +65,14 @@ def train_recipe(
         print_plan(planned, runs, where.device)
         return
 
-    from comt_cli.commands.outcome import write_outcomes
+    from comt_cli.commands.outcome import check_places, end, write_outcomes
     from comt_cli.recipe.run_contents import adopt_contents
     from comt_cli.recipe.shared_runs import set_aside
     from comt_cli.training.many.launch import check_training, train_on
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 
+    check_places([table] if site is None else (), runs, where.results, selection.overrides or (), overwrite=overwrite)
     with tracking(where.track):
         if site is not None:
             submit_runs(planned.specs, runs, where.device, site, fresh=fresh)
@@ -82,6 +83,8 @@ def train_recipe(
             for moved in set_aside(adopt_contents(planned.specs, runs, ambiguous=True), runs):
                 typer.echo(f"moved aside: {moved}", err=True)
         summary = train_on(where.gpus, planned.specs, runs, where.device, where.jobs)
+    unwritten: list[str] = []
     if is_main_process():
-        write_outcomes([table], runs, where.results, selection.overrides or (), overwrite=overwrite)
-    summary.check()
+        changed = selection.overrides or ()
+        unwritten = write_outcomes([table], runs, where.results, changed, overwrite=overwrite, shown=[planned])
+    end(summary, unwritten)

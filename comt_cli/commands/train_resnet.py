@@ -22,7 +22,7 @@ def train_resnet(
     slurm: options.Slurm = None,
     track: options.Track = None,
     runs: options.Runs = Path("runs"),
-    results: options.Results = Path("results"),
+    results: options.Results = options.DEFAULT_RESULTS,
     overwrite: options.Overwrite = False,
     fresh: options.Fresh = False,
     dry_run: options.DryRun = False,

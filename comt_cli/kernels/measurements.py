@@ -47,10 +47,11 @@ class Measured:
 
 
 def roots() -> list[Path]:
-    """Folders of measurements, a folder a device in each: `./results/bench`, then those that came with the program."""
+    """Folders of measurements, a folder a device in each: one's own, then those that came with the program."""
     package = Path(__file__).resolve().parent.parent
     shipped = package / "_bench"
-    return [Path("results/bench"), shipped if shipped.is_dir() else package.parent / "results" / "bench"]
+    own = [Path("runs/results/bench"), Path("results/bench")]
+    return [*own, shipped if shipped.is_dir() else package.parent / "results" / "bench"]
 
 
 @dataclass(frozen=True)

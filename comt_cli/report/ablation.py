@@ -112,8 +112,8 @@ def _without(method: dict[str, Any], option: str) -> dict[str, Any]:
 
 
 def ablation_stem(results: Path, table: Table, name: str) -> tuple[Path, str]:
-    """Folder and stem of an ablation's figure: `<results>/<scale>/<paper>/<table>-<ablation>`."""
-    return place(results, table.scale, table.paper, f"{table.name}-{name}")
+    """Folder and stem of an ablation's figure: `<results>/<scale>/<folder>/<name>-<ablation>`."""
+    return place(results, table.scale, table.folder, f"{table.name}-{name}")
 
 
 def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> AblationData | None:

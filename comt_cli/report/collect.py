@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from comt_cli.report.subject import subject_of
 
 _RUN_NAME = re.compile(r"seed(\d+)-([0-9a-f]{12})")
 _SPEED_LINES = 10
+_NAMED = 6
+"""Runs that an error names for each content."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ class Run:
         if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
             return None
         return float(found)
+
+    @property
+    def content(self) -> str | None:
+        """The hash of the tokens or images that it was trained on; None where that is not recorded."""
+        found = (self.result or {}).get("data_content") or self.spec.data_content
+        return str(found) if found else None
 
     def value(self, metric: str) -> float | None:
         """The metric of a run that is done; a diverged run has none."""
@@ -98,6 +106,39 @@ class Collection:
         """Every planned run."""
         for cell in self.cells.values():
             yield from cell.runs
+
+    def check_contents(self) -> None:
+        """Refuse to set numbers beside each other that were computed on different data.
+
+        Rows that ask for other data settings than their neighbours are not meant: the table names those settings.
+
+        Raises:
+            UserError: under one column, runs of equal data settings were trained on different contents; names them.
+        """
+        found: dict[tuple[str, str], dict[str, list[Run]]] = {}
+        for run in self.runs():
+            if run.result is not None and run.content is not None:
+                asked = (run.spec.column, run.spec.settings.data.model_dump_json(exclude={"folder"}))
+                found.setdefault(asked, {}).setdefault(run.content, []).append(run)
+        for (column, _), contents in found.items():
+            if len(contents) > 1:
+                raise _different_contents(column, contents)
+
+
+def _different_contents(column: str, contents: Mapping[str, Sequence[Run]]) -> UserError:
+    def named(runs: Sequence[Run]) -> str:
+        shown = [f"{run.spec.row} seed {run.spec.seed} ({run.spec.id})" for run in runs[:_NAMED]]
+        more = len(runs) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")
+
+    told = "\n".join(f"  {content[:12]}: {named(runs)}" for content, runs in contents.items())
+    fewest = min(contents.values(), key=len)
+    rows = ",".join(dict.fromkeys(run.spec.row for run in fewest))
+    return UserError(
+        f"the runs under {column} were trained on different data, by the hash of its content:\n{told}",
+        "Their numbers cannot be compared. Train the same command with --fresh and "
+        f"--rows {rows}, or leave those rows or seeds out with --rows and --seeds.",
+    )
 
 
 def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:

@@ -35,6 +35,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "n": ours.n if ours else 0,
         "seeds": " ".join(str(seed) for seed in cell.values(table.metric)),
         "state": cell.state,
+        "bits_per_byte": entry.bits_per_byte,
         "baseline": table.baseline,
         "paper_column": entry.paper_column,
         "paper": entry.paper,
@@ -48,8 +49,9 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         table.subject.speed: entry.speed,
         "devices": _distinct(cell, "device"),
         "git_commits": _distinct(cell, "git_commit"),
+        "data_contents": " ".join(dict.fromkeys(run.content for run in cell.runs if run.result and run.content)),
         "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None),
-        "recipe": table.recipe_file,
+        "recipe": table.recipe_origin,
         "changed_settings": " ".join(table.overrides),
     }
 
@@ -64,18 +66,19 @@ def table_csv(table: Table) -> str:
     return csv_text(records(table))
 
 
-def runs_csv(runs: Iterable[Run]) -> str:
+def runs_csv(runs: Iterable[Run], recipe: str) -> str:
     """Every planned run of a recipe, what it was trained on, and what its `result.json` says; in progress, the step it
-    reached."""
-    return csv_text([_run_record(run) for run in runs])
+    reached. `recipe` is the file (`LoadedRecipe.origin`)."""
+    return csv_text([_run_record(run, recipe) for run in runs])
 
 
-def _run_record(run: Run) -> dict[str, Any]:
+def _run_record(run: Run, recipe: str) -> dict[str, Any]:
     spec, result = run.spec, run.result
     who = {"row": spec.row, "column": spec.column, "seed": spec.seed, "id": spec.id, "state": run.state.value}
     if result is None and run.progress is not None:
         result = {"step": run.progress.step, "steps": run.progress.steps}
-    return {**who, **_setting(spec), **{key: (result or {}).get(key) for key in subject_of(spec).result_keys}}
+    where = {"recipe": recipe, "scale": spec.scale, "data_content": run.content if run.result else None}
+    return {**who, **where, **_setting(spec), **{key: (result or {}).get(key) for key in subject_of(spec).result_keys}}
 
 
 def _setting(spec: RunSpec) -> dict[str, Any]:

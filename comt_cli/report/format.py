@@ -39,6 +39,16 @@ def increase(number: float) -> str:
     return f"{number:+.2f} %".replace("-0.00", "+0.00")
 
 
+def bits(number: float) -> str:
+    """Bits per byte: three decimals, since differences of a per cent matter."""
+    return f"{number:.3f}"
+
+
+def one_line(text: str) -> str:
+    """`text` without line ends and control letters, which could end a comment or begin a heading, in a written file."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+
+
 def speed(per_second: float) -> str:
     """Tokens or images per second, `12,345`."""
     return f"{per_second:,.0f}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 
-from comt_cli.report import words
-from comt_cli.report.layout import Line, headings, increases, lines
+from comt_cli.report import format, words
+from comt_cli.report.layout import Key, Line, headings, increases, lines
 from comt_cli.report.table import Table
+from comt_cli.report.trained import of_table
 
-_SHOWN = 6
-"""Method to direction; speed is in the CSV and on the Markdown page, and parameters where the paper prints none: a line
-of text is not wider."""
+_LEFT_OUT: tuple[Key, ...] = ("parameters", "paper_increase", "speed")
+"""They are in the CSV and on the Markdown page: a line of text is not wider. So are bits per byte, where the paper's
+numbers take their place."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -43,26 +44,28 @@ _LATEX = {
 
 
 def latex(table: Table) -> str:
-    r"""The float: `\label{tab:<paper>-<table>-<scale>}`, one block of lines a column, footnotes below."""
+    r"""The float: `\label{tab:<folder>-<name>-<scale>}`, one block of lines a column, footnotes below."""
+    shown = _shown(table)
     body = []
     for column in table.columns:
-        body.append(rf"\midrule \multicolumn{{{_SHOWN}}}{{@{{}}l}}{{\textit{{{escaped(column)}}}}} \\")
-        body += [_row(line) for line in lines(table, column)]
+        body.append(rf"\midrule \multicolumn{{{len(shown)}}}{{@{{}}l}}{{\textit{{{escaped(column)}}}}} \\")
+        body += [_row(line, shown) for line in lines(table, column)]
         beside = increases(table, column)
         if beside is not None:
-            body.append(rf"\multicolumn{{{_SHOWN}}}{{@{{}}p{{0.95\textwidth}}@{{}}}}{{{escaped(beside)}}} \\")
-    head = " & ".join(escaped(heading) for heading in headings(table)[:_SHOWN])
+            body.append(rf"\multicolumn{{{len(shown)}}}{{@{{}}p{{0.95\textwidth}}@{{}}}}{{{escaped(beside)}}} \\")
+    head = " & ".join(escaped(heading) for heading in shown.values())
+    columns = "".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in shown)
     notes = [f"{_mark(mark)}{escaped(text)}" for mark, text in enumerate(table.footnotes, start=1)]
     notes += [escaped(note) for note in table.notes]
-    label = "-".join(_label(part) for part in (table.paper, table.name, table.scale))
+    label = "-".join(_label(part) for part in (table.folder, table.name, table.scale))
     return "\n".join(
         [
-            rf"% Needs \usepackage{{booktabs}}. Written by comt report from {table.recipe_file}.",
+            rf"% Needs \usepackage{{booktabs}}. Written by comt report from {format.one_line(table.recipe_file)}.",
             r"\begin{table}[htbp]",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{escaped(table.title.rstrip('.'))}. {escaped(words.origin(table))}}}",
+            rf"\caption{{\textbf{{{escaped(table.title.rstrip('.'))}.}} {escaped(_caption(table))}}}",
             rf"\label{{tab:{label}}}",
-            r"\begin{tabular}{@{}lrrrrp{0.17\textwidth}@{}}",
+            rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
             r"\toprule",
             rf"{head} \\",
             *body,
@@ -75,14 +78,28 @@ def latex(table: Table) -> str:
     )
 
 
-def _row(line: Line) -> str:
-    method, ours, difference, paper, paper_difference, direction = line.cells()[:_SHOWN]
-    shown = escaped(ours)
-    if line.best:
-        shown = rf"\textbf{{{shown}}}"
-    shown += "".join(_mark(mark) for mark in line.marks)
-    cells = [escaped(method), shown, _number(difference), _number(paper), _number(paper_difference)]
-    return " & ".join([*cells, rf"\raggedright {escaped(direction)} \tabularnewline"])
+def _shown(table: Table) -> dict[Key, str]:
+    every = headings(table)
+    left_out = (*_LEFT_OUT, "bits_per_byte") if "paper" in every else _LEFT_OUT
+    return {key: heading for key, heading in every.items() if key not in left_out}
+
+
+def _caption(table: Table) -> str:
+    return f"{of_table(table)}. {words.origin(table)}"
+
+
+def _row(line: Line, shown: dict[Key, str]) -> str:
+    cells = []
+    for key in shown:
+        text = line.cells[key]
+        if key == "ours":
+            bold = rf"\textbf{{{escaped(text)}}}" if line.best else escaped(text)
+            cells.append(bold + "".join(_mark(mark) for mark in line.marks))
+        elif key == "verdict":
+            cells.append(rf"\raggedright {escaped(text)}")
+        else:
+            cells.append(escaped(text) if key == "method" else _number(text))
+    return " & ".join(cells) + r" \tabularnewline"
 
 
 def _mark(mark: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from comt_cli.recipe.run_directory import RunState
 from comt_cli.report import format
@@ -11,62 +13,67 @@ from comt_cli.report.table import Entry, Table
 
 NOTHING = "-"
 
+Key = Literal[
+    "method",
+    "ours",
+    "bits_per_byte",
+    "difference",
+    "paper",
+    "paper_difference",
+    "verdict",
+    "parameters",
+    "paper_increase",
+    "speed",
+]
+"""What a column of the printed table holds."""
+
+_ALWAYS: tuple[Key, ...] = ("method", "ours")
+
 
 @dataclass(frozen=True)
 class Line:
-    """One row of one column; `marks` are the footnotes' numbers, `best` asks for bold.
+    """One row of one column: its texts as `headings` names them; `marks` number footnotes, `best` asks for bold."""
 
-    `paper_increase` is None throughout a table for which the paper prints no parameter increase: it has no such column.
-    """
-
-    method: str
-    ours: str
-    difference: str
-    paper: str
-    paper_difference: str
-    direction: str
-    extra_parameters: str
-    paper_increase: str | None
-    speed: str
+    entry: Entry
+    cells: dict[Key, str]
     marks: tuple[int, ...]
     best: bool
 
-    def cells(self) -> tuple[str, ...]:
-        """The texts from left to right, as `headings` names them."""
-        return (
-            self.method,
-            self.ours,
-            self.difference,
-            self.paper,
-            self.paper_difference,
-            self.direction,
-            self.extra_parameters,
-            *(() if self.paper_increase is None else (self.paper_increase,)),
-            self.speed,
-        )
 
+def headings(table: Table) -> dict[Key, str]:
+    """What stands above the texts of a line, from left to right.
 
-def headings(table: Table) -> tuple[str, ...]:
-    """What stands above `Line.cells`."""
-    return (
-        "method",
-        "ours ± s.e. (n)",
-        f"vs {table.baseline}, {table.unit.sign} [95 %]",
-        "paper",
-        f"paper's {table.unit.sign}",
-        "direction",
-        "parameters",
-        *(("paper's",) if table.has_increases else ()),
-        f"{table.subject.counted}/s",
-    )
+    A column that would say nothing in any line is left out: those of a paper that prints no number, a difference where
+    there is no baseline, speeds of runs that do not tell them.
+    """
+    every: dict[Key, str] = {
+        "method": "method",
+        "ours": "ours ± s.e. (n)" if table.paper is not None else "mean ± s.e. (n)",
+        "bits_per_byte": "bits/byte",
+        "difference": f"vs {table.baseline}, {table.unit.sign} [95 %]",
+        "paper": "paper",
+        "paper_difference": f"paper's {table.unit.sign}",
+        "verdict": "verdict",
+        "parameters": "parameters",
+        "paper_increase": "paper's",
+        "speed": f"{table.subject.counted}/s",
+    }
+    texts = [_cells(table, entry) for entry in table.entries.values()]
+    return {
+        key: heading
+        for key, heading in every.items()
+        if key in _ALWAYS or any(cells[key] != NOTHING for cells in texts)
+    }
 
 
 def lines(table: Table, column: str) -> list[Line]:
     """The rows of one column."""
-    return [
-        _line(entry, row == table.baseline, table.has_increases)
-        for row, entry in zip(table.rows, table.column(column), strict=True)
-    ]
+    shown = headings(table)
+    told = []
+    for entry in table.column(column):
+        cells = _cells(table, entry)
+        told.append(Line(entry, {key: cells[key] for key in shown}, entry.marks, entry.best))
+    return told
 
 
 def increases(table: Table, column: str) -> str | None:
@@ -76,28 +83,30 @@ def increases(table: Table, column: str) -> str | None:
     """
     if not table.has_increases:
         return None
-    shown = [
-        line for line in lines(table, column) if (line.extra_parameters, line.paper_increase) != (NOTHING, NOTHING)
-    ]
-    told = "; ".join(f"{line.method} {line.extra_parameters} ({line.paper_increase})" for line in shown)
+    told = "; ".join(_increases(_cells(table, entry) for entry in table.column(column)))
     return f"Extra parameters (the paper's): {told}." if told else None
 
 
-def _line(entry: Entry, is_baseline: bool, has_increases: bool) -> Line:
-    extra, speed = entry.extra_parameters_percent, entry.speed
-    return Line(
-        method=entry.cell.row,
-        ours=format.summary(entry.ours) if entry.ours else state(entry.cell),
-        difference=format.difference(entry.difference) if entry.difference else NOTHING,
-        paper=NOTHING if entry.paper is None else format.value(entry.paper),
-        paper_difference=_paper_difference(entry, is_baseline),
-        direction=entry.verdict.value,
-        extra_parameters=NOTHING if extra is None else format.increase(extra),
-        paper_increase=_increase(entry.paper_increase) if has_increases else None,
-        speed=NOTHING if speed is None else format.speed(speed),
-        marks=entry.marks,
-        best=entry.best,
-    )
+def _increases(lines: Iterable[dict[Key, str]]) -> Iterable[str]:
+    for cells in lines:
+        if (cells["parameters"], cells["paper_increase"]) != (NOTHING, NOTHING):
+            yield f"{cells['method']} {cells['parameters']} ({cells['paper_increase']})"
+
+
+def _cells(table: Table, entry: Entry) -> dict[Key, str]:
+    extra, speed, bits = entry.extra_parameters_percent, entry.speed, entry.bits_per_byte
+    return {
+        "method": entry.cell.row,
+        "ours": format.summary(entry.ours) if entry.ours else state(entry.cell),
+        "bits_per_byte": NOTHING if bits is None else format.bits(bits),
+        "difference": format.difference(entry.difference) if entry.difference else NOTHING,
+        "paper": NOTHING if entry.paper is None else format.value(entry.paper),
+        "paper_difference": _paper_difference(entry, is_baseline=entry.cell.row == table.baseline),
+        "verdict": entry.verdict.value,
+        "parameters": NOTHING if extra is None else format.increase(extra),
+        "paper_increase": _increase(entry.paper_increase),
+        "speed": NOTHING if speed is None else format.speed(speed),
+    }
 
 
 def _increase(printed: str | None) -> str:
@@ -105,7 +114,7 @@ def _increase(printed: str | None) -> str:
     return NOTHING if printed is None else f"{printed.removesuffix('%')} %"
 
 
-def _paper_difference(entry: Entry, is_baseline: bool) -> str:
+def _paper_difference(entry: Entry, *, is_baseline: bool) -> str:
     if entry.paper_collapsed and not is_baseline:
         return "collapsed"
     return NOTHING if entry.paper_difference is None else format.signed(entry.paper_difference)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from comt_cli.report import words
-from comt_cli.report.layout import Line, headings, lines
+import re
+
+from comt_cli.report import format, words
+from comt_cli.report.layout import Key, Line, headings, lines
 from comt_cli.report.setup_words import setup
 from comt_cli.report.table import Table
+from comt_cli.report.trained import of_table
 
-_TEXTS = ("method", "direction")
+_TEXTS: tuple[Key, ...] = ("method", "verdict")
 """Columns that are set to the left."""
 
 
 def markdown(table: Table) -> str:
-    """Title, how it was made, the verdict, a table for each column, footnotes and notes."""
+    """Title, what was trained, how it was made, the verdict, a table for each column, footnotes and notes."""
     parts = [
         f"# {escaped(table.title)}",
+        f"*{escaped(of_table(table))}*",
         escaped(words.origin(table)),
         f"**Verdict.** {escaped(words.verdict(table))}",
     ]
@@ -29,19 +33,39 @@ def markdown(table: Table) -> str:
 
 def _grid(table: Table, column: str) -> str:
     names = headings(table)
-    head = "| " + " | ".join(escaped(name) for name in names) + " |"
-    alignment = "| " + " | ".join(":---" if name in _TEXTS else "---:" for name in names) + " |"
+    head = "| " + " | ".join(escaped(name) for name in names.values()) + " |"
+    alignment = "| " + " | ".join(":---" if key in _TEXTS else "---:" for key in names) + " |"
     return "\n".join([head, alignment, *(_row(line) for line in lines(table, column))])
 
 
 def _row(line: Line) -> str:
-    method, ours, *others = (escaped(cell) for cell in line.cells())
+    texts = {key: escaped(cell) for key, cell in line.cells.items()}
     if line.best:
-        ours = f"**{ours}**"
-    ours += "".join(f" [{mark}]" for mark in line.marks)
-    return "| " + " | ".join([method, ours, *others]) + " |"
+        texts["ours"] = f"**{texts['ours']}**"
+    texts["ours"] += "".join(f" [{mark}]" for mark in line.marks)
+    return "| " + " | ".join(texts.values()) + " |"
+
+
+_SPECIAL = "\\`*_<>|[]#~$"
+_IN_PLACES = re.compile(
+    r"^[-+](?=[-\s])"  # a list or a rule
+    r"|(?<=^\d)[.)](?=\s|$)|(?<=^\d\d)[.)](?=\s|$)|(?<=^\d{3})[.)](?=\s|$)|(?<=^\d{4})[.)](?=\s|$)"
+    r"|&(?=#?\w+;)"  # an entity
+    r"|(?<=[A-Za-z]):(?=//)|(?<=\bwww)\.|(?<=\w)@(?=\w)",  # addresses, which some make links of
+    re.IGNORECASE,
+)
+"""What is a mark in some places only."""
 
 
 def escaped(text: str) -> str:
-    r"""Keep text from being read as Markdown: `|`, `*`, `<`, `_` and the like get a backslash."""
-    return "".join(f"\\{letter}" if letter in "\\`*_<|" else letter for letter in text)
+    r"""Text that a page shows as it stands, in a paragraph of its own or within a line.
+
+    What Markdown reads as a mark gets a backslash: emphasis, code, links, images, HTML, headings, formulas, and at the
+    beginning lists and rules. Line ends become spaces. Addresses are shown and not linked: the text may be of a
+    stranger's recipe.
+    """
+    line = " ".join(format.one_line(text).split())
+    marked = {found.start() for found in _IN_PLACES.finditer(line)}
+    return "".join(
+        f"\\{letter}" if letter in _SPECIAL or position in marked else letter for position, letter in enumerate(line)
+    )

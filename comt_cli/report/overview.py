@@ -15,7 +15,7 @@ from comt_cli.recipe.schema import DIRECTION
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
 from comt_cli.report.metric import METRICS, Unit
-from comt_cli.report.setup_words import network_name
+from comt_cli.report.trained import network_name
 from comt_cli.report.verdict import Verdict, collapsed
 from comt_cli.report.written import Line, Written, WrittenCell, scales_below, written_below
 
@@ -45,8 +45,9 @@ _INTRODUCTION = (
     "",
     "A table compares each of its rows with its baseline, seed by seed. *Agrees* and *disagrees*: over several seeds, "
     "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
-    "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is told. Each interval is "
-    "taken by itself: of twenty differences that are not there, one would seem resolved.",
+    "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is told. Where the paper "
+    "prints no value, *better* and *worse* say on which side of zero the interval lies. Each interval is taken by "
+    "itself: of twenty differences that are not there, one would seem resolved.",
     "",
 )
 
@@ -57,14 +58,16 @@ _GROUPS: tuple[tuple[str, str, tuple[Verdict, ...]], ...] = (
     (
         "one seed",
         "One seed, so nothing is claimed",
-        (Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal),
+        (Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal, Verdict.one_seed),
     ),
     (
         "diverged",
         "Diverged",
         (
+            Verdict.diverged,
             Verdict.diverged_here,
             Verdict.diverged_in_both,
+            Verdict.baseline_diverged,
             Verdict.baseline_diverged_here,
             Verdict.baseline_diverged_in_both,
         ),
@@ -102,7 +105,9 @@ def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[st
     yield from (f"- {line}" for line in _provenance(written))
     yield ""
     if tables:
-        yield from (_tally(scale, tables), "", *_counts(results, tables), "")
+        if any(cell.direction for one in tables for cell in one.cells):
+            yield from (_tally(scale, tables), "")
+        yield from (*_counts(results, tables), "")
     for one in tables:
         yield from _table(results, one)
     for one in figures:
@@ -180,11 +185,14 @@ def _tally(scale: str, tables: Sequence[Written]) -> str:
 
 
 def _counts(results: Path, tables: Sequence[Written]) -> Iterator[str]:
-    yield "| table | directions | " + " | ".join(word for word, _, _ in _GROUPS) + " |"
-    yield "| :--- | ---: |" + " ---: |" * len(_GROUPS)
+    """How many published directions of each table hold or not, and how many rows without one are better or worse."""
+    words = [*(word for word, _, _ in _GROUPS), "better", "worse"]
+    yield f"| table | directions | {' | '.join(words)} |"
+    yield "| :--- | ---: |" + " ---: |" * len(words)
     for one in tables:
         judged = [cell for cell in one.cells if cell.direction]
         counts = [len(judged), *(sum(cell.verdict in verdicts for cell in judged) for _, _, verdicts in _GROUPS)]
+        counts += [sum(cell.verdict is verdict for cell in one.cells) for verdict in (Verdict.better, Verdict.worse)]
         yield f"| {_name(results, one)} | {' | '.join(str(count) for count in counts)} |"
 
 
@@ -207,11 +215,12 @@ def _table(results: Path, one: Written) -> Iterator[str]:
 
 
 _LISTS = (
+    ("Better than the baseline; the paper prints no value", (Verdict.better,)),
+    ("Worse than the baseline; the paper prints no value", (Verdict.worse,)),
     *((heading, verdicts) for _, heading, verdicts in _GROUPS),
     (
         "Without a published direction",
         (
-            Verdict.not_in_paper,
             Verdict.no_baseline_in_paper,
             Verdict.equal_in_paper,
             Verdict.both_collapsed_in_paper,

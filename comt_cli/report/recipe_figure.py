@@ -13,7 +13,8 @@ from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.recipe.schema import DRAWINGS_OF_ALL_ROWS, Drawing
 from comt_cli.report.collect import Run, collect
-from comt_cli.report.write import place
+from comt_cli.report.trained import of_runs
+from comt_cli.report.write import other_recipe, place
 
 FILES = ("png", "pdf", "csv")
 OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
@@ -24,6 +25,10 @@ OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
 class RecipeFigure:
     """The runs that are drawn, all of the first column and the first seed, and the figure's place.
 
+    `title` and `trained` are for its caption: the recipe's, and what the networks in it were trained on, with the
+    settings that were changed on the command line. `of_another_recipe` says whose files are there, where they are not
+    this recipe's.
+
     Beside the figure lies `<stem>-runs.csv`, as beside a table: the runs that it was drawn from.
     """
 
@@ -33,6 +38,9 @@ class RecipeFigure:
     """By row, in the order of `runs`."""
     folder: Path
     stem: str
+    title: str
+    trained: str
+    of_another_recipe: str | None
 
     @property
     def files(self) -> list[Path]:
@@ -99,10 +107,12 @@ class RecipeFigure:
                 yield logged if self.draw in OF_TRAINING else f"the checkpoint of its run ({who}) is gone"
 
 
-def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path) -> RecipeFigure | None:
+def recipe_figure(
+    loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path, overrides: Sequence[str] = ()
+) -> RecipeFigure | None:
     """The figure of a recipe that is one, from the selected runs (not none), of their first column and first seed.
 
-    None where it is drawn of the baseline, and that was not selected.
+    `overrides` are the `--set` arguments behind them. None where it is drawn of the baseline, which was not selected.
     """
     recipe = loaded.recipe
     assert recipe.figure is not None
@@ -112,11 +122,18 @@ def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, re
         chosen = [spec for spec in chosen if spec.row == recipe.baseline]
     if not chosen:
         return None
-    folder, stem = place(results, first.scale, first.paper, first.table)
+    collection = collect(chosen, runs)
+    collection.check_contents()
+    found = tuple(collection.runs())
+    folder, stem = place(results, first.scale, loaded.folder, loaded.stem)
+    written = (folder / f"{stem}-runs.csv", folder / f"{stem}.csv")
     return RecipeFigure(
         draw=recipe.figure.draw,
-        runs=tuple(collect(chosen, runs).runs()),
+        runs=found,
         directories={spec.row: RunDirectory.of(runs, spec) for spec in chosen},
         folder=folder,
         stem=stem,
+        title=recipe.title,
+        trained=of_runs(chosen, overrides),
+        of_another_recipe=other_recipe(written, loaded),
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from comt_cli.recipe.image_settings import ImageSettings, ResNetSettings
+from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.settings import Settings
-from comt_cli.recipe.sizes import RESNET_SIZES
 from comt_cli.report import format
 from comt_cli.report.table import Entry, Table
+from comt_cli.report.trained import in_words, resnet
 
 
 def setup(table: Table, column: str) -> str:
@@ -18,10 +18,16 @@ def setup(table: Table, column: str) -> str:
     parameters = reference.cell.average("parameters")
     size = f", {format.short_count(parameters)} parameters" if parameters else ""
     seen = [number for entry in table.column(column) for number in _seen(entry, table.subject.counted)]
-    beside = table.column(column)[0].paper_column
-    comparison = f"Beside the paper's column {beside}." if beside else "The paper has no such column."
     told = _images(settings, size, seen) if isinstance(settings, ImageSettings) else _text(settings, size, seen)
-    return f"{told}. {comparison}"
+    return f"{told}. {beside(table, column)}".rstrip()
+
+
+def beside(table: Table, column: str) -> str:
+    """Which column of the paper's stands beside ours, as a sentence; nothing in a table without printed numbers."""
+    if table.paper is None:
+        return ""
+    compared = table.column(column)[0].paper_column
+    return f"Paper: {in_words(compared)}." if compared else "The paper has no such column."
 
 
 def _text(settings: Settings, size: str, seen: Sequence[float]) -> str:
@@ -45,24 +51,10 @@ def _images(settings: ImageSettings, size: str, seen: Sequence[float]) -> str:
     augmentation = "no augmentation" if data.augmentation == "none" else f"augmentation {data.augmentation}"
     amount = f" ({_between(seen)} images a run)" if seen else ""
     return (
-        f"{_network(model)}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} stem{size}. "
+        f"{resnet(model)}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} stem{size}. "
         f"Images {data.images} of {data.size} pixels, {data.classes:,} classes{share}, {augmentation}; "
         f"{train.steps:,} steps of {train.batch_size}{amount}"
     )
-
-
-def _network(model: ResNetSettings) -> str:
-    """`ResNet-18`, and in what it departs from the size of that name: `PreAct-ResNet-110, shallower and narrower`."""
-    shape, named = model.shape(), RESNET_SIZES[model.size]
-    blocks, layers = sum(shape.blocks), sum(named.blocks)
-    departs = ["shallower" if blocks < layers else "deeper"] if blocks != layers else []
-    departs += ["narrower" if shape.width < named.width else "wider"] if shape.width != named.width else []
-    return ", ".join(part for part in (network_name(model.size), format.listing(departs)) if part)
-
-
-def network_name(size: str) -> str:
-    """A ResNet's size as papers write it: `ResNet-18` for `resnet18`, `PreAct-ResNet-110` for `preact-resnet110`."""
-    return size.replace("resnet", "ResNet-").replace("preact", "PreAct")
 
 
 def _seen(entry: Entry, counted: str) -> Iterator[float]:

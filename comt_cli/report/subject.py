@@ -53,7 +53,7 @@ class Subject:
 
 TEXT = Subject(
     counted="tokens",
-    metrics=("perplexity", "galore_perplexity"),
+    metrics=("perplexity", "galore_perplexity", "bits_per_byte"),
     plain="the plain Pre-LN model of the same size",
     differs="whose width and vocabulary are other ones",
 )

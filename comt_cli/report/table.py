@@ -10,7 +10,6 @@ from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunState
 from comt_cli.recipe.schema import DIRECTION, MetricName
-from comt_cli.report import format
 from comt_cli.report.collect import Cell, Collection, Run, collect
 from comt_cli.report.metric import METRICS, Unit
 from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes
@@ -23,7 +22,8 @@ from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, publishe
 class Entry:
     """One cell. `difference` and `paper_difference` are in the metric's unit (`Table.unit`); `speed`, in tokens or
     images per second, and `extra_parameters_percent`, against the plain network of the same size, are means over seeds.
-    `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`.
+    `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`; `bits_per_byte` the mean over the
+    seeds that are done, beside a perplexity, which depends on the vocabulary as this does not.
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
     """
@@ -40,18 +40,26 @@ class Entry:
     extra_parameters_percent: float | None
     paper_increase: str | None
     speed: float | None
+    bits_per_byte: float | None = None
     marks: tuple[int, ...] = ()
     best: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of one recipe at one scale, for the selected rows, columns and seeds. Dictionaries are in table order."""
+    """A table of one recipe at one scale, for the selected rows, columns and seeds. Dictionaries are in table order.
+
+    `paper` and `printed_table` are None where the recipe has no printed number. `folder` and `name` say where the table
+    is written; `recipe_file` is the recipe for people, `recipe_origin` its file beyond doubt.
+    """
 
     title: str
-    paper: str
+    paper: str | None
+    printed_table: str | None
+    folder: str
     name: str
     recipe_file: str
+    recipe_origin: str
     scale: str
     scale_description: str
     metric: MetricName
@@ -66,6 +74,8 @@ class Table:
     notes: tuple[str, ...]
     devices: tuple[str, ...]
     commits: tuple[str, ...]
+    contents: tuple[str, ...] = ()
+    """The hashes of the data behind the runs that ended."""
     overrides: tuple[str, ...] = ()
     """The `--set` arguments behind the runs."""
 
@@ -83,6 +93,25 @@ class Table:
     def has_increases(self) -> bool:
         """Whether the paper prints a parameter increase for any of the cells."""
         return any(entry.paper_increase for entry in self.entries.values())
+
+    def only(self, rows: Iterable[str], columns: Iterable[str]) -> Table:
+        """The part of the table that was chosen to be shown; its numbers are those of the whole."""
+        chosen, here = set(rows), set(columns)
+        entries = {key: entry for key, entry in self.entries.items() if key[0] in chosen and key[1] in here}
+        if len(entries) == len(self.entries):
+            return self
+        footnotes = _Footnotes()
+        renumbered = {
+            key: replace(entry, marks=tuple(footnotes.mark(self.footnotes[mark - 1]) for mark in entry.marks))
+            for key, entry in entries.items()
+        }
+        return replace(
+            self,
+            rows=tuple(row for row in self.rows if row in chosen),
+            columns=tuple(column for column in self.columns if column in here),
+            entries=renumbered,
+            footnotes=tuple(footnotes.texts),
+        )
 
     def runs(self) -> Iterator[Run]:
         """Every planned run, columns outermost."""
@@ -111,23 +140,30 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
     """The table of a plan (`recipe.plan.plan`, not empty), from the run directories below `runs`.
 
     `overrides`, the `--set` arguments behind `specs`, are named in the table.
+
+    Raises:
+        UserError: runs of one column were trained on different data.
     """
     recipe = loaded.recipe
     scale, metric = specs[0].scale, recipe.metric
     collection = collect(specs, runs, metric)
+    collection.check_contents()
     rows = tuple(row for row in recipe.rows if any(spec.row == row for spec in specs))
     columns = tuple(name for name in loaded.columns(scale) if any(spec.column == name for spec in specs))
     footnotes = _Footnotes()
     entries: dict[tuple[str, str], Entry] = {}
     for column in columns:
         built = {row: _entry(loaded, collection.cells, collection.cells[row, column], scale, footnotes) for row in rows}
-        best = _best(built.values(), DIRECTION[metric])
+        best = _best(built.values(), metric)
         entries.update({(row, column): replace(entry, best=row in best) for row, entry in built.items()})
     return Table(
         title=recipe.title,
-        paper=recipe.paper,
-        name=recipe.table,
-        recipe_file=loaded.path.name,
+        paper=recipe.paper if loaded.is_published else None,
+        printed_table=recipe.table if loaded.is_published else None,
+        folder=loaded.folder,
+        name=loaded.stem,
+        recipe_file=loaded.file,
+        recipe_origin=loaded.origin,
         scale=scale,
         scale_description=recipe.scales[scale].description,
         metric=metric,
@@ -145,6 +181,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         ),
         devices=_distinct(collection, "device"),
         commits=_distinct(collection, "git_commit"),
+        contents=tuple(dict.fromkeys(run.content for run in collection.runs() if run.result and run.content)),
         overrides=tuple(overrides),
     )
 
@@ -189,6 +226,7 @@ def _entry(
         extra_parameters_percent=cell.average("extra_parameters_percent"),
         paper_increase=loaded.printed_increase(scale, row, column),
         speed=cell.average(subject_of(cell.runs[0].spec).speed),
+        bits_per_byte=summary.mean if (summary := summarise(list(cell.values("bits_per_byte").values()))) else None,
         marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, values, apart, collapsed(paper, metric))),
     )
 
@@ -197,17 +235,26 @@ def _outcome(cell: Cell | None, values: dict[int, float]) -> Outcome:
     return Outcome(len(values), len(cell.having(RunState.diverged)) if cell else 0)
 
 
-def _best(entries: Iterable[Entry], direction: str) -> set[str]:
-    """The rows whose mean prints as the best of at least two; only cells of which every seed has a value compete."""
-    means = {
-        entry.cell.row: entry.ours.mean
-        for entry in entries
-        if entry.ours is not None and entry.ours.n == len(entry.cell.runs)
-    }
-    if len(means) < 2:
+def _best(entries: Iterable[Entry], metric: MetricName) -> set[str]:
+    """The rows in bold: the best mean, and every mean that is not resolved as worse than it, paired by seed.
+
+    Only cells of which every seed has a value compete. One seed claims nothing, and where all of several rows would be
+    bold nothing is said by it: then there is none.
+    """
+    known = [entry for entry in entries if entry.ours is not None and entry.ours.n == len(entry.cell.runs) > 1]
+    if len(known) < 2:
         return set()
-    best = min(means.values()) if direction == "lower" else max(means.values())
-    return {row for row, mean in means.items() if format.value(mean) == format.value(best)}
+    values = {entry.cell.row: entry.cell.values(metric) for entry in known}
+    means = {entry.cell.row: entry.ours.mean for entry in known if entry.ours is not None}
+    best = min(means, key=lambda row: means[row] if DIRECTION[metric] == "lower" else -means[row])
+    behind = {row: paired_difference(values[row], values[best], METRICS[metric].unit) for row in values}
+    worse = 1 if DIRECTION[metric] == "lower" else -1
+    bold = {
+        row
+        for row, apart in behind.items()
+        if row == best or (apart is not None and not (apart.excludes_zero and apart.mean * worse > 0))
+    }
+    return bold if len(bold) < len(known) else set()
 
 
 def _reference(specs: Sequence[RunSpec], column: str, baseline: str) -> RunSpec:

@@ -1,64 +1,226 @@
-"""A table on the terminal, at most 100 columns wide; without colour and line drawing where it is not one."""
+"""A table on the terminal, as wide as it is; without colour and line drawing where it is not one."""
 
 from __future__ import annotations
 
+import os
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from comt_cli.report import words
-from comt_cli.report.layout import headings, increases, lines
-from comt_cli.report.setup_words import setup
+from comt_cli.report.layout import Key, Line, headings, increases, lines
+from comt_cli.report.setup_words import beside
 from comt_cli.report.table import Table
+from comt_cli.report.trained import of_table
+from comt_cli.report.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH = 100
-_SHOWN = 6
-"""Method to direction: more does not fit."""
+"""Where the output is no terminal and $COLUMNS says nothing."""
+_GAP = 2
+"""Spaces between columns."""
+_DROPPED: tuple[Key, ...] = (
+    "speed",
+    "parameters",
+    "paper_increase",
+    "bits_per_byte",
+    "paper",
+    "paper_difference",
+    "difference",
+)
+"""Columns that make way where the terminal is narrow, the first first."""
+_STACKED_BEFORE: tuple[Key, ...] = ("paper_difference", "difference")
+"""Before these go, errors and intervals move under their numbers."""
+_LEFT: tuple[Key, ...] = ("method", "verdict")
+
+_SHORT = {
+    Verdict.agrees: "= agrees",
+    Verdict.disagrees: "x against",
+    Verdict.not_resolved: "? open",
+    Verdict.better: "+ better",
+    Verdict.worse: "- worse",
+    Verdict.one_seed: "1 seed",
+    Verdict.one_seed_same: "1 seed, =",
+    Verdict.one_seed_opposite: "1 seed, x",
+    Verdict.one_seed_equal: "1 seed, 0",
+    Verdict.diverged: "! diverged",
+    Verdict.diverged_here: "! diverged",
+    Verdict.diverged_in_both: "= diverged",
+    Verdict.baseline_diverged: "! baseline",
+    Verdict.baseline_diverged_here: "! baseline",
+    Verdict.baseline_diverged_in_both: "= baseline",
+    Verdict.no_baseline_in_paper: "unprinted",
+    Verdict.equal_in_paper: "paper: 0",
+    Verdict.both_collapsed_in_paper: "collapsed",
+}
+"""Verdicts where room is scarce; the others are short as they are."""
+
+_ONE_SEED = "1 seed, = or x: in the paper's direction or against it, but without an interval nothing is claimed"
+_LEGEND = {
+    Verdict.agrees: "= agrees: the interval lies on the paper's side of zero",
+    Verdict.disagrees: "x against: it lies on the other side",
+    Verdict.better: "+ better, - worse: the interval does not hold zero",
+    Verdict.worse: "+ better, - worse: the interval does not hold zero",
+    Verdict.not_resolved: "? open: it does, so nothing is resolved",
+    Verdict.one_seed: "1 seed: no interval, so nothing is claimed",
+    Verdict.one_seed_same: _ONE_SEED,
+    Verdict.one_seed_opposite: _ONE_SEED,
+    Verdict.one_seed_equal: "1 seed, 0: no difference",
+    Verdict.diverged_in_both: "= diverged: as in the paper",
+    Verdict.baseline_diverged: "! baseline: it diverged",
+    Verdict.baseline_diverged_here: "! baseline: it diverged",
+    Verdict.baseline_diverged_in_both: "= baseline: it diverged, as in the paper",
+    Verdict.no_baseline_in_paper: "unprinted: the paper has no value of the baseline",
+    Verdict.equal_in_paper: "paper: 0: the paper's values are equal",
+    Verdict.both_collapsed_in_paper: "collapsed: in the paper both did",
+}
+"""What is said below about those that stand in the table."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which columns fit, and whether errors and intervals stand under their numbers."""
+
+    keys: tuple[Key, ...]
+    stacked: bool
 
 
 def console_for(file: IO[str] | None = None) -> Console:
-    """A console for `file` (standard output if None): never wider than `WIDTH`, and exactly so when not a terminal."""
+    """A console for `file` (standard output if None): as wide as its terminal, `$COLUMNS` or else `WIDTH`."""
     from rich.console import Console
 
     console = Console(file=file, highlight=False)
-    console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    if not console.is_terminal:
+        given = os.environ.get("COLUMNS", "")
+        console.width = int(given) if given.isdecimal() and int(given) else WIDTH
     return console
 
 
 def print_table(table: Table, file: IO[str] | None = None) -> None:
-    """Print the title, a grid for each column, footnotes, notes and the verdict."""
-    from rich.text import Text
-
+    """Print the title, what was trained, a grid for each column, footnotes, notes, the legend and the verdict."""
     console = console_for(file)
-    console.print(Text(f"{table.title} ({table.paper} {table.name}, scale {table.scale})", style="bold"))
+    layout = _layout(table, console.width)
+    _say(console, table.title, "bold")
+    _say(console, f"{of_table(table)}; {words.source(table)}", "dim")
     for column in table.columns:
         console.print()
-        console.print(Text(f"{column}: {setup(table, column)}", style="dim"))
-        _print_grid(console, table, column)
+        _say(console, f"{column}. {beside(table, column)}".rstrip(". ") + ".", "dim")
+        _print_grid(console, table, column, layout)
+        if "parameters" not in layout.keys and (told := increases(table, column)) is not None:
+            _say(console, told, "dim")
     console.print()
     for mark, text in enumerate(table.footnotes, start=1):
-        console.print(Text(f"[{mark}] {text}"))
+        _say(console, f"[{mark}] {text}")
+    for text in _remarks(table, layout):
+        _say(console, text, "dim")
     for text in (*table.notes, words.verdict(table)):
-        console.print(Text(text))
+        _say(console, text)
 
 
-def _print_grid(console: Console, table: Table, column: str) -> None:
-    from rich import box
+def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
+    verdicts = {entry.verdict for entry in table.entries.values()}
+    told = dict.fromkeys(text for verdict, text in _LEGEND.items() if verdict in verdicts)
+    if "verdict" in layout.keys and told:
+        yield f"{'; '.join(told)}."
+    if (bold := words.bold_rule(table)) is not None:
+        yield bold
+    names = headings(table)
+    if left_out := [names[key] for key in names if key not in layout.keys]:
+        yield f"Too narrow for {', '.join(left_out)}: the files have them."
+
+
+def say(text: str, file: IO[str] | None = None) -> None:
+    """Print a sentence (to standard output if `file` is None), broken between words alone."""
+    _say(console_for(file), text)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    """A sentence, broken between words alone: a path that is longer than the line is left whole."""
+    from rich.text import Text
+
+    broken = textwrap.wrap(text, console.width, break_long_words=False, break_on_hyphens=False)
+    for line in broken or [""]:
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _layout(table: Table, width: int) -> _Layout:
+    """The most that fits into `width`, for all columns of the table alike."""
+    keys = list(headings(table))
+    layout = _Layout(tuple(keys), stacked=False)
+    for dropped in (None, *_DROPPED):
+        if dropped in _STACKED_BEFORE and not layout.stacked and _width(table, layout) > width:
+            layout = _Layout(layout.keys, stacked=True)
+        if _width(table, layout) <= width:
+            break
+        if dropped is not None:
+            layout = _Layout(tuple(key for key in layout.keys if key != dropped), layout.stacked)
+    return layout
+
+
+def _width(table: Table, layout: _Layout) -> int:
+    texts = [_cells(line, layout) for column in table.columns for line in lines(table, column)]
+    heads = _heads(table, layout, texts)
+    widths = [
+        max(_longest(heads[position]), *(_longest(cells[position]) for cells in texts))
+        for position in range(len(layout.keys))
+    ]
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _longest(text: str) -> int:
+    return max(map(len, text.split("\n")))
+
+
+def _cells(line: Line, layout: _Layout) -> list[str]:
+    texts = []
+    for key in layout.keys:
+        text = line.cells[key]
+        if key == "verdict":
+            text = _SHORT.get(line.entry.verdict, text)
+        elif layout.stacked and key == "ours" and line.entry.ours is not None:
+            text = text.replace(" ± ", "\n± ")
+        elif layout.stacked and key == "difference":
+            text = text.replace(" [", "\n[")
+        elif key == "ours" and line.entry.ours is None:
+            text = textwrap.fill(text, 14, break_long_words=False, break_on_hyphens=False)
+        if key == "ours":
+            first, *others = text.split("\n")
+            text = "\n".join([first + "".join(f" [{mark}]" for mark in line.marks), *others])
+        texts.append(text)
+    return texts
+
+
+def _heads(table: Table, layout: _Layout, texts: list[list[str]]) -> list[str]:
+    """The headings, broken between words to about the width of what stands below."""
+    names = headings(table)
+    heads = []
+    for position, key in enumerate(layout.keys):
+        below = max(_longest(cells[position]) for cells in texts)
+        widest = max(map(len, names[key].split()))
+        wrapped = textwrap.wrap(names[key], max(below, widest), break_long_words=False, break_on_hyphens=False)
+        heads.append("\n".join(wrapped))
+    return heads
+
+
+def _print_grid(console: Console, table: Table, column: str, layout: _Layout) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    shape = box.SIMPLE_HEAD if console.is_terminal else None
-    grid = Grid(box=shape, header_style="bold", pad_edge=False, show_edge=False)
-    last = _SHOWN - 1  # the direction, whose words may wrap; names and numbers may not
-    for position, heading in enumerate(headings(table)[:_SHOWN]):
-        numeric = 0 < position < last
-        grid.add_column(Text(heading), justify="right" if numeric else "left", no_wrap=position < last)
+    every = [_cells(line, layout) for each in table.columns for line in lines(table, each)]
+    grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
+    for key, heading in zip(layout.keys, _heads(table, layout, every), strict=True):
+        grid.add_column(Text(heading), justify="left" if key in _LEFT else "right", no_wrap=True, vertical="top")
     for line in lines(table, column):
-        method, ours, *others = line.cells()[:_SHOWN]
-        marked = ours + "".join(f" [{mark}]" for mark in line.marks)
-        grid.add_row(Text(method), Text(marked, style="bold" if line.best else ""), *(Text(cell) for cell in others))
-    console.print(grid)
-    beside = increases(table, column)
-    if beside is not None:
-        console.print(Text(beside, style="dim"))
+        styles = {"ours": "bold" if line.best else ""}
+        cells = zip(layout.keys, _cells(line, layout), strict=True)
+        grid.add_row(*(Text(text, style=styles.get(key, "")) for key, text in cells))
+    if console.is_terminal:
+        console.print(grid)
+        return
+    with console.capture() as captured:
+        console.print(grid)
+    for text in captured.get().rstrip("\n").split("\n"):
+        console.print(Text(text.rstrip()), soft_wrap=True)

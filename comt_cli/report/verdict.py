@@ -1,10 +1,11 @@
-"""Does our direction against the baseline agree with the paper's? Every combination has one name."""
+"""Is a row better than its baseline, and does that agree with the paper? Every combination has one name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from comt_cli.recipe.schema import DIRECTION, MetricName
 from comt_cli.report.statistics import Paired
 
 COLLAPSED_PERPLEXITY = 1000.0
@@ -14,9 +15,17 @@ It is read as worse than any other, and no difference in per cent is taken from 
 
 
 class Verdict(StrEnum):
-    """What a cell says about the published direction. The value is what tables print."""
+    """What a cell says about the published direction, or, where there is none, of its row against the baseline.
+
+    The value is what tables print.
+    """
 
     baseline = "-"
+    better = "better"
+    worse = "worse"
+    one_seed = "one seed"
+    diverged = "diverged"
+    baseline_diverged = "baseline diverged"
     agrees = "agrees"
     disagrees = "disagrees"
     not_resolved = "not resolved"
@@ -27,7 +36,6 @@ class Verdict(StrEnum):
     diverged_in_both = "diverged in both"
     baseline_diverged_here = "baseline diverged here"
     baseline_diverged_in_both = "baseline diverged in both"
-    not_in_paper = "not in the paper"
     no_baseline_in_paper = "no baseline in the paper"
     equal_in_paper = "equal in the paper"
     both_collapsed_in_paper = "both collapsed in the paper"
@@ -69,15 +77,15 @@ def judge(
     difference: Paired | None,
     paper: float | None,
     paper_baseline: float | None,
-    metric: str,
+    metric: MetricName,
 ) -> Verdict:
-    """The verdict of one cell.
+    """The verdict of one cell: on the published direction, or, where the paper has no value, on the row itself.
 
     A seed that diverged has no value to pair, and the seeds that survived it are the lucky ones: so one diverged seed
     is enough to say `diverged`, and no interval over the others is consulted.
     """
     if is_baseline or paper is None:
-        return Verdict.baseline if is_baseline else Verdict.not_in_paper
+        return Verdict.baseline if is_baseline else _unpublished(ours, baseline, difference, metric)
     if ours.diverged:
         return Verdict.diverged_in_both if collapsed(paper, metric) else Verdict.diverged_here
     if not ours.values:
@@ -88,6 +96,19 @@ def judge(
     if difference is None or baseline.diverged:
         return _unpaired(baseline, collapsed(paper_baseline, metric))
     return _compare(difference, published)
+
+
+def _unpublished(ours: Outcome, baseline: Outcome, difference: Paired | None, metric: MetricName) -> Verdict:
+    """Better or worse than the baseline, of which no paper says anything: only an interval without zero decides."""
+    if ours.diverged or not ours.values:
+        return Verdict.diverged if ours.diverged else Verdict.no_result
+    if baseline.diverged:
+        return Verdict.baseline_diverged
+    if difference is None:
+        return Verdict.no_common_seed if baseline.values else Verdict.no_baseline
+    if not difference.excludes_zero:
+        return Verdict.one_seed if difference.n == 1 else Verdict.not_resolved
+    return Verdict.better if (difference.mean < 0) == (DIRECTION[metric] == "lower") else Verdict.worse
 
 
 def _undirected(paper: float, paper_baseline: float | None) -> Verdict:

@@ -1,8 +1,8 @@
-"""What a table says in sentences: how it was made, and which published directions hold. All computed from the table."""
+"""What a table says in sentences: how it was made, and which directions hold. All computed from the table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from comt_cli.recipe.schema import DIRECTION
 from comt_cli.report import format
@@ -10,48 +10,93 @@ from comt_cli.report.metric import METRICS
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import Verdict
 
+_CONTENT_DIGITS = 12
+"""Of a hash of data, that a page shows; the CSV of the runs has it whole."""
+
+
+def source(table: Table) -> str:
+    """Which table this is: `table3 of the paper comt (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
+    if table.paper is None:
+        return f"recipe {table.recipe_file}"
+    named = f"{table.printed_table} of the paper {table.paper}" if table.printed_table else f"paper {table.paper}"
+    return f"{named} (recipe {table.recipe_file})"
+
 
 def origin(table: Table) -> str:
     """Where the table comes from, what a cell shows, on what it was made."""
+    return " ".join(_origin(table))
+
+
+def _origin(table: Table) -> Iterator[str]:
     better = f"{DIRECTION[table.metric]} is better"
     seeds = f"seed{'s' if len(table.seeds) > 1 else ''} {format.seeds(table.seeds)}"
-    sentences = [
-        f"{table.name} of the paper {table.paper} (recipe {table.recipe_file}) at scale {table.scale}: "
-        f"{table.scale_description.rstrip('.')}.",
-        f"Cells show {METRICS[table.metric].words} ({better}): mean ± standard error (number of seeds), {seeds}.",
-        f"Differences are paired by seed, {table.unit.beside(table.baseline)}, with the 95 % interval of Student's t.",
-    ]
+    said = source(table)
+    yield f"{said[0].upper()}{said[1:]} at scale {table.scale}: {table.scale_description.rstrip('.')}."
+    yield f"Cells show {METRICS[table.metric].words} ({better}): mean ± standard error (number of seeds), {seeds}."
+    yield f"Differences are paired by seed, {table.unit.beside(table.baseline)}, with the 95 % interval of Student's t."
+    if (bold := bold_rule(table)) is not None:
+        yield bold
+    if any(entry.bits_per_byte is not None for entry in table.entries.values()):
+        yield "Bits per byte do not depend on the vocabulary, as perplexities do."
     if table.has_increases:
-        sentences.append(
+        yield (
             f"Parameters are those beyond {table.subject.plain}; the paper's printed increase beside "
             f"them is that of the paper's column, {table.subject.differs} at the smaller scales."
         )
     if table.devices:
         commits = f", commit {format.listing(table.commits)}" if table.commits else ""
-        sentences.append(f"Trained on {format.listing(table.devices)}{commits}.")
-    return " ".join(sentences)
+        yield f"Trained on {format.listing(table.devices)}{commits}."
+    if table.contents:
+        yield f"Content of the data: {format.listing(content[:_CONTENT_DIGITS] for content in table.contents)}."
+
+
+def bold_rule(table: Table) -> str | None:
+    """What bold means, where anything is."""
+    if not any(entry.best for entry in table.entries.values()):
+        return None
+    return "Bold: the best mean, and every mean that is not resolved as worse than it."
 
 
 def verdict(table: Table) -> str:
-    """How many of the published directions hold, do not hold, or cannot be told from these runs, by name."""
-    judged = [entry for entry in table.entries.values() if entry.direction]
-    if not judged:
-        return "The paper gives no direction to compare with."
-    groups = [(wording, _named(table, judged, *verdicts)) for wording, verdicts in _GROUPS]
-    told = [f"{wording}: {len(names)} ({format.listing(names)})" for wording, names in groups if names]
-    sentences = [f"Of {format.plural(len(judged), 'published direction')} against {table.baseline}, {'; '.join(told)}."]
-    if _any(judged, Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal):
+    """How many of the published directions hold, do not hold, or cannot be told from these runs, by name.
+
+    Of rows without a published direction: which are better or worse than the baseline.
+    """
+    sentences = [*_published(table), *_own(table)]
+    if not sentences:
+        return "There is nothing to compare with the baseline."
+    every = list(table.entries.values())
+    if _any(every, Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal, Verdict.one_seed):
         sentences.append("One seed shows no error, so nothing is claimed from it.")
-    if _any(judged, Verdict.agrees, Verdict.disagrees):
+    if _any(every, Verdict.agrees, Verdict.disagrees, Verdict.better, Verdict.worse):
         sentences.append(
             "Each interval is taken by itself: of twenty differences that are not there, one would seem resolved."
         )
-    if table.scale != "paper":
+    if table.scale != "paper" and table.paper is not None:
         sentences.append(f"These runs are not of the paper's size: this is said of scale {table.scale} alone.")
     return " ".join(sentences)
 
 
-_GROUPS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
+def _published(table: Table) -> Iterator[str]:
+    judged = [entry for entry in table.entries.values() if entry.direction]
+    if judged:
+        counted = format.plural(len(judged), "published direction")
+        yield f"Of {counted} against {table.baseline}, {_told(table, judged, _GROUPS)}."
+    elif table.paper is not None:
+        yield "The paper gives no direction to compare with."
+
+
+def _own(table: Table) -> Iterator[str]:
+    own = [entry for entry in table.entries.values() if not entry.direction and entry.paper is None]
+    judged = [entry for entry in own if entry.verdict is not Verdict.baseline]
+    if told := _told(table, judged, _OWN_GROUPS):
+        without = " and without a printed value" if table.paper is not None else ""
+        yield f"Against {table.baseline}{without}, {told}."
+
+
+Groups = Sequence[tuple[str, tuple[Verdict, ...]]]
+
+_GROUPS: Groups = (
     ("agreeing", (Verdict.agrees,)),
     ("disagreeing", (Verdict.disagrees,)),
     ("not resolved, since the interval spans zero", (Verdict.not_resolved,)),
@@ -65,6 +110,21 @@ _GROUPS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
     ("without a result so far", (Verdict.no_result,)),
     ("without a baseline of ours to compare with", (Verdict.no_baseline, Verdict.no_common_seed)),
 )
+_OWN_GROUPS: Groups = (
+    ("better", (Verdict.better,)),
+    ("worse", (Verdict.worse,)),
+    ("not resolved, since the interval spans zero", (Verdict.not_resolved,)),
+    ("of one seed", (Verdict.one_seed,)),
+    ("diverged", (Verdict.diverged,)),
+    ("with a baseline that diverged", (Verdict.baseline_diverged,)),
+    ("without a result so far", (Verdict.no_result,)),
+    ("without a baseline to compare with", (Verdict.no_baseline, Verdict.no_common_seed)),
+)
+
+
+def _told(table: Table, entries: Sequence[Entry], groups: Groups) -> str:
+    found = [(wording, _named(table, entries, *verdicts)) for wording, verdicts in groups]
+    return "; ".join(f"{wording}: {len(names)} ({format.listing(names)})" for wording, names in found if names)
 
 
 def _named(table: Table, entries: Sequence[Entry], *verdicts: Verdict) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,21 +21,22 @@ from comt_cli.report.csv_tables import records, runs_csv, table_csv
 from comt_cli.report.latex import latex
 from comt_cli.report.markdown import markdown
 from comt_cli.report.table import Table, build_table
-from comt_cli.report.terminal import print_table
+from comt_cli.report.terminal import print_table, say
+from comt_cli.report.trained import of_table
 
 
-def place(results: Path, scale: str, paper: str, name: str) -> tuple[Path, str]:
+def place(results: Path, scale: str, folder: str, name: str) -> tuple[Path, str]:
     """Folder and stem of the files of a table or figure.
 
     Slashes within a name become dashes, so that a recipe, which may come from anywhere, cannot name a folder outside
     `results`.
     """
-    return results / scale / paper.replace("/", "-"), name.replace("/", "-")
+    return results / scale / folder.replace("/", "-"), name.replace("/", "-")
 
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """What a table is written as: `<results>/<scale>/<paper>/<table>.*` and the runs behind it."""
+    """What a table is written as: `<results>/<scale>/<folder>/<name>.*` and the runs behind it."""
 
     csv: Path
     runs_csv: Path
@@ -43,9 +44,9 @@ class ReportFiles:
     latex: Path
 
     @classmethod
-    def of(cls, results: Path, table: Table) -> ReportFiles:
+    def of(cls, results: Path, scale: str, loaded: LoadedRecipe) -> ReportFiles:
         """The paths."""
-        folder, name = place(results, table.scale, table.paper, table.name)
+        folder, name = place(results, scale, loaded.folder, loaded.stem)
         return cls(folder / f"{name}.csv", folder / f"{name}-runs.csv", folder / f"{name}.md", folder / f"{name}.tex")
 
 
@@ -63,9 +64,11 @@ class Report:
         files = self.files
         return {
             "title": table.title,
+            "trained": of_table(table),
             "paper": table.paper,
+            "folder": table.folder,
             "table": table.name,
-            "recipe": table.recipe_file,
+            "recipe": table.recipe_origin,
             "scale": table.scale,
             "metric": table.metric,
             "direction": DIRECTION[table.metric],
@@ -92,63 +95,104 @@ def write_report(
     """Make the table of a plan from the run directories below `runs` and write it below `results`.
 
     Where no run has ended, nothing is written: an empty table must not take the place of one that says something. Nor
-    must one of fewer seeds, rows or columns, or of changed settings, take the place of one that cost more, unless
-    `overwrite`. `overrides` are the `--set` arguments behind `specs`; the table names them.
+    must one of another recipe, of fewer seeds, rows or columns, or of changed settings, take the place of one that is
+    there, unless `overwrite`. `overrides` are the `--set` arguments behind `specs`; the table names them.
 
     Raises:
+        UserError: runs of one column were trained on different data.
         StorageError: a file cannot be written. Every file is whole: the old one or the new.
     """
     with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
         link_runs(specs, runs)
     table = build_table(loaded, specs, runs, overrides)
-    if not any(run.result for entry in table.entries.values() for run in entry.cell.runs):
+    if not any(run.result for run in table.runs()):
         unwritten = (
-            f"No run with these settings has ended yet at scale {table.scale}: nothing was written. "
+            f"No run with these settings has ended yet at scale {table.scale}: nothing is written. "
             "--set, --scale and --seeds, as they were given to the training, show others."
         )
         return Report(table, None, unwritten)
-    files = ReportFiles.of(results, table)
-    lost = None if overwrite else _would_be_lost(files.csv, table, changed=bool(overrides))
-    if lost is not None:
-        way_out = "Nothing was written: --results DIR writes this table elsewhere, --overwrite in its place."
-        return Report(table, None, f"{files.csv} {lost}. {way_out}")
+    files = ReportFiles.of(results, table.scale, loaded)
+    ended = [run.spec for run in table.runs() if run.result is not None]
+    kept = None if overwrite else _kept(files, loaded, ended, changed=bool(overrides))
+    if kept is not None:
+        return Report(table, None, kept)
     try:
         files.csv.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {files.csv.parent}: {error.strerror}") from error
     write_text(files.csv, table_csv(table))
-    write_text(files.runs_csv, runs_csv(table.runs()))
+    write_text(files.runs_csv, runs_csv(table.runs(), loaded.origin))
     write_text(files.markdown, markdown(table))
     write_text(files.latex, latex(table))
     return Report(table, files)
 
 
-def _would_be_lost(path: Path, table: Table, *, changed: bool) -> str | None:
-    """What the table at `path` holds that `table` has not: finished runs of a cell, where these are fewer; or, where
-    settings were `changed` on the command line, other runs. None if nothing would be lost.
+def kept_whatever_ends(
+    loaded: LoadedRecipe, specs: Sequence[RunSpec], results: Path, overrides: Sequence[str] = ()
+) -> str | None:
+    """Why the table of a plan would not be written even when all its runs have ended; None if it would be.
+
+    For asking before they are trained. While the content of their data is not known, nor are their ids: then only the
+    number of runs can be compared.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+    changed = bool(overrides) and all(spec.data_content is not None for spec in specs)
+    return _kept(ReportFiles.of(results, specs[0].scale, loaded), loaded, specs, changed=changed)
+
+
+def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec], *, changed: bool) -> str | None:
+    lost = other_recipe((files.csv, files.runs_csv), loaded) or _would_be_lost(files.csv, ended, changed=changed)
+    if lost is None:
         return None
-    except (OSError, ValueError) as error:
-        return f"cannot be read ({error})"
-    for line in csv.DictReader(io.StringIO(text)):
-        there = set((line.get("run_ids") or "").split())
-        entry = table.entries.get((line.get("row") or "", line.get("column") or ""))
-        here = {run.spec.id for run in entry.cell.runs if run.result is not None} if entry else set()
-        cell = f"{line.get('row')} at {line.get('column')}"
-        if len(there) > len(here):
-            return f"has {format.plural(len(there), 'finished run')} of {cell}, and this table {len(here)}"
-        if changed and there - here:
-            return f"has runs of {cell} with other settings"
+    return f"{lost}. Nothing is written: --results DIR writes this table elsewhere, --overwrite in its place."
+
+
+def other_recipe(written: Iterable[Path], loaded: LoadedRecipe) -> str | None:
+    """Which recipe the files are of, if they are of another; None if they are of this one, or not there.
+
+    A recipe that was moved is another one; its files say where it was.
+    """
+    for path in written:
+        of = next((line["recipe"] for line in _lines(path) or () if line.get("recipe")), None)
+        if of is not None and of != loaded.origin:
+            return f"{path} is of the recipe {format.one_line(of)}, and this is {format.one_line(loaded.origin)}"
     return None
 
 
-def print_report(report: Report, file: IO[str] | None = None) -> None:
-    """Print the table (to standard output if `file` is None), then where it was written."""
-    print_table(report.table, file)
-    if report.unwritten is not None:
-        print(report.unwritten, file=file)
+def _would_be_lost(path: Path, ended: Iterable[RunSpec], *, changed: bool) -> str | None:
+    """What the table at `path` holds that one of the runs `ended` has not: finished runs of a cell, where these are
+    fewer; or, where settings were `changed` on the command line, other runs. None if nothing would be lost.
+    """
+    lines = _lines(path)
+    if lines is None:
+        return f"{path} cannot be read"
+    cells: dict[tuple[str, str], set[str]] = {}
+    for spec in ended:
+        cells.setdefault((spec.row, spec.column), set()).add(spec.id)
+    for line in lines:
+        there = set((line.get("run_ids") or "").split())
+        here = cells.get((line.get("row") or "", line.get("column") or ""), set())
+        cell = f"{line.get('row')} at {line.get('column')}"
+        if len(there) > len(here):
+            return f"{path} has {format.plural(len(there), 'finished run')} of {cell}, and this table {len(here)}"
+        if changed and there - here:
+            return f"{path} has runs of {cell} with other settings"
+    return None
+
+
+def _lines(path: Path) -> list[dict[str, str]] | None:
+    """The lines of a CSV; none where there is no file, None where it cannot be read."""
+    try:
+        return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError, csv.Error):
+        return None
+
+
+def print_report(report: Report, file: IO[str] | None = None, shown: Table | None = None) -> None:
+    """Print the table, or the part of it that is to be `shown`, then where it was written."""
+    print_table(shown or report.table, file)
+    if shown is not None and shown is not report.table and report.files is not None:
+        say("These are the rows and columns that were chosen; the files have all.", file)
     for path in vars(report.files).values() if report.files else ():
-        print(f"wrote {path}", file=file)
+        say(f"wrote {path}", file)

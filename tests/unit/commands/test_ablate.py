@@ -117,7 +117,7 @@ def test_the_rows_of_the_ablation_are_trained_and_the_table_and_figure_written(t
     result = ablate("hidden-size", "--paper", "mine", "--seeds", "1-2")
     assert result.exit_code == 0, result.output
     assert trained == [widths("mine", "one", seeds=(1, 2))]
-    folder = Path("results/smoke/mine")
+    folder = Path("runs/results/smoke/mine")
     written = {path.name for path in folder.iterdir()}
     assert {"one.md", "one.csv", "one-runs.csv", "one-hidden-size.png", "one-hidden-size.csv"} <= written
     assert "| last | missing |" in (folder / "one.md").read_text(), "the table is the whole recipe's"
@@ -129,7 +129,7 @@ def test_without_a_paper_every_table_that_has_it_is_made_in_one_go(trained) -> N
     assert {"comt/table5", "transponder/table6"} <= {name.rsplit("/", 2)[0] for name in names}, "the shipped ones too"
     assert [name for name in names if name.startswith("mine")] == widths("mine", "one")
     assert [name for name in names if name.startswith("yours")] == widths("yours", "two")
-    assert Path("results/smoke/yours/two-hidden-size.png").exists()
+    assert Path("runs/results/smoke/yours/two-hidden-size.png").exists()
 
 
 def test_one_table_of_a_paper_can_be_chosen(trained) -> None:
@@ -147,7 +147,7 @@ def test_an_ablation_of_image_classifiers_has_their_options(trained) -> None:
     result = ablate("window-ratio", "--paper", "ours", "--values", "8,16", "--set", "train.momentum=0.5")
     assert result.exit_code == 0, result.output
     assert trained == [[f"ours/images/{row}/1" for row in ("plain", "1/16", "1/64", "8")]]
-    assert Path("results/smoke/ours/images-window-ratio.png").exists()
+    assert Path("runs/results/smoke/ours/images-window-ratio.png").exists()
     error = ablate("window-ratio", "--paper", "ours", "--values", "0").exception
     assert isinstance(error, UserError)
     assert "--values 0: ratio of comt-sliding-window" in str(error)
@@ -158,14 +158,14 @@ def test_values_add_points_of_the_methods_own_types(trained) -> None:
     assert result.exit_code == 0, result.output
     # 2 has a row; 64 is another row's name.
     assert trained == [widths("mine", "one", "1", "hidden-64")]
-    text = Path("results/smoke/mine/one-hidden-size.csv").read_text()
+    text = Path("runs/results/smoke/mine/one-hidden-size.csv").read_text()
     assert [line.split(",")[2:5:2] for line in text.splitlines()[2:]] == [
         ["1", "1"],
         ["2", "2"],
         ["8", "8"],
         ["hidden-64", "64"],
     ]
-    assert "| hidden-64 |" in Path("results/smoke/mine/one.md").read_text()
+    assert "| hidden-64 |" in Path("runs/results/smoke/mine/one.md").read_text()
 
 
 def write_start_recipe() -> None:
@@ -187,7 +187,7 @@ def test_a_value_that_is_no_name_gets_a_row_called_by_the_option_too(trained) ->
     assert result.exit_code == 0, result.output
     added = ("beta_bias--5", "beta_bias-.5", "1000")
     assert trained == [[f"ours/images/{row}/1" for row in ("plain", "3", "0", *added)]]
-    text = Path("results/smoke/ours/images-gate-start.csv").read_text()
+    text = Path("runs/results/smoke/ours/images-gate-start.csv").read_text()
     assert [line.split(",")[4] for line in text.splitlines()[2:]] == ["-5", "0", "0.5", "3", "1000"]
     assert result.stderr == "", "equal numbers of parameters mean nothing here"
 

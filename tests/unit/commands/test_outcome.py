@@ -76,19 +76,21 @@ FIGURE = RESULTS / "smoke" / "mine" / "figure7.png"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # each sentence in a line
     (tmp_path / "text.txt").write_text("a text")
+    (tmp_path / "recipes" / "mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
 
 
 def figure_recipe(draw: str, method: str = "comt", row: str = "gated") -> Planned:
-    path = Path("figure7.yaml")
+    path = Path("recipes/mine/figure7.yaml")
     path.write_text(RECIPE.format(figure=draw, method=method, row=row, folder=Path.cwd()))
     return plan_recipe(path, "smoke")
 
 
 def table_recipe() -> Planned:
-    Path("table7.yaml").write_text(TABLE.format(folder=Path.cwd()))
-    return plan_recipe(Path("table7.yaml"), "smoke")
+    Path("recipes/mine/table7.yaml").write_text(TABLE.format(folder=Path.cwd()))
+    return plan_recipe(Path("recipes/mine/table7.yaml"), "smoke")
 
 
 def drawn_run(planned: Planned) -> RunDirectory:
@@ -111,9 +113,15 @@ def trained(planned: Planned) -> RunDirectory:
     return directory
 
 
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed, first what is not written."""
+    printed = capsys.readouterr()
+    return printed.err + printed.out
+
+
 def outcome(planned: Planned, capsys: pytest.CaptureFixture[str], **options: bool) -> str:
     write_outcome(planned, RUNS, RESULTS, **options)
-    return capsys.readouterr().out
+    return told(capsys)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +175,7 @@ def test_a_drawn_figure_is_told_without_torch(capsys) -> None:
         "import sys; from pathlib import Path\n"
         "from comt_cli.commands.planning import plan_recipe\n"
         "from comt_cli.commands.outcome import write_outcome\n"
-        "write_outcome(plan_recipe(Path('figure7.yaml'), 'smoke'), Path('runs'), Path('results'))\n"
+        "write_outcome(plan_recipe(Path('recipes/mine/figure7.yaml'), 'smoke'), Path('runs'), Path('results'))\n"
         "print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -190,13 +198,13 @@ def test_a_run_with_other_settings_does_not_take_a_figures_place(capsys) -> None
     trained(figure_recipe("{draw: residual-stream}"))
     outcome(figure_recipe("{draw: residual-stream}"), capsys)
     before = FIGURE.read_bytes()
-    changed = plan_recipe(Path("figure7.yaml"), "smoke", ["model.layers=3"])
+    changed = plan_recipe(Path("recipes/mine/figure7.yaml"), "smoke", ["model.layers=3"])
     trained(changed)
     write_outcome(changed, RUNS, RESULTS, ["model.layers=3"])
-    refusal = "is of another column, seed or settings (--results DIR draws it elsewhere"
-    assert refusal in capsys.readouterr().out
+    refusal = "is of another column, seed or settings. Nothing is written: --results DIR draws"
+    assert refusal in told(capsys)
     assert FIGURE.read_bytes() == before
-    other_seed = plan_recipe(Path("figure7.yaml"), "smoke", seeds="2")
+    other_seed = plan_recipe(Path("recipes/mine/figure7.yaml"), "smoke", seeds="2")
     trained(other_seed)
     assert refusal in outcome(other_seed, capsys)
     assert FIGURE.read_bytes() == before
@@ -215,9 +223,9 @@ def test_a_network_without_such_gates_is_an_error(capsys) -> None:
 def test_a_report_tells_the_state_and_draws_nothing(capsys) -> None:
     planned = figure_recipe("{draw: gate-values}")
     trained(planned)
-    state = "mine/figure7 (smoke) is not drawn yet: comt train-lm --recipe figure7.yaml --scale smoke draws it."
+    state = "mine/figure7 (smoke) is not drawn yet: comt train-lm --recipe mine/figure7 --scale smoke draws it."
     assert outcome(planned, capsys, draw=False) == f"{state}\n"
-    assert outcome_as_json(planned, RUNS, RESULTS)["state"] == state
+    assert outcome_as_json(planned, RUNS, RESULTS)[0]["state"] == state
     assert not RESULTS.exists()
 
 
@@ -299,14 +307,14 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         setattr(module, name, analysis)
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(figures, f"draw_{name}", lambda frame: (Figure(), frame), raising=False)
-    monkeypatch.setattr(comt_cli.commands.planning, "fingerprint", lambda data: "feedfeedfeedfeed")
+    monkeypatch.setattr(comt_cli.commands.planning, "identify", lambda data: ("feedfeedfeedfeed", "c0ffee"))
     return given
 
 
 def image_figure(draw: str, **selection: str) -> Planned:
     method = "sas-resnet" if draw == "residual-shares" else "addition"
-    Path("figure8.yaml").write_text(IMAGE_FIGURE.format(draw=draw, method=method))
-    return plan_recipe(Path("figure8.yaml"), "smoke", **selection)
+    Path("recipes/mine/figure8.yaml").write_text(IMAGE_FIGURE.format(draw=draw, method=method))
+    return plan_recipe(Path("recipes/mine/figure8.yaml"), "smoke", **selection)
 
 
 def ended(planned: Planned, source: str) -> dict[str, RunDirectory]:
@@ -387,7 +395,7 @@ def test_of_several_runs_each_that_cannot_be_drawn_is_told(handed, capsys) -> No
         "its run (base, narrow, seed 4) is missing.\n"
     )
     directories = ended(planned, "gradients.jsonl")
-    command = "comt train-resnet --recipe figure8.yaml --scale smoke"
+    command = "comt train-resnet --recipe mine/figure8 --scale smoke"
     assert outcome(planned, capsys, draw=False) == f"mine/figure8 (smoke) is not drawn yet: {command} draws it.\n"
     directories["gated"].gradients_file.unlink()
     assert "its run (gated, narrow, seed 4) has logged no gradient norms" in outcome(planned, capsys)

@@ -207,5 +207,5 @@ def test_a_second_call_with_nothing_left_to_do_imports_no_torch(calls, monkeypat
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
     assert done.stdout.splitlines()[-1] == "[]"
     assert "4 of 4 runs are finished already" in done.stderr
-    assert Path("results/smoke/mine/two.md").exists()
-    assert "[mine, two](smoke/mine/two.md)" in Path("results/README.md").read_text()
+    assert Path("runs/results/smoke/mine/two.md").exists()
+    assert "[mine, two](smoke/mine/two.md)" in Path("runs/results/README.md").read_text()

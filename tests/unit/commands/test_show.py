@@ -85,7 +85,7 @@ scales:
 
 
 def test_a_plan_of_image_classifiers_counts_images(tmp_path, monkeypatch):
-    monkeypatch.setattr(comt_cli.commands.planning, "fingerprint", lambda data: "feedfeedfeedfeed")
+    monkeypatch.setattr(comt_cli.commands.planning, "identify", lambda data: ("feedfeedfeedfeed", "c0ffee"))
     (tmp_path / "table5.yaml").write_text(IMAGES)
     plain, window = json.loads(comt("show", "table5.yaml", "--json"))
     assert (plain["images"], window["images"]) == (3200, 3200)

@@ -49,6 +49,7 @@ RESULT: dict[str, Any] = {
     "tokens": 100_000,
     "loss": 3.0,
     "galore_perplexity": 30.0,
+    "bits_per_byte": 2.125,
     "train_loss": 2.9,
     "parameters": 1_234_567,
     "extra_parameters": 1000,
@@ -133,14 +134,15 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.runs, self.results = self.folder / "runs", self.folder / "results"
-        self.recipe = self.folder / f"{self.name}.yaml"
+        self.recipe = self.folder / "recipes" / "comt" / f"{self.name}.yaml"
+        self.recipe.parent.mkdir(parents=True, exist_ok=True)
         self.recipe.write_text(self.text, encoding="utf-8")
 
     def loaded(self, *overrides: str) -> LoadedRecipe:
         return load_recipe(self.recipe, methods(), overrides)
 
     def specs(self, scale: str = "smoke", overrides: tuple[str, ...] = (), **selection: Any) -> list[RunSpec]:
-        return plan(self.loaded(*overrides), scale, lambda data: "feedfeedfeedfeed", **selection)
+        return plan(self.loaded(*overrides), scale, lambda data: ("feedfeedfeedfeed", "c0ffee"), **selection)
 
     def directory(self, row: str, seed: int, scale: str = "smoke", **changes: Any) -> RunDirectory:
         """The run directory of a row and seed (of the first column), made with its spec.json."""
@@ -162,7 +164,7 @@ class Bench:
             self.directory(row, seed).result_file.write_text(json.dumps(content), encoding="utf-8")
 
     def diverged(self, row: str, *seeds: int, **result: Any) -> None:
-        quality = ("loss", "galore_perplexity", "top5_accuracy")
+        quality = ("loss", "galore_perplexity", "bits_per_byte", "top5_accuracy")
         common = {key: value for key, value in self.result.items() if key not in quality}
         content = {**common, "state": "diverged", "step": 120, "diverged_at": 120, "last_finite_loss": 7.25, **result}
         for seed in seeds:
@@ -179,6 +181,12 @@ class Bench:
         directory.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in [*metrics, evaluation]))
         directory.timings_file.write_text("".join(json.dumps(line) + "\n" for line in timings))
         return directory
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `recipes/comt` is a folder of recipes that go by name."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ class Bench:
         return load_recipe(self.recipe, methods(), also=self.also)
 
     def specs(self, seeds: list[int] | None = None) -> list[RunSpec]:
-        return plan(self.loaded(), "smoke", lambda data: "feedfeedfeedfeed", seeds=seeds)
+        return plan(self.loaded(), "smoke", lambda data: ("feedfeedfeedfeed", "c0ffee"), seeds=seeds)
 
     def ended(self, row: str, seeds: tuple[int, ...] = (1, 2, 3), *, value: float | None = None, **result) -> None:
         for spec in self.specs():

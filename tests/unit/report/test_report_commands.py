@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the bench's folder, with its recipe as ./recipes/comt/table9.yaml, and no corpus to hash."""
-    folder = bench.folder / "recipes" / "comt"
-    folder.mkdir(parents=True)
-    bench.recipe = bench.recipe.rename(folder / "table9.yaml")
-    monkeypatch.chdir(bench.folder)
+def no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No corpus to hash."""
     for module in (comt_cli.data, comt_cli.commands.planning):
-        monkeypatch.setattr(module, "fingerprint", lambda data: "feedfeedfeedfeed", raising=False)
+        monkeypatch.setattr(module, "identify", lambda data: ("feedfeedfeedfeed", "c0ffee"), raising=False)
 
 
 def comt(*arguments: str) -> Result:
@@ -42,8 +38,8 @@ def test_report_writes_and_prints(mixed: Bench) -> None:
     result = comt("report")
     assert result.exit_code == 0, result.output
     assert "99.67 ± 2.60 (3)" in result.output
-    assert "wrote results/smoke/comt/table9.md" in result.output
-    assert Path("results/smoke/comt/table9.tex").exists()
+    assert "wrote runs/results/smoke/comt/table9.md" in result.output
+    assert Path("runs/results/smoke/comt/table9.tex").exists()
 
 
 def test_report_as_json(mixed: Bench) -> None:
@@ -53,16 +49,18 @@ def test_report_as_json(mixed: Bench) -> None:
     assert table["cells"][1]["n"] == 2
     assert table["cells"][1]["verdict"] in ("agrees", "not resolved")
     assert table["notes"][-1] == "Seeds that are finished and not shown here: 3 (--seeds 1-3 shows them)."
-    assert table["files"]["csv"] == "results/smoke/comt/table9.csv"
+    assert table["files"]["csv"] == "runs/results/smoke/comt/table9.csv"
 
 
 def test_report_says_what_it_did_not_write_and_how_to(mixed: Bench) -> None:
     comt("report")
-    path = Path("results/smoke/comt/table9.csv")
+    path = Path("runs/results/smoke/comt/table9.csv")
     whole = path.read_bytes()
     result = comt("report", "table9", "--seeds", "1")
     assert result.exit_code == 0
-    assert "results/smoke/comt/table9.csv has 3 finished runs of post-ln at tiny, and this table 1." in result.output
+    assert (
+        "runs/results/smoke/comt/table9.csv has 3 finished runs of post-ln at tiny, and this table 1." in result.output
+    )
     assert "wrote" not in result.output
     assert path.read_bytes() == whole
     assert "wrote" in comt("report", "table9", "--seeds", "1", "--results", "elsewhere").output
@@ -82,8 +80,8 @@ def test_report_writes_the_overview_from_the_results_alone(mixed: Bench) -> None
     shutil.rmtree("runs")
     result = comt("report", "--overview")
     assert result.exit_code == 0, result.output
-    assert result.output == "wrote results/README.md\n"
-    assert "agree 1, diverged 1" in Path("results/README.md").read_text()
+    assert result.output == "wrote runs/results/README.md\n"
+    assert "agree 1, diverged 1" in Path("runs/results/README.md").read_text()
     assert "Give one of them" in str(comt("report", "--overview", "--json").exception)
     assert "there are no tables below nowhere" in str(comt("report", "--overview", "--results", "nowhere").exception)
 
@@ -165,7 +163,7 @@ def test_no_torch_and_no_pandas(mixed: Bench) -> None:
     code = (
         "import sys; from typer.testing import CliRunner; import comt_cli.data\n"
         "import comt_cli.commands.planning as p\n"
-        "comt_cli.data.fingerprint = p.fingerprint = lambda data: 'feedfeedfeedfeed'\n"
+        "comt_cli.data.identify = p.identify = lambda data: ('feedfeedfeedfeed', 'c0ffee')\n"
         "from comt_cli.app import app\n"
         "for verb in ('report', 'status', 'recipes'): assert CliRunner().invoke(app, [verb]).exit_code == 0\n"
         "print([name for name in ('torch', 'pandas', 'matplotlib', 'datasets') if name in sys.modules])"

@@ -15,9 +15,10 @@ from comt_cli.report.collect import collect
 from comt_cli.report.layout import headings
 from comt_cli.report.markdown import markdown
 from comt_cli.report.overview import write_overview
-from comt_cli.report.setup_words import network_name, setup
+from comt_cli.report.setup_words import setup
 from comt_cli.report.table import Table, build_table
 from comt_cli.report.terminal import WIDTH, print_table
+from comt_cli.report.trained import network_name
 from comt_cli.report.words import verdict
 from comt_cli.report.write import write_report
 
@@ -53,7 +54,7 @@ def test_a_higher_accuracy_is_the_better_one(images: Bench) -> None:
         "sliding-window": "agrees",  # higher here and in the paper
         "pixel": "disagrees",  # lower here, higher in the paper
         "pixel-4": "diverged here",
-        "own": "not in the paper",
+        "own": "one seed",
     }
     assert [entry.cell.row for entry in table.entries.values() if entry.best] == ["sliding-window"]
     assert "agreeing: 1 (sliding-window); disagreeing: 1 (pixel)" in verdict(table)
@@ -93,13 +94,13 @@ def test_the_setup_of_a_column(images: Bench) -> None:
     assert setup(table_of(images), "glyphs10") == (
         "ResNet-18, shallower and narrower: 1-1-1-1 basic blocks, 16 channels at first, 3x3 stem, 701 k parameters. "
         "Images glyphs10 of 16 pixels, 10 classes, the first 4,096 to train on, augmentation crop; "
-        "200 steps of 64 (12.8 k images a run). Beside the paper's column cifar10."
+        "200 steps of 64 (12.8 k images a run). Paper: CIFAR-10."
     )
     table = table_of(images, "paper")
     assert setup(table, "cifar10") == (
         "ResNet-18: 2-2-2-2 basic blocks, 64 channels at first, 3x3 stem. "
         "Images cifar10 of 32 pixels, 10 classes, augmentation crop-flip; 200 steps of 64. "
-        "Beside the paper's column cifar10."
+        "Paper: CIFAR-10."
     )
     assert "Images cifar100 of 32 pixels, 100 classes, no augmentation;" in setup(table, "cifar100")
     assert network_name("preact-resnet110") == "PreAct-ResNet-110"

@@ -52,7 +52,7 @@ def test_it_counts_and_tells_what_agrees_and_what_does_not(written: Bench) -> No
     agreeing = text.partition("Agrees with the paper:")[2].partition(":\n")[0]
     assert "- pre-ln+comt: 5.07 % lower [-5.95, -4.20]; in the paper 11.1 % lower (c4/130m).\n" in agreeing
     assert "- post-ln: 19.1 % higher [+7.54, +30.6], diverged here; in the paper 0.82 % higher (c4/130m)." in text
-    assert "Without a published direction:\n\n- pre-ln+own: 10.0 % lower.\n" in text
+    assert "One seed, so nothing is claimed:\n\n- pre-ln+own: 10.0 % lower.\n" in text
 
 
 @pytest.mark.parametrize(

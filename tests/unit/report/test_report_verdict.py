@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from comt_cli.report.statistics import Paired
 from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
@@ -63,9 +65,11 @@ def test_direction_against_the_papers(difference: Paired, paper: float, expected
     [
         ({"is_baseline": True}, "-"),
         ({"is_baseline": True, "ours": ALL_DIVERGED}, "-"),
-        ({"paper": None}, "not in the paper"),
-        ({"paper": None, "ours": ALL_DIVERGED}, "not in the paper"),
-        ({"paper": None, "ours": NONE}, "not in the paper"),
+        ({"paper": None, "ours": ALL_DIVERGED}, "diverged"),
+        ({"paper": None, "ours": NONE}, "no result"),
+        ({"paper": None, "baseline": SOME_DIVERGED}, "baseline diverged"),
+        ({"paper": None, "baseline": NONE, "difference": None}, "no baseline"),
+        ({"paper": None, "difference": None}, "no common seed"),
         ({"ours": ALL_DIVERGED, "difference": None}, "diverged here"),
         ({"ours": SOME_DIVERGED}, "diverged here"),
         ({"ours": SOME_DIVERGED, "paper": 1400.0}, "diverged in both"),
@@ -86,6 +90,23 @@ def test_direction_against_the_papers(difference: Paired, paper: float, expected
 )
 def test_what_has_no_direction_says_why(case: dict[str, object], expected: str) -> None:
     assert verdict(**case) == expected  # type: ignore[arg-type]
+
+
+@given(
+    mean=st.floats(-50, 50),
+    half=st.floats(0, 50),
+    n=st.integers(1, 9),
+    metric=st.sampled_from(["perplexity", "accuracy"]),
+    baseline=st.sampled_from([None, 23.0, 1400.0]),
+)
+def test_without_a_printed_value_the_interval_alone_decides(mean, half, n, metric, baseline) -> None:
+    """Better or worse is said where the interval lies wholly on that side of zero, and only there."""
+    interval = (None, None) if n == 1 else (mean - half, mean + half)
+    found = verdict(difference=Paired(mean, half, *interval, n), paper=None, paper_baseline=baseline, metric=metric)
+    sign = 0 if n == 1 or mean - half <= 0 <= mean + half else 1 if mean > 0 else -1
+    sign *= -1 if metric == "perplexity" else 1
+    expected = "one seed" if n == 1 else {1: "better", 0: "not resolved", -1: "worse"}[sign]
+    assert found == expected
 
 
 def test_no_combination_is_left_out() -> None:

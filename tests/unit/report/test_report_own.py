@@ -1,0 +1,223 @@
+"""Tables of one's own: no paper, verdicts against the baseline, and files that no other recipe writes over."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from comt_cli.errors import UserError
+from comt_cli.report import latex as tex
+from comt_cli.report.layout import headings
+from comt_cli.report.markdown import escaped, markdown
+from comt_cli.report.table import Table, build_table
+from comt_cli.report.terminal import print_table
+from comt_cli.report.trained import of_table
+from comt_cli.report.words import verdict
+from comt_cli.report.write import kept_whatever_ends, write_report
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+OWN = """
+title: How wide must a modulator be?
+command: train-lm
+baseline: pre-ln
+seeds: [1, 2, 3]
+settings:
+  model: {size: tiny}
+  data: {corpus: python-docs, vocabulary: 512, sequence_length: 64}
+  train: {steps: 200, batch_size: 8}
+rows:
+  pre-ln: {method: pre-ln}
+  narrow: {method: comt}
+  wide: {method: {name: comt, hidden: 8}}
+  wider: {method: {name: comt, hidden: 16}}
+columns:
+  tiny: {}
+scales:
+  smoke: {description: Minutes}
+"""
+
+
+def table_of(bench: Bench, *overrides: str) -> Table:
+    return build_table(bench.loaded(*overrides), bench.specs(overrides=overrides), bench.runs, overrides)
+
+
+def screen(table: Table, monkeypatch: pytest.MonkeyPatch, columns: int) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = io.StringIO()
+    print_table(table, text)
+    return text.getvalue().splitlines()
+
+
+@pytest.fixture
+def own(bench: Bench) -> Bench:
+    """A recipe without a paper, outside the recipe roots: a gain, a loss, one that is not resolved."""
+    bench.recipe = bench.folder / "gates.yaml"
+    bench.recipe.write_text(OWN, encoding="utf-8")
+    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
+    bench.done("narrow", {1: 95.0, 2: 104.0, 3: 100.0})
+    bench.done("wide", {1: 120.0, 2: 132.0, 3: 126.0})
+    bench.done("wider", {1: 90.0, 2: 120.0, 3: 100.0})
+    return bench
+
+
+def test_a_table_without_printed_values_has_no_columns_for_them_and_speaks_of_no_paper(own: Bench, monkeypatch) -> None:
+    table = table_of(own)
+    assert list(headings(table)) == ["method", "ours", "bits_per_byte", "difference", "verdict", "parameters", "speed"]
+    pages = [markdown(table), tex.latex(table), "\n".join(screen(table, monkeypatch, 100))]
+    for page in pages:
+        assert "paper" not in page.replace("printed", "").casefold()
+    verdicts = {row: str(table.entries[row, "tiny"].verdict) for row in table.rows}
+    assert verdicts == {"pre-ln": "-", "narrow": "better", "wide": "worse", "wider": "not resolved"}
+    assert verdict(table).startswith("Against pre-ln, better: 1 (narrow); worse: 1 (wide); not resolved, since")
+
+
+def test_bold_are_the_best_mean_and_what_is_not_resolved_as_worse(own: Bench) -> None:
+    table = table_of(own)
+    assert [row for (row, _), entry in table.entries.items() if entry.best] == ["narrow", "wider"]
+    one_seed = build_table(own.loaded(), own.specs(seeds=[1]), own.runs)
+    assert not any(entry.best for entry in one_seed.entries.values())
+    assert {str(entry.verdict) for entry in one_seed.entries.values()} == {"-", "one seed"}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 120])
+def test_the_terminals_width_is_kept_and_no_word_is_broken(own: Bench, monkeypatch, columns: int) -> None:
+    table = table_of(own)
+    lines = screen(table, monkeypatch, columns)
+    assert max(map(len, lines)) <= columns
+    assert all(line == line.rstrip() for line in lines)
+    text = " ".join(lines)
+    for word in ("narrow", "wider", "verdict", "+ better", "- worse", "? open"):
+        assert word in text
+    assert ("bits/byte" in next(line for line in lines if line.startswith("method"))) == (columns >= 80)
+
+
+def test_what_was_trained_stands_in_title_and_caption(own: Bench, monkeypatch) -> None:
+    told = "LLaMA tiny (4 layers, 128 wide, 1.2 M parameters) on python-docs, 200 steps of 8 x 64 tokens; seeds 1-3"
+    table = table_of(own)
+    assert of_table(table) == f"{told}; scale smoke"
+    assert told in tex.latex(table).partition("\\label")[0]
+    assert told in " ".join(screen(table, monkeypatch, 80))
+    changed = table_of(own, "train.batch_size=4")
+    assert of_table(changed).endswith("; scale smoke; with train.batch_size=4")
+
+
+def test_files_go_by_the_recipes_file_and_a_copy_does_not_write_over_the_original(mixed: Bench) -> None:
+    original = write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results).files
+    assert original is not None
+    assert original.csv == mixed.results / "smoke" / "comt" / "table9.csv"
+    whole = original.csv.read_bytes()
+    mixed.recipe = Path(shutil.copy(mixed.recipe, mixed.folder / "my-table.yaml"))
+    copied = write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results).files
+    assert copied is not None
+    assert copied.csv == mixed.results / "smoke" / "own" / "my-table.csv"
+    assert original.csv.read_bytes() == whole
+
+
+def test_two_recipes_of_one_name_do_not_write_over_each_other(own: Bench) -> None:
+    def write(overwrite: bool = False) -> str | None:
+        return write_report(own.loaded(), own.specs(), own.runs, own.results, overwrite=overwrite).unwritten
+
+    assert write() is None
+    assert write() is None
+    first = own.recipe
+    own.recipe = own.folder / "elsewhere" / "gates.yaml"
+    own.recipe.parent.mkdir()
+    shutil.copy(first, own.recipe)
+    told = write() or ""
+    assert f"is of the recipe {first}, and this is {own.recipe}" in told
+    assert "Nothing is written: --results DIR" in told
+    assert kept_whatever_ends(own.loaded(), own.specs(), own.results) == told
+    assert write(overwrite=True) is None
+    assert kept_whatever_ends(own.loaded(), own.specs(), own.results) is None
+
+
+def test_every_line_of_a_run_says_where_it_comes_from(own: Bench) -> None:
+    files = write_report(own.loaded(), own.specs(), own.runs, own.results).files
+    assert files is not None
+    with files.runs_csv.open(encoding="utf-8", newline="") as handle:
+        runs = list(csv.DictReader(handle))
+    assert {run["recipe"] for run in runs} == {str(own.recipe)}
+    for run in runs:
+        assert (run["scale"], run["data_content"], run["device"]) == ("smoke", "c0ffee", "a test CPU")
+        assert run["git_commit"] == "0123456789ab"
+        assert float(run["bits_per_byte"]) == 2.125
+    assert "Content of the data: c0ffee." in files.markdown.read_text(encoding="utf-8")
+
+
+def test_runs_on_different_data_do_not_stand_in_one_column(own: Bench) -> None:
+    (wide,) = [spec for spec in own.specs() if (spec.row, spec.seed) == ("wide", 2)]
+    own.done("wide", {2: 132.0}, data_content="0ddba11")
+    with pytest.raises(UserError, match="were trained on different data") as caught:
+        table_of(own)
+    assert f"0ddba11: wide seed 2 ({wide.id})" in caught.value.message
+    assert "--rows wide" in (caught.value.hint or "")
+
+
+def test_a_part_of_a_table_keeps_the_numbers_and_footnotes_of_the_whole(mixed: Bench) -> None:
+    whole = build_table(mixed.loaded(), mixed.specs(), mixed.runs)
+    part = whole.only(["pre-ln+own"], whole.columns)
+    assert part.rows == ("pre-ln+own",)
+    assert part.entries["pre-ln+own", "tiny"].difference == whole.entries["pre-ln+own", "tiny"].difference
+    assert part.footnotes == ("1 of 3 seeds ended: seed 2 is unfinished and seed 3 is missing.",)
+    assert part.entries["pre-ln+own", "tiny"].marks == (1,)
+    assert whole.only(whole.rows, whole.columns) is whole
+
+
+def test_a_recipes_file_name_cannot_end_a_latex_comment(own: Bench) -> None:
+    own.recipe = own.recipe.rename(own.folder / "x\n\\input{evil}.yaml")
+    first, *others = tex.latex(table_of(own)).splitlines()
+    assert first.startswith("%")
+    assert not any(line.startswith("\\input") for line in others)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40))
+def test_escaped_text_is_read_by_markdown_as_it_stands(text: str) -> None:
+    """Nothing of a stranger's title becomes a heading, a list, a link, an image, HTML or emphasis."""
+    shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    tokens = MarkdownIt("commonmark").enable("table").parse(escaped(text))
+    if not shown or shown in ("-", "+"):
+        return
+    assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]
+    (_, inline, _) = tokens
+    assert {child.type for child in inline.children or ()} <= {"text", "text_special"}
+    assert "".join(child.content for child in inline.children or ()) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# A", "1. a", "- a", "![x](http://a)", "[x](javascript:y)", "<b>", "&amp;", "a\n# b", "--- a", "~~x~~", "`x`"],
+)
+def test_marks_of_markdown_are_shown(text: str) -> None:
+    (_, inline, _) = MarkdownIt("commonmark").parse(escaped(text))
+    assert "".join(child.content for child in inline.children or ()) == " ".join(text.split())
+
+
+UNDONE = sorted(tex._LATEX.items(), key=lambda pair: -len(pair[1]))
+
+
+@given(st.text(alphabet="ab\\~^<>|&%$#_{}[±×é", max_size=30))
+def test_escaped_latex_can_be_read_back(text: str) -> None:
+    rest, read = tex.escaped(text), ""
+    while rest:
+        letter, spelt = next(((a, b) for a, b in UNDONE if rest.startswith(b)), (rest[0], rest[0]))
+        assert spelt != rest[0] or letter not in "\\~^<>|&%$#_{}["
+        read, rest = read + letter, rest[len(spelt) :]
+    assert read == text
+
+
+def test_json_has_what_was_trained(own: Bench) -> None:
+    data = write_report(own.loaded(), own.specs(), own.runs, own.results).as_json()
+    assert json.loads(json.dumps(data))["trained"] == of_table(table_of(own))
+    assert data["paper"] is None
