@@ -77,7 +77,8 @@ def test_report_names_changed_settings(mixed: Bench) -> None:
 
 def test_report_writes_the_overview_from_the_results_alone(mixed: Bench) -> None:
     comt("report")
-    shutil.rmtree("runs")
+    for folder in ("by-id", "comt"):
+        shutil.rmtree(Path("runs") / folder)
     result = comt("report", "--overview")
     assert result.exit_code == 0, result.output
     assert result.output == "wrote runs/results/README.md\n"
