@@ -57,10 +57,9 @@ def test_report_says_what_it_did_not_write_and_how_to(mixed: Bench) -> None:
     path = Path("runs/results/smoke/comt/table9.csv")
     whole = path.read_bytes()
     result = comt("report", "table9", "--seeds", "1")
-    assert result.exit_code == 0
-    assert (
-        "runs/results/smoke/comt/table9.csv has 3 finished runs of post-ln at tiny, and this table 1." in result.output
-    )
+    assert result.exit_code == 1
+    first = " ".join(result.stderr.split())
+    assert first.startswith(f"{path} has 3 finished runs of post-ln at tiny, and this table 1. Nothing is written:")
     assert "wrote" not in result.output
     assert path.read_bytes() == whole
     assert "wrote" in comt("report", "table9", "--seeds", "1", "--results", "elsewhere").output
