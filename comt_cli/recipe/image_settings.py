@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.settings import Fraction, Section, Training
+from comt_cli.recipe.settings import Fraction, Section, StepsOrShare, Training
 from comt_cli.recipe.sizes import RESNET_SIZES, ResNetSize
 
 ImageSet = Literal["glyphs10", "glyphs100", "cifar10", "cifar100", "imagenet"]
@@ -30,6 +30,8 @@ def _listed(given: Any) -> Any:
 
 
 Milestones = Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed)]
+MilestonesOrShares = Annotated[tuple[StepsOrShare, ...], BeforeValidator(_listed)]
+"""What recipes and `--set` may say: each in steps, or as a share of them."""
 
 
 class ResNetSettings(Section):
@@ -90,6 +92,8 @@ class ImageTrainSettings(Training):
     `step` multiplies the rate by a tenth after each of `milestones`. `warmup_learning_rate` is held during the warm-up
     where it is given; else the rate rises from 0. `gradient_norms_every` logs every convolution's gradient norm.
     """
+
+    moments: ClassVar[tuple[str, ...]] = ("warmup_steps", "milestones")
 
     batch_size: PositiveInt = 64
     learning_rate: PositiveFloat = 0.01

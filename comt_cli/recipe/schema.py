@@ -12,8 +12,14 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, create_model
 
-from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
-from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, Settings, TrainSettings
+from comt_cli.recipe.image_settings import (
+    ImageDataSettings,
+    ImageSettings,
+    ImageTrainSettings,
+    MilestonesOrShares,
+    ResNetSettings,
+)
+from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, Settings, StepsOrShare, TrainSettings
 
 Command = Literal["train-lm", "train-resnet"]
 """The verbs that train. Which one a recipe is for decides the classes of its settings."""
@@ -40,21 +46,22 @@ def _once_each(seeds: list[int]) -> list[int]:
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_once_each)]
 
 
-def _partial(section: type[Section]) -> type[Section]:
-    """The same section with every key optional: what an override may say. Types and limits stay."""
+def _partial(section: type[Section], **wider: Any) -> type[Section]:
+    """The same section with every key optional: what an override may say. Types and limits stay, but for those keys
+    that `wider` has a type for: only with others can it be told what they come to."""
     fields: dict[str, Any] = {}
     for name, info in section.model_fields.items():
         constrained = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-        fields[name] = (constrained, None)
+        fields[name] = (wider.get(name, constrained), None)
     return create_model(f"Partial{section.__name__}", __base__=Section, **fields)
 
 
 PartialModel = _partial(ModelSettings)
 PartialData = _partial(DataSettings)
-PartialTrain = _partial(TrainSettings)
+PartialTrain = _partial(TrainSettings, warmup_steps=StepsOrShare)
 PartialResNet = _partial(ResNetSettings)
 PartialImageData = _partial(ImageDataSettings)
-PartialImageTrain = _partial(ImageTrainSettings)
+PartialImageTrain = _partial(ImageTrainSettings, warmup_steps=StepsOrShare, milestones=MilestonesOrShares)
 
 
 class Partial(Section):

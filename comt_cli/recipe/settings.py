@@ -6,10 +6,12 @@ the two together. Classes refuse unknown keys. Nothing here imports torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from fractions import Fraction as Exact
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.sizes import LLAMA_SIZES
@@ -136,9 +138,30 @@ SPLIT_CORPORA = ("c4",)
 """Corpora whose authors divided them into training and validation."""
 
 
+def _steps_or_share(given: float) -> float:
+    if given < 0 or (isinstance(given, float) and not 0 < given < 1):
+        raise ValueError(f"{given:g} is neither a whole number of steps nor a share of them between 0 and 1")
+    return given
+
+
+StepsOrShare = Annotated[int | float, AfterValidator(_steps_or_share)]
+"""What recipes and `--set` may say of a moment in the training: a whole number of steps, or, as a fraction between 0
+and 1, a share of `steps`."""
+
+
+def steps_of(share: float, steps: int) -> int:
+    """The whole number of steps nearest to a share of them, upwards from a half; at least 1.
+
+    The share is taken as it is written: 0.29 of 50 steps are 14.5 and so 15, whatever its binary fraction.
+    """
+    return max(1, math.floor(Exact(str(share)) * steps + Exact(1, 2)))
+
+
 class Training(Section):
     """How a model learns, whatever it is. Steps are optimiser updates; batch sizes count rows or images over all
-    devices."""
+    devices. A run knows whole steps alone: the keys of `moments` may be given as shares of `steps`."""
+
+    moments: ClassVar[tuple[str, ...]] = ("warmup_steps",)
 
     steps: PositiveInt
     batch_size: PositiveInt
@@ -160,10 +183,16 @@ class Training(Section):
     @model_validator(mode="before")
     @classmethod
     def _one_way_to_say_it(cls, given: Any) -> Any:
-        """Where the schedule has a floor, one that is not given is stored as what it is."""
-        if isinstance(given, dict) and given.get("min_lr_ratio") is None:
-            return {**given, "min_lr_ratio": None if given.get("schedule") in WITHOUT_FLOOR else 0.1}
-        return given
+        """Shares become whole steps. Where the schedule has a floor, one that is not given is stored as what it is."""
+        if not isinstance(given, dict):
+            return given
+        said = dict(given)
+        for key in cls.moments:
+            if key in said:
+                said[key] = _in_steps(said[key], said.get("steps"))
+        if said.get("min_lr_ratio") is None:
+            said["min_lr_ratio"] = None if said.get("schedule") in WITHOUT_FLOOR else 0.1
+        return said
 
     @model_validator(mode="after")
     def _keys_fit(self) -> Self:
@@ -200,6 +229,16 @@ class TrainSettings(Training):
     activation_checkpointing: bool = False
     sharding: Literal["none", "fsdp"] = "none"
     evaluation_tokens: PositiveInt | None = None
+
+
+def _in_steps(given: Any, steps: Any) -> Any:
+    """`given`, or each of its entries, in whole steps where it is a share. Of steps that are missing or wrong, which is
+    told elsewhere, there are no shares: 1 stands for each."""
+    if isinstance(given, list | tuple):
+        return type(given)(_in_steps(each, steps) for each in given)
+    if not isinstance(given, float) or not 0 < given < 1:
+        return given
+    return steps_of(given, steps) if isinstance(steps, int) and steps > 0 else 1
 
 
 WITHOUT_FLOOR = ("noam", "constant", "step")
