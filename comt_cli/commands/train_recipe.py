@@ -46,15 +46,17 @@ def train_recipe(
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.errors import UserError
     from comt_cli.methods import methods
-    from comt_cli.recipe.load import find_recipe, load_recipe
+    from comt_cli.recipe.load import also_called, find_recipe, load_recipe
 
     recipe, scale, runs = selection.recipe, selection.scale, where.runs
     added = also_rows(selection.also)
     site = read_slurm_site(where.slurm, where.gpus, where.jobs) if where.slurm is not None else None
     loaded = load_recipe(find_recipe(recipe), methods(), selection.overrides or (), scale, added)
     if (wanted := loaded.recipe.command) != command:
+        instead, others = f"comt {wanted} --recipe {recipe}", also_called(recipe)
         raise UserError(
-            f"{recipe} is a recipe of comt {wanted}, not of comt {command}", f"comt {wanted} --recipe {recipe}"
+            f"{recipe} is a recipe of comt {wanted}, not of comt {command}",
+            instead if others is None else f"{instead}\n  {others}",
         )
     planned = plan_loaded(loaded, scale, rows=selection.rows, columns=selection.columns, seeds=selection.seeds)
     # The whole table, not only the part that is selected: training one row must not erase the others.

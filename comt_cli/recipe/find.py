@@ -11,6 +11,8 @@ from comt_cli.recipe.problems import closest
 from comt_cli.recipe.schema import NAME_LENGTH
 
 DEFAULT_PAPER = "comt"
+OWN_ROOT = Path("recipes")
+"""Where one's own recipes are looked up by name, before those that came with the program."""
 SETUPS = "setups"
 """The folder of the setups beside the papers' folders: no paper, and no recipe in it."""
 OWN = "own"
@@ -21,9 +23,7 @@ def recipe_roots() -> list[Path]:
     """Folders in which recipes are looked up by name: `./recipes`, then those that came with the program."""
     package = Path(__file__).resolve().parent.parent
     shipped = package / "_recipes"
-    return [
-        root for root in (Path("recipes"), shipped if shipped.is_dir() else package.parent / "recipes") if root.is_dir()
-    ]
+    return [root for root in (OWN_ROOT, shipped if shipped.is_dir() else package.parent / "recipes") if root.is_dir()]
 
 
 def available_recipes() -> dict[str, Path]:
@@ -49,12 +49,46 @@ def find_recipe(name: str) -> Path:
         for candidate in (root / relative, root / DEFAULT_PAPER / relative):
             if candidate.is_file() and candidate.parent.name != SETUPS:
                 return candidate
+    raise UserError(f"there is no recipe {name}", f"{_instead(name)} (comt recipes lists them)")
+
+
+def _instead(name: str) -> str:
+    """What to say to somebody who asked for a recipe that is not there."""
+    others = namesakes(name)
+    if others:
+        return f"did you mean {' or '.join(others)}?"
     known = available_recipes()
-    wanted = name.removesuffix(".yaml").removesuffix(".yml")
     short = [key.removeprefix(f"{DEFAULT_PAPER}/") for key in known]
-    close = closest(wanted, [*known, *short])
-    hint = f"valid: {', '.join(known)}" if close is None else f"did you mean {close}?"
-    raise UserError(f"there is no recipe {name}", f"{hint} (comt recipes lists them)")
+    close = closest(without_ending(name), [*known, *short])
+    return f"valid: {', '.join(known)}" if close is None else f"did you mean {close}?"
+
+
+def without_ending(name: str) -> str:
+    """The name of a recipe without `.yaml`."""
+    return name.removesuffix(".yaml").removesuffix(".yml")
+
+
+def full_name(name: str) -> str:
+    """`comt/table3` for `table3.yaml`: the paper is CoMT where a name says none."""
+    whole = without_ending(name)
+    return whole if "/" in whole else f"{DEFAULT_PAPER}/{whole}"
+
+
+def namesakes(name: str) -> list[str]:
+    """The recipes that a short name such as `table2` does not mean, though they are called so: of other papers.
+
+    Of a path, or a name that says its paper, there are none.
+    """
+    whole = without_ending(name)
+    if "/" in whole or Path(name).is_file():
+        return []
+    return [key for key in available_recipes() if key.rpartition("/")[2] == whole and key != full_name(name)]
+
+
+def also_called(name: str) -> str | None:
+    """A sentence about the namesakes of a recipe that somebody may have meant; None where it has none."""
+    others = namesakes(name) if full_name(name) in available_recipes() else []
+    return f"{without_ending(name)} is {full_name(name)}; there is {' and '.join(others)}, too." if others else None
 
 
 def is_named(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from comt_cli.errors import UserError
 from comt_cli.recipe.also import Also, with_rows
 from comt_cli.recipe.drawings import undrawable
-from comt_cli.recipe.find import DEFAULT_PAPER, available_recipes, find_recipe, is_named, place_of
+from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
 from comt_cli.recipe.merge import Overrides, merged_settings, parse_overrides
 from comt_cli.recipe.names import disagreements
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, closest, dotted, nearest
@@ -305,6 +305,7 @@ __all__ = [
     "LoadedRecipe",
     "MethodConfigs",
     "Overrides",
+    "also_called",
     "available_recipes",
     "find_recipe",
     "load_recipe",

@@ -1,0 +1,151 @@
+"""`comt recipes`: a line a recipe, words that choose, one in detail, and copies that are recipes of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.errors import UserError
+from comt_cli.methods import methods
+from comt_cli.recipe.copy import copy_text
+from comt_cli.recipe.find import also_called, available_recipes, find_recipe
+from comt_cli.recipe.load import load_recipe, load_recipe_text
+from tests.shelf import Shelf, shelf
+
+__all__ = ["shelf"]
+
+
+def comt(*arguments: str):
+    return CliRunner().invoke(app, ["recipes", *arguments])
+
+
+def names(*arguments: str) -> list[str]:
+    result = comt(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return [recipe["name"] for recipe in json.loads(result.stdout)]
+
+
+def test_each_recipe_is_a_line_with_its_file_verb_and_title(shelf: Shelf):
+    Path("recipes/mine/bad.yaml").write_text("title: only\nrow: 3\n")
+    lines = comt().output.splitlines()
+    assert "in recipes:" in lines
+    assert "  mine/gates.yaml            train-lm      Gates of our own" in lines
+    assert "  comt/figure1.yaml          train-lm      figure: Residual stream of a Pre-LN LLaMA" in lines
+    assert "  mine/bad.yaml              broken" in lines
+    assert any("unknown key; did you mean rows?" in line for line in lines)
+    assert len([line for line in lines if ".yaml  " in line]) == len(available_recipes())
+    assert all(find_recipe(line.split()[0]) for line in lines if line.startswith("  ") and line[2] != " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "those"),
+    [
+        (("mine",), lambda name, _: name.startswith("mine/")),
+        (("train-resnet",), lambda _, recipe: recipe["command"] == "train-resnet"),
+        (("sas", "train-resnet", "CIFAR-10"), lambda name, _: name in ("sas/start", "sas/table6", "sas/table7")),
+        (("sandwich-ln",), lambda _, recipe: "sandwich-ln" in recipe["methods"]),
+    ],
+)
+def test_words_choose_recipes(shelf: Shelf, words, those):
+    everything = json.loads(comt("--json").stdout)
+    wanted = [recipe["name"] for recipe in everything if those(recipe["name"], recipe)]
+    if words[0] == "sas":
+        wanted = [name for name in names("sas", "train-resnet") if name in names("CIFAR-10")]
+    assert wanted
+    assert names(*words) == wanted
+
+
+def test_a_recipe_by_its_name_is_shown_in_detail(shelf: Shelf):
+    output = comt("mine/gates").output
+    for said in (
+        "mine/gates  Gates of our own",
+        "  recipes/mine/gates.yaml",
+        "  comt train-lm --recipe mine/gates",
+        "  rows: pre-ln, pre-ln+comt, a/b",
+        "  perplexity, against the row pre-ln",
+        "  smoke: 3 rows x 2 columns x 2 seeds (docs/tiny, docs/wide)",
+        "    quick",
+    ):
+        assert said in output.splitlines()
+    assert names("recipes/mine/gates.yaml") == ["mine/gates"]
+
+
+def test_a_word_that_no_recipe_has_is_an_error(shelf: Shelf):
+    assert "no recipe has nonesuch" in str(comt("nonesuch").exception)
+
+
+def test_namesakes_are_told(shelf: Shelf):
+    assert "table2 is comt/table2; there is transponder/table2, too." in comt("table2").output
+    assert also_called("comt/table2") is also_called("table3x") is also_called("mine/gates") is None
+    with pytest.raises(UserError, match=r"did you mean sas/table6 or transponder/table6\?"):
+        find_recipe("table6")
+    result = CliRunner().invoke(app, ["train-lm", "--recipe", "table2"])
+    said = str(result.exception)
+    assert "table2 is a recipe of comt train-resnet" in said
+    assert "there is transponder/table2, too" in said
+
+
+def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
+    result = comt("--copy", "table3", "my-table.yaml")
+    assert result.exit_code == 0
+    assert result.output.startswith("wrote my-table.yaml, a copy of ")
+    copy, original = (load_recipe(path, methods()) for path in (Path("my-table.yaml"), find_recipe("table3")))
+    assert (copy.recipe.paper, copy.recipe.table) == ("comt", "my-table")
+    assert copy.settings == original.settings
+    text, theirs = (path.read_text().splitlines() for path in (copy.path, original.path))
+    assert [line for line in theirs if line not in text] == ["table: table3"]
+
+
+def test_a_copy_among_the_recipes_is_called_like_its_folder(shelf: Shelf):
+    assert comt("--copy", "mine/gates", "recipes/yours/wide.yaml").exit_code == 0
+    copy = load_recipe(find_recipe("yours/wide"), methods())
+    assert (copy.recipe.paper, copy.recipe.table) == ("yours", "wide")
+
+
+def test_nothing_is_ever_overwritten(shelf: Shelf):
+    before = Path("recipes/mine/twin.yaml").read_text()
+    assert "is there already: nothing was written" in str(comt("--copy", "table3", "recipes/mine/twin.yaml").exception)
+    Path("dangling.yaml").symlink_to("elsewhere.yaml")
+    assert "is there already" in str(comt("--copy", "table3", "dangling.yaml").exception)
+    assert Path("recipes/mine/twin.yaml").read_text() == before
+    assert not Path("elsewhere.yaml").exists()
+
+
+def test_a_copy_whose_setups_are_not_found_from_there_is_not_written(shelf: Shelf, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "setups").mkdir()
+    (elsewhere / "setups/own.yaml").write_text("train: {batch_size: 4}\n")
+    (elsewhere / "papers").mkdir()
+    source = elsewhere / "papers/table1.yaml"
+    source.write_text(Path("recipes/mine/gates.yaml").read_text().replace("seeds: [1, 2]", "seeds: [1, 2]\nsetup: own"))
+    result = comt("--copy", str(source), "mine.yaml")
+    assert "no setup is called 'own'" in str(result.exception)
+    assert not Path("mine.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("table3",), "--copy takes a recipe and the file to write"),
+        (("table3", "copy.txt"), "a recipe's file ends in .yaml"),
+        (("table3", "with space.yaml"), "its table cannot be called 'with space'"),
+        (("nonesuch", "copy.yaml"), "there is no recipe nonesuch"),
+    ],
+)
+def test_what_cannot_be_copied_is_told(shelf: Shelf, arguments, says):
+    result = comt("--copy", *arguments)
+    assert isinstance(result.exception, UserError)
+    assert says in str(result.exception)
+
+
+@given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,12}", fullmatch=True))
+def test_any_name_of_a_table_survives_being_written(name):
+    """Also those that YAML would read as numbers, dates or truth values."""
+    text = copy_text(find_recipe("comt/table3"), Path(f"{name}.yaml"))
+    assert load_recipe_text(text, methods()).recipe.table == Path(f"{name}.yaml").stem
