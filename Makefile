@@ -50,17 +50,13 @@ setup: $(READY)  ## Set up .venv, nothing else
 .PHONY: demo
 demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: under five minutes on two cores
 	$(COMT) train-lm --recipe table3.yaml --scale smoke --results $(DEMO)
-	$(COMT) analyze-gates "$$($(call run_of,pre-ln+comt))" --results $(DEMO)
-	$(COMT) analyze-gates "$$($(call run_of,pre-ln+transponder))" --results $(DEMO)
-	$(COMT) plot-cosine "$$($(call run_of,pre-ln+comt))" --results $(DEMO)
-	$(COMT) plot-cosine "$$($(call run_of,pre-ln+transponder))" --results $(DEMO)
+	$(COMT) analyze-gates table3:pre-ln+comt --scale smoke --results $(DEMO)
+	$(COMT) analyze-gates table3:pre-ln+transponder --scale smoke --results $(DEMO)
+	$(COMT) plot-cosine table3:pre-ln+comt --scale smoke --results $(DEMO)
+	$(COMT) plot-cosine table3:pre-ln+transponder --scale smoke --results $(DEMO)
 	@echo
 	$(COMT) report table3.yaml --scale smoke --results $(DEMO)
 	@echo; echo "Written:"; find $(DEMO) -type f | sort | sed 's/^/  /'
-
-# The run directory of a row of the demo, as `comt show` names it.
-run_of = $(COMT) show table3.yaml --scale smoke --rows $(1) --json \
-	| $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)[0]["directory"])'
 
 .PHONY: test
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)

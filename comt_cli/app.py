@@ -21,6 +21,8 @@ from comt_cli.commands import (
     recipes,
     report,
     reproduce,
+    rm,
+    runs,
     show,
     status,
     train_lm,
@@ -44,6 +46,8 @@ app.command("train-lm")(train_lm.train_lm)
 app.command("train-resnet")(train_resnet.train_resnet)
 app.command("ablate")(ablate.ablate)
 app.command("status")(status.status)
+app.command("runs")(runs.runs)
+app.command("rm")(rm.rm)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.command("analyze-gates")(analyze_gates.analyze_gates)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comt_cli.commands import figure_options, options
+from comt_cli.commands import completion, figure_options, options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,9 +25,10 @@ def analyze_gates(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="A checkpoint.pt or a run directory. Hugging Face folders and .gguf files are read too, but hold no "
-            "gates.",
+            help=f"A checkpoint.pt or a run directory; {options.SELECTOR}. Hugging Face folders and .gguf files are "
+            "read too, but hold no gates.",
             show_default=False,
+            autocompletion=completion.selectors,
         ),
     ],
     text: figure_options.Text = None,
@@ -42,6 +43,8 @@ def analyze_gates(
             f"{_IMAGES} if not given.",
         ),
     ] = None,
+    scale: options.ScaleOfRuns = None,
+    runs: options.Runs = Path("runs"),
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -54,13 +57,16 @@ def analyze_gates(
 
     Examples:
 
-      comt analyze-gates runs/comt/table3/pre-ln+comt/130m/seed1-0123456789ab
+      comt analyze-gates table3:pre-ln+comt
 
       comt analyze-gates checkpoint.pt --text "The king left the castle." --out figures
 
-      comt analyze-gates runs/comt/table1/pixel/glyphs10-resnet18/seed1-0123456789ab --images 3,8,15
+      comt analyze-gates table1:pixel:glyphs10-resnet18 --images 3,8,15
     """
+    from comt_cli.commands.run_selectors import model_source
     from comt_cli.errors import UserError
+
+    checkpoint = model_source(checkpoint, runs, scale)
     from comt_cli.models.load_image import holds_image_model, load_image_model
     from comt_cli.report import figures
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from comt_cli.commands import completion, options
+
 
 class Layout(StrEnum):
     """The layouts that can be written."""
@@ -17,10 +19,17 @@ class Layout(StrEnum):
 
 def export(
     checkpoint: Annotated[
-        str, typer.Argument(help="A checkpoint.pt, a run directory, or a .gguf file.", show_default=False)
+        str,
+        typer.Argument(
+            help=f"A checkpoint.pt, a run directory, or a .gguf file; {options.SELECTOR}.",
+            show_default=False,
+            autocompletion=completion.selectors,
+        ),
     ],
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.", file_okay=False, show_default=False)],
     to: Annotated[Layout, typer.Option("--to", help="The layout to write.")] = Layout.huggingface,
+    scale: options.ScaleOfRuns = None,
+    runs: options.Runs = Path("runs"),
 ) -> None:
     """Write a model as a folder that the transformers library reads as LlamaForCausalLM.
 
@@ -28,8 +37,11 @@ def export(
 
     Example:
 
-      comt export runs/comt/table3/pre-ln/130m/seed1-0123456789ab --to huggingface exported
+      comt export table3:pre-ln exported --to huggingface
     """
+    from comt_cli.commands.run_selectors import model_source
+
+    checkpoint = model_source(checkpoint, runs, scale)
     from comt_cli.models.huggingface import write_huggingface
     from comt_cli.models.load import load_model
 

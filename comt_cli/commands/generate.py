@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comt_cli.commands import options
+from comt_cli.commands import completion, options
 from comt_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ def generate(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="A checkpoint.pt or run directory, a Hugging Face LLaMA folder or hub name, or a .gguf file.",
+            help=f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a "
+            ".gguf file.",
             show_default=False,
+            autocompletion=completion.selectors,
         ),
     ],
     prompt: Annotated[
@@ -68,6 +70,8 @@ def generate(
     kernels: Annotated[
         Kernels, typer.Option(help="How gates are computed: auto takes fused kernels where they were measured faster.")
     ] = Kernels.auto,
+    scale: options.ScaleOfRuns = None,
+    runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with texts and speed.")] = False,
 ) -> None:
     """Let a model go on with a text, on a key-value cache, and say how fast it was.
@@ -78,7 +82,7 @@ def generate(
 
     Examples:
 
-      comt generate runs/comt/table3/pre-ln+comt/python-docs-tiny/seed1-0123456789ab --prompt "The function returns"
+      comt generate table3:pre-ln+comt --prompt "The function returns"
 
       comt generate checkpoint.pt --prompt "Once" --prompt "Twice" --samples 3 --temperature 1 --top-p 0.9
 
@@ -89,7 +93,9 @@ def generate(
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p:g}: it must be more than 0 and at most 1", "1 draws from all tokens.")
     prompts = _prompts(prompt, prompt_file)
+    from comt_cli.commands.run_selectors import model_source
 
+    checkpoint = model_source(checkpoint, runs, scale)
     import torch
 
     from comt_cli.models.completion import Sampling, begin, complete

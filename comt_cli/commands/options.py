@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
-
-def _recipe_names(incomplete: str) -> list[str]:
-    """Recipe names for the shell's completion: `comt/table3`, and CoMT's by their short name."""
-    from comt_cli.recipe.load import DEFAULT_PAPER, available_recipes
-
-    names = list(available_recipes())
-    names += [name.removeprefix(f"{DEFAULT_PAPER}/") for name in names if name.startswith(f"{DEFAULT_PAPER}/")]
-    return [f"{name}.yaml" for name in names if name.startswith(incomplete)]
-
-
-def _scale_names(incomplete: str) -> list[str]:
-    from comt_cli.recipe.schema import ScaleName
-
-    return [name for name in get_args(ScaleName) if name.startswith(incomplete)]
-
+from comt_cli.commands import completion
 
 RECIPE_HELP = "A recipe file, or the name of one that came with the program: table3.yaml, comt/table3."
 
-RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP, autocompletion=_recipe_names)]
+RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP, autocompletion=completion.recipes)]
 Recipes = Annotated[
-    list[str] | None, typer.Argument(metavar="[RECIPE]...", help=RECIPE_HELP, autocompletion=_recipe_names)
+    list[str] | None, typer.Argument(metavar="[RECIPE]...", help=RECIPE_HELP, autocompletion=completion.recipes)
 ]
-RecipeOption = Annotated[str, typer.Option("--recipe", help=RECIPE_HELP, autocompletion=_recipe_names)]
+RecipeOption = Annotated[str, typer.Option("--recipe", help=RECIPE_HELP, autocompletion=completion.recipes)]
 Scale = Annotated[
-    str, typer.Option(help="smoke (a laptop, minutes), small (one GPU) or paper.", autocompletion=_scale_names)
+    str, typer.Option(help="smoke (a laptop, minutes), small (one GPU) or paper.", autocompletion=completion.scales)
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Override a setting; repeatable.",
+        autocompletion=completion.settings,
+    ),
 ]
-Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.")]
-Columns = Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")]
+Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.", autocompletion=completion.rows)]
+Columns = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.columns)
+]
 Seeds = Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="These seeds instead of the recipe's.")]
 Also = Annotated[
     list[str] | None,
@@ -45,9 +39,15 @@ Also = Annotated[
         "--also",
         metavar="METHOD or NAME=METHOD",
         help="Add a row that the paper does not have: half-gate, or wide='{name: comt, hidden: 64}'; repeatable.",
+        autocompletion=completion.methods,
     ),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of the run directories.", file_okay=False)]
+ScaleOfRuns = Annotated[
+    str | None,
+    typer.Option("--scale", help="Only runs of this scale; of any if not given.", autocompletion=completion.scales),
+]
+SELECTOR = "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+comt), or by the beginning of its id"
 Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")
 """Not `results`: what a clone comes with is written by `make record` alone."""
@@ -80,5 +80,9 @@ Slurm = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Also log to tensorboard or wandb; repeatable. $COMT_TRACK if not given."),
+    typer.Option(
+        metavar="NAME",
+        help="Also log to tensorboard or wandb; repeatable. $COMT_TRACK if not given.",
+        autocompletion=completion.trackers,
+    ),
 ]

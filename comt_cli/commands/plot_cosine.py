@@ -6,18 +6,22 @@ from typing import Annotated
 
 import typer
 
-from comt_cli.commands import figure_options, options
+from comt_cli.commands import completion, figure_options, options
 
 
 def plot_cosine(
     model: Annotated[
         str,
         typer.Argument(
-            help="A checkpoint.pt or run directory, a Hugging Face LLaMA folder or hub name, or a .gguf file.",
+            help=f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a "
+            ".gguf file.",
             show_default=False,
+            autocompletion=completion.selectors,
         ),
     ],
     text: figure_options.Text = None,
+    scale: options.ScaleOfRuns = None,
+    runs: options.Runs = Path("runs"),
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -28,12 +32,15 @@ def plot_cosine(
 
     Examples:
 
-      comt plot-cosine runs/comt/table3/pre-ln/130m/seed1-0123456789ab
+      comt plot-cosine table3:pre-ln
 
       comt plot-cosine SmolLM2-135M-Instruct.Q4_1.gguf --text "Once upon a time"
 
       comt plot-cosine HuggingFaceTB/SmolLM2-135M
     """
+    from comt_cli.commands.run_selectors import model_source
+
+    model = model_source(model, runs, scale)
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.models.load import load_model
     from comt_cli.report import figures

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comt_cli.commands import figure_options, options
+from comt_cli.commands import completion, figure_options, options
 
 if TYPE_CHECKING:
     from comt_cli.recipe.plan import RunSpec
@@ -19,13 +19,19 @@ _MOST_RUNS = 7
 
 
 def plot_gradients(
-    runs: Annotated[
-        list[Path],
+    chosen: Annotated[
+        list[str],
         typer.Argument(
-            metavar="RUN...", help="Run directories of comt train-resnet, or checkpoints in them.", show_default=False
+            metavar="RUN...",
+            help="Run directories of comt train-resnet, or checkpoints in them; runs as recipe:row:column:seed, where "
+            "what is left out means all there are, or by the beginning of an id.",
+            show_default=False,
+            autocompletion=completion.selectors,
         ),
     ],
     epochs: Annotated[float, typer.Option(help="How much of the training is shown.", min=0)] = 5.0,
+    scale: options.ScaleOfRuns = None,
+    runs: options.Runs = Path("runs"),
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -37,14 +43,15 @@ def plot_gradients(
 
     Examples:
 
-      comt plot-gradients runs/comt/figure3/baseline/glyphs10-resnet152/seed1-0123456789ab
+      comt plot-gradients figure3:baseline
 
-      comt plot-gradients runs/comt/table1/*/glyphs10-resnet152/seed1-* --epochs 1 --out figures
+      comt plot-gradients table1::glyphs10-resnet152:1 --epochs 1 --out figures
     """
     from comt_cli.analysis.conv_gradients import conv_gradients
+    from comt_cli.commands.run_selectors import run_folders
     from comt_cli.report import figures
 
-    directories = _by_label(runs)
+    directories = _by_label(run_folders(chosen, runs, scale))
     frame = conv_gradients(directories, epochs)
     figure, drawn = figures.draw_conv_gradients(frame)
     folder = out or figure_options.run_figure_folder(next(iter(directories.values())).spec(), results)

@@ -48,6 +48,11 @@ AnySettings = Annotated[
 ]
 
 
+def identity_of(settings: Settings | ImageSettings) -> dict[str, Any]:
+    """The settings that are part of a run's identity, as plain data."""
+    return settings.model_dump(mode="json", exclude=_NO_PART_OF_IDENTITY)
+
+
 class RunSpec(Section):
     """One training, fully resolved: everything that can change its numbers, and where it stands in its table.
 
@@ -101,7 +106,7 @@ class RunSpec(Section):
             "version": SPEC_VERSION,
             "command": self.command,
             "method": self.method,
-            "settings": self.settings.model_dump(mode="json", exclude=_NO_PART_OF_IDENTITY),
+            "settings": identity_of(self.settings),
             "seed": self.seed,
             "data": data,
         }

@@ -218,9 +218,10 @@ def _remarks(specs: Sequence[RunSpec], runs: Path) -> Iterator[str]:
         yield f"Seeds that are finished and not shown here: {format.seeds(more_seeds)} (--seeds {every} shows them)."
     if others:
         were, them = ("was", "it") if others == 1 else ("were", "them")
+        first = specs[0]
         yield (
             f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
-            f"(the --set that trained {them} shows {them})."
+            f"(comt runs {first.paper}/{first.table} lists {them})."
         )
 
 

@@ -63,6 +63,15 @@ def short_count(number: float) -> str:
     return f"{number:.0f}"
 
 
+def size(count: float) -> str:
+    """Bytes: `812 B`, `5.2 MB`, `131 GB`; a thousand of one unit are one of the next."""
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            scaled = count / limit
+            return f"{scaled:.1f} {unit}" if scaled < 100 else f"{scaled:.0f} {unit}"
+    return f"{count:.0f} B"
+
+
 def duration(seconds: float) -> str:
     """`42 s`, `7 min`, `2 h 10 min`, `12 d 4 h`."""
     if seconds < 60:

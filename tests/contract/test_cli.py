@@ -124,11 +124,114 @@ def completions(line: str, folder: Path) -> set[str]:
         ("comt show comt/", {"comt/table3.yaml"}),
         ("comt train-lm --recipe ta", {"table3.yaml"}),
         ("comt train-lm --scale s", {"smoke", "small"}),
+        ("comt show table4", {"table4.yaml", "comt/table4.yaml", "sas/table4.yaml", "transponder/table4.yaml"}),
+        ("comt train-lm --recipe table3 --rows pre-ln,pre", {"pre-ln,pre-ln+comt", "pre-ln,pre-ln+transponder"}),
+        ("comt show table1 --rows sl", {"sliding-window"}),  # the recipe stands before the option, without a name
+        ("comt train-lm --recipe table3 --scale paper --columns c4/1", {"c4/130m", "c4/1b"}),
+        ("comt train-lm --recipe table3 --columns py", {"python-docs/tiny"}),
+        ("comt train-resnet --recipe table1 --set train.mi", {"train.milestones=", "train.min_lr_ratio="}),
+        ("comt show table3 --also wide=tr", {"wide=transponder", "wide=transponder-path"}),
+        ("comt train-lm --track t", {"tensorboard"}),
+        ("comt runs --state done,di", {"done,diverged"}),
     ],
 )
 def test_the_shell_completes(line, offered, tmp_path):
     assert offered <= completions(line, tmp_path)
 
 
-def test_the_shell_is_offered_only_what_fits(tmp_path):
-    assert completions("comt show nonesuch", tmp_path) == set()
+@pytest.mark.parametrize(
+    "line",
+    [
+        "comt show nonesuch",
+        "comt train-lm --recipe table3 --rows sliding",
+        "comt train-lm --set train.milest",  # of the other verb
+        "comt train-resnet --also grc",
+        "comt train-lm --recipe nonesuch --rows pre",
+        "comt train-lm --also 'wide={name: co",
+        "comt train-lm --set train.steps=1",
+        "comt generate table3 : pre",  # there are no runs
+    ],
+)
+def test_the_shell_is_offered_only_what_fits(line, tmp_path):
+    assert completions(line, tmp_path) == set()
+
+
+def test_a_recipe_that_is_broken_completes_nothing_and_disturbs_nobody(tmp_path):
+    (tmp_path / "bad.yaml").write_text("rows: [")
+    assert completions("comt show bad.yaml --rows p", tmp_path) == set()
+    (tmp_path / "odd.yaml").write_text("rows: 3\nscales: {smoke: 4}\ncolumns: [a]")
+    assert completions("comt show odd.yaml --columns ", tmp_path) == set()
+
+
+RUN = {
+    "paper": "comt",
+    "table": "table3",
+    "row": "pre-ln+comt",
+    "column": "python-docs/tiny",
+    "scale": "smoke",
+    "seed": 7,
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("comt generate tab", {"table3:"}),
+        ("comt generate comt/", {"comt/table3:"}),
+        ("comt generate 0123", {"0123456789ab"}),
+        ("comt generate table3 :", {"pre-ln+comt"}),  # bash takes a colon for a word, and wants what follows it
+        ("comt analyze-gates table3 : pre", {"pre-ln+comt"}),
+        ("comt rm table3 : pre-ln+comt : py", {"python-docs/tiny"}),
+        ("comt export comt/table3 : pre-ln+comt : python-docs/tiny :", {"7"}),
+        ("comt plot-cosine table3 : x", set()),
+    ],
+)
+def test_the_shell_completes_runs(line, offered, tmp_path):
+    folder = tmp_path / "runs/by-id/0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps(RUN))
+    assert completions(line, tmp_path) == offered
+
+
+def test_other_shells_get_whole_selectors(tmp_path):
+    test_the_shell_completes_runs("comt generate tab", {"table3:"}, tmp_path)
+    environment = {
+        **os.environ,
+        "_COMT_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": "comt generate table3:pre",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    done = subprocess.run([COMT], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["table3:pre-ln+comt"]
+
+
+COMPLETES_WITHIN_SECONDS = 0.5 * 2
+"""Twice what the project promises: of the processor's time on a machine that others keep busy, too."""
+
+
+@pytest.mark.parametrize("line", ["comt train-lm --set train.", "comt show table3 --also c", "comt generate 0"])
+def test_completion_imports_no_torch_and_keeps_nobody_waiting(line, tmp_path):
+    code = (
+        "import os, sys\n"
+        "from comt_cli.__main__ import main\n"
+        "sys.argv = ['comt']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = [name for name in ('torch', 'numpy', 'pandas') if name in sys.modules]\n"
+        "print(heavy, sum(os.times()[:2]), file=sys.stderr)\n"
+    )
+    environment = {
+        **os.environ,
+        "_COMT_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        heavy, _, took = done.stderr.strip().rpartition(" ")
+        assert heavy == "[]"
+        seconds.append(float(took))
+    assert min(seconds) < COMPLETES_WITHIN_SECONDS

@@ -96,7 +96,7 @@ def test_other_finished_seeds_are_named_with_the_option_that_shows_them(mixed: B
 def test_runs_with_other_settings_are_counted(mixed: Bench) -> None:
     (note,) = collect(mixed.specs(overrides=("train.steps=100",)), mixed.runs).notes
     assert note == (
-        "10 finished runs of this table were made with other settings or data (the --set that trained them shows them)."
+        "10 finished runs of this table were made with other settings or data (comt runs comt/table9 lists them)."
     )
 
 
@@ -112,7 +112,7 @@ def test_runs_of_another_scale_and_replaced_ones_are_not_counted(bench: Bench) -
     (done.with_name("seed1-0123456789ab") / "spec.json").write_text('{"of": "another version"}')
     (note,) = collect(bench.specs(), bench.runs).notes
     assert note == (
-        "1 finished run of this table was made with other settings or data (the --set that trained it shows it)."
+        "1 finished run of this table was made with other settings or data (comt runs comt/table9 lists it)."
     )
 
 

@@ -1,0 +1,192 @@
+"""What the shell offers to complete, torch-free: nothing here may take longer than a person waits for a key.
+
+Each function gets what was typed of a word and returns the words that fit. A recipe that cannot be read offers nothing:
+there is no place for an error on a line that is being typed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+
+
+class _Whole(str):
+    """A word that typer offers though it does not begin with what was typed: it asks each word whether it does."""
+
+    __slots__ = ()
+
+    def startswith(self, *_: Any) -> bool:
+        """Always."""
+        return True
+
+
+def recipes(incomplete: str) -> list[str]:
+    """Names of recipes: `comt/table3.yaml`, and by its short name those of other papers that are called so, too."""
+    from comt_cli.recipe.find import DEFAULT_PAPER, available_recipes
+
+    found: dict[str, None] = {}
+    for name in available_recipes():
+        paper, _, short = name.partition("/")
+        if paper == DEFAULT_PAPER and f"{short}.yaml".startswith(incomplete):
+            found[f"{short}.yaml"] = None
+        # All by their whole names, so that no shell takes the letters that they share for what was meant.
+        if f"{name}.yaml".startswith(incomplete) or f"{short}.yaml".startswith(incomplete):
+            found[f"{name}.yaml"] = None
+    return [_Whole(name) for name in found]
+
+
+def scales(incomplete: str) -> list[str]:
+    """The scales."""
+    from comt_cli.recipe.schema import ScaleName
+
+    return _fitting(get_args(ScaleName), incomplete)
+
+
+def standings(incomplete: str) -> list[str]:
+    """Where runs stand."""
+    from comt_cli.recipe.known_runs import Standing
+
+    return _listed(Standing, incomplete)
+
+
+def trackers(incomplete: str) -> list[str]:
+    """The trackers."""
+    from comt_cli.training.trackers import NAMES
+
+    return _fitting(NAMES, incomplete)
+
+
+def rows(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Rows of the recipe on the line, after the last comma."""
+    return _listed([row for data in _recipes_on(ctx) for row in _group(data, "rows")], incomplete)
+
+
+def columns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Columns of the recipe on the line, at the scale on the line."""
+    scale = ctx.params.get("scale") or "smoke"
+    names: list[str] = []
+    for data in _recipes_on(ctx):
+        own = _group(_group(_group(data, "scales"), scale), "columns")
+        names += own or _group(data, "columns")
+    return _listed(names, incomplete)
+
+
+def methods(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Methods that the recipe's command can train, after `NAME=` where a name is given."""
+    from comt_cli.methods import methods as every_method
+
+    before, equals, typed = incomplete.rpartition("=")
+    if "{" in before:
+        return []
+    commands = _commands_on(ctx)
+    fitting = [name for name, kind in every_method().items() if commands & {*kind.commands()}]
+    return [f"{before}{equals}{name}" for name in _fitting(fitting, typed)]
+
+
+def settings(ctx: typer.Context, incomplete: str) -> list[str]:
+    """`train.steps=` and the other keys of the settings that the recipe's command has."""
+    from comt_cli.recipe.schema import RECIPES
+    from comt_cli.recipe.validate import valid_keys
+
+    if "=" in incomplete:
+        return []
+    keys: dict[str, None] = {}
+    for command in sorted(_commands_on(ctx)):
+        kind = RECIPES[command].overrides_class  # type: ignore[index]
+        for section in valid_keys(kind, ()):
+            keys |= dict.fromkeys(f"{section}.{key}=" for key in valid_keys(kind, (section,)))
+    return _fitting(keys, incomplete)
+
+
+def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Runs below `--runs`: `table3:pre-ln`, part by part, and the ids of those that begin as was typed."""
+    runs = Path(ctx.params.get("runs") or "runs")
+    typed = _typed_in_bash()
+    if typed is None or ":" not in typed:
+        return _selectors(incomplete, runs)
+    return [_Whole(each.rpartition(":")[2]) for each in _selectors(typed, runs)]
+
+
+def _typed_in_bash() -> str | None:
+    """The word that is being typed, where bash asks: it takes a colon for the end of a word, and `table3:pre` for three
+    words, of which it wants the last one completed."""
+    if os.environ.get("_COMT_COMPLETE") != "complete_bash":
+        return None
+    position = int(os.environ.get("COMP_CWORD", "0"))
+    words = os.environ.get("COMP_WORDS", "").split()[: position + 1]
+    typed = words.pop() if len(words) > position else ""  # else a new word begins
+    while words and typed and (not words[-1].strip(":") or typed.startswith(":")):
+        typed = words.pop() + typed
+    return typed
+
+
+def _selectors(typed: str, runs: Path) -> list[str]:
+    from comt_cli.recipe.find import DEFAULT_PAPER, full_name
+    from comt_cli.recipe.known_runs import known_runs
+
+    known = known_runs(runs)
+    head, colon, _ = typed.partition(":")
+    found: dict[str, None] = {}
+    for run in known:
+        if not colon:
+            for table in run.tables:
+                names = (table, table.removeprefix(f"{DEFAULT_PAPER}/"))
+                found |= dict.fromkeys(f"{name}:" for name in names if name.startswith(typed))
+            if typed and run.name.startswith(typed):
+                found[run.name] = None
+            continue
+        count = typed.count(":") + 1
+        for place in (run.home, *run.elsewhere):
+            if place.recipe == full_name(head) and count <= 4:
+                candidate = ":".join((head, place.row, place.column, str(run.seed))[:count])
+                if candidate.startswith(typed):
+                    found[candidate] = None
+    return sorted(found)
+
+
+def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
+    """The recipes that the line names, unchecked. To read all that there are would take too long."""
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.find import find_recipe
+    from comt_cli.recipe.yaml_lines import read
+
+    # What stands before an option that has no value yet is left in `args`.
+    given = ctx.params.get("recipe") or ctx.params.get("recipes") or [*ctx.args]
+    found = []
+    for name in [given] if isinstance(given, str) else given:
+        try:
+            data = read(find_recipe(name)).data
+        except (UserError, OSError):
+            continue
+        if isinstance(data, dict):
+            found.append(data)
+    return found
+
+
+def _commands_on(ctx: typer.Context) -> set[str]:
+    """The commands whose settings and methods the line can name: the verb's, the recipes', else both."""
+    from comt_cli.recipe.schema import RECIPES
+
+    said = [ctx.info_name, *(data.get("command") for data in _recipes_on(ctx))]
+    return {command for command in RECIPES if command in said} or set(RECIPES)
+
+
+def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _listed(names: Iterable[str], incomplete: str) -> list[str]:
+    """What can stand after the last comma of a list, with what stands before it; nothing twice."""
+    before, comma, typed = incomplete.rpartition(",")
+    taken = {name.strip() for name in before.split(",")}
+    return [f"{before}{comma}{name}" for name in dict.fromkeys(names) if name.startswith(typed) and name not in taken]
+
+
+def _group(data: Any, key: str) -> dict[str, Any]:
+    """A group of keys within another; {} where it is none."""
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,220 @@
+"""Every run of a folder as a line: what it is, in what it differs from its recipe, what came of it, what it takes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any
+
+from comt_cli.recipe.known_runs import READING_ERRORS, KnownRun, Place, Standing
+from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.plan import RunSpec, identity_of
+from comt_cli.recipe.schema import RECIPES
+from comt_cli.report import format
+
+RecipeOf = Callable[[str, Sequence[str], str], LoadedRecipe | None]
+"""The recipe `paper/table` with `--set` arguments at a scale; None where there is none that can be read."""
+
+_OPEN = (Standing.running, Standing.unfinished, Standing.failed)
+
+
+def described(known: Sequence[tuple[KnownRun, Place]], recipe_of: RecipeOf) -> list[dict[str, Any]]:
+    """One dictionary a run and place, ordered by table, scale, column, row and seed.
+
+    `settings` are those that differ from the recipe's, as `--set` takes them; where there is no recipe, those that
+    differ among the runs of its cell.
+    """
+    rows = [_described(run, place, recipe_of) for run, place in sorted(known, key=_order)]
+    _tell_apart(rows)
+    return rows
+
+
+def _order(known: tuple[KnownRun, Place]) -> tuple[str, ...]:
+    run, place = known
+    seed = f"{run.seed if run.seed is not None else -1:012}"
+    return place.recipe, run.label("scale"), place.column, place.row, seed, run.name
+
+
+def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, Any]:
+    scale = run.label("scale")
+    steps = None if run.spec is None else run.spec.settings.train.steps
+    loaded = None if run.spec is None else recipe_of(place.recipe, (), scale)
+    metric = _metric(run, loaded)
+    settings: dict[str, Any] | None = None
+    if run.spec is not None and loaded is not None:
+        settings = differing(run.spec, place, loaded)
+        if "train.steps" in settings:  # what is a share of the steps follows from them
+            same_steps = recipe_of(place.recipe, (f"train.steps={steps}",), scale)
+            if same_steps is not None:
+                settings = {"train.steps": steps, **differing(run.spec, place, same_steps)}
+    value = run.result.get(metric) if metric is not None else None
+    method = {} if run.spec is None else {f"method.{key}": option for key, option in run.spec.method.items()}
+    return {
+        "_all": {} if run.spec is None else _flat(identity_of(run.spec.settings)) | method,
+        "recipe": place.recipe,
+        "tables": list(run.tables),
+        "scale": scale,
+        "row": place.row,
+        "column": place.column,
+        "seed": run.seed,
+        "id": run.id,
+        "name": run.name,
+        "state": run.standing.value,
+        "was": run.ended_as.value if run.is_replaced else None,
+        "metric": metric,
+        "value": value if isinstance(value, int | float) and not isinstance(value, bool) else None,
+        "step": _step(run),
+        "steps": steps,
+        "settings": settings,
+        "data_content": None if run.spec is None else run.spec.data_content,
+        "written": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(run.written)),
+        "bytes": run.size,
+        "train_seconds": run.result.get("train_seconds"),
+        "folder": str(run.directory.path),
+        "link": str(run.directory.shown) if run.directory.shown != run.directory.path else None,
+        "problem": run.problem,
+    }
+
+
+def _metric(run: KnownRun, loaded: LoadedRecipe | None) -> str | None:
+    if loaded is not None:
+        return loaded.recipe.metric
+    kind = RECIPES.get(run.label("command"))  # type: ignore[call-overload]
+    return None if kind is None else str(kind.model_fields["metric"].default)
+
+
+def _step(run: KnownRun) -> int | None:
+    """The step that it came to."""
+    if run.ended_as in _OPEN:
+        try:
+            return int(run.directory.metrics()[-1]["step"])
+        except (*READING_ERRORS, IndexError):
+            return 0
+    step = run.result.get("diverged_at", run.result.get("step"))
+    return step if isinstance(step, int) else None
+
+
+def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, Any]:
+    """The settings and options of a run that the recipe of its place gives other values, by dotted key: `train.steps`,
+    `method.hidden`. Of a row that the recipe does not have, the method is one of them."""
+    cells = loaded.settings.get(spec.scale, {})
+    ours = _flat(identity_of(spec.settings))
+    planned = cells.get((place.row, place.column)) or cells.get((loaded.recipe.baseline, place.column))
+    theirs = {} if planned is None else _flat(identity_of(planned))
+    found = {key: value for key, value in ours.items() if planned is not None and theirs.get(key) != value}
+    method = loaded.methods.get(place.row)
+    if method is None or method["name"] != spec.method["name"]:
+        if method is not None or spec.method["name"] != place.row:
+            found["method"] = spec.method["name"]
+        return found
+    options = {key: value for key, value in spec.method.items() if method.get(key) != value}
+    return found | {f"method.{key}": value for key, value in options.items()}
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, keys in settings.items() for key, value in keys.items()}
+
+
+def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
+    """Give the runs that no recipe is known of the settings that differ among those of their cell; and those that
+    differ in nothing but the content of their data, that."""
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["settings"] is None:
+            cells.setdefault((row["recipe"], row["scale"], row["row"], row["column"]), []).append(row)
+    for alike in cells.values():
+        every = [row["_all"] for row in alike]
+        for row in alike:
+            mine = row["_all"].items()
+            row["settings"] = {key: value for key, value in mine if any(each.get(key) != value for each in every)}
+    contents: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        del row["_all"]
+        names = (row[key] for key in ("recipe", "scale", "row", "column", "seed"))
+        contents.setdefault((*names, settings_text(row)), []).append(row)
+    for alike in contents.values():
+        if len({row["data_content"] for row in alike}) > 1:
+            for row in alike:
+                row["settings"] = {**row["settings"], "data": str(row["data_content"])[:8]}
+
+
+def settings_text(row: Mapping[str, Any]) -> str:
+    """The differing settings as they could be typed: `train.steps=10 method.hidden=4`."""
+    return " ".join(
+        f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for key, value in (row["settings"] or {}).items()
+    )
+
+
+def outcome_text(row: Mapping[str, Any]) -> str:
+    """What came of a run, in a few letters: its metric, or where it stands."""
+    state = row["state"]
+    if state == Standing.replaced:
+        return f"replaced, {outcome_text({**row, 'state': row['was']})}"
+    if state == Standing.done and row["value"] is not None:
+        return format.value(row["value"])
+    if state == Standing.diverged:
+        return f"diverged at {row['step']:,}" if row["step"] is not None else "diverged"
+    if state in _OPEN and row["steps"]:
+        return f"{state} {row['step'] or 0:,}/{row['steps']:,}"
+    return str(state)
+
+
+def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -> None:
+    """Print the runs, those of one table, scale, column and differing settings under one heading."""
+    from itertools import groupby
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from comt_cli.report.terminal import console_for
+
+    console = console_for(file)
+
+    def heading(row: Mapping[str, Any]) -> tuple[str, ...]:
+        return row["recipe"], row["scale"], row["column"], settings_text(row), row["metric"] or ""
+
+    for position, (names, group) in enumerate(groupby(sorted(rows, key=heading), heading)):
+        recipe, scale, column, settings, metric = names
+        if position:
+            console.print()
+        print_text(f"{recipe}, {scale}, {column}{f', {settings}' if settings else ''}", file, style="bold")
+        grid = Table(box=None, pad_edge=False, show_edge=False)
+        for title, side in (("row", "left"), ("seed", "right"), (metric.replace("_", " ") or "result", "right")):
+            grid.add_column(title, justify=side, no_wrap=title == "seed", overflow="fold")  # type: ignore[arg-type]
+        for title in ("written", "size", "id"):
+            grid.add_column(title, justify="right" if title == "size" else "left", no_wrap=True)
+        for row in group:
+            seed = "?" if row["seed"] is None else str(row["seed"])
+            day, _, clock = row["written"].partition("T")
+            cells = (row["row"], seed, outcome_text(row), f"{day} {clock[:5]}", format.size(row["bytes"]), row["name"])
+            grid.add_row(*map(Text, cells))
+        with console.capture() as drawn:
+            console.print(grid)
+        for line in drawn.get().splitlines():  # without the spaces that fill the last column
+            console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
+
+
+def print_text(text: str, file: IO[str] | None = None, style: str = "") -> None:
+    """Print a sentence, wrapped at the width of the lists, without a space at the end of a line."""
+    from rich.text import Text
+
+    from comt_cli.report.terminal import console_for
+
+    console = console_for(file)
+    for line in textwrap.wrap(text, console.width, break_on_hyphens=False):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`9 runs: 8 done, 1 failed; 190 MB`."""
+    counts = {state: sum(row["state"] == state for row in rows) for state in Standing}
+    listed = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{format.plural(len(rows), 'run')}: {listed}; {format.size(sum(row['bytes'] for row in rows))}"
+
+
+def computing_seconds(rows: Iterable[Mapping[str, Any]]) -> float:
+    """How long the training of the runs that ended took."""
+    return sum(row["train_seconds"] for row in rows if isinstance(row["train_seconds"], int | float))

@@ -1,0 +1,206 @@
+"""`comt rm`: what it deletes, what it never deletes, and what it says before."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import comt_cli.commands.rm
+from comt_cli.app import app
+from comt_cli.errors import UserError
+from comt_cli.recipe.known_runs import known_runs
+from comt_cli.recipe.remove_runs import remove_runs
+from comt_cli.recipe.run_directory import BeingTrained, RunDirectory
+from comt_cli.recipe.shared_runs import link_runs, set_aside
+from tests.shelf import Shelf, shelf, tree
+
+__all__ = ["shelf"]
+
+
+def comt(*arguments: str, answer: str | None = None):
+    return CliRunner().invoke(app, list(arguments), input=answer)
+
+
+def ids(runs: Path) -> set[str]:
+    return {run.name for run in known_runs(runs)}
+
+
+@pytest.fixture
+def three(shelf: Shelf) -> list[str]:
+    specs = [shelf.spec("pre-ln", 1), shelf.spec("pre-ln", 2), shelf.spec("pre-ln+comt", 1)]
+    for spec in specs:
+        shelf.done(spec)
+    return [spec.id for spec in specs]
+
+
+def test_a_selector_deletes_every_run_that_it_means_with_its_links(shelf: Shelf, three):
+    link_runs([shelf.spec("pre-ln", 1, recipe="mine/twin")], shelf.runs)
+    result = comt("rm", "mine/gates:pre-ln", "--yes")
+    assert result.exit_code == 0
+    assert ids(shelf.runs) == {three[2]}
+    assert [path for path in shelf.runs.rglob("*") if path.is_symlink() and not path.exists()] == []
+    assert not (shelf.runs / "mine/twin").exists()  # nothing was left in it
+    assert "2 runs: 2 done" in result.output
+    assert "that took 2 min to train; 3 links to them." in result.output
+    assert "They stand in mine/twin, too." in result.output
+    assert result.output.splitlines()[-1].startswith("deleted 2 runs, ")
+
+
+def test_nothing_is_deleted_by_looking(shelf: Shelf, three):
+    before = tree(shelf.runs)
+    assert "Nothing was deleted." in comt("rm", "mine/gates", "--dry-run").output
+    assert tree(shelf.runs) == before
+
+
+def test_without_a_terminal_nothing_is_deleted_unless_told(shelf: Shelf, three):
+    before = tree(shelf.runs)
+    result = comt("rm", "mine/gates")
+    assert isinstance(result.exception, UserError)
+    assert result.exception.exit_status == 2
+    assert "no terminal to ask on" in str(result.exception)
+    assert tree(shelf.runs) == before
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("n\n", 1, 3), ("\n", 1, 3), ("y\n", 0, 1)])
+def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
+    real = comt_cli.commands.rm._ask
+
+    class Terminal:
+        stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
+
+    monkeypatch.setattr(comt_cli.commands.rm, "sys", Terminal)
+    assert comt_cli.commands.rm._ask is real
+    result = comt("rm", "mine/gates:pre-ln", answer=answer)
+    assert "Delete them for good? [y/N]" in result.output
+    assert (result.exit_code, len(ids(shelf.runs))) == (status, left)
+
+
+def test_by_id_by_link_and_by_folder(shelf: Shelf, three):
+    link = shelf.runs / shelf.spec("pre-ln", 2).relative_path
+    folder = shelf.runs / "by-id" / three[2]
+    assert comt("rm", three[0][:8], str(link), str(folder), "--yes").exit_code == 0
+    assert tree(shelf.runs) == {"by-id": "/"}
+
+
+def _hold(path: Path, held, release) -> None:
+    with RunDirectory(path).lock():
+        held.set()
+        release.wait(60)
+
+
+def test_a_run_that_is_being_trained_is_not_deleted_nor_any_other(shelf: Shelf, three):
+    running = shelf.begun(shelf.spec("a/b"))
+    context = multiprocessing.get_context("fork")
+    held, release = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(running.path, held, release))
+    process.start()
+    try:
+        assert held.wait(60)
+        before = ids(shelf.runs)
+        result = comt("rm", "mine/gates", "--yes")
+        assert isinstance(result.exception, UserError)
+        assert f"is being trained by process {process.pid}" in str(result.exception)
+        with pytest.raises(BeingTrained):  # one that began after it was looked at
+            remove_runs(known_runs(shelf.runs), shelf.runs)
+        assert ids(shelf.runs) == before
+    finally:
+        release.set()
+        process.join()
+
+
+def test_replaced_runs(shelf: Shelf, three):
+    specs = [shelf.spec("pre-ln", 1), shelf.spec("pre-ln+comt", 1)]
+    set_aside(specs, shelf.runs)
+    shelf.done(specs[0])
+    assert comt("rm", "mine/gates:pre-ln+comt", "--yes").exception is not None  # only one that was set aside
+    assert comt("rm", "mine/gates:pre-ln+comt", "--replaced", "--yes").exit_code == 0
+    assert ids(shelf.runs) == {three[0], three[1], f"{three[0]}.replaced-1"}
+    assert comt("rm", "--replaced", "--yes").exit_code == 0
+    assert ids(shelf.runs) == {three[0], three[1]}
+    assert comt("rm", "--replaced", "--yes").output == "No run was moved aside below runs.\n"
+    set_aside([specs[0]], shelf.runs)
+    assert comt("rm", f"{three[0]}.replaced-1", "--yes").exit_code == 0
+    assert ids(shelf.runs) == {three[1]}
+
+
+def test_it_wants_to_know_which(shelf: Shelf):
+    assert "say which runs to delete" in str(comt("rm").exception)
+    assert "no run of comt/table3 is below runs" in str(comt("rm", "table3:pre-ln").exception)
+
+
+@pytest.mark.parametrize("path", [".", "runs", "runs/by-id", "recipes", "keep", "runs/mine", "outside.link"])
+def test_what_is_no_run_is_never_deleted(shelf: Shelf, three, path):
+    Path("keep").mkdir()
+    Path("keep/checkpoint.pt").touch()
+    Path("outside.link").symlink_to("keep")
+    before = tree(Path())
+    result = comt("rm", path, "--yes")
+    assert isinstance(result.exception, UserError)
+    assert "is no run below runs" in str(result.exception)
+    assert tree(Path()) == before
+
+
+def test_a_link_among_the_runs_that_leads_out_is_no_run(shelf: Shelf, three):
+    Path("keep").mkdir()
+    Path("keep/precious").touch()
+    (shelf.runs / "by-id" / "0123456789ab").symlink_to(Path("keep").resolve())
+    (shelf.runs / "by-id" / three[0] / "checkpoint.pt").unlink()
+    (shelf.runs / "by-id" / three[0] / "inside").symlink_to(Path("keep").resolve())
+    assert "0123456789ab" not in ids(shelf.runs)
+    assert comt("rm", "mine/gates", "--yes").exit_code == 0
+    assert comt("rm", "runs/by-id/0123456789ab", "--yes").exception is not None
+    assert Path("keep/precious").exists()
+
+
+def test_what_an_earlier_call_was_stopped_at_is_no_run_and_goes_with_the_next(shelf: Shelf, three, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            remove_runs(known_runs(shelf.runs)[:1], shelf.runs)
+    assert len(ids(shelf.runs)) == 2
+    assert [path for path in shelf.runs.rglob("*") if path.is_symlink() and not path.exists()] == []
+    remove_runs(known_runs(shelf.runs)[:1], shelf.runs)
+    assert len(list((shelf.runs / "by-id").iterdir())) == 1
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_what_is_not_chosen_stays_to_the_byte(data):
+    """Whatever is chosen: the tree afterwards is the tree before, without these runs, their links, and folders that
+    held nothing else."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        shelf = Shelf(Path(folder), patch)
+        recipes = ("mine/gates", "mine/twin")
+        specs = [spec for recipe in recipes for spec in shelf.specs(recipe, rows="pre-ln", columns="docs/tiny")]
+        specs += shelf.specs(rows="a/b", columns="docs/tiny")
+        for spec in specs:
+            shelf.done(spec)
+        set_aside(data.draw(st.lists(st.sampled_from(specs), unique_by=lambda spec: spec.id)), shelf.runs)
+        Path("runs/mine/gates/notes.txt").write_text("kept", encoding="utf-8")
+        known = known_runs(shelf.runs)
+        chosen = data.draw(st.lists(st.sampled_from(known), unique_by=lambda run: run.name))
+        before = tree(Path())
+        remove_runs(chosen, shelf.runs)
+        gone = {f"runs/by-id/{run.name}" for run in chosen} | {str(link) for run in chosen for link in run.links}
+        left = {
+            path: content
+            for path, content in before.items()
+            if not any(path == each or path.startswith(f"{each}/") for each in gone)
+        }
+        after = tree(Path())
+        assert _files(left) == _files(after)
+        assert set(after) <= set(left)
+
+
+def _files(there: dict[str, str]) -> dict[str, str]:
+    return {path: content for path, content in there.items() if content != "/"}

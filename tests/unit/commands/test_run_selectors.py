@@ -1,0 +1,188 @@
+"""What selectors (recipe:row:column:seed, ids, paths) mean, and what is said where one means no run or several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from comt_cli.commands.run_selectors import model_source, run_folders, select_runs
+from comt_cli.errors import UserError
+from comt_cli.recipe.shared_runs import link_runs, set_aside
+from tests.shelf import Shelf, shelf
+
+__all__ = ["shelf"]
+
+
+def meant(text: str, scale: str | None = None) -> str:
+    """The id of the run that a verb would load."""
+    return Path(model_source(text, Path("runs"), scale)).resolve().name
+
+
+def error(text: str, scale: str | None = None) -> str:
+    with pytest.raises(UserError) as raised:
+        model_source(text, Path("runs"), scale)
+    assert raised.value.exit_status == 2
+    return str(raised.value)
+
+
+def test_a_row_is_enough_where_it_has_one_finished_run(shelf: Shelf, capsys):
+    gated, plain = shelf.spec("pre-ln+comt"), shelf.spec("pre-ln")
+    shelf.done(gated)
+    shelf.done(plain)
+    shelf.begun(shelf.spec("pre-ln+comt", seed=2))
+    for text in ("mine/gates:pre-ln+comt", "mine/gates.yaml:pre-ln+comt", "recipes/mine/gates.yaml:pre-ln+comt"):
+        assert meant(text) == gated.id
+    assert meant("mine/gates:pre-ln+comt:docs/tiny") == gated.id
+    assert meant("mine/gates:pre-ln+comt:docs-tiny:1") == gated.id  # as the folder is called
+    assert meant("mine/gates:pre-ln::1") == plain.id
+    assert f"mine/gates:pre-ln::1 is runs/{plain.relative_path}" in capsys.readouterr().err
+
+
+def test_slashes_in_rows_and_columns_are_what_they_are(shelf: Shelf):
+    for column in ("docs/tiny", "docs/wide"):
+        shelf.done(shelf.spec("a/b", column=column))
+    assert meant("mine/gates:a/b:docs/wide") == shelf.spec("a/b", column="docs/wide").id
+    assert "mine/gates:a/b could be any of 2 runs" in error("mine/gates:a/b")
+
+
+def test_runs_of_several_seeds_are_listed_as_selectors_that_work(shelf: Shelf):
+    first, second = shelf.spec("pre-ln", 1), shelf.spec("pre-ln", 2)
+    shelf.done(first)
+    shelf.done(second)
+    lines = error("mine/gates:pre-ln").splitlines()
+    assert lines[0] == "mine/gates:pre-ln could be any of 2 runs"
+    listed = {line.split()[0]: line.split()[1] for line in lines[1:3]}
+    assert listed.keys() == {first.id, second.id}
+    assert {meant(selector) for selector in listed.values()} == listed.keys()
+
+
+def test_the_scale_decides_where_several_have_finished_runs(shelf: Shelf):
+    smoke, small = shelf.spec("pre-ln"), shelf.spec("pre-ln", scale="small")
+    shelf.begun(small)
+    shelf.done(smoke)
+    assert meant("mine/gates:pre-ln") == smoke.id  # of the other scale none is done
+    shelf.done(small)
+    assert "could be any of 2 runs" in error("mine/gates:pre-ln")
+    assert meant("mine/gates:pre-ln", "small") == small.id
+    assert "has no run of scale paper; there are others" in error("mine/gates:pre-ln", "paper")
+
+
+def test_the_recipes_own_settings_come_before_those_of_tries(shelf: Shelf):
+    own, tried = shelf.spec("pre-ln"), shelf.spec("pre-ln", overrides=["train.steps=20"])
+    shelf.done(tried)
+    assert meant("mine/gates:pre-ln") == tried.id  # there is no other
+    shelf.done(own)
+    assert meant("mine/gates:pre-ln") == own.id
+    assert meant(tried.id[:6]) == tried.id
+
+
+def test_data_that_is_prepared_here_comes_before_other_data(shelf: Shelf):
+    own = shelf.spec("pre-ln")
+    elsewhere = own.with_content("0123012301230123")
+    shelf.done(elsewhere)
+    assert meant("mine/gates:pre-ln") == elsewhere.id
+    shelf.done(own)
+    assert meant("mine/gates:pre-ln") == own.id
+
+
+def test_a_run_that_another_table_trained_is_found_by_this_ones_names(shelf: Shelf):
+    spec = shelf.spec("pre-ln+comt", overrides=["train.steps=20"])
+    shelf.done(spec)
+    twin = shelf.spec("with-gates", recipe="mine/twin", overrides=["train.steps=20"])
+    assert twin.id == spec.id
+    with pytest.raises(UserError, match="no run of mine/twin is below runs"):
+        model_source("mine/twin:with-gates", Path("runs"))
+    link_runs([twin], Path("runs"))
+    assert meant("mine/twin:with-gates:docs/tiny") == spec.id
+
+
+def test_a_run_of_the_recipe_needs_no_link(shelf: Shelf):
+    shelf.done(shelf.spec("pre-ln+comt"))
+    assert meant("mine/twin:with-gates") == shelf.spec("pre-ln+comt").id
+
+
+def test_the_beginning_of_an_id(shelf: Shelf):
+    specs = [shelf.spec(row, seed) for row in ("pre-ln", "pre-ln+comt") for seed in (1, 2)]
+    for spec in specs:
+        shelf.done(spec)
+        assert meant(spec.id) == meant(spec.id[:8]) == spec.id
+    said = error("0" * 12)
+    assert "no run below runs has an id that begins with 000000000000" in said
+    assert all(spec.id in said for spec in specs)
+
+
+def test_an_ambiguous_beginning_lists_the_runs(shelf: Shelf):
+    spec = shelf.done(shelf.spec("pre-ln"))
+    twin = spec.path.with_name(f"{spec.path.name[:6]}abcdef")
+    spec.path.rename(twin)
+    shelf.done(shelf.spec("pre-ln"))
+    assert f"2 runs have ids that begin with {twin.name[:6]}" in error(twin.name[:6])
+
+
+def test_a_run_that_was_set_aside_is_meant_by_its_whole_name_alone(shelf: Shelf):
+    spec = shelf.spec("pre-ln")
+    shelf.done(spec)
+    set_aside([spec], shelf.runs)
+    assert "has saved no checkpoint yet" in error("mine/gates:pre-ln")
+    assert "no run below runs" in error(spec.id)
+    assert meant(f"{spec.id}.replaced-1") == f"{spec.id}.replaced-1"
+    shelf.done(spec)
+    assert meant("mine/gates:pre-ln") == meant(spec.id) == spec.id
+
+
+def test_paths_and_foreign_names_are_left_alone(shelf: Shelf):
+    directory = shelf.done(shelf.spec("pre-ln"))
+    Path("abcdef").mkdir()
+    for text in (str(directory.path), "abcdef", "owner/model", "model.gguf", "nothing/there.pt"):
+        assert model_source(text, Path("runs")) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mine/gates:pre", "mine/gates has no row 'pre'\n  did you mean pre-ln?"),
+        ("mine/gates:pre-ln:docs/tny", "mine/gates has no column 'docs/tny'\n  did you mean docs/tiny?"),
+        ("mine/gates:pre-ln::x", "the seed 'x' is no whole number"),
+        ("mine/gates:pre-ln:docs/tiny:1:9", "has too many parts"),
+        ("mine/gates:a/b", "no run below runs is mine/gates:a/b; of mine/gates there are"),
+        ("mine/gates:pre-ln::2", "no run below runs is mine/gates:pre-ln::2; of mine/gates there are"),
+        ("mine/gtes:pre-ln", "there is no recipe, and no table with runs, mine/gtes\n  did you mean mine/gates?"),
+        ("gates:pre-ln", "did you mean mine/gates?"),
+        ("table3:pre-ln", "no run of comt/table3 is below runs\n  comt train-lm --recipe comt/table3 trains them"),
+        ("table2:pre-ln", "comt/table2 has no row 'pre-ln'"),
+        ("table2:pre-ln", "table2 is comt/table2; there is transponder/table2, too."),
+    ],
+)
+def test_what_means_nothing_is_told_with_what_there_is(shelf: Shelf, text, says):
+    shelf.done(shelf.spec("pre-ln"))
+    assert says in error(text)
+
+
+def test_a_run_without_a_checkpoint_is_no_model(shelf: Shelf):
+    shelf.begun(shelf.spec("pre-ln")).checkpoint_file.unlink()
+    assert "mine/gates:pre-ln has saved no checkpoint yet" in error("mine/gates:pre-ln")
+
+
+def test_runs_of_a_recipe_that_is_gone_are_found(shelf: Shelf):
+    spec = shelf.spec("pre-ln")
+    shelf.done(spec)
+    Path("recipes/mine/gates.yaml").unlink()
+    assert meant("mine/gates:pre-ln") == spec.id
+
+
+def test_several_runs_for_a_verb_that_takes_several(shelf: Shelf):
+    specs = [shelf.spec("pre-ln", seed) for seed in (1, 2)]
+    for spec in specs:
+        shelf.done(spec)
+    found = run_folders(["mine/gates:pre-ln", "some/path"], Path("runs"))
+    assert [path.resolve().name for path in found[:-1]] == sorted(spec.id for spec in specs)
+    assert found[-1] == Path("some/path")
+
+
+def test_a_recipe_alone_means_all_its_runs(shelf: Shelf):
+    for row in ("pre-ln", "pre-ln+comt"):
+        shelf.done(shelf.spec(row))
+    shelf.begun(shelf.spec("a/b"))
+    assert len(select_runs("mine/gates", Path("runs")).runs) == 3
+    assert "mine/gates could be any of 2 runs" in error("mine/gates")  # finished ones first
