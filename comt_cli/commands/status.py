@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comt_cli.commands import options
+from comt_cli.commands import completion, options
 
 if TYPE_CHECKING:
     from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.recipe.slurm_queue import Job
-    from comt_cli.report.collect import Run
+    from comt_cli.report.collect import Collection, Run
+
+DEFAULT_SCALE = "smoke"
+"""Of the verbs that train."""
 
 
 def status(
     recipes: options.Recipes = None,
     *,
-    scale: Annotated[str | None, typer.Option(help="Only this scale; every scale with runs if not given.")] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this scale. If not given: of recipes that are named smoke, as in training, and what there is of "
+            "the others; else every scale with runs.",
+            autocompletion=completion.scales,
+        ),
+    ] = None,
+    rows: options.Rows = None,
+    columns: options.Columns = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
     also: options.Also = None,
@@ -28,8 +41,9 @@ def status(
 ) -> None:
     """Show for each table how many runs are done, diverged, running, unfinished or missing, and how far they are.
 
-    A running one is shown with the process and the machine that train it, one that failed with the reason, and one
-    that was given to Slurm with its job.
+    Of recipes that are named, the table as far as it is: the metric where runs are done, steps and time left of those
+    at work. The options are those of the training it is about. A running run is shown with the process and the machine
+    that train it, one that failed with the reason, and one that was given to Slurm with its job.
 
     Without recipes: every table that has runs. Reads only; safe while runs are going on.
 
@@ -37,7 +51,9 @@ def status(
 
       comt status
 
-      comt status table3.yaml --scale small --seeds 1-3
+      comt status table3.yaml
+
+      comt status table3.yaml --scale small --seeds 1-3 --set train.steps=2000
     """
     from comt_cli.commands.planning import also_rows, check_added
     from comt_cli.commands.slurm_jobs import add_standings
@@ -47,24 +63,28 @@ def status(
     from comt_cli.report.collect import tables_with_runs
 
     added = also_rows(also)
+    asked = Asked(scale, rows, columns, seeds, is_whole=not (set_ or rows or columns), is_named=bool(recipes))
     seen: list[LoadedRecipe] = []
-    shown: list[dict[str, Any]] = []
+    shown: list[Progress] = []
     jobs: dict[str, Job] = {}
     for name in recipes or tables_with_runs(runs, available_recipes()):
         try:
             path = find_recipe(name)
-            loaded = load_recipe(path, methods(), set_ or (), scale, also=added, also_fits_all=bool(recipes))
+            # What is set is for the scale that is trained: the steps of another would contradict its setup.
+            at = scale or (DEFAULT_SCALE if set_ else None)
+            loaded = load_recipe(path, methods(), set_ or (), at, also=added, also_fits_all=bool(recipes))
             seen.append(loaded)
-            shown += _tables(loaded, scale, seeds, runs, jobs)
+            shown += _tables(loaded, asked, runs, jobs)
         except UserError as error:
             if recipes:
                 raise
-            shown.append({"recipe": name, "error": error.message})
+            if asked.is_whole:  # else it is merely not what was asked for
+                shown.append(Progress({"recipe": name, "error": error.message}))
     if seen:
         check_added(added, seen)
-    add_standings(shown, jobs)
+    add_standings([table.told for table in shown], jobs)
     if as_json:
-        typer.echo(json.dumps(shown, indent=2))
+        typer.echo(json.dumps([table.told for table in shown], indent=2))
         return
     for table in shown:
         _print(table)
@@ -73,33 +93,56 @@ def status(
         typer.echo(f"Nothing was run below {runs}. To begin: comt train-lm --recipe {example}")
 
 
-def _tables(
-    loaded: LoadedRecipe, scale: str | None, seeds: str | None, runs: Path, jobs: dict[str, Job]
-) -> list[dict[str, Any]]:
-    """One dictionary a scale: the scale asked for, else every one with a run. `jobs` gets Slurm's, by run id."""
-    from comt_cli.data import identify
+@dataclass(frozen=True)
+class Asked:
+    """The options of that name. `is_whole`: nothing narrows the tables or changes their runs; `is_named`: recipes are
+    given."""
+
+    scale: str | None
+    rows: str | None
+    columns: str | None
+    seeds: str | None
+    is_whole: bool
+    is_named: bool
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A table at a scale: what is told of it, and its cells where they are to be shown."""
+
+    told: dict[str, Any]
+    cells: Collection | None = None
+    metric: str = ""
+
+
+def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]) -> list[Progress]:
+    """The scale asked for; without one that of a training, where a recipe is named, and every other with a run. `jobs`
+    gets Slurm's, by run id."""
+    from comt_cli.commands.planning import plan_loaded
     from comt_cli.errors import UserError
-    from comt_cli.recipe.plan import parse_seeds, plan
     from comt_cli.recipe.run_contents import adopt_contents
     from comt_cli.recipe.run_directory import RunState
     from comt_cli.recipe.slurm_queue import readable_jobs
     from comt_cli.report.collect import collect
+    from comt_cli.report.progress_table import cells_as_json
 
     tables = []
     recipe = loaded.recipe
-    for name in [scale] if scale else recipe.scales:
+    main = asked.scale or (DEFAULT_SCALE if asked.is_named and DEFAULT_SCALE in recipe.scales else None)
+    for name in [main] if main and (asked.scale or not asked.is_whole) else recipe.scales:
         where: dict[str, Any] = {"recipe": loaded.name, "scale": name}
         try:
-            specs = adopt_contents(plan(loaded, name, identify, seeds=parse_seeds(seeds)), runs)
+            planned = plan_loaded(loaded, name, rows=asked.rows, columns=asked.columns, seeds=asked.seeds)
+            specs = adopt_contents(planned.specs, runs)
         except UserError as error:
-            if scale:
+            if asked.scale or not asked.is_whole:
                 raise
-            tables.append({**where, "error": error.message})  # for instance a corpus that is not in the cache
+            tables.append(Progress({**where, "error": error.message}))  # for instance a corpus that is not in the cache
             continue
         collection = collect(specs, runs)
         every = list(collection.runs())
         counts = {state.value: sum(run.state is state for run in every) for state in RunState}
-        if scale or counts["missing"] < len(every) or collection.notes:
+        if asked.scale or counts["missing"] < len(every) or collection.notes:
             begun = [run for run in every if run.state in (RunState.running, RunState.unfinished)]
             # A job may be queued for a run that has no directory before its data is prepared.
             begun += [run for run in every if run.state is RunState.missing and run.spec.data_content is None]
@@ -107,7 +150,11 @@ def _tables(
             begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
             jobs |= theirs
             open_runs = [_described(run, runs) for run in begun]
-            tables.append({**where, "runs": len(every), **counts, "open": open_runs, "notes": list(collection.notes)})
+            told = {**where, "runs": len(every), **counts, "metric": recipe.metric}
+            told |= {"cells": cells_as_json(collection, recipe.metric), "open": open_runs}
+            is_shown = asked.is_named and name in (main, asked.scale)
+            cells = collection if is_shown and counts["missing"] < len(every) else None
+            tables.append(Progress({**told, "notes": list(collection.notes)}, cells, recipe.metric))
     return tables
 
 
@@ -136,15 +183,20 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
     }
 
 
-def _print(table: dict[str, Any]) -> None:
+def _print(progress: Progress) -> None:
     from comt_cli.recipe.run_directory import RunState
+    from comt_cli.report.progress_table import print_progress
 
+    table = progress.told
     heading = " ".join(part for part in (table["recipe"], table.get("scale")) if part)
     if "error" in table:
         typer.echo(f"{heading}: cannot tell: {table['error']}")
         return
     counts = [f"{table[state]} {state}" for state in RunState if table[state]]
     typer.echo(f"{heading}: {table['runs']} runs: {', '.join(counts)}")
+    if progress.cells is not None:
+        rows, columns = (dict.fromkeys(names) for names in zip(*progress.cells.cells, strict=True))
+        print_progress(progress.cells, progress.metric, list(rows), list(columns))
     for run in table["open"]:
         typer.echo(f"  {run['row']}, {run['column']}, seed {run['seed']}: {_progress(run)}")
     for note in table["notes"]:

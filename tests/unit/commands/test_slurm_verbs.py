@@ -104,6 +104,9 @@ def test_status_says_where_the_jobs_are(slurm):
     slurm.put("1", "RUNNING", "node7")
     assert said(comt("status", "mine/one")) == [
         "mine/one smoke: 2 runs: 2 unfinished",
+        "           tiny",
+        "  post-ln  unfinished 0/480",
+        "  pre-ln   unfinished 0/480",
         "  post-ln, tiny, seed 1: running (job 1 on node7), step 0 of 480",
         "  pre-ln, tiny, seed 1: queued (job 2), step 0 of 480",
     ]

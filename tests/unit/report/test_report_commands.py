@@ -1,4 +1,4 @@
-"""The verbs `report`, `status` and `recipes`, in this process; and that none of them imports torch."""
+"""The verbs `report` and `status`, in this process; and that none of them imports torch."""
 
 from __future__ import annotations
 
@@ -138,25 +138,6 @@ def test_status_where_nothing_was_run_says_how_to_begin(arguments: tuple[str, ..
     result = comt("status", *arguments)
     assert result.exit_code == 0
     assert result.output.startswith("Nothing was run below runs. To begin: comt train-lm --recipe table")
-
-
-def test_recipes_lists_shapes_and_broken_files(bench: Bench) -> None:
-    bench.recipe.with_name("table8.yaml").write_text("title: only\nrow: 3\n")
-    output = comt("recipes").output
-    assert "comt/table9  Gates & norms_50% | a test\n" in output
-    assert "  smoke  4 rows x 1 column x 3 seeds      A tiny model\n" in output
-    assert "comt/table8  broken\n" in output
-    assert "unknown key; did you mean rows?" in output
-
-
-def test_recipes_as_json(bench: Bench) -> None:
-    listed = {recipe["name"]: recipe for recipe in json.loads(comt("recipes", "--json").stdout)}
-    assert listed["comt/table9"]["scales"]["paper"] == {
-        "description": "As published",
-        "rows": 4,
-        "columns": 2,
-        "seeds": 3,
-    }
 
 
 def test_no_torch_and_no_pandas(mixed: Bench) -> None:

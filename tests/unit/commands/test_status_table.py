@@ -1,0 +1,97 @@
+"""`comt status RECIPE`: the table as far as it is, with the options of the training that it is about."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.errors import UserError
+from tests.shelf import Shelf, shelf
+
+__all__ = ["shelf"]
+
+
+def comt(*arguments: str):
+    return CliRunner().invoke(app, ["status", *arguments])
+
+
+@pytest.fixture
+def partly(shelf: Shelf) -> Shelf:
+    """Of docs/tiny: a row that is done, one of which a seed is, one that diverged and goes on."""
+    for seed, value in ((1, 100.0), (2, 102.0)):
+        shelf.done(shelf.spec("pre-ln", seed), value)
+    shelf.done(shelf.spec("pre-ln+comt", 1), 95.5)
+    shelf.diverged(shelf.spec("a/b", 1))
+    shelf.begun(shelf.spec("a/b", 2))
+    return shelf
+
+
+def test_a_named_recipe_is_shown_as_its_table(partly: Shelf):
+    assert comt("mine/gates").output.splitlines() == [
+        "mine/gates smoke: 12 runs: 7 missing, 1 unfinished, 3 done, 1 diverged",
+        "               docs/tiny                      docs/wide",
+        "  pre-ln       101.00 ± 1.00 (2)              missing",
+        "  pre-ln+comt  95.50 (1), 1 missing           missing",
+        "  a/b          1 diverged, unfinished 50/200  missing",
+        "  a/b, docs/tiny, seed 2: unfinished, step 50 of 200, loss 5.000",
+    ]
+
+
+def test_a_run_at_work_shows_its_steps_and_what_is_left(partly: Shelf):
+    directory = partly.begun(partly.spec("a/b", 2))
+    lines = [{"step": step, "seconds": step / 2, "tokens_per_second": 9.0} for step in (10, 50)]
+    directory.timings_file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with directory.lock():
+        assert "1 diverged, running 50/200, 1 min to go" in comt("mine/gates").output
+
+
+def test_options_are_those_of_the_training(shelf: Shelf):
+    """Steps that contradict another scale's setup are no problem (the paper's warm-up is 2000 steps)."""
+    shelf.done(shelf.spec("pre-ln", 1, overrides=["train.steps=40"]), 300.0)
+    options = ("--set", "train.steps=40", "--rows", "pre-ln", "--columns", "docs/tiny", "--seeds", "1")
+    assert comt("mine/gates", *options).output.splitlines() == [
+        "mine/gates smoke: 1 runs: 1 done",
+        "          docs/tiny",
+        "  pre-ln  300.00",
+    ]
+    assert "12 runs: 12 missing" in comt("mine/gates").output
+    assert "(comt runs mine/gates lists it)" in comt("mine/gates").output
+
+
+def test_the_options_of_a_short_training_suit_a_recipe_with_a_long_scale(shelf: Shelf):
+    result = comt("comt/table3", "--set", "train.steps=240")
+    assert result.exit_code == 0, result.exception
+
+
+def test_other_scales_with_runs_are_counted(partly: Shelf):
+    partly.done(partly.spec("pre-ln", 1, scale="small"))
+    lines = comt("mine/gates").output.splitlines()
+    assert lines[-1] == "mine/gates small: 6 runs: 5 missing, 1 done"
+    assert "  pre-ln  100.00 (1), 1 missing" in comt("mine/gates", "--scale", "small", "--rows", "pre-ln").output
+
+
+def test_all_tables_are_counted_in_a_sentence(partly: Shelf):
+    assert comt().output.splitlines() == [
+        "mine/gates smoke: 12 runs: 7 missing, 1 unfinished, 3 done, 1 diverged",
+        "  a/b, docs/tiny, seed 2: unfinished, step 50 of 200, loss 5.000",
+    ]
+
+
+def test_rows_narrow_what_is_shown_and_unknown_ones_are_errors(partly: Shelf):
+    assert "3 done" not in comt("--rows", "a/b").output
+    assert comt("--rows", "nonesuch").exit_code == 0  # no table has it
+    assert isinstance(comt("mine/gates", "--rows", "nonesuch").exception, UserError)
+
+
+def test_cells_as_json(partly: Shelf):
+    (table,) = json.loads(comt("mine/gates", "--json").stdout)
+    assert table["metric"] == "perplexity"
+    cells = {(cell["row"], cell["column"]): cell for cell in table["cells"]}
+    assert cells["pre-ln", "docs/tiny"] == {
+        "row": "pre-ln", "column": "docs/tiny", "mean": 101.0, "stderr": 1.0, "runs": {"done": 2},
+    }  # fmt: skip
+    assert cells["a/b", "docs/tiny"]["mean"] is None
+    assert cells["a/b", "docs/tiny"]["runs"] == {"diverged": 1, "unfinished": 1}
