@@ -11,6 +11,7 @@ from comt_cli.commands import (
     ablate,
     analyze_gates,
     bench,
+    completion,
     diagnose,
     doctor,
     export,
@@ -76,6 +77,7 @@ def _common(
 
 def main() -> None:
     """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
+    completion.join_colons()
     try:
         app()
     except UserError as error:

@@ -105,23 +105,33 @@ def settings(ctx: typer.Context, incomplete: str) -> list[str]:
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
     """Runs below `--runs`: `table3:pre-ln`, part by part, and the ids of those that begin as was typed."""
     runs = Path(ctx.params.get("runs") or "runs")
-    typed = _typed_in_bash()
-    if typed is None or ":" not in typed:
-        return _selectors(incomplete, runs)
-    return [_Whole(each.rpartition(":")[2]) for each in _selectors(typed, runs)]
+    found = _selectors(incomplete, runs)
+    if os.environ.get("_COMT_COMPLETE") == "complete_bash":  # it has what stands before the last colon already
+        return [_Whole(each.rpartition(":")[2]) if ":" in incomplete else each for each in found]
+    return found
 
 
-def _typed_in_bash() -> str | None:
-    """The word that is being typed, where bash asks: it takes a colon for the end of a word, and `table3:pre` for three
-    words, of which it wants the last one completed."""
-    if os.environ.get("_COMT_COMPLETE") != "complete_bash":
-        return None
-    position = int(os.environ.get("COMP_CWORD", "0"))
-    words = os.environ.get("COMP_WORDS", "").split()[: position + 1]
-    typed = words.pop() if len(words) > position else ""  # else a new word begins
-    while words and typed and (not words[-1].strip(":") or typed.startswith(":")):
-        typed = words.pop() + typed
-    return typed
+def join_colons() -> None:
+    """Give words back what bash took apart: it takes a colon for a word, and `table3:pre` for three.
+
+    Else `pre` would be one word too many for a verb that takes one run. Changes what bash left in the environment.
+    """
+    said, position = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
+    if os.environ.get("_COMT_COMPLETE") != "complete_bash" or not position.isdigit():
+        return
+    separator = "\n" if "\n" in said else " "
+    words, last = said.split(separator), int(position)
+    words = [*words[: last + 1], *[""] * (last + 1 - len(words))]
+    joined: list[str] = []
+    is_open = False  # whether the word before ends with a colon that bash split off
+    for word in words:
+        is_colon = bool(word) and not word.strip(":")
+        if joined and (is_colon or is_open):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        is_open = is_colon
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = separator.join(joined), str(len(joined) - 1)
 
 
 def _selectors(typed: str, runs: Path) -> list[str]:

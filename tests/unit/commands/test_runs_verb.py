@@ -156,7 +156,7 @@ def test_the_list_fits_the_terminal_and_keeps_what_is_pasted_whole(full: Shelf, 
         assert re.search(r"^a/b +1 +diverged at 120 ", output, re.MULTILINE)
         assert re.search(r"^pre-ln\+comt +2 +failed 50/200 ", output, re.MULTILINE)
         assert re.search(r"^a/b +3 +replaced, 99\.00 .*\.replaced-1$", output, re.MULTILINE)
-    assert "8 runs: 4 done, 1 diverged, 1 unfinished, 1 failed, 1 replaced" in output
+    assert "8 runs: 4 done, 1 diverged, 1 unfinished, 1 failed, 1 replaced" in " ".join(output.split())
 
 
 def test_damaged_runs_are_listed_and_hide_no_other(full: Shelf):
