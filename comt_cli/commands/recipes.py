@@ -35,8 +35,8 @@ def recipes(
     A recipe by its name is shown with its rows, its ablations, and its scales with rows x columns x seeds. A recipe
     file that is broken is listed with what is wrong with it.
 
-    A copy is a recipe of its own: its table is called like its file, and so its runs and results do not mix with those
-    of the original. A file that is there already stays as it is.
+    A copy is a recipe of its own: its runs and results go by its file, and do not mix with those of the original. A
+    file that is there already stays as it is.
 
     Examples:
 
@@ -195,25 +195,21 @@ def _copy(name: str, file: str) -> None:
     from comt_cli.errors import UserError
     from comt_cli.files import write_text
     from comt_cli.methods import methods
-    from comt_cli.recipe.copy import copy_text
-    from comt_cli.recipe.load import check_recipe, find_recipe, load_recipe
-    from comt_cli.recipe.yaml_lines import parse
+    from comt_cli.recipe.load import find_recipe, load_recipe
 
     source, target = find_recipe(name), Path(file)
     if target.suffix not in (".yaml", ".yml"):
         raise UserError(f"{target}: a recipe's file ends in .yaml", f"for instance {target}.yaml")
     if target.exists() or target.is_symlink():
         raise UserError(f"{target} is there already: nothing was written", "Give the copy another name.")
-    text = copy_text(source, target)
-    check_recipe(parse(text, str(target)), target, methods())
+    load_recipe(source, methods())
+    text = f"# Copied from {source.parent.name}/{source.name}.\n{source.read_text(encoding='utf-8')}"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, text)
     try:
-        recipe = load_recipe(
-            target, methods()
-        ).recipe  # only now can it be told whether its setups are found from there
+        copied = load_recipe(target, methods())  # only now can it be told whether its setups are found from there
     except UserError:
         target.unlink()
         raise
-    typer.echo(f"wrote {target}, a copy of {source}, whose table is {recipe.paper}/{recipe.table}")
+    typer.echo(f"wrote {target}, a copy of {source}; its runs and results are called {copied.name}")
     typer.echo(f"  comt show {target}")

@@ -205,7 +205,7 @@ class _Table:
                 raise
             paper, _, table = full_name(name).partition("/")
             return cls(paper, table, None, scale)
-        return cls(loaded.recipe.paper, loaded.recipe.table, loaded, scale)
+        return cls(loaded.folder, loaded.stem, loaded, scale)
 
     @property
     def name(self) -> str:
@@ -284,7 +284,8 @@ def _nothing(
             "Leave --scale out, or name theirs.",
         )
     verb = "train-lm" if table.loaded is None else table.loaded.recipe.command
-    train = f"comt {verb} --recipe {table.name} trains them, --runs DIR looks elsewhere."
+    recipe = table.name if table.loaded is None else table.loaded.file
+    train = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
     if there:
         return UserError(f"no run below {runs} is {text}; of {table.name} there are\n{_listing(there)}", train)
     return UserError(f"no run of {table.name} is below {runs}", train + note)

@@ -86,7 +86,7 @@ def recipes_by_name(named: Iterable[str], added: dict[str, Any]) -> RecipeOf:
     for name in named:
         with contextlib.suppress(UserError):  # its runs are there, and it is gone, or broken
             loaded = load_recipe(find_recipe(name), methods())
-            paths[f"{loaded.recipe.paper}/{loaded.recipe.table}"] = loaded.path
+            paths[loaded.name] = loaded.path
     known: dict[tuple[str, tuple[str, ...], str], LoadedRecipe | None] = {}
 
     def recipe_of(name: str, overrides: Sequence[str], scale: str) -> LoadedRecipe | None:

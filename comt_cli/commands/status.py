@@ -185,6 +185,7 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
 
 def _print(progress: Progress) -> None:
     from comt_cli.recipe.run_directory import RunState
+    from comt_cli.report import format
     from comt_cli.report.progress_table import print_progress
 
     table = progress.told
@@ -193,7 +194,7 @@ def _print(progress: Progress) -> None:
         typer.echo(f"{heading}: cannot tell: {table['error']}")
         return
     counts = [f"{table[state]} {state}" for state in RunState if table[state]]
-    typer.echo(f"{heading}: {table['runs']} runs: {', '.join(counts)}")
+    typer.echo(f"{heading}: {format.plural(table['runs'], 'run')}: {', '.join(counts)}")
     if progress.cells is not None:
         rows, columns = (dict.fromkeys(names) for names in zip(*progress.cells.cells, strict=True))
         print_progress(progress.cells, progress.metric, list(rows), list(columns))

@@ -53,7 +53,7 @@ def test_options_are_those_of_the_training(shelf: Shelf):
     shelf.done(shelf.spec("pre-ln", 1, overrides=["train.steps=40"]), 300.0)
     options = ("--set", "train.steps=40", "--rows", "pre-ln", "--columns", "docs/tiny", "--seeds", "1")
     assert comt("mine/gates", *options).output.splitlines() == [
-        "mine/gates smoke: 1 runs: 1 done",
+        "mine/gates smoke: 1 run: 1 done",
         "          docs/tiny",
         "  pre-ln  300.00",
     ]
