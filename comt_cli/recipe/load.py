@@ -138,13 +138,13 @@ def load_recipe_text(
 
 
 _STAND_INS: dict[str, Any] = {
-    "title": "-",
-    "baseline": "-",
+    "title": "x",
+    "baseline": "x",
     "seeds": [0],
-    "method": "-",
-    "description": "-",
+    "method": "x",
+    "description": "x",
 }
-"""For keys that are missing or wrong, while the rest of the recipe is checked all the same."""
+"""For keys that are missing or wrong, while the rest of the recipe is checked. Each fits the key that it stands for."""
 
 
 def check_recipe(
