@@ -14,7 +14,7 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.training.devices import pick_device
-from comt_cli.training.processes import check_device, launched_by_torchrun
+from comt_cli.training.processes import check_device, rank_and_size
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,11 @@ class World:
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of one without them."""
-    if not launched_by_torchrun():
+    launched = rank_and_size()
+    if launched is None:
         yield World(pick_device(device_name))
         return
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, size = launched
     check_device(device_name, size)
     device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", rank)))
     if device.type == "cuda":

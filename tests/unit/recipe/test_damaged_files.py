@@ -159,6 +159,7 @@ def test_a_lock_that_leads_elsewhere_is_not_written_to(directory, tmp_path):
 @pytest.mark.parametrize("content", [b"[]", b'{"job": 3}', b"[" * 100_000, b"\xff"])
 def test_a_damaged_note_of_a_job(directory, content, tmp_path):
     spec, runs = directory.spec(), tmp_path / "runs"
+    log_folder(runs, spec.request).mkdir(parents=True)
     note_job(runs, spec, "17")
     assert job_of(runs, spec).number == "17"
     (log_folder(runs, spec.request) / JOB_FILE).write_bytes(content)
@@ -215,3 +216,28 @@ def test_a_stand_in_that_is_wrong_itself_ends_the_search(small, monkeypatch):
 )  # fmt: skip
 def test_a_result_without_its_numbers_is_put_in_words(result, said):
     assert outcome(result) == said
+
+
+def test_a_table_of_too_many_cells_is_refused_at_once(small, load):
+    rows = "".join(f"  r{number}: {{method: pre-ln, in_paper: false}}\n" for number in range(200))
+    columns = "".join(f"  c{number}: {{}}\n" for number in range(100))
+    began = time.monotonic()
+    with pytest.raises(RecipeError, match=r"columns: 203 rows x 102 columns are too many: at most 10,000 cells"):
+        load(small.replace("columns:\n", rows + "columns:\n" + columns, 1))
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("model.width=1000000000000000000", "less than or equal to 1048576"),
+        ("model.layers=100000", "less than or equal to 1000"),
+        ("data.sequence_length=1" + "0" * 30, "less than or equal to 1048576"),
+        ("train.steps=1" + "0" * 400, "not a readable value|less than or equal to|whole number"),
+        ("train.batch_size=true", "should be a whole number"),
+        ("data.vocabulary=100000000", "less than or equal to 16777216"),
+    ],
+)
+def test_sizes_beyond_every_machine_are_refused(small, load, override, said):
+    with pytest.raises(RecipeError, match=said):
+        load(small, override)
