@@ -81,6 +81,21 @@ def _common(
 
 
 def main() -> None:
+    """Run the command line, and end the process with its status.
+
+    One of torchrun's that has trained is ended as `end_process` says: its threads outlive the training.
+    """
+    try:
+        _run()
+    except SystemExit as ended:
+        if "TORCHELASTIC_RUN_ID" in os.environ and "torch.distributed" in sys.modules:
+            from comt_cli.training.processes import end_process
+
+            end_process(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+        raise
+
+
+def _run() -> None:
     """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
     _print_anything()
     try:
