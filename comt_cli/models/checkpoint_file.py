@@ -149,7 +149,7 @@ def check_tokens(weights: Mapping[str, Tensor], vocabulary: object, path: Path) 
     model is built."""
     if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
         raise UserError(f"{path}: its vocabulary is {vocabulary!r}, not a number of tokens")
-    rows = weights["embedding.weight"].shape[:1] if "embedding.weight" in weights else ()
+    rows = list(weights["embedding.weight"].shape[:1]) if "embedding.weight" in weights else []
     if rows and rows[0] != vocabulary:
         raise UserError(f"{path}: its vocabulary is {vocabulary:,}, and its weights are of {rows[0]:,} tokens")
     return vocabulary

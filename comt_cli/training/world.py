@@ -68,7 +68,8 @@ def join_world(device_name: str | None) -> Iterator[World]:
     device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", rank)))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    faulthandler.enable()  # a fault in native code is told with every thread's stack, in whichever process
+    if not faulthandler.is_enabled():  # a fault in native code is told with every thread's stack, in whichever process
+        faulthandler.enable(file=2)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
     world = World(device, rank, size)

@@ -203,10 +203,11 @@ def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device
 def _join(workers: Sequence[BaseProcess]) -> list[int]:
     """Wait for all. Once one has failed the others may wait for it for ever: they get a moment, and are then ended.
 
-    Returns the ranks of those that failed, in the order in which they did.
+    Returns the ranks of those that failed by themselves, in the order in which they did.
     """
     running = list(workers)
     failed: list[int] = []
+    ended_by_us: list[BaseProcess] = []
     patience: float | None = None
     while running:
         ended = connection.wait([worker.sentinel for worker in running], patience)
@@ -215,10 +216,12 @@ def _join(workers: Sequence[BaseProcess]) -> list[int]:
             worker.join()
             if worker.exitcode:
                 patience = GRACE_SECONDS
-                failed.append(workers.index(worker))
+                if worker not in ended_by_us:
+                    failed.append(workers.index(worker))
         if not ended:
             for worker in running:
                 worker.kill()
+            ended_by_us = list(running)
     return failed
 
 
