@@ -277,4 +277,4 @@ def test_the_pace_by_hand():
 def test_numbers_beyond_every_machine_are_refused_as_they_are_read(arguments):
     result = run("checkpoint.pt", *arguments)
     assert result.exit_code == 2
-    assert "is not in the range" in result.stderr
+    assert f"Invalid value for '{arguments[0]}'" in result.stderr
