@@ -176,9 +176,7 @@ def test_a_damaged_note_of_a_job(directory, content, tmp_path):
     [
         ("table: table1", "table: 3"),
         ("table: table1", "table: my table"),
-        ("table: table1\n", ""),
         ("paper: mine", "paper: ../../x"),
-        ("paper: mine\n", ""),
         ("title: A small table\n", ""),
         ("baseline: plain\n", ""),
         ("seeds: [1, 2]", "seeds: x"),
@@ -199,9 +197,9 @@ def test_a_stand_in_that_is_wrong_itself_ends_the_search(small, monkeypatch):
     from comt_cli.recipe.schema import LanguageRecipe
     from comt_cli.recipe.yaml_lines import parse
 
-    data = parse(small.replace("table: table1\n", ""), "recipe").data
-    assert validate.salvage(LanguageRecipe, data, {"table": "-"}) is None
-    assert validate.salvage(LanguageRecipe, data, {"table": "x"}).table == "x"
+    data = parse(small.replace("title: A small table\n", ""), "recipe").data
+    assert validate.salvage(LanguageRecipe, data, {"title": 3}) is None
+    assert validate.salvage(LanguageRecipe, data, {"title": "x"}).title == "x"
 
 
 @pytest.mark.parametrize(
