@@ -63,6 +63,30 @@ test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
 	@# In the order of the files: integration tests, the long ones, are not left to the end, where one process has nothing to do.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
+# The part of the suite that computes: kernels, layers, models, the contracts of methods, training to the bit. The rest
+# reads, writes and prints the same on every processor.
+COMPUTING := tests/unit/kernels tests/unit/layers tests/unit/models tests/unit/training/test_step.py \
+	tests/unit/training/test_image_step.py tests/unit/training/test_evaluation.py tests/unit/training/test_compile.py \
+	tests/contract/test_methods.py tests/contract/test_image_methods.py tests/contract/test_initial_state.py \
+	tests/contract/test_image_initial_state.py tests/integration/test_resume.py tests/integration/test_fused_training.py \
+	tests/integration/test_image_runs.py tests/integration/test_sharding.py
+# What PyTorch's own code, oneDNN, MKL and NumPy's OpenBLAS take the processor for. The C++ kernels are compiled for the
+# first (comt_cli/kernels/cpu/build.py).
+ISAS := default:AVX2:SSE4_2:Nehalem avx2:AVX2:AVX2:Haswell avx512:AVX512_CORE:AVX512:SkylakeX
+
+.PHONY: test-isas
+test-isas: $(READY)  ## What computes, as on older processors: without AVX2, with AVX2, with AVX-512
+	@failed=; for isa in $(ISAS); do \
+		IFS=: read -r aten onednn mkl openblas <<< "$$isa"; \
+		case $$aten in avx2) needs=avx2;; avx512) needs=avx512f;; *) needs=;; esac; \
+		if [ -n "$$needs" ] && ! grep -qw "$$needs" /proc/cpuinfo; then \
+			echo "== $$aten: skipped, this processor has no $$needs"; continue; fi; \
+		echo "== $$aten (oneDNN $$onednn, MKL $$mkl, OpenBLAS $$openblas)"; \
+		ATEN_CPU_CAPABILITY=$$aten ONEDNN_MAX_CPU_ISA=$$onednn MKL_ENABLE_INSTRUCTIONS=$$mkl OPENBLAS_CORETYPE=$$openblas \
+			OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COMPUTING) \
+			|| failed="$$failed $$aten"; \
+	done; [ -z "$$failed" ] || { echo "failed as:$$failed" >&2; exit 1; }
+
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device
 	$(BIN)/pytest -m gpu

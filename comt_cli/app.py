@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import sys
 
 import typer
@@ -70,19 +73,69 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),  # noqa: ARG001 - its callback
 ) -> None:
     """Options of the program itself."""
+    try:
+        os.getcwd()  # noqa: PTH109 - libraries deeper down end without a word of this
+    except OSError as error:
+        raise UserError(
+            f"the folder that comt was started in cannot be used: {error.strerror}",
+            "It was removed, or may not be read: change to another one.",
+        ) from error
 
 
 def main() -> None:
-    """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
+    """Run the command line, and end the process with its status.
+
+    One of torchrun's that has trained is ended as `end_process` says: its threads outlive the training.
+    """
     completion.join_colons()
     try:
-        app()
+        _run()
+    except SystemExit as ended:
+        if "TORCHELASTIC_RUN_ID" in os.environ and "torch.distributed" in sys.modules:
+            from comt_cli.training.processes import end_process
+
+            end_process(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+        raise
+
+
+def _run() -> None:
+    """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
+    _print_anything()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
     except UserError as error:
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
         typer.secho(f"comt: {error.message}", err=True, fg="red" if sys.stderr.isatty() else None)
         if error.hint:
             typer.echo(f"  {error.hint}", err=True)
         sys.exit(error.exit_status)
+    except OSError as error:
+        # What goes to a file by name is told as a StorageError; that of a descriptor without a name was printed.
+        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        _let_go_of_stdout()
+        if error.errno != errno.EPIPE:  # of a reader that has seen enough, `comt recipes | head`, nothing is said
+            typer.echo(f"comt: cannot write the output: {error.strerror or error}", err=True)
+        sys.exit(1)
+
+
+def _print_anything() -> None:
+    """Where the terminal's encoding lacks a letter, print its code: a plus-minus sign must not end a report."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _let_go_of_stdout() -> None:
+    """Have what is left in the buffer go nowhere, so that the interpreter can end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

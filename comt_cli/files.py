@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +16,15 @@ from typing import IO, Any
 import platformdirs
 
 from comt_cli.errors import StorageError
+
+LARGEST_FILE = 256 * 2**20
+"""Bytes of the largest file that is read at once where no other limit is given; the metrics of a long run are fewer."""
+LONGEST_NUMBER = 300
+"""Digits of the longest whole number that is read from JSON: what has more is beyond a float, and none of ours."""
+
+
+class Unreadable(ValueError):
+    """A file that is there and is not what it should be. The message says why, and leaves the naming to the caller."""
 
 
 def cache_folder() -> Path:
@@ -69,6 +80,110 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
+    """The content of an ordinary file. It is looked at before it is read: a pipe would block for ever, and a device, or
+    a file put there by mistake or by a stranger, would fill the memory.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Unreadable: it is no file, has more than `largest` bytes, or the system refuses.
+    """
+    try:
+        # Without O_NONBLOCK a named pipe would be waited for before it can be looked at.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise Unreadable(_said(error)) from error
+    try:
+        status = os.fstat(descriptor)
+        refuse_other_than_file(status)
+        if status.st_size > largest:
+            raise Unreadable(f"it has {status.st_size:,} bytes; {largest:,} are the most that are read")
+        with os.fdopen(descriptor, "rb", closefd=False) as handle:
+            content = handle.read(largest + 1)  # files of /proc say that they have none
+    except OSError as error:
+        raise Unreadable(_said(error)) from error
+    finally:
+        os.close(descriptor)
+    if len(content) > largest:
+        raise Unreadable(f"it has more than {largest:,} bytes")
+    return content
+
+
+def refuse_other_than_file(status: os.stat_result) -> None:
+    """Raise `Unreadable` where `status` is not that of an ordinary file, and say what it is."""
+    if not stat.S_ISREG(status.st_mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise Unreadable(f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a file")
+
+
+def _said(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
+    """The text of an ordinary UTF-8 file. Raises as `read_bytes` does, and `Unreadable` where it is not UTF-8."""
+    content = read_bytes(path, largest)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise Unreadable(f"it is not UTF-8 text (line {line})") from error
+
+
+def read_json(path: Path, largest: int = LARGEST_FILE) -> Any:
+    """The value in a JSON file. Raises as `read_text` does, and `Unreadable` where it is not JSON."""
+    return parse_json(read_text(path, largest))
+
+
+def parse_json(text: str) -> Any:
+    """The value that JSON text stands for.
+
+    Raises:
+        Unreadable: it is no JSON, is nested deeper than Python can follow, or holds a whole number beyond all bounds.
+    """
+    try:
+        return json.loads(text, parse_int=_whole_number)
+    except RecursionError as error:
+        raise Unreadable("it is nested too deeply") from error
+    except Unreadable:
+        raise
+    except ValueError as error:
+        raise Unreadable(f"it is not JSON: {error}") from error
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > LONGEST_NUMBER:
+        raise Unreadable(f"it holds a whole number of {len(digits):,} digits")
+    return int(digits)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """A descriptor of a file that this program keeps for itself and writes into where it lies: a lock, a log.
+
+    It is made if it is not there. A link is not followed: in a folder that came from a stranger it could lead to any
+    file of the user's.
+
+    Raises:
+        OSError: the system refuses, or the path is a link or no file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link, which could lead anywhere", str(path)) from error
+        if error.errno == errno.ENXIO:  # a named pipe that nobody reads
+            raise OSError(errno.ENXIO, "it is a pipe, not a file", str(path)) from error
+        raise
+    try:
+        refuse_other_than_file(os.fstat(descriptor))
+    except Unreadable as error:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    return descriptor
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import isolation
+
+_MADE = isolation.isolate()  # before torch, matplotlib and the others read where their caches are
 
 import pytest
 import torch
@@ -22,6 +27,20 @@ make_torchvision_importable()
 # Few examples, and the same ones every time: the suite stays quick, and a failure can be seen again.
 settings.register_profile("comt", max_examples=25, deadline=None, derandomize=True, database=None)
 settings.load_profile("comt")
+
+
+def pytest_unconfigure() -> None:
+    """The folders go with the session that made them."""
+    isolation.remove(_MADE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_of_the_users() -> Iterator[None]:
+    """Tests stand in a folder of the suite's: what one writes to a path that is relative ends there."""
+    before = os.getcwd()
+    os.chdir(isolation.working_folder())
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(autouse=True)

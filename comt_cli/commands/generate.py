@@ -15,9 +15,16 @@ import typer
 
 from comt_cli.commands import completion, options
 from comt_cli.errors import UserError
+from comt_cli.files import read_text
 
 if TYPE_CHECKING:
     from comt_cli.models.completion import Completion
+
+MAX_NEW_TOKENS = 1_000_000
+MAX_TEXTS = 10_000
+MAX_TOKENS = 100_000_000
+"""Of all texts together. Beyond it not even the random numbers for their draws fit into the memory."""
+MAX_PROMPT_BYTES = 10_000_000
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -54,7 +61,9 @@ def generate(
     prompt_file: Annotated[
         Path | None, typer.Option(help="A file with one prompt a line; empty lines are left out.", dir_okay=False)
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens after which a text is cut off.")] = 64,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, max=MAX_NEW_TOKENS, help="Tokens after which a text is cut off.")
+    ] = 64,
     temperature: Annotated[
         float, typer.Option(help="What the logits are divided by before the draw; 0 takes the most likely token.")
     ] = 0.8,
@@ -62,7 +71,7 @@ def generate(
         float, typer.Option(help="Draw from the fewest tokens whose probability reaches this; 1 is all tokens.")
     ] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw. The same seed gives the same text.")] = 0,
-    samples: Annotated[int, typer.Option(min=1, help="Texts for every prompt.")] = 1,
+    samples: Annotated[int, typer.Option(min=1, max=MAX_TEXTS, help="Texts for every prompt.")] = 1,
     device: options.Device = None,
     precision: Annotated[
         Precision | None, typer.Option(help="The type to compute in; that of the file if not given.")
@@ -93,6 +102,7 @@ def generate(
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p:g}: it must be more than 0 and at most 1", "1 draws from all tokens.")
     prompts = _prompts(prompt, prompt_file)
+    _refuse_too_many(len(prompts) * samples, max_new_tokens)
     from comt_cli.commands.run_selectors import model_source
 
     checkpoint = model_source(checkpoint, runs, scale)
@@ -138,6 +148,15 @@ def generate(
     typer.echo(pace.words(), err=True)
 
 
+def _refuse_too_many(texts: int, tokens: int) -> None:
+    """Raise `UserError` for more texts and tokens than any machine has room for."""
+    if texts > MAX_TEXTS or texts * tokens > MAX_TOKENS:
+        raise UserError(
+            f"{texts:,} texts of up to {tokens:,} tokens are too many for one call",
+            f"At most {MAX_TEXTS:,} texts, and {MAX_TOKENS:,} tokens in all: lower --samples or --max-new-tokens.",
+        )
+
+
 def _rows(texts: Sequence[Completion]) -> list[dict[str, Any]]:
     return [
         {
@@ -156,9 +175,10 @@ def _prompts(given: Sequence[str] | None, file: Path | None) -> list[str]:
     prompts = list(given or ())
     if file is not None:
         try:
-            lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--prompt-file {file} cannot be read: {error}") from None
+            lines = [line for line in read_text(file, MAX_PROMPT_BYTES).splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            said = (error.strerror if isinstance(error, OSError) else None) or error
+            raise UserError(f"--prompt-file {file} cannot be read: {said}") from None
         if not lines:
             raise UserError(f"--prompt-file {file} holds no prompt", "It should have one a line.")
         prompts += lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from comt_cli.data.corpus import Document, Split, Stream
 from comt_cli.data.storage import ProgressCallback, hash_file, make_folder, no_progress
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import cache_folder, canonical_json, sha256, write_json
+from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
 _WILDCARDS = "*?["
 _SETTLED_NS = 2_000_000_000
@@ -137,7 +136,7 @@ class _KnownHashes:
 
     def _load(self) -> dict[str, list[Any]]:
         try:
-            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            stored = read_json(self._path)
         except (OSError, ValueError):  # absent or damaged: the files are hashed again
             return {}
         return stored if isinstance(stored, dict) else {}

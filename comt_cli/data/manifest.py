@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from comt_cli.data.corpus import Split
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import canonical_json, sha256, write_json
+from comt_cli.files import canonical_json, read_json, sha256, write_json
 
 MANIFEST = "manifest.json"
 STAMP = "verified.json"
@@ -77,7 +76,7 @@ class PreparedFolder(_Record):
         """Read the manifest of `folder`, which must be that of `fingerprint`. Raises `UserError` naming the file."""
         path = folder / MANIFEST
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
+            stored = read_json(path)
             content = stored["manifest"]
             if stored["sha256"] != sha256(canonical_json(content)):
                 raise ValueError("its content is not what was written (the hash differs)")
@@ -178,6 +177,6 @@ def _check_hash(folder: Path, file: FileRecord) -> None:
 
 def _read_stamp(folder: Path) -> Any:
     try:
-        return json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        return read_json(folder / STAMP)
     except (OSError, ValueError):  # absent or damaged: the files are checked again
         return None

@@ -11,7 +11,6 @@ import ast
 import functools
 import importlib
 import inspect
-import json
 import os
 import platform
 import sysconfig
@@ -24,7 +23,7 @@ from typing import Any
 from comt_cli.data.corpus import Document, Split, Stream
 from comt_cli.data.storage import ProgressCallback, file_lock, no_progress
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, canonical_json, sha256, write_json
+from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
 EXTRACTOR_VERSION = 2
 """Part of the name of the extracted texts in the cache: raise it when the same Python may give other texts
@@ -206,7 +205,7 @@ def _read(path: Path) -> tuple[str, ...] | None:
 @functools.lru_cache(maxsize=2)
 def _read_version(path: Path, size: int, mtime_ns: int) -> tuple[str, ...] | None:  # noqa: ARG001 - the cache's key
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_json(path)
         texts = tuple(stored["documents"])
         return texts if stored["sha256"] == _content_hash(texts) else None
     except (OSError, ValueError, KeyError, TypeError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -21,7 +20,7 @@ from pydantic import ValidationError
 from comt_cli.data.corpus import SPLITS, Split
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Part, SplitPart, is_whole
 from comt_cli.errors import StorageError
-from comt_cli.files import atomic_file, write_json
+from comt_cli.files import atomic_file, read_json, write_json
 
 PART_BYTES = 128 * 1024 * 1024
 """Bounds what a kill loses; larger parts mean fewer open files: a mapped file keeps its descriptor, and many systems
@@ -132,7 +131,7 @@ def whole_parts(folder: Path) -> list[Part]:
 
 def _read_part(folder: Path, number: int) -> Part | None:
     try:
-        part = Part.model_validate(json.loads((folder / _record_name(number)).read_text(encoding="utf-8")))
+        part = Part.model_validate(read_json(folder / _record_name(number)))
     except (OSError, ValueError, ValidationError):
         return None
     return part if part.number == number and is_whole(folder, part.files()) else None

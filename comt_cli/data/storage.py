@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from comt_cli.errors import StorageError
+from comt_cli.files import open_own
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called as `progress(stage, done, total)`. The stage names its unit ("tokenising documents"); `total` may be None."""
@@ -53,7 +54,7 @@ def file_lock(path: Path, progress: ProgressCallback = no_progress) -> Iterator[
     """
     make_folder(path.parent)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_own(path, os.O_RDWR)
     except OSError as error:
         raise StorageError(f"cannot create the lock {path}: {error.strerror or error}") from error
     try:

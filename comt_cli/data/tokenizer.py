@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from comt_cli.errors import UserError
-from comt_cli.files import write_json
+from comt_cli.files import read_json, write_json
 
 TOKENIZER_FORMAT = 1
 
@@ -102,7 +101,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         UserError: the file is absent, or is not a whole tokenizer; the message names it.
     """
     try:
-        return tokenizer_from_json(json.loads(path.read_text(encoding="utf-8")))
+        return tokenizer_from_json(read_json(path))
     except FileNotFoundError as error:
         raise UserError(f"there is no tokenizer at {path}") from error
     except (OSError, ValueError) as error:  # ValueError: also damaged JSON and damaged UTF-8

@@ -58,7 +58,10 @@ def method_from(options: Mapping[str, Any]) -> Method:
         KeyError: no method has that name. There is no default to fall through to.
     """
     given = dict(options)
-    return _all_methods()[given.pop("name")].model_validate(given)
+    name = given.pop("name")
+    if not isinstance(name, str):  # a list has no hash, and a checkpoint may hold one
+        raise KeyError(repr(name))
+    return _all_methods()[name].model_validate(given)
 
 
 __all__ = ["ImageWiring", "Method", "Wiring", "method_from", "methods", "naming_mistakes"]

@@ -10,17 +10,15 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
-from comt_cli.recipe.settings import GateInit
+from comt_cli.recipe.settings import GateInit, Width
 
 
 class CoMT(Method):
     """`hidden`: the modulator's width h; `sites`: the projections that carry one."""
 
     name: ClassVar[str] = "comt"
-    hidden: PositiveInt = 2
+    hidden: Width = 2
     sites: Sites = PROJECTIONS  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
     init: GateInit = "torch-linear"

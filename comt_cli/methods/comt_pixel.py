@@ -13,17 +13,15 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import NORMS, ImageWiring, Method, NormSites
-from comt_cli.recipe.settings import GateInit
+from comt_cli.recipe.settings import GateInit, Width
 
 
 class CoMTPixel(Method):
     """`hidden`: the modulator's width h; `sites`: the norms that carry one; `gamma`: whether the batch norm's stays."""
 
     name: ClassVar[str] = "comt-pixel"
-    hidden: PositiveInt = 2
+    hidden: Width = 2
     sites: NormSites = NORMS  # type: ignore[assignment]
     gamma: Literal["kept", "dropped"] = "kept"
     init: GateInit = "torch-linear"

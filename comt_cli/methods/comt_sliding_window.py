@@ -12,17 +12,15 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import CONVOLUTIONS, ConvolutionSites, ImageWiring, Method
-from comt_cli.recipe.settings import GateInit
+from comt_cli.recipe.settings import GateInit, Width
 
 
 class CoMTSlidingWindow(Method):
     """`ratio`: how many input channels there are to a filter of the gate; `sites`: the convolutions that carry one."""
 
     name: ClassVar[str] = "comt-sliding-window"
-    ratio: PositiveInt = 64
+    ratio: Width = 64
     sites: ConvolutionSites = CONVOLUTIONS  # type: ignore[assignment]
     init: GateInit = "torch-linear"
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import Method, Wiring
+from comt_cli.recipe.settings import Width
 
 
 class LaurelLRMethod(Method):
     """`rank`: the width of B A."""
 
     name: ClassVar[str] = "laurel-lr"
-    rank: PositiveInt = 32
+    rank: Width = 32
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.residual import LaurelLR

@@ -11,16 +11,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from comt_cli.methods.base import Method, Wiring
+from comt_cli.recipe.settings import Width
 
 
 class LaurelPAMethod(Method):
     """`rank`: the width of B A; `history`: k, how many activations, the present one included."""
 
     name: ClassVar[str] = "laurel-pa"
-    rank: PositiveInt = 32
+    rank: Width = 32
     history: Annotated[int, Field(ge=1)] = 3
 
     def wiring(self) -> Wiring:

@@ -9,16 +9,15 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import Method, Wiring
+from comt_cli.recipe.settings import Width
 
 
 class LaurelRWLRMethod(Method):
     """`rank`: the width of B A; `bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
 
     name: ClassVar[str] = "laurel-rw-lr"
-    rank: PositiveInt = 32
+    rank: Width = 32
     bound: Literal["softmax", "sigmoid"] = "softmax"
 
     def wiring(self) -> Wiring:

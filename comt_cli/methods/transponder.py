@@ -13,10 +13,10 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import model_validator
 
 from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
-from comt_cli.recipe.settings import GateInit
+from comt_cli.recipe.settings import GateInit, Width
 
 
 class Transponder(Method):
@@ -28,7 +28,7 @@ class Transponder(Method):
 
     name: ClassVar[str] = "transponder"
     granularity: Literal["scalar", "channel", "channel-scalar"] = "channel-scalar"
-    rank: PositiveInt = 8
+    rank: Width = 8
     sites: Sites = PROJECTIONS  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
     init: GateInit = "kaiming-uniform"

@@ -9,10 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from pydantic import PositiveInt
-
 from comt_cli.methods.base import Method, ResidualName, Wiring
-from comt_cli.recipe.settings import GateInit
+from comt_cli.recipe.settings import GateInit, Width
 
 
 class TransponderPath(Method):
@@ -23,7 +21,7 @@ class TransponderPath(Method):
 
     name: ClassVar[str] = "transponder-path"
     granularity: Literal["scalar", "channel"] = "scalar"
-    rank: PositiveInt = 8
+    rank: Width = 8
     residual: ResidualName = "pre-norm"
     init: GateInit = "kaiming-uniform"
     learnable_sigmoid: bool = True

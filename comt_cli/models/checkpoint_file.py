@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.settings import MAX_VOCABULARY
 
 W = TypeVar("W")
 
@@ -35,14 +36,17 @@ ACCEPTED = (
 )
 
 
-def read_state(path: Path, device: torch.device | str = "cpu", *, mapped: bool = True) -> dict[str, Any]:
+def read_state(
+    path: Path, device: torch.device | str = "cpu", *, mapped: bool = True, checked: bool = True
+) -> dict[str, Any]:
     """The dictionary of a checkpoint file, its tensors on `device`; nothing in it is executed.
 
     `mapped` tensors are read from the file when they are used, so that a model can be had without its optimizer's
-    state, which is twice as large.
+    state, which is twice as large. `checked`: the file is read once beforehand and compared with its checksums, about a
+    second a gigabyte; only for a look at what kind of checkpoint it is that can be left out.
 
     Raises:
-        UserError: the file is not there, cut short, foreign, or of another format; says what it holds.
+        UserError: the file is not there, damaged, cut short, foreign, or of another format; says what it holds.
     """
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}")
@@ -50,6 +54,7 @@ def read_state(path: Path, device: torch.device | str = "cpu", *, mapped: bool =
         start = handle.read(4)
     if start != _ZIP:
         raise UserError(f"{path} is not a checkpoint: it begins with {start!r}, not with {_ZIP!r}", ACCEPTED)
+    check_archive(path, contents=checked)
     try:
         # Foreign archives (TorchScript's) warn.
         with warnings.catch_warnings(action="ignore"):
@@ -70,6 +75,34 @@ def read_state(path: Path, device: torch.device | str = "cpu", *, mapped: bool =
     if missing := [key for key in (IMAGE_PARTS if is_of_images(state) else LANGUAGE_PARTS) if key not in state]:
         raise UserError(f"{path} lacks {' and '.join(missing)}")
     return state
+
+
+def check_archive(path: Path, *, contents: bool = True) -> None:
+    """Compare every record of a file of torch.save with its checksum, which torch.load does not do.
+
+    Compressed records are refused: torch.save writes none, torch.load would take them for the tensors themselves, and
+    a few bytes of them can stand for gigabytes. Without `contents` only that is looked at.
+
+    Raises:
+        UserError: a record is damaged or compressed; says which.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            packed = next((info for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED), None)
+            damaged = archive.testzip() if contents and packed is None else None
+    except Exception as error:  # zipfile raises its own, struct's and the system's errors, and NotImplementedError
+        reason, hint = _why_unreadable(path, error)
+        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
+    if packed is not None:
+        raise UserError(
+            f"{path} cannot be read as a checkpoint: its record {packed.filename} is compressed",
+            "A tool has packed it anew, and its tensors cannot be used where they lie. Take the file that was written.",
+        )
+    if damaged is not None:
+        raise UserError(
+            f"{path} is damaged: its record {damaged} does not fit its checksum",
+            "Copy it anew, or take another checkpoint.",
+        )
 
 
 def _why_unreadable(path: Path, error: Exception) -> tuple[str, str]:
@@ -109,6 +142,17 @@ def wired(spec: RunSpec, path: Path, wiring_of: Callable[[Mapping[str, Any]], W]
         raise UserError(f"{path}: its method does not fit this version of comt: {error.errors()[0]['msg']}") from None
     except NotImplementedError:
         raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model") from None
+
+
+def check_tokens(weights: Mapping[str, Tensor], vocabulary: object, path: Path) -> int:
+    """`vocabulary` if it is a number of tokens, and that of the weights; else `UserError`. As `check_blocks`, before a
+    model is built."""
+    if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
+        raise UserError(f"{path}: its vocabulary is {vocabulary!r}, not a number of tokens")
+    rows = list(weights["embedding.weight"].shape[:1]) if "embedding.weight" in weights else []
+    if rows and rows[0] != vocabulary:
+        raise UserError(f"{path}: its vocabulary is {vocabulary:,}, and its weights are of {rows[0]:,} tokens")
+    return vocabulary
 
 
 def check_blocks(weights: Mapping[str, Tensor], expected: int, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import tokenizers
 from torch import Tensor, nn
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import atomic_file, write_json
+from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.residual import PreNorm, ScaledInit
 from comt_cli.models.codecs import LibraryCodec
 from comt_cli.models.huggingface_config import ARCHITECTURE, huggingface_config, settings_from_config, type_name
@@ -154,8 +153,10 @@ def _token_ids(value: Any) -> list[int]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        value = read_json(path)
+    except FileNotFoundError:
+        raise UserError(f"there is no {path}") from None
+    except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a JSON object")

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from comt_cli.errors import UserError
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.recipe.settings import MAX_VOCABULARY, ModelSettings
 
 ARCHITECTURE = "LlamaForCausalLM"
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -93,7 +93,7 @@ def settings_from_config(config: Mapping[str, Any], origin: str) -> tuple[ModelS
             f"{origin}: head_dim = {json.dumps(config['head_dim'])} is not supported",
             f"Ours is hidden_size / num_attention_heads = {shape.width // shape.heads}.",
         )
-    if not isinstance(vocabulary, int) or vocabulary < 1:
+    if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
         raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")
     return settings, vocabulary
 

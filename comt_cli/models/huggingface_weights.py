@@ -44,6 +44,7 @@ def join_weights(settings: ModelSettings, vocabulary: int, given: Mapping[str, T
     present = {name.split(".")[2] for name in given if name.startswith("model.layers.")}
     if settings.shape().layers > len(present):
         raise UserError(f"{origin} says it has {settings.shape().layers} layers, and has tensors of {len(present)}")
+    _check_sizes(settings, vocabulary, given, origin)
     model = empty_model(settings, vocabulary, method_from({"name": "pre-ln"}).wiring())
     state, used = {}, set()
     for name, parts in _parts(model):
@@ -63,6 +64,21 @@ def join_weights(settings: ModelSettings, vocabulary: int, given: Mapping[str, T
         raise UserError(f"{origin} holds tensors that a LLaMA has no place for: {names}")
     model.load_state_dict(state, assign=True)
     return model
+
+
+def _check_sizes(settings: ModelSettings, vocabulary: int, given: Mapping[str, Tensor], origin: str) -> None:
+    """Compare the configuration's sizes with those of the tensors that show them, before a model of that size is built.
+
+    Raises:
+        UserError: they differ.
+    """
+    shape = settings.shape()
+    for name, expected in (
+        ("model.embed_tokens.weight", [vocabulary, shape.width]),
+        ("model.layers.0.mlp.gate_proj.weight", [shape.ffn_width, shape.width]),
+    ):
+        if name in given and list(given[name].shape) != expected:
+            raise UserError(f"{origin}: {name} is {list(given[name].shape)}; its configuration makes it {expected}")
 
 
 def _parts(model: Llama) -> Iterator[tuple[str, dict[str, Tensor]]]:

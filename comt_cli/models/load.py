@@ -12,6 +12,7 @@ from comt_cli.models.checkpoint_file import (
     ACCEPTED,
     assign,
     check_blocks,
+    check_tokens,
     checkpoint_in,
     is_of_images,
     name_of,
@@ -97,10 +98,9 @@ def read_own(path: Path) -> LoadedModel:
     spec = spec_in(state, path)
     settings = spec.language
     wiring = wired(spec, path, wiring_of)
-    weights, vocabulary = state["model"], state["vocabulary"]
+    weights = state["model"]
     check_blocks(weights, settings.model.shape().layers, path)
-    if not isinstance(vocabulary, int) or vocabulary < 1:
-        raise UserError(f"{path}: its vocabulary is {vocabulary!r}, not a number of tokens")
+    vocabulary = check_tokens(weights, state["vocabulary"], path)
     model = empty_model(settings.model, vocabulary, wiring)
     assign(model, weights, path)
     try:

@@ -59,7 +59,7 @@ def holds_image_model(source: str | Path) -> bool:
     with checkpoint.open("rb") as handle:
         if handle.read(4) == b"GGUF":
             return False
-    return is_of_images(read_state(checkpoint))
+    return is_of_images(read_state(checkpoint, checked=False))
 
 
 def load_image_model(source: str | Path) -> LoadedImageModel:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.settings import Fraction, Section, StepsOrShare, Training
+from comt_cli.recipe.settings import Count, Fraction, Layers, Section, StepsOrShare, Training, WholeNumber
 from comt_cli.recipe.sizes import RESNET_SIZES, ResNetSize
 
 ImageSet = Literal["glyphs10", "glyphs100", "cifar10", "cifar100", "imagenet"]
@@ -29,7 +29,10 @@ def _listed(given: Any) -> Any:
     return tuple(given) if isinstance(given, list) else given  # a recipe's list: checking is strict after this
 
 
-Milestones = Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed)]
+MAX_CHANNELS = 2**14
+"""Of the first stage; each later one has twice as many."""
+
+Milestones = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
 MilestonesOrShares = Annotated[tuple[StepsOrShare, ...], BeforeValidator(_listed)]
 """What recipes and `--set` may say: each in steps, or as a share of them."""
 
@@ -40,8 +43,8 @@ class ResNetSettings(Section):
     family: Literal["resnet"] = "resnet"
     size: str = "resnet18"
     stem: Literal["3x3", "7x7"] = "3x3"
-    width: PositiveInt | None = None
-    blocks: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=5)] | None = None
+    width: Annotated[WholeNumber, Field(gt=0, le=MAX_CHANNELS)] | None = None
+    blocks: Annotated[tuple[Layers, ...], Field(min_length=1, max_length=5)] | None = None
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:
@@ -62,10 +65,10 @@ class ImageDataSettings(Section):
     """
 
     images: ImageSet = "glyphs10"
-    size: Annotated[int, Field(ge=8, le=512)] = 32
+    size: Annotated[WholeNumber, Field(ge=8, le=512)] = 32
     augmentation: Augmentation = "none"
-    train_images: PositiveInt | None = None
-    validation_images: PositiveInt | None = None
+    train_images: Count | None = None
+    validation_images: Count | None = None
     folder: str | None = None
 
     @model_validator(mode="after")
@@ -95,14 +98,14 @@ class ImageTrainSettings(Training):
 
     moments: ClassVar[tuple[str, ...]] = ("warmup_steps", "milestones")
 
-    batch_size: PositiveInt = 64
+    batch_size: Count = 64
     learning_rate: PositiveFloat = 0.01
     schedule: Literal["cosine", "linear", "constant", "step"] = "linear"
     milestones: Milestones = ()
     warmup_learning_rate: PositiveFloat | None = None
     momentum: Fraction = 0.9
     nesterov: bool = False
-    gradient_norms_every: PositiveInt | None = None
+    gradient_norms_every: Count | None = None
 
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()

@@ -138,13 +138,13 @@ def load_recipe_text(
 
 
 _STAND_INS: dict[str, Any] = {
-    "title": "-",
-    "baseline": "-",
+    "title": "x",
+    "baseline": "x",
     "seeds": [0],
-    "method": "-",
-    "description": "-",
+    "method": "x",
+    "description": "x",
 }
-"""For keys that are missing or wrong, while the rest of the recipe is checked all the same."""
+"""For keys that are missing or wrong, while the rest of the recipe is checked. Each fits the key that it stands for."""
 
 
 def check_recipe(
@@ -187,6 +187,8 @@ def check_recipe(
     whole = recipe or salvage(recipe_class, document.data, {**_STAND_INS, "command": command})
     if whole is None:
         raise RecipeError(path, problems)
+    if many := list(_too_many_cells(whole, document)):
+        raise RecipeError(path, [*problems, *many])
     setups = load_setups(whole, path, document, problems)
     found = list(disagreements(whole, resolved, document))
     settings: dict[str, dict[tuple[str, str], RunSettings]] = {
@@ -206,6 +208,22 @@ def check_recipe(
     if recipe is None or problems:
         raise RecipeError(path, problems)
     return LoadedRecipe(path, recipe, resolved, settings)
+
+
+MAX_CELLS = 10_000
+"""Rows x columns of one scale; each is checked by itself, and the largest published table has a few hundred."""
+
+
+def _too_many_cells(recipe: AnyRecipe, document: Document) -> Iterable[Problem]:
+    """What would keep a command busy for minutes before it says anything."""
+    for name in recipe.scales:
+        scale = recipe.scales[name]
+        rows, columns = len(recipe.rows), len(scale.columns or recipe.columns)
+        if rows * columns > MAX_CELLS:
+            key: KeyPath = ("scales", name, "columns") if scale.columns else ("columns",)
+            message = f"{rows:,} rows x {columns:,} columns are too many: at most {MAX_CELLS:,} cells; divide the table"
+            yield Problem(dotted(key), message, document.line(key))
+            return
 
 
 def _command(document: Document) -> Command:

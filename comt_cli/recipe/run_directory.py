@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import socket
 import time
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import write_json, write_text
+from comt_cli.files import open_own, parse_json, read_json, read_text, write_json, write_text
 from comt_cli.recipe.plan import BY_ID, RunSpec
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -57,6 +56,10 @@ class RunState(StrEnum):
     running = "running"
     done = "done"
     diverged = "diverged"
+
+
+ENDED = (RunState.done.value, RunState.diverged.value)
+"""What `result.json` may say of a run's state."""
 
 
 class RunDirectory:
@@ -137,12 +140,15 @@ class RunDirectory:
         return RunState.unfinished if self.spec_file.exists() else RunState.missing
 
     def result(self) -> dict[str, Any] | None:
-        """`result.json`, or None while there is none."""
-        return _read_json(self.result_file)
+        """`result.json`, or None while there is none. Raises `UserError` if it is damaged."""
+        result = _read_object(self.result_file)
+        if result is not None and result.get("state") not in ENDED:
+            raise UserError(f"{self.result_file} does not say that the run is {' or '.join(ENDED)}", ANEW)
+        return result
 
     def spec(self) -> RunSpec:
         """`spec.json`. Raises `UserError` if there is none, or it is from another version."""
-        data = _read_json(self.spec_file)
+        data = _read_object(self.spec_file)
         if data is None:
             raise UserError(f"{self.path} is not a run directory", "It has no spec.json.")
         try:
@@ -172,7 +178,7 @@ class RunDirectory:
     def error(self) -> str | None:
         """The first line of `error.txt`: what made the newest attempt fail; None if nothing did."""
         try:
-            return self.error_file.read_text(encoding="utf-8").partition("\n")[0] or None
+            return read_text(self.error_file).partition("\n")[0] or None
         except (OSError, ValueError):
             return None
 
@@ -211,7 +217,7 @@ class RunDirectory:
         for _ in range(10):
             self._make()
             try:
-                handle = self.lock_file.open("a+")
+                handle = os.fdopen(open_own(self.lock_file, os.O_RDWR | os.O_APPEND), "a+")
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -219,7 +225,7 @@ class RunDirectory:
             with contextlib.ExitStack() as unless_locked:
                 unless_locked.enter_context(handle)
                 if not self._try(handle):
-                    owner = _owner(handle)
+                    owner = _owner(handle.fileno())
                     message = f"{self.shown} is being trained by {owner}"
                     raise BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
                 if self._is_here(handle):
@@ -244,21 +250,28 @@ class RunDirectory:
             return False
 
     def owner(self) -> str | None:
-        """The process that is training the run, `process 12 on some-host`; None if there is none."""
+        """The process that is training the run, `process 12 on some-host`; None if there is none.
+
+        Raises:
+            UserError: the system does not let us look.
+        """
         try:
-            with self.lock_file.open() as handle:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return _owner(handle)
+            descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
-            pass
+            return None
+        except OSError as error:
+            raise UserError(f"cannot look at {self.lock_file}: {error.strerror or error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _owner(descriptor)
+        finally:
+            os.close(descriptor)
         return None
 
 
-def _owner(handle: IO[str]) -> str:
-    handle.seek(0)
-    return handle.read().strip() or "another process"
+def _owner(descriptor: int) -> str:
+    return os.pread(descriptor, 500, 0).decode("utf-8", errors="replace").strip() or "another process"
 
 
 def _try_lock(handle: IO[str]) -> bool:
@@ -271,15 +284,18 @@ def _try_lock(handle: IO[str]) -> bool:
     return False
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+ANEW = "Delete the run directory to train it anew."
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}", "Delete the run directory to train it anew.") from None
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}", ANEW) from None
     if not isinstance(data, dict):
-        raise UserError(f"{path} does not hold a JSON object", "Delete the run directory to train it anew.")
+        raise UserError(f"{path} does not hold a JSON object", ANEW)
     return data
 
 
@@ -287,17 +303,22 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out.
 
     Raises:
-        UserError: another line is not JSON; says which.
+        UserError: another line is not a JSON object, says which; or the file is no text.
     """
-    if not path.exists():
+    try:
+        *lines, _unfinished = read_text(path).split("\n")
+    except FileNotFoundError:
         return []
-    *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}", ANEW) from None
     objects = []
     for number, line in enumerate(lines, start=1):
         try:
-            objects.append(json.loads(line))
-        except ValueError:
-            raise UserError(
-                f"{path}, line {number} is not JSON", "Delete the run directory to train it anew."
-            ) from None
+            found = parse_json(line)
+        except ValueError as error:
+            what = str(error).removeprefix("it ")
+            raise UserError(f"{path}, line {number} {what}", ANEW) from None
+        if not isinstance(found, dict):
+            raise UserError(f"{path}, line {number} is not a JSON object", ANEW)
+        objects.append(found)
     return objects

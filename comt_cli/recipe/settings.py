@@ -11,10 +11,37 @@ from collections.abc import Iterator
 from fractions import Fraction as Exact
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, model_validator
+from pydantic_core import PydanticCustomError
 
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.sizes import LLAMA_SIZES
+
+MAX_WIDTH = 2**20
+MAX_FFN_WIDTH = 2**22
+MAX_LAYERS = 1000
+MAX_LENGTH = 2**20
+MAX_VOCABULARY = 2**24
+MAX_COUNT = 2**31 - 1
+"""What a recipe, or a file from anywhere, may ask for at most: hundreds of times what was ever trained, and so little
+that no product of a model's sizes leaves the 64 bits in which tensors are counted. A thousand layers are a minute's
+work to count."""
+
+
+def _number(given: Any) -> Any:
+    if isinstance(given, bool):  # which is an int to Python
+        raise PydanticCustomError("int_type", "Input should be a valid integer")
+    return given
+
+
+WholeNumber = Annotated[int, BeforeValidator(_number)]
+Width = Annotated[WholeNumber, Field(gt=0, le=MAX_WIDTH)]
+FFNWidth = Annotated[WholeNumber, Field(gt=0, le=MAX_FFN_WIDTH)]
+Layers = Annotated[WholeNumber, Field(gt=0, le=MAX_LAYERS)]
+Vocabulary = Annotated[WholeNumber, Field(gt=0, le=MAX_VOCABULARY)]
+Count = Annotated[WholeNumber, Field(gt=0, le=MAX_COUNT)]
+"""Of steps, rows and images."""
+Tokens = Annotated[WholeNumber, Field(gt=0, le=2**53)]
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -35,11 +62,11 @@ class ModelSettings(Section):
 
     family: Literal["llama"] = "llama"
     size: str = "130m"
-    width: PositiveInt | None = None
-    ffn_width: PositiveInt | None = None
-    layers: PositiveInt | None = None
-    heads: PositiveInt | None = None
-    kv_heads: PositiveInt | None = None
+    width: Width | None = None
+    ffn_width: FFNWidth | None = None
+    layers: Layers | None = None
+    heads: Width | None = None
+    kv_heads: Width | None = None
     tied_embeddings: bool = False
     rope_theta: PositiveFloat = 10000.0
     norm_eps: PositiveFloat = 1e-6
@@ -76,11 +103,11 @@ class ModelSettings(Section):
 class LlamaShape(Section):
     """The widths and depth of a LLaMA, all given."""
 
-    width: PositiveInt
-    ffn_width: PositiveInt
-    layers: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt
+    width: Width
+    ffn_width: FFNWidth
+    layers: Layers
+    heads: Width
+    kv_heads: Width
 
 
 class DataSettings(Section):
@@ -88,11 +115,11 @@ class DataSettings(Section):
 
     corpus: Annotated[str, Field(pattern=r"^(python-docs|c4|openwebtext|files:.+)$")] = "python-docs"
     tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
-    vocabulary: PositiveInt | None = None
+    vocabulary: Vocabulary | None = None
     rows: Literal["pad", "pack"] = "pack"
-    sequence_length: Annotated[int, Field(ge=2)] = 256
+    sequence_length: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 256
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    max_train_tokens: PositiveInt | None = None
+    max_train_tokens: Tokens | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -163,22 +190,22 @@ class Training(Section):
 
     moments: ClassVar[tuple[str, ...]] = ("warmup_steps",)
 
-    steps: PositiveInt
-    batch_size: PositiveInt
-    micro_batch_size: PositiveInt | None = None
+    steps: Count
+    batch_size: Count
+    micro_batch_size: Count | None = None
     learning_rate: PositiveFloat
     schedule: str
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: Annotated[WholeNumber, Field(ge=0, le=MAX_COUNT)] = 0
     min_lr_ratio: Fraction | None = None
     weight_decay: NonNegative = 0.0
     gradient_clipping: NonNegative = 0.0
     precision: Precision = "fp32"
     compile: bool = False
     kernels: Kernels = "auto"
-    log_every: PositiveInt = 10
-    evaluate_every: PositiveInt | None = None
-    evaluation_batch_size: PositiveInt | None = None
-    save_every: PositiveInt = 1000
+    log_every: Count = 10
+    evaluate_every: Count | None = None
+    evaluation_batch_size: Count | None = None
+    save_every: Count = 1000
 
     @model_validator(mode="before")
     @classmethod
@@ -219,7 +246,7 @@ class Training(Section):
 class TrainSettings(Training):
     """How a language model learns: with Adam. Batch sizes count rows of tokens."""
 
-    batch_size: PositiveInt = 512
+    batch_size: Count = 512
     learning_rate: PositiveFloat = 1e-3
     schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
     optimizer: Literal["adam", "adamw"] = "adam"
@@ -228,7 +255,7 @@ class TrainSettings(Training):
     epsilon: PositiveFloat = 1e-8
     activation_checkpointing: bool = False
     sharding: Literal["none", "fsdp"] = "none"
-    evaluation_tokens: PositiveInt | None = None
+    evaluation_tokens: Tokens | None = None
 
 
 def _in_steps(given: Any, steps: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from comt_cli.errors import UserError
-from comt_cli.files import write_json
+from comt_cli.files import read_json, write_json
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 
@@ -73,11 +72,14 @@ def job_of(runs: Path, spec: RunSpec) -> Job | None:
     directory = RunDirectory.of(runs, spec)
     file = log_folder(runs, spec.request) / JOB_FILE
     try:
-        number = json.loads(file.read_text(encoding="utf-8"))["job"]
+        stored = read_json(file)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} cannot be read: {error!r}", "Delete it if no job of this run is queued.") from None
+    except ValueError as error:
+        raise UserError(f"{file} cannot be read: {error}", "Delete it if no job of this run is queued.") from None
+    number = stored.get("job") if isinstance(stored, dict) else None
+    if not isinstance(number, str):
+        raise UserError(f"{file} has no number of a job", "Delete it if no job of this run is queued.")
     log = log_folder(runs, spec.request) / f"{number}_0_log.out"
     # Every start of a run writes environment.json, and a job's start writes more into its log after that.
     superseded = _modified(directory.environment_file) > max(_modified(file), _modified(log))

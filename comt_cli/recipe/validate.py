@@ -56,6 +56,7 @@ def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Mode
     Only for finding further problems: nothing is ever run from it.
     """
     kept = copy.deepcopy(data)
+    stood_in: set[KeyPath] = set()
     while True:
         try:
             return model.model_validate_json(json.dumps(kept), strict=True)
@@ -67,10 +68,13 @@ def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Mode
             parent = kept
             for part in path[:-1]:
                 parent = parent[part]
+            if path in stood_in:  # a stand-in that is wrong itself: taking it out would only bring it back
+                return None
             if wrong[path] != "missing":
                 del parent[path[-1]]
             elif path[-1] in stand_ins:
                 parent[path[-1]] = stand_ins[str(path[-1])]
+                stood_in.add(path)
             else:
                 return None
 

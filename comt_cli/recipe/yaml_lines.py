@@ -28,6 +28,7 @@ from ruamel.yaml.tokens import (
     TagToken,
 )
 
+from comt_cli.files import read_bytes
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted
 
 MAX_BYTES = 200_000
@@ -61,11 +62,10 @@ class Document:
 def read(path: Path) -> Document:
     """Read a YAML file. Raises `RecipeError` naming the line for anything that is not plain YAML 1.2 data."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RecipeError(path, [Problem("", f"cannot be read: {error.strerror or error}")]) from None
-    if len(content) > MAX_BYTES:
-        raise RecipeError(path, [Problem("", f"has {len(content):,} bytes; a recipe has at most {MAX_BYTES:,}")])
+        content = read_bytes(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        said = (error.strerror if isinstance(error, OSError) else None) or error
+        raise RecipeError(path, [Problem("", f"cannot be read: {said}")]) from None
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

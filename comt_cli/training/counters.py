@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Self
 
 from torch import Tensor, stack
 
@@ -24,6 +25,27 @@ class Counters:
     timings_bytes: int = 0
     gradients_bytes: int = 0
     last_finite_loss: float | None = None
+
+    @classmethod
+    def restored(cls, progress: object, steps: int) -> Self:
+        """The counters of a checkpoint of a run of `steps` steps. Raises `ValueError` where they are not such."""
+        if not isinstance(progress, dict):
+            raise ValueError(f"is {progress!r}, not a group of counters")
+        known = {field.name: field for field in fields(cls)}
+        if missing := [name for name in ("step", "tokens", "metrics_bytes", "timings_bytes") if name not in progress]:
+            raise ValueError(f"has no {missing[0]}")
+        for name, value in progress.items():
+            if name not in known:
+                raise ValueError(f"has a {name!r}, which is no counter")
+            optional = name == "last_finite_loss"  # which may also be negative
+            kinds = (int,) if known[name].type == "int" else (int, float)
+            if value is None and optional:
+                continue
+            if type(value) not in kinds or not (optional or 0 <= value < 2**63):
+                raise ValueError(f"has a {name} of {value!r}")
+        if progress["step"] > steps:
+            raise ValueError(f"is of step {progress['step']:,}, and the run has {steps:,}")
+        return cls(**progress)
 
 
 @dataclass

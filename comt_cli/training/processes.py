@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
 import sys
+from typing import NoReturn
 
 from comt_cli.errors import UserError
 
 
 def launched_by_torchrun() -> bool:
-    """Whether a launcher has already started one process per device."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    """Whether a launcher has already started one process per device.
+
+    Raises:
+        UserError: its environment variables are not as torchrun sets them.
+    """
+    return rank_and_size() is not None
+
+
+def rank_and_size() -> tuple[int, int] | None:
+    """This process's rank and the number of processes, as a launcher says them; None without one.
+
+    Raises:
+        UserError: its environment variables are not as torchrun sets them.
+    """
+    said = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    rank, size = said["RANK"], said["WORLD_SIZE"]
+    if rank is None or size is None:
+        return None
+    if not (_is_number(rank) and _is_number(size) and int(rank) < int(size)):
+        raise UserError(f"RANK={rank} and WORLD_SIZE={size} name no process of several", _UNSET)
+    if missing := [name for name, value in said.items() if not value]:
+        raise UserError(f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not", _UNSET)
+    if not _is_number(os.environ.get("LOCAL_RANK", rank)):
+        raise UserError(f"LOCAL_RANK={os.environ['LOCAL_RANK']} is no number", _UNSET)
+    return int(rank), int(size)
+
+
+_UNSET = "Start comt with torchrun, which sets them all; or alone, with: env -u RANK -u WORLD_SIZE comt ..."
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def is_main_process() -> bool:
     """Whether this process prints and writes tables: it was started by hand, or is the first of torchrun's."""
-    return not launched_by_torchrun() or os.environ["RANK"] == "0"
+    said = rank_and_size()
+    return said is None or said[0] == 0
 
 
 def check_device(device_name: str | None, processes: int) -> None:
@@ -42,3 +75,15 @@ def die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():  # it was killed before
         os._exit(1)
+
+
+def end_process(status: int) -> NoReturn:
+    """End a process that has saved everything and has left its group, without tearing down its interpreter.
+
+    gloo's threads outlive the group, since torch keeps what DistributedDataParallel had of it. One that wants something
+    of an interpreter that is going away can make C++ abort: a run that was done would pass for one that failed.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)

@@ -79,15 +79,22 @@ def without_result(outcome: RunOutcome) -> str:
 def outcome(result: dict[str, Any]) -> str:
     """One run's result in a few words."""
     if result["state"] == "diverged":
-        return f"diverged at step {result['diverged_at']}"
+        return f"diverged at step {result.get('diverged_at', '?')}"
     unit = "images" if "accuracy" in result else "tokens"
-    if unit == "images":
-        quality = f"accuracy {result['accuracy']:.2f} %"
-    elif result["perplexity"] is not None:
-        quality = f"perplexity {result['perplexity']:.2f}"
-    else:
-        quality = "perplexity beyond range"
-    return f"{quality}, {result['train_seconds']:.0f} s, {result[f'{unit}_per_second']:,.0f} {SHORT[unit]}/s"
+    name = "accuracy" if unit == "images" else "perplexity"
+    value, seconds, rate = (_number(result, key) for key in (name, "train_seconds", f"{unit}_per_second"))
+    words = [f"{name} beyond range" if value is None else f"{name} {value:.2f}" + (" %" if unit == "images" else "")]
+    if seconds is not None:
+        words.append(f"{seconds:.0f} s")
+    if rate is not None:
+        words.append(f"{rate:,.0f} {SHORT[unit]}/s")
+    return ", ".join(words)
+
+
+def _number(result: dict[str, Any], key: str) -> float | None:
+    """A number of `result.json`, None where it has none: the file may come from anywhere."""
+    found = result.get(key)
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 class PlainListener(Listener):

@@ -13,17 +13,24 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import torch
 
 from comt_cli import __version__
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import write_json, write_text
+from comt_cli.files import open_own, read_json, write_json, write_text
 from comt_cli.kernels.choice import Choice
 from comt_cli.recipe.run_directory import RunDirectory, read_lines
 from comt_cli.training.devices import device_name
 from comt_cli.training.world import World
+
+NOWHERE = Path(os.devnull)
+"""Where the lines of a process go that is not the main one."""
+
+
+def _appended(path: Path) -> IO[bytes]:
+    return os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
 class LineLog:
@@ -31,7 +38,8 @@ class LineLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handle = self._guard(lambda: path.open("ab"))
+        # Processes that write nothing have their lines go nowhere.
+        self._handle = self._guard(lambda: path.open("ab") if path == NOWHERE else _appended(path))
 
     def append(self, values: dict[str, Any]) -> None:
         """Add one line; equal values give equal bytes."""
@@ -40,10 +48,25 @@ class LineLog:
         self._guard(self._handle.flush)
 
     def durable_length(self) -> int:
-        """Flush to disk; the file's length in bytes."""
+        """Flush to disk; the file's length in bytes.
+
+        Raises:
+            UserError: the file was deleted or replaced since it was opened; what is written goes into nothing.
+        """
         self._guard(lambda: os.fsync(self._handle.fileno()))
+        if not self._is_here():
+            raise UserError(
+                f"{self.path} was deleted or replaced while the run was writing to it",
+                "Its lines are lost. Put it back and run the same command again, or train anew with --fresh.",
+            )
         length: int = self._handle.tell()
         return length
+
+    def _is_here(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._handle.fileno()), self.path.lstat())
+        except FileNotFoundError:
+            return False
 
     def cut(self, length: int) -> None:
         """Drop everything after `length` bytes: what was written after the checkpoint that is resumed.
@@ -154,10 +177,10 @@ def _said(start: dict[str, Any], key: str) -> Any:
 
 def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:
     try:
-        starts = json.loads(directory.environment_file.read_text(encoding="utf-8"))
+        starts = read_json(directory.environment_file)
     except FileNotFoundError:
         return []
-    except (OSError, ValueError):
+    except ValueError:
         starts = None
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
         raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run goes on without it.")

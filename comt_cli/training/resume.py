@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.training.checkpoint import load_optimizer_state, restore_random_states
@@ -30,6 +33,7 @@ def resume(
     spec, world, model = task.spec, task.world, task.model
     if not world.broadcast(path.exists()):
         return Counters()
+    anew = f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew."
     # Not onto the device: beside the model it would take as much room again. A GPU is given its part straight from the
     # file; on the CPU the optimiser would go on with the file's own pages.
     try:
@@ -39,20 +43,42 @@ def resume(
             raise
         raise UserError(
             error.message,
-            f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew.",
+            anew,
         ) from None
     if state.get("id") != spec.id:
         raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", "Move it out of the run directory.")
-    counters = Counters(**state["progress"])
+    try:
+        counters = Counters.restored(state.get("progress"), spec.settings.train.steps)
+    except ValueError as error:
+        raise UserError(f"{path}: its progress {error}", anew) from None
     step = world.broadcast(counters.step)
     if counters.step != step:
         raise UserError(
             f"{path} is of step {counters.step} for process {world.rank}, and of step {step} for the first",
             "All processes must see the same run directory: put --runs on a file system that they share.",
         )
-    own = model.state_dict()
-    model.load_state_dict({name: part_of(whole, own.get(name, whole)) for name, whole in state["model"].items()})
-    if state["optimizer"] is not None:
-        load_optimizer_state(model, optimizer, state["optimizer"])
-    restore_random_states(state["random"], world.device)
+    with _naming(path, "weights", anew):
+        own = model.state_dict()
+        model.load_state_dict({name: part_of(whole, own.get(name, whole)) for name, whole in state["model"].items()})
+    with _naming(path, "optimizer's state", anew):
+        if state["optimizer"] is not None:
+            load_optimizer_state(model, optimizer, state["optimizer"])
+    with _naming(path, "random states", anew):
+        restore_random_states(state["random"], world.device)
     return counters
+
+
+@contextlib.contextmanager
+def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
+    """A checkpoint is whole by its checksums, and may all the same hold something else: say which part does not fit.
+
+    Raises:
+        UserError: in the place of whatever error comes of using the part; not where the device has no room for it.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError) as error:
+        said = f"it has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else first_line(error)
+        raise UserError(f"{path}: its {part} cannot be restored: {said}", hint) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import faulthandler
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.training.devices import pick_device
-from comt_cli.training.processes import check_device, launched_by_torchrun
+from comt_cli.training.processes import check_device, rank_and_size
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,17 @@ class World:
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of one without them."""
-    if not launched_by_torchrun():
+    launched = rank_and_size()
+    if launched is None:
         yield World(pick_device(device_name))
         return
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, size = launched
     check_device(device_name, size)
     device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", rank)))
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if not faulthandler.is_enabled():  # a fault in native code is told with every thread's stack, in whichever process
+        faulthandler.enable(file=2)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
     world = World(device, rank, size)

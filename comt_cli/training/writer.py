@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +16,7 @@ from comt_cli.training.checkpoint import save_checkpoint
 from comt_cli.training.clock import Clock
 from comt_cli.training.counters import Counters
 from comt_cli.training.evaluation import finite
-from comt_cli.training.record import LineLog, record_environment, write_metrics_table
+from comt_cli.training.record import NOWHERE, LineLog, record_environment, write_metrics_table
 from comt_cli.training.sharding import held
 from comt_cli.training.task import Evaluation, Task
 from comt_cli.training.trackers import Trackers, trackers_in_use
@@ -49,7 +47,7 @@ class RunWriter:
         self.environment: dict[str, Any] = {}
         files = (directory.metrics_file, directory.timings_file)
         self._metrics, self._timings = (
-            held.enter_context(LineLog(file if world.is_main else Path(os.devnull))) for file in files
+            held.enter_context(LineLog(file if world.is_main else NOWHERE)) for file in files
         )
         self._gradients: LineLog | None = None
         if world.is_main:

@@ -69,7 +69,9 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
     """Both sides as torchvision opens them, unpacked or downloaded first where the folder has no such data."""
     if not (folder / kind.base_folder).exists():
         make_folder(folder)
-        with file_lock(folder / f"{name}.lock", progress):
+        # In the cache, not in a folder of the user's that has no such data, and was named by mistake.
+        key = sha256(f"{name} {folder.resolve()}")[:16]
+        with file_lock(cache_folder() / "images" / "locks" / f"{key}.lock", progress):
             if not (folder / kind.base_folder).exists():
                 _fetch(kind, name, folder, progress)
     try:

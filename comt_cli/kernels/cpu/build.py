@@ -1,13 +1,17 @@
 """Compiling the C++ kernels on first use, and keeping what was compiled.
 
 The library is plain C to the outside and includes nothing of PyTorch, so that compiling takes seconds. It is compiled
-for this very processor: the file's name is a hash of the sources, the flags, the compiler and the processor. The file
-ends with its own SHA-256, so that a damaged one is seen before it is loaded (a shortened library can end the process
-that loads it).
+for this very processor, or for the one that `ATEN_CPU_CAPABILITY` has PyTorch pretend: the file's name is a hash of the
+sources, the flags, the compiler and the processor. The file ends with its own SHA-256, so that a damaged one is seen
+before it is loaded (a shortened library can end the process that loads it).
+
+What is loaded is code. It is kept in a folder of the user's own that nobody else can write to, and neither the folder
+nor a library in it is used where that is not so: whoever may write to a shared cache must not run code as its users.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -15,6 +19,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -39,6 +44,8 @@ FLAGS = (
     "-Wno-psabi",
 )
 NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
+PRETENDED = {"default": "-march=x86-64", "avx2": "-march=haswell", "avx512": "-march=skylake-avx512"}
+"""By `ATEN_CPU_CAPABILITY`, with which PyTorch computes as on an older x86_64 processor; so do the kernels then."""
 DIGEST = hashlib.sha256().digest_size
 SECONDS = 600
 """What a compiler may take before it is given up: about 6 are usual."""
@@ -75,20 +82,60 @@ def _load() -> ctypes.CDLL:
         raise Unavailable(f"the CPU kernels are not built on {sys.platform} {platform.machine()}")
     runtime = openmp_runtime()
     compiler, version = find_compiler()
-    flags = [*FLAGS, NATIVE[platform.machine()]]
+    flags = [*FLAGS, target()]
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.[ch]*"))}
     key = sha256(canonical_json([sources, flags, compiler, version, processor(), runtime.name]))[:20]
     try:
-        folder = cache_folder() / "kernels"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"cpu-{key}.so"
+        path = own_folder() / f"cpu-{key}.so"
+        refuse_foreign(path)
         if not is_whole(path):
             content = compile_library([*compiler, *flags], runtime)
             with atomic_file(path) as handle:
+                os.fchmod(handle.fileno(), 0o600)  # also where the user's files are usually a group's
                 handle.write(content + hashlib.sha256(content).digest())
         return ctypes.CDLL(str(path))
     except (OSError, UserError) as error:
         raise Unavailable(str(error).splitlines()[0]) from error
+
+
+def target() -> str:
+    """The flag that says for which processor to compile."""
+    pretended = os.environ.get("ATEN_CPU_CAPABILITY", "").lower()
+    if platform.machine() == "x86_64" and pretended in PRETENDED:
+        return PRETENDED[pretended]
+    return NATIVE[platform.machine()]
+
+
+def own_folder() -> Path:
+    """This user's folder of libraries in the cache, made if need be; a cache may be shared, what runs may not be.
+
+    Raises:
+        Unavailable: it is not the user's own, or others may write to it.
+        OSError: it cannot be made.
+    """
+    folder = cache_folder() / f"kernels-{os.getuid()}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    refuse_foreign(folder)
+    return folder
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise `Unavailable` where someone else than the user or root made `path`, or may write to it, or it is a link."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(status.st_mode):
+        wrong = "is a link"
+    elif status.st_uid not in (os.getuid(), 0):
+        wrong = f"belongs to another user (number {status.st_uid})"
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        wrong = "may be written to by others"
+    else:
+        return
+    raise Unavailable(f"{path} {wrong}, and what it holds would be run: delete it, or choose another COMT_CACHE")
 
 
 def is_whole(path: Path) -> bool:

@@ -72,7 +72,8 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
         return Workers((str(device),) * (jobs or 1))
     cores = usable_cores()
     said = os.environ.get("OMP_NUM_THREADS", "")
-    at_once = max(1, cores // int(said)) if said.isdigit() and int(said) else cores
+    # isdecimal: of a superscript two isdigit is true, and int() refuses it.
+    at_once = max(1, cores // int(said)) if said.isdecimal() and int(said) else cores
     wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs)))
     return Workers(("cpu",) * wanted, None if said or wanted == 1 else max(1, cores // wanted))
 
@@ -81,7 +82,7 @@ def usable_cores() -> int:
     """The processor's cores that this process may use: those it is bound to, and no more than its container grants."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup("cpu.max").split()  # microseconds of processor time, and of the clock's
-    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+    if len(quota) == 2 and quota[0].isdecimal() and quota[1].isdecimal():
         bound = min(bound, max(1, int(quota[0]) // int(quota[1])))
     return bound
 
@@ -106,7 +107,7 @@ def _memory_bytes() -> int:
     """The machine's memory, or what its container grants of it."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     granted = _cgroup("memory.max").strip()
-    return min(installed, int(granted)) if granted.isdigit() else installed
+    return min(installed, int(granted)) if granted.isdecimal() else installed
 
 
 def _cgroup(name: str) -> str:

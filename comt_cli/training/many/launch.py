@@ -13,18 +13,26 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from comt_cli.data import identify
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.training.many.endings import Overheard, endings, speak_through
 from comt_cli.training.many.jobs import Workers, check_jobs, plan_workers
 from comt_cli.training.many.outcomes import Summary, TrainingFailed
 from comt_cli.training.many.queue import RunQueue
-from comt_cli.training.processes import check_device, die_with_parent, is_main_process, launched_by_torchrun
+from comt_cli.training.processes import (
+    check_device,
+    die_with_parent,
+    end_process,
+    is_main_process,
+    launched_by_torchrun,
+)
 from comt_cli.training.signals import StopSignal
 
 START_METHOD: Final = "spawn"
@@ -141,12 +149,20 @@ def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device
     context = multiprocessing.get_context(START_METHOD)
     port = _free_port()
     errors = context.SimpleQueue()
+    # The first has the display, which needs the terminal itself; of the others only what goes wrong is seen.
+    pipes = [None, *(context.Pipe(duplex=False) for _ in range(processes - 1))]
     workers = [
-        context.Process(target=_worker, args=(rank, processes, port, list(specs), runs, device, errors))
-        for rank in range(processes)
+        context.Process(
+            target=_worker, args=(rank, processes, port, list(specs), runs, device, errors, pipe and pipe[1])
+        )
+        for rank, pipe in enumerate(pipes)
     ]
-    for worker in workers:
+    overheard: dict[int, Overheard] = {}
+    for rank, (worker, pipe) in enumerate(zip(workers, pipes, strict=True)):
         worker.start()
+        if pipe is not None:
+            pipe[1].close()  # the process has its own; with ours it would never end
+            overheard[rank] = Overheard(pipe[0])
 
     heard: list[int] = []
 
@@ -159,13 +175,12 @@ def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device
     # A terminal sends Ctrl-C to all processes itself, others signal only this one: workers bear hearing it twice.
     before = {number: signal.signal(number, forward) for number in StopSignal.SIGNALS}
     try:
-        _join(workers)
+        failed = _join(workers)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if not errors.empty():
         raise errors.get()
-    failed = [rank for rank, worker in enumerate(workers) if worker.exitcode]
     if failed and heard:
         raise RunInterrupted(
             "stopped by a signal before all processes could end their step",
@@ -173,15 +188,26 @@ def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device
             heard[0],
         )
     if failed:
+        said = overheard[failed[0]].last_lines() if failed[0] in overheard else []
         raise TrainingFailed(
-            f"process {failed[0]} of {processes} ended with status {workers[failed[0]].exitcode}",
-            "What was saved before is intact; the same command goes on from there.",
+            endings([worker.exitcode for worker in workers], failed),
+            "\n  ".join(
+                [
+                    "What was saved before is intact; the same command goes on from there.",
+                    *([f"The last that process {failed[0]} said:", *(f"| {line}" for line in said)] if said else []),
+                ]
+            ),
         )
 
 
-def _join(workers: Sequence[BaseProcess]) -> None:
-    """Wait for all. Once one has failed the others may wait for it for ever: they get a moment, and are then ended."""
+def _join(workers: Sequence[BaseProcess]) -> list[int]:
+    """Wait for all. Once one has failed the others may wait for it for ever: they get a moment, and are then ended.
+
+    Returns the ranks of those that failed by themselves, in the order in which they did.
+    """
     running = list(workers)
+    failed: list[int] = []
+    ended_by_us: list[BaseProcess] = []
     patience: float | None = None
     while running:
         ended = connection.wait([worker.sentinel for worker in running], patience)
@@ -190,9 +216,13 @@ def _join(workers: Sequence[BaseProcess]) -> None:
             worker.join()
             if worker.exitcode:
                 patience = GRACE_SECONDS
+                if worker not in ended_by_us:
+                    failed.append(workers.index(worker))
         if not ended:
             for worker in running:
                 worker.kill()
+            ended_by_us = list(running)
+    return failed
 
 
 def _worker(
@@ -203,7 +233,9 @@ def _worker(
     runs: Path,
     device: str | None,
     errors: Any,
+    writer: Connection | None = None,
 ) -> None:
+    speak_through(writer)
     from comt_cli.training.many import table
 
     os.environ.update(
@@ -216,19 +248,7 @@ def _worker(
     except UserError as error:
         errors.put(error)
         status = error.exit_status
-    _end(status)
-
-
-def _end(status: int) -> NoReturn:
-    """End a process that has saved everything and has left the group, without tearing down its interpreter.
-
-    gloo's threads outlive the group, since torch keeps what DistributedDataParallel had of it. One that wants something
-    of an interpreter that is going away can make C++ abort: a run that was done would pass for one that failed.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            stream.flush()
-    os._exit(status)
+    end_process(status)
 
 
 def _free_port() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -199,6 +200,10 @@ def test_an_exported_folder_speaks_the_same(tmp_path):
         (["--prompt-file", "latin.txt"], "latin.txt cannot be read"),
         (["--prompt", "a\udcff"], "is not UTF-8"),
         (["--device", "tpu"], "--device tpu"),
+        (["--prompt-file", "pipe"], "pipe cannot be read: it is a pipe, not a file"),
+        (["--prompt-file", "large"], "large cannot be read: it has 1,099,511,627,776 bytes"),
+        (["--samples", "2000", "--max-new-tokens", "1000000"], "2,000 texts of up to 1,000,000 tokens are too many"),
+        (["--samples", "9000", "--prompt", "a", "--prompt", "b"], "18,000 texts of up to 64 tokens are too many"),
     ],
     ids=str,
 )
@@ -206,6 +211,9 @@ def test_what_is_wrong_is_said_before_anything_is_loaded(arguments, words, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n  \n")
     (tmp_path / "latin.txt").write_bytes(b"\xe9\n")
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as handle:
+        handle.truncate(1 << 40)
     result = run("checkpoint.pt", *arguments)  # which is not there
     assert isinstance(result.exception, UserError)
     assert words in result.exception.message
@@ -261,3 +269,12 @@ def test_the_pace_by_hand():
     pace.add(3, 0.125, is_prefill=False)
     pace.add(1, 0.125, is_prefill=False)
     assert pace.words() == "7 tokens, prefill 250.0 ms, decode 125.00 ms a token, 16.0 tokens/s"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--max-new-tokens", "1000000000000000"], ["--samples", "1000000000000"]], ids=str
+)
+def test_numbers_beyond_every_machine_are_refused_as_they_are_read(arguments):
+    result = run("checkpoint.pt", *arguments)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{arguments[0]}'" in result.stderr

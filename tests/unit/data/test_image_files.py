@@ -100,6 +100,18 @@ def test_a_folder_of_cifar_that_is_not_there_is_not_made(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_without_cifar_is_left_as_it_was(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(self: object) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setattr(torchvision_datasets().CIFAR10, "download", no_network)
+    home = tmp_path / "named by mistake"
+    home.mkdir()
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        prepare(ImageDataSettings(images="cifar10", folder=str(home)))
+    assert not list(home.iterdir())
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_an_archive_of_cifar_is_unpacked_or_said_to_be_damaged(
     cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch, whole: bool

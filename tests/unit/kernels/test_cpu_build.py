@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,10 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+def kept_in(cache: Path) -> Path:
+    return cache / f"kernels-{os.getuid()}"
+
+
 def compiler(folder: Path, compiles: str) -> str:
     path = folder / "compiler"
     path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec echo 1.0\n{compiles}\n', encoding="utf-8")
@@ -49,7 +54,7 @@ def compiler(folder: Path, compiles: str) -> str:
 def test_what_was_compiled_is_kept_and_used_again(fresh, monkeypatch):
     assert build.available() is None
     assert build.library().comt_answer() == 42
-    (kept,) = (fresh / "kernels").iterdir()
+    (kept,) = kept_in(fresh).iterdir()
     monkeypatch.setattr(build, "compile_library", lambda *_: pytest.fail("compiled again"))
     assert build.available() is None
     assert build.is_whole(kept)
@@ -60,7 +65,7 @@ def test_what_was_compiled_is_kept_and_used_again(fresh, monkeypatch):
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:900] + b"x" + b[901:]])
 def test_a_damaged_file_is_built_again(fresh, damage):
     assert build.available() is None
-    (kept,) = (fresh / "kernels").iterdir()
+    (kept,) = kept_in(fresh).iterdir()
     content = kept.read_bytes()
     other = kept.with_suffix(".new")  # another file, since this process has loaded the first
     other.write_bytes(damage(content))
@@ -76,7 +81,56 @@ def test_a_changed_source_is_compiled(fresh):
     assert build.library().comt_answer() == 42
     (build.FOLDER / "answer.cpp").write_text(SMALL.replace("42", "43"), encoding="utf-8")
     assert build.library().comt_answer() == 43
-    assert len(list((fresh / "kernels").iterdir())) == 2
+    assert len(list(kept_in(fresh).iterdir())) == 2
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+def test_what_others_could_have_written_is_not_loaded(fresh):
+    """A cache folder is code: a library in it runs as whoever loads it, and its hash is its own."""
+    assert build.available() is None
+    folder = kept_in(fresh)
+    (kept,) = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    for path, mode in ((kept, 0o600), (folder, 0o700)):
+        for others in (0o020, 0o002):
+            path.chmod(mode | others)
+            assert f"{path} may be written to by others" in (build.available() or "")
+        path.chmod(mode)
+    assert build.available() is None
+    elsewhere = kept.rename(fresh / "elsewhere.so")
+    kept.symlink_to(elsewhere)
+    assert f"{kept} is a link" in (build.available() or "")
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+def test_what_another_user_wrote_is_not_loaded(fresh, monkeypatch):
+    assert build.available() is None
+    (kept,) = kept_in(fresh).iterdir()
+    found, own = os.lstat(kept_in(fresh)), os.getuid()
+    values = list(found)
+    values[4] = own + 1  # st_uid
+    monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result(values))
+    assert f"belongs to another user (number {own + 1})" in (build.available() or "")
+    assert kept.exists()
+
+
+@NEEDS_LINUX
+@NEEDS_COMPILER
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
+def test_it_is_compiled_for_the_processor_that_pytorch_pretends(fresh, monkeypatch):
+    commands = []
+    compile_library = build.compile_library
+    monkeypatch.setattr(build, "compile_library", lambda c, r: commands.append(c) or compile_library(c, r))
+    for pretended, flag in (("default", "-march=x86-64"), ("avx2", "-march=haswell"), (None, "-march=native")):
+        monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+        if pretended is not None:
+            monkeypatch.setenv("ATEN_CPU_CAPABILITY", pretended)
+        assert build.available() is None
+        assert commands[-1][-1] == flag
+    assert len(list(kept_in(fresh).iterdir())) == 3  # each is kept under a name of its own
 
 
 @NEEDS_LINUX
@@ -152,7 +206,7 @@ def test_two_processes_at_once(fresh):
     for process in running:
         out, err = process.communicate(timeout=200)
         assert (process.returncode, out) == (0, "42\n"), err
-    (kept,) = (fresh / "kernels").iterdir()
+    (kept,) = kept_in(fresh).iterdir()
     assert build.is_whole(kept)
 
 

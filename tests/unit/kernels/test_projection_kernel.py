@@ -130,14 +130,19 @@ def test_the_tables_tiles():
 @interpreted
 @SAME_PASS
 def test_rows_apart(same_pass):
-    """x, W, A and Wc are columns of something wider."""
+    """x, W, A and Wc are columns of something wider. What lies between is not read.
+
+    The library behind u = x A^T may add strided operands in another order: they agree to the rounding of sums, and to
+    the bit on some processors alone.
+    """
     inputs = case(20, 33, 21)
     apart = Case(
         *(torch.cat([t, torch.full_like(t, torch.nan)], -1)[:, : t.shape[-1]] for t in inputs[:4]), *inputs[4:]
     )
     found, same = (projection(*each, 2.0, tiles(same_pass)) for each in (apart, inputs))
-    assert torch.equal(found[0], same[0])
-    assert torch.equal(found[1], same[1])
+    for one, other in zip(found, same, strict=True):
+        bound = SUM[torch.float32] * other.abs().max().item()
+        torch.testing.assert_close(one, other, rtol=ROUNDING[torch.float32], atol=bound)
 
 
 @interpreted

@@ -169,13 +169,21 @@ def test_files_that_do_not_fit_are_refused_by_name(changes, words, make_llama, t
         load_model(file)
 
 
-def test_a_forged_number_of_layers_is_refused_before_any_is_built(make_llama, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("key", "there", "number", "said"),
+    [
+        (b"llama.block_count", 2, 900, "says it has 900 layers, and has tensors of 2"),
+        (b"llama.block_count", 2, 10**9, "layers Input should be less than or equal to 1000"),
+        (b"llama.embedding_length", 64, 2**31, "width Input should be less than or equal to"),
+    ],
+)
+def test_a_forged_size_is_refused_before_a_model_is_built(key, there, number, said, make_llama, tmp_path) -> None:
     file = write(tmp_path / "m.gguf", make_llama(VOCABULARY))
-    key, content = b"llama.block_count", file.read_bytes()
-    there = key + struct.pack("<II", 4, 2)  # an unsigned 32-bit number
+    content = file.read_bytes()
+    there = key + struct.pack("<II", 4, there)  # an unsigned 32-bit number
     assert content.count(there) == 1
-    file.write_bytes(content.replace(there, key + struct.pack("<II", 4, 10**9)))
-    with pytest.raises(UserError, match="says it has 1000000000 layers, and has tensors of 2"):
+    file.write_bytes(content.replace(there, key + struct.pack("<II", 4, number)))
+    with pytest.raises(UserError, match=said):
         load_model(file)
 
 

@@ -122,7 +122,14 @@ def edited(folder: Path, **changes) -> Path:
         ({"hidden_size": "wide"}, "width"),
         ({"vocab_size": -1}, "vocab_size = -1"),
         ({"num_hidden_layers": 3}, "says it has 3 layers, and has tensors of 2"),
-        ({"num_hidden_layers": 10**9}, "says it has 1000000000 layers"),  # and says so before any is built
+        ({"num_hidden_layers": 900}, "says it has 900 layers"),  # and says so before any is built
+        ({"num_hidden_layers": 10**9}, "layers Input should be less than or equal to 1000"),
+        ({"vocab_size": True}, "vocab_size = true is not a number of tokens"),
+        ({"vocab_size": 2**62}, "vocab_size = 4611686018427387904 is not a number of tokens"),
+        ({"vocab_size": 62}, r"embed_tokens.weight is \[61, 64\]; its configuration makes it \[62, 64\]"),
+        ({"hidden_size": 10**30}, "width Input should be less than or equal to"),
+        ({"hidden_size": True}, "width Input should be a valid integer"),
+        ({"intermediate_size": 2**62}, "ffn_width Input should be less than or equal to"),
         ({"num_hidden_layers": 1}, "no place for: model.layers.1"),
         ({"intermediate_size": 95}, r"gate_proj.weight is \[96, 64\]"),
     ],
@@ -130,6 +137,14 @@ def edited(folder: Path, **changes) -> Path:
 def test_configurations_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
     folder = edited(export(make_llama(), tmp_path / "out"), **changes)
     with pytest.raises(UserError, match=words):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[]", b'{"vocab_size": 1' + b"0" * 4000 + b"}"])
+def test_a_damaged_configuration_is_named(content, make_llama, tmp_path) -> None:
+    folder = export(make_llama(), tmp_path / "out")
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.json"):
         load_model(folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from comt_cli.errors import UserError
 from comt_cli.models import load
+from comt_cli.models.checkpoint_file import read_state
 from comt_cli.models.load import load_model
 
 TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
@@ -52,7 +54,9 @@ def changed(path, **changes):
         ({"model": {"w": torch.ones(2, dtype=torch.int8)}}, "not floating-point tensors"),
         ({"model": {"w": torch.ones(2)}}, "0 layers"),
         ({"vocabulary": "many"}, "its vocabulary is .many., not a number of tokens"),
-        ({"vocabulary": 5}, r"embedding.weight is \[258, 64\], not \[5, 64\]"),
+        ({"vocabulary": 5}, "its vocabulary is 5, and its weights are of 258 tokens"),
+        ({"vocabulary": True}, "its vocabulary is True, not a number of tokens"),
+        ({"vocabulary": 2**62}, "its vocabulary is 4611686018427387904, not a number of tokens"),
         ({"tokenizer": None}, "lacks tokenizer"),
         ({"tokenizer": {"format": 1, "kind": "morse"}}, "unknown kind 'morse'"),
     ],
@@ -62,6 +66,63 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(changes, words, save_ru
     changed(path, **changes)
     with pytest.raises(UserError, match=words):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "words"),
+    [
+        (("method", "name"), [], "which this comt does not have"),
+        (("method",), {"name": "comt", "hidden": 10**18}, "less than or equal to"),
+        (("method",), {"name": "comt", "hidden": True}, "should be a valid integer"),
+        (("settings", "model", "width"), 2**62, "less than or equal to"),
+        (("settings", "model", "layers"), True, "should be a valid integer"),
+        (("settings", "data", "sequence_length"), 10**30, "less than or equal to"),
+    ],
+    ids=str,
+)
+def test_sizes_that_no_model_has_are_refused_by_name(keys, value, words, save_run) -> None:
+    path = save_run()
+    spec = changed(path)["spec"]
+    inner = spec
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    changed(path, spec=spec)
+    with pytest.raises(UserError, match=words):
+        load_model(path)
+
+
+def test_a_flipped_bit_is_noticed(save_run) -> None:
+    """Wherever it is: either the file is refused, or nothing that is read of it has changed (padding)."""
+    path = save_run()
+    whole, content = read_state(path), path.read_bytes()
+    noticed = 0
+    places = {place * 104729 % len(content) for place in range(40)} | {len(content) - 5}
+    for place in sorted(places):
+        damaged = bytearray(content)
+        damaged[place] ^= 16
+        path.write_bytes(damaged)
+        try:
+            state = read_state(path, mapped=False)
+        except UserError as error:
+            noticed += "damaged: its record" in error.message
+            continue
+        assert state["spec"] == whole["spec"]
+        for name, weight in whole["model"].items():
+            assert torch.equal(state["model"][name], weight), (place, name)
+    assert noticed > len(places) // 2, "nearly all of the file is weights"
+
+
+def test_a_packed_archive_is_refused(save_run) -> None:
+    """torch would map its compressed records as the weights themselves; and a few bytes can stand for gigabytes."""
+    path = save_run()
+    packed = path.with_name("packed.pt")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for info in source.infolist():
+            target.writestr(info.filename, source.read(info))
+    for checked in (True, False):
+        with pytest.raises(UserError, match=r"its record .* is compressed"):
+            read_state(packed, checked=checked)
 
 
 def test_methods_that_are_not_here_are_named(save_run) -> None:

@@ -254,7 +254,7 @@ def test_files_that_are_not_text(tmp_path, small):
     path.write_bytes(b"title: a\npaper: \xff\n")
     assert only_problem() == "line 2: is not UTF-8 text"
     path.write_bytes(b"#" * (MAX_BYTES + 1))
-    assert only_problem() == "has 200,001 bytes; a recipe has at most 200,000"
+    assert only_problem() == "cannot be read: it has 200,001 bytes; 200,000 are the most that are read"
     path.write_bytes(small.encode("utf-16"))
     assert "is not UTF-8 text" in only_problem()
     path.write_bytes(b"title: \x00\n")

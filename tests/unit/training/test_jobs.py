@@ -25,6 +25,12 @@ def eight_cores(monkeypatch):
     monkeypatch.setattr(jobs, "usable_cores", lambda: 8)
 
 
+def test_a_number_of_threads_that_is_none(runs, monkeypatch):
+    """Of a superscript two `isdigit` is true, and `int` refuses it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "\N{SUPERSCRIPT TWO}")
+    assert len(plan_workers("cpu", None, runs(20)).devices) == 8
+
+
 @pytest.mark.parametrize(
     ("number", "said", "workers", "threads"),
     [

@@ -1,0 +1,64 @@
+"""A home, caches and a working folder of the suite's own, for every test and for every process that one starts.
+
+Imported before anything else: libraries look at these variables when they are imported, and processes inherit them. The
+folders are made once per session and shared by pytest's workers, so that data is prepared, and kernels compiled, once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+SESSION = "COMT_TEST_FOLDER"
+"""Where the session's folders are: set by the process that makes them, read by its workers."""
+OWN = {
+    "HOME": "home",
+    "XDG_CACHE_HOME": "home/.cache",
+    "XDG_CONFIG_HOME": "home/.config",
+    "XDG_DATA_HOME": "home/.local/share",
+    "XDG_STATE_HOME": "home/.local/state",
+    "COMT_CACHE": "cache",
+    "MPLCONFIGDIR": "home/.config/matplotlib",
+    "TORCH_HOME": "home/.cache/torch",
+    "HF_HOME": "home/.cache/huggingface",
+    "TRITON_CACHE_DIR": "home/.triton",
+    "TORCHINDUCTOR_CACHE_DIR": "home/.cache/torchinductor",
+    "WANDB_DIR": "home/wandb",
+}
+"""Variables, and the folder below the session's that each names."""
+UNSET = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_DATASETS_CACHE", "XDG_RUNTIME_DIR")
+"""Variables that would lead around those."""
+
+
+def isolate() -> Path | None:
+    """Point this process, and those that it starts, at the session's folders, and stand in the working one.
+
+    Returns the folder if this process made it, and is to remove it.
+    """
+    made = None
+    if SESSION not in os.environ:
+        made = Path(tempfile.mkdtemp(prefix="comt-tests-"))
+        os.environ[SESSION] = str(made)
+    folder = Path(os.environ[SESSION])
+    for variable, name in OWN.items():
+        path = folder / name
+        path.mkdir(parents=True, exist_ok=True)
+        os.environ[variable] = str(path)
+    for variable in UNSET:
+        os.environ.pop(variable, None)
+    return made
+
+
+def working_folder() -> Path:
+    """The folder that tests stand in, where none of them chooses another."""
+    path = Path(os.environ[SESSION]) / "work"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def remove(made: Path | None) -> None:
+    """Remove what `isolate` made."""
+    if made is not None:
+        shutil.rmtree(made, ignore_errors=True)
