@@ -51,8 +51,9 @@ def analyze_gates(
 
     Of a language model: scalar gates per token across layers, channel-wise gates as surfaces and maps, and mean, spread
     and saturation per layer and module. Of an image classifier: maps of its gates beside the images, and mean, spread
-    and saturation per block and site; where the gates are those of its residual connections (SAS, Highway), or these have
-    learned numbers, their means per block. Each as PNG, PDF, caption (text and LaTeX) and the CSV it was drawn from.
+    and saturation per block and site; where the gates are those of its residual connections (SAS, Highway), or these
+    have learned numbers, their means per block. Each as PNG, PDF, caption (text and LaTeX) and the CSV
+    it was drawn from.
 
     Examples:
 

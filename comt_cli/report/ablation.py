@@ -65,8 +65,8 @@ class AblationData:
 
     `title` is the question, `trained` says what our runs were. `metric` is the label of the axis of values, of which
     the `better` ones are the lower or the higher. Differences are `relative` to the baseline, in per cent, or else in
-    points. `shares`: the numbers are shares from 0 to 1. `floors`: for each of our columns the value of a network that has
-    learned nothing, where it is known.
+    points. `shares`: the numbers are shares from 0 to 1. `floors`: for each of our columns the value of a network that
+    has learned nothing, where it is known.
     """
 
     title: str

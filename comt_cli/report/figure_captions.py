@@ -17,7 +17,7 @@ _LINES = "Above a thin line a token and their median, below the map of token and
 
 
 def caption(draw: Drawing, title: str, trained: str, frame: pd.DataFrame, baseline: str = "") -> Caption:
-    """Of what was drawn from `frame`, as the drawing returned it; `baseline` is the row that others are compared with."""
+    """Of what was drawn from `frame`, as the drawing returned it; `baseline` is the row that others stand beside."""
     return Caption(title, trained, _READING[draw], tuple(_FINDINGS[draw](frame, baseline)))
 
 

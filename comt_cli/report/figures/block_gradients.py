@@ -49,11 +49,11 @@ def draw_block_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 def findings(frame: pd.DataFrame, baseline: str) -> list[str]:
     """What the lines come to, beside what SAS's paper says of its Figure 4: that the gradients of x + F are basically
-    the same in all blocks, that with SAS more is allocated to the lower ones, and that its gradients are the greater."""
+    the same in all blocks, that with SAS more is allocated to the lower ones, and that its gradients are greater."""
     thirds = {str(row): _thirds(own) for row, own in frame.groupby("row", sort=False)}
     said = [
         f"The gradient of {row} is {low / high:.2g} times as large in the lower third of the blocks as in the "
-        f"upper third; that of the block with the greatest is {greatest / least:.2g} times that of the block with the least."
+        f"upper third; the greatest of a block is {greatest / least:.2g} times the least."
         for row, (low, high, _, least, greatest) in thirds.items()
         if least > 0
     ]
@@ -63,14 +63,14 @@ def findings(frame: pd.DataFrame, baseline: str) -> list[str]:
             continue
         lower, overall = own[0] / base[0], own[2] / base[2]
         said.append(
-            f"The gradient of {row} is {lower:.2g} times that of {baseline} in the lower third, and {overall:.2g} times "
-            "over all blocks."
+            f"The gradient of {row} is {lower:.2g} times that of {baseline} in the lower third, and {overall:.2g} "
+            "times over all blocks."
         )
         lifts = own[0] / own[1] > base[0] / base[1]
         said.append(
             f"The paper's figure shows more gradient in the lower blocks with SAS: {_seen(is_so=lifts)}. It shows "
-            f"greater gradients overall with SAS: {_seen(is_so=overall > 1)}. It shows those of x + F as basically the same "
-            f"in all blocks: here they differ by {base[4] / base[3]:.2g} times. One training of each network was seen."
+            f"greater gradients overall with SAS: {_seen(is_so=overall > 1)}. It shows those of x + F as basically the "
+            f"same in all blocks: here they differ by {base[4] / base[3]:.2g} times. One training of each was seen."
         )
     return said
 

@@ -33,8 +33,8 @@ _LOOKS: dict[str, tuple[tuple[float, Sequence[float]], float]] = {
 def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Panel (a): the median and the greatest norm of the logged steps over depth, panel (b): those of the convolutions
     over the steps, where peaks early in training are seen; all runs on one logarithmic axis, which a convolution or
-    step far from all others does not rule. Panels (c), (d) ...: a map of depth and step for each run, all of one scale of
-    colours.
+    step far from all others does not rule. Panels (c), (d) ...: a map of depth and step for each run, all of one scale
+    of colours.
 
     `frame` has rows `row, convolution, depth, step, norm` (`analysis.conv_gradients`). Norms of 0, as where a residual
     branch is switched off, count in neither and stay white in a map. Where the runs did not log the same steps, the

@@ -182,7 +182,8 @@ def test_maps_stand_beside_their_images() -> None:
     assert {panel.images[0].get_clim() for panel in (*panels[1:4], *panels[5:])} == {whole}
     assert panels[2].get_title() == "block 2\nconv1"
     assert panels[4].get_ylabel() == "automobile,\ntaken for\ntruck"
-    figure, _ = figures.draw_gate_maps(frame.replace({"label": {"automobile": "8"}, "prediction": {"truck": "B"}}), shown,
+    letters = frame.replace({"label": {"automobile": "8"}, "prediction": {"truck": "B"}})
+    figure, _ = figures.draw_gate_maps(letters, shown,
                                        shared=False)  # fmt: skip
     panels = [axes for axes in figure.axes if axes.images]
     column = frame[(frame["block"] == 2) & (frame["site"] == "conv1")]["value"]
