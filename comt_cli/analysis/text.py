@@ -25,9 +25,10 @@ class Tokens:
 
 
 def tokens_of(loaded: LoadedModel, text: str | None = None) -> Tokens:
-    """Cut `text` into the model's tokens, with the special ones that its texts begin and end with.
+    """Cut `text` into the model's tokens, with the special one that its texts begin with, if there is one.
 
-    None stands for `DEFAULT_TEXT`, of which a model of short texts is shown the beginning.
+    What ends a text is not added: nobody wrote it, and gates take other values on it than on words. None stands for
+    `DEFAULT_TEXT`, of which a model of short texts is shown the beginning.
 
     Raises:
         UserError: the model has no tokenizer, the text has fewer than two tokens or too many (`MAX_TOKENS`), or the
@@ -35,7 +36,7 @@ def tokens_of(loaded: LoadedModel, text: str | None = None) -> Tokens:
     """
     codec = loaded.text_codec()
     limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
-    ids = codec.encode(DEFAULT_TEXT)[:limit] if text is None else codec.encode(text)
+    ids = codec.prompt(DEFAULT_TEXT)[:limit] if text is None else codec.prompt(text)
     if not 2 <= len(ids) <= limit:
         raise UserError(
             f"the text has {len(ids)} tokens; {loaded.name} is watched on 2 to {limit}", "Give another --text."

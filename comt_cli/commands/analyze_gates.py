@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from comt_cli.models.load_image import LoadedImageModel
     from comt_cli.models.loaded import LoadedModel
+    from comt_cli.report.caption import Caption
 
-Drawings = list[tuple[str, tuple["Figure", "pd.DataFrame"]]]
+Drawings = list[tuple[str, tuple["Figure", "pd.DataFrame"], "Caption"]]
 
 _IMAGES = "4"
 _MOST_IMAGES = 12
@@ -46,15 +47,17 @@ def analyze_gates(
     ] = None,
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
+    own_axes: figure_options.OwnAxes = False,
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Draw the values that a trained model's gates take on a text, or on validation images.
 
-    Of a language model: scalar gates per token across layers, channel-wise gates as surfaces, and mean, spread and
-    saturation per layer and module. Of an image classifier: maps of its gates beside the images, and mean, spread and
-    saturation per block and site; where the gates are those of its residual connections (SAS, Highway), or these have
-    learned numbers, their means per block. Each as PNG, PDF and the CSV it was drawn from.
+    Of a language model: scalar gates per token across layers, channel-wise gates as surfaces and maps, and mean, spread
+    and saturation per layer and module. Of an image classifier: maps of its gates beside the images, and mean, spread
+    and saturation per block and site; where the gates are those of its residual connections (SAS, Highway), or these
+    have learned numbers, their means per block. Each as PNG, PDF, caption (text and LaTeX) and the CSV
+    it was drawn from.
 
     Examples:
 
@@ -80,7 +83,7 @@ def analyze_gates(
             )
         of_images = load_image_model(checkpoint)
         folder = figure_options.figure_folder(of_images, out, results)
-        drawings = _of_images(of_images, images)
+        drawings = _of_images(of_images, images, shared=not own_axes)
     else:
         from comt_cli.models.load import load_model
 
@@ -91,51 +94,65 @@ def analyze_gates(
             )
         loaded = load_model(checkpoint)
         folder = figure_options.figure_folder(loaded, out, results)
-        drawings = _of_text(loaded, text, site)
-    for stem, (figure, drawn) in drawings:
-        for path in figures.write_figure(figure, drawn, folder, stem):
+        drawings = _of_text(loaded, text, site, shared=not own_axes)
+    for stem, (figure, drawn), caption in drawings:
+        figures.sign(figure, caption.trained)
+        for path in figures.write_figure(figure, drawn, folder, stem, caption):
             typer.echo(path)
 
 
-def _of_text(loaded: LoadedModel, text: str | None, site: str | None) -> Drawings:
+def _of_text(loaded: LoadedModel, text: str | None, site: str | None, *, shared: bool) -> Drawings:
     from comt_cli.analysis import gates
     from comt_cli.errors import UserError
     from comt_cli.report import figures
+    from comt_cli.report.figure_captions import caption, summary_caption
 
     values = gates.gate_values(loaded, text)
     channel_sites = values.sites("channel")
     if site is not None and not channel_sites:
         raise UserError(f"--site {site}: the gates of {loaded.name} are scalars", "--site is for channel-wise gates.")
-    drawings = [("gate-summary", figures.draw_gate_summary(gates.summary_frame(values)))]
+    trained = figure_options.trained_words(loaded)
+    summary = gates.summary_frame(values)
+    drawings = [("gate-summary", figures.draw_gate_summary(summary), summary_caption(trained, summary))]
     if values.sites("scalar"):
-        drawings.append(("gate-values-by-token", figures.draw_gate_lines(gates.scalar_frame(values))))
+        lines = figures.draw_gate_lines(gates.scalar_frame(values), shared=shared)
+        said = caption("gate-values", "Scalar gates of every token across layers", trained, lines[1])
+        drawings.append(("gate-values-by-token", lines, said))
     if channel_sites:
         chosen = site or ("down_proj" if "down_proj" in channel_sites else channel_sites[-1])
-        frame = gates.channel_frame(values, chosen, figures.MAX_CHANNELS)
-        drawings.append((f"gate-values-by-channel-{chosen}", figures.draw_gate_surfaces(frame, chosen)))
+        surfaces = figures.draw_gate_surfaces(gates.channel_frame(values, chosen, figures.MAX_CHANNELS), chosen)
+        said = caption("channel-gates", f"Channel-wise gates at {chosen} on every token", trained, surfaces[1])
+        drawings.append((f"gate-values-by-channel-{chosen}", surfaces, said))
     return drawings
 
 
-def _of_images(loaded: LoadedImageModel, images: str | None) -> Drawings:
+def _of_images(loaded: LoadedImageModel, images: str | None, *, shared: bool) -> Drawings:
     from comt_cli.analysis.image_gates import gate_maps, gate_sites, gate_summary, map_frame
     from comt_cli.analysis.residual_shares import has_shares, residual_shares
     from comt_cli.errors import UserError
     from comt_cli.report import figures
+    from comt_cli.report.figure_captions import caption, maps_caption, summary_caption
 
+    trained = figure_options.trained_words(loaded)
     drawings: Drawings = []
     if gate_sites(loaded):
         maps = gate_maps(loaded, image_numbers(images or _IMAGES))
-        drawings.append(("gate-maps", figures.draw_gate_maps(map_frame(maps), list(maps.pixels))))
+        drawn = figures.draw_gate_maps(map_frame(maps), list(maps.pixels), shared=shared)
+        drawings.append(("gate-maps", drawn, maps_caption(trained, shared=shared)))
         summary = gate_summary(loaded)
         watched = f"block ({int(summary['examples'].max()):,} images)"
-        drawings.append(("gate-summary", figures.draw_gate_summary(summary, watched)))
+        drawings.append(
+            ("gate-summary", figures.draw_gate_summary(summary, watched), summary_caption(trained, summary))
+        )
     elif images is not None and has_shares(loaded):
         raise UserError(
             f"--images: {loaded.name} has no gates that are maps over an image, only those of its residual connections",
             "Leave --images out: their means are over the validation images.",
         )
     if has_shares(loaded):
-        drawings.append(("residual-shares", figures.draw_residual_shares(residual_shares(loaded))))
+        shares = figures.draw_residual_shares(residual_shares(loaded))
+        said = caption("residual-shares", "Shares of the residual connections in every block", trained, shares[1])
+        drawings.append(("residual-shares", shares, said))
     if not drawings:
         raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
     return drawings

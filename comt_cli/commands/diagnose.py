@@ -163,6 +163,7 @@ def _measure(
     from comt_cli.files import write_text
     from comt_cli.report import diagnosis, figures
     from comt_cli.report.figures.diagnose import draw_gradient_by_loss, draw_over_setups
+    from comt_cli.report.figures.style import sign
 
     compared = {**wirings, **measure.plain()}
     every_depth = sorted({*depths, _DEPTH})
@@ -181,17 +182,22 @@ def _measure(
     identity = measure.at_the_start(compared, setups, _DEPTH, seeds[0], width)
     claims = all_claims()
 
+    says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
     passed, growth = "gradient there / at the output", "norm of the stream / of the input"
     drawings = {
         "gradient-by-depth": draw_over_setups(
-            by_depth, "depth", {"passed": "gradient at input / output"}, "connection"
+            by_depth, "depth", {"passed": "gradient at input / output"}, "connection", says
         ),
         "gradient-by-loss": draw_gradient_by_loss(by_loss),
-        "activations-by-layer": draw_over_setups(scalings, "layer", {"growth": growth}, "s at the start"),
-        "plain-against-residual": draw_over_setups(along, "layer", {"growth": growth, "passed": passed}, "connection"),
+        "activations-by-layer": draw_over_setups(scalings, "layer", {"growth": growth}, "s at the start", says),
+        "plain-against-residual": draw_over_setups(
+            along, "layer", {"growth": growth, "passed": passed}, "connection", says
+        ),
     }
+    captions = diagnosis.captions(seeds, _DEPTH, says)
     for stem, (figure, drawn) in drawings.items():
-        figures.write_figure(figure, drawn, out, stem)
+        sign(figure, captions[stem].trained)
+        figures.write_figure(figure, drawn, out, stem, captions[stem])
     origin = origin_on(torch.device("cpu"))
     where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
     for stem, frame in (("claims", claims), ("outputs", outputs), ("identity", identity)):
@@ -199,7 +205,6 @@ def _measure(
         write_text(out / f"{stem}.csv", text)
     parts = diagnosis.parts(by_depth, by_loss, outputs, scalings, identity, _DEPTH)
     made = diagnosis.made_with(seeds, origin.device, origin.torch, origin.git_commit)
-    says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
     write_text(out / "diagnose.md", diagnosis.page(made, claims, parts, says))
     diagnosis.print_diagnosis(claims, parts)
     typer.echo(f"Written to {out}: diagnose.md with the reasons for every verdict, figures, and their CSV files.")

@@ -21,6 +21,22 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder for the figures; below --results if not given.", file_okay=False)
 ]
 
+OwnAxes = Annotated[
+    bool,
+    typer.Option(
+        "--own-axes", help="Every panel has its own range of values and colours, instead of one range for all panels."
+    ),
+]
+
+
+def trained_words(loaded: LoadedModel | LoadedImageModel) -> str:
+    """What a figure says of its network: the run, or what is known of a model from elsewhere."""
+    if loaded.spec is None:
+        return f"{loaded.name}: {loaded.description}"
+    from comt_cli.report.trained import of_runs
+
+    return of_runs([loaded.spec])
+
 
 def figure_folder(loaded: LoadedModel | LoadedImageModel, out: Path | None, results: Path) -> Path:
     """`out`, else `<results>/<scale>/<paper>/figures/<run>` for our runs and `<results>/figures/<name>` for others."""

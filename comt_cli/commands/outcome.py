@@ -203,7 +203,8 @@ def _write_table(
 
 
 def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[Path]:
-    """Draw those ablations of a table whose numbers are not those drawn already; returns the files that were written.
+    """Draw those ablations of a table whose numbers and caption are not those drawn already; returns the files that
+    were written.
 
     `table` must be the one that was written: a table that is kept keeps its figures.
     """
@@ -215,13 +216,15 @@ def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[P
         if data is None:
             continue
         folder, stem = ablation_stem(results, table, name)
-        text = data.csv()
-        pictures = [folder / f"{stem}.png", folder / f"{stem}.pdf"]
-        if _content(folder / f"{stem}.csv") == text and all(path.exists() for path in pictures):
+        caption, numbers = data.caption(), data.csv()
+        texts = {"csv": numbers, "txt": caption.text()}
+        others = [folder / f"{stem}.{kind}" for kind in ("png", "pdf", "tex")]
+        is_drawn = all(_content(folder / f"{stem}.{kind}") == text for kind, text in texts.items())
+        if is_drawn and all(path.exists() for path in others):
             continue
         from comt_cli.report import figures
 
-        written += figures.write_figure(figures.draw_ablation(data), text, folder, stem)
+        written += figures.write_figure(figures.draw_ablation(data), numbers, folder, stem, caption)
     return written
 
 
@@ -245,7 +248,7 @@ def figure_state(
     if figure is None:
         text = f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected."
         return FigureState(text, unwritten=True)
-    if figure.is_fresh:
+    if figure.is_fresh and not (overwrite and figure.undrawable is None):
         return FigureState(f"{name} is drawn: {figure.files[0]}")
     if figure.undrawable is not None:
         return FigureState(f"{name} is not drawn: {figure.undrawable}.", unwritten=True)
@@ -259,11 +262,14 @@ def figure_state(
 def _write_recipe_figure(loaded: LoadedRecipe, figure: RecipeFigure) -> list[Path]:
     from comt_cli.files import write_text
     from comt_cli.report.csv_tables import runs_csv
-    from comt_cli.report.figures import write_figure
+    from comt_cli.report.figure_captions import caption
+    from comt_cli.report.figures import sign, write_figure
 
     assert loaded.recipe.figure is not None
     drawn, frame = _draw(loaded.recipe.figure, figure)
-    written = write_figure(drawn, frame, figure.folder, figure.stem)
+    sign(drawn, figure.trained)
+    said = caption(figure.draw, figure.title, figure.trained, frame, loaded.recipe.baseline)
+    written = write_figure(drawn, frame, figure.folder, figure.stem, said)
     # Last: it says which runs, of which recipe, the others are of.
     write_text(figure.runs_csv, runs_csv(figure.runs, loaded.origin))
     return [*written, figure.runs_csv]

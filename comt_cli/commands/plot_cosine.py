@@ -28,8 +28,8 @@ def plot_cosine(
 ) -> None:
     """Draw the cosine similarity and the norm ratio between every layer's input and output, per token.
 
-    This is CoMT's Figure 1, for any LLaMA. Writes PNG, PDF and the CSV it was drawn from, which also has the angular
-    distance, and the cosine between a layer's input and its change.
+    This is CoMT's Figure 1, for any LLaMA. Writes PNG, PDF, caption and the CSV it was drawn from, which also has the
+    angular distance, and the cosine between a layer's input and its change.
 
     Examples:
 
@@ -45,11 +45,15 @@ def plot_cosine(
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.models.load import load_model
     from comt_cli.report import figures
+    from comt_cli.report.figure_captions import caption
 
     loaded = load_model(model)
     figure, drawn = figures.draw_residual_stream(residual_stream(loaded, text))
+    trained = figure_options.trained_words(loaded)
+    said = caption("residual-stream", "What each layer makes of the residual stream", trained, drawn)
+    figures.sign(figure, trained)
     folder = figure_options.figure_folder(loaded, out, results)
-    for path in figures.write_figure(figure, drawn, folder, "residual-stream"):
+    for path in figures.write_figure(figure, drawn, folder, "residual-stream", said):
         typer.echo(path)
     typer.echo(
         f"{loaded.name}, mean over tokens and layers: cosine {drawn['cosine'].mean():.3f}, "

@@ -38,8 +38,8 @@ def plot_gradients(
     """Draw the L2 norm of the gradient of every convolution over depth and training steps, for one run or several.
 
     This is CoMT's Figure 3, of any runs of image classifiers that logged these norms: those trained with --set
-    train.gradient_norms_every=10 (every tenth step). A run that goes on is drawn as far as it is. Writes PNG, PDF and
-    the CSV it was drawn from.
+    train.gradient_norms_every=10 (every tenth step). A run that goes on is drawn as far as it is. Writes PNG, PDF,
+    caption and the CSV it was drawn from.
 
     Examples:
 
@@ -50,13 +50,18 @@ def plot_gradients(
     from comt_cli.analysis.conv_gradients import conv_gradients
     from comt_cli.commands.run_selectors import run_folders
     from comt_cli.report import figures
+    from comt_cli.report.figure_captions import caption
+    from comt_cli.report.trained import of_runs
 
     directories = _by_label(run_folders(chosen, runs, scale))
     frame = conv_gradients(directories, epochs)
     figure, drawn = figures.draw_conv_gradients(frame)
+    trained = of_runs(directory.spec() for directory in directories.values())
+    said = caption("conv-gradients", "Gradients of the convolutions over depth and training", trained, drawn)
+    figures.sign(figure, trained)
     folder = out or figure_options.run_figure_folder(next(iter(directories.values())).spec(), results)
     stem = "conv-gradients" if len(directories) == 1 else f"conv-gradients-of-{len(directories)}-runs"
-    for path in figures.write_figure(figure, drawn, folder, stem):
+    for path in figures.write_figure(figure, drawn, folder, stem, said):
         typer.echo(path)
 
 

@@ -52,6 +52,7 @@ def plot_images(
 
     from comt_cli.data import prepare
     from comt_cli.report import figures
+    from comt_cli.report.caption import Caption
     from comt_cli.training.image_input import ImageInput
 
     if images in ("glyphs10", "glyphs100"):
@@ -67,7 +68,12 @@ def plot_images(
     frame["class"] = [dataset.class_names[label] for label in frame["label"]]
     figure, drawn = figures.draw_image_samples(pictures, frame, dataset.class_names)
     stem = f"{data.images}-{data.size}" + ("" if data.augmentation == "none" else f"-{data.augmentation}")
-    for path in figures.write_figure(figure, drawn, out or results / "figures" / "images", stem):
+    said = Caption(
+        f"Images of the training side of {data.images}, a row a class",
+        f"{data.size} pixels, augmentation {data.augmentation}, the first of each class in the order of seed {_SEED}",
+    )
+    figures.sign(figure, f"{data.images}: {said.trained}")
+    for path in figures.write_figure(figure, drawn, out or results / "figures" / "images", stem, said):
         typer.echo(path)
     typer.echo(
         f"{data.images}: {len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.run_directory import RunState
 from comt_cli.recipe.schema import DIRECTION, Ablation, AblationName
-from comt_cli.report import format
+from comt_cli.report import ablation_words, format, trained
+from comt_cli.report.caption import Caption
 from comt_cli.report.csv_tables import csv_text
 from comt_cli.report.metric import METRICS
 from comt_cli.report.table import Entry, Table
@@ -19,6 +20,8 @@ from comt_cli.report.write import place
 
 COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
+_NEAR_FLOOR = 2
+"""An accuracy of at most so many times that of guessing is no learning to speak of."""
 _LARGEST = 1e100
 """Of numbers so large, or so near to 0, a drawing's own arithmetic overflows."""
 Axis = Literal["number", "category", "cost"]
@@ -33,6 +36,10 @@ class Point:
     not known. `value` is the metric (the mean over n seeds, or the printed one), None where there is none.
     `state` is `done`, `missing`, `2 done, 1 diverged` ...; of the paper's `printed`. `collapsed`: a printed value
     above 1000. Of our own runs it is known which diverged.
+
+    `difference` to the baseline is ours, paired by seed, in the metric's unit of differences, with the 95 % interval
+    that the verdict is taken from (None for one seed). `position` is where an axis of numbers has the point: `x`, or
+    the share that it stands for.
     """
 
     panel: Panel
@@ -46,13 +53,20 @@ class Point:
     state: str
     collapsed: bool
     printed_increase: str | None
+    difference: float | None = None
+    interval_low: float | None = None
+    interval_high: float | None = None
+    position: float | None = None
 
 
 @dataclass(frozen=True)
 class AblationData:
     """What the figure of an ablation shows. `points` are in table order within a column, the baseline's first.
 
-    `metric` is the label of the axis of values, of which the `better` ones are the lower or the higher.
+    `title` is the question, `trained` says what our runs were. `metric` is the label of the axis of values, of which
+    the `better` ones are the lower or the higher. Differences are `relative` to the baseline, in per cent, or else in
+    points. `shares`: the numbers are shares from 0 to 1. `floors`: for each of our columns the value of a network that
+    has learned nothing, where it is known.
     """
 
     title: str
@@ -65,6 +79,11 @@ class AblationData:
     quantity: str
     points: tuple[Point, ...]
     notes: tuple[str, ...]
+    trained: str = ""
+    paper: str = "the paper"
+    relative: bool = True
+    shares: bool = False
+    floors: Mapping[str, float] = field(default_factory=dict)
 
     def columns(self, panel: Panel) -> list[str]:
         """The columns that have a point on one side, in table order."""
@@ -79,13 +98,22 @@ class AblationData:
         found = (p for p in self.points if (p.panel, p.column, p.baseline) == (panel, column, True))
         return next(found, None)
 
-    def rows(self) -> list[str]:
-        """The rows but the baseline, in table order: the categories."""
-        return list(dict.fromkeys(point.row for point in self.points if not point.baseline))
+    def rows(self, panel: Panel) -> list[str]:
+        """The rows but the baseline that have a point on one side, in table order: its categories."""
+        return list(dict.fromkeys(p.row for p in self.points if not p.baseline and p.panel == panel))
+
+    def at_floor(self, point: Point) -> bool:
+        """Whether a point of ours is so near to what guessing gets that its network has learned nothing to speak of."""
+        floor = self.floors.get(point.column) if point.panel == "ours" else None
+        return floor is not None and point.value is not None and point.value <= _NEAR_FLOOR * floor
 
     def csv(self) -> str:
         """Every point as a line."""
         return csv_text([asdict(point) for point in self.points])
+
+    def caption(self) -> Caption:
+        """What stands beside the figure."""
+        return Caption(self.title, self.trained, self.notes)
 
 
 def ablation_rows(loaded: LoadedRecipe, name: AblationName) -> list[str]:
@@ -127,18 +155,27 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
     points = [*_ours(table, ordered, axis, positions), *_paper(loaded, table, ordered, axis, positions)]
     if not any(p.panel == "ours" and not p.baseline and (p.n or "diverged" in p.state) for p in points):
         return None
-    return AblationData(
-        title=table.title,
+    share = ablation_words.SHARES.get(ablation.option or "") if axis == "number" else None
+    points = [replace(p, position=share(p.x) if share and p.x is not None else p.x) for p in points]
+    floors = {column: trained.chance(table.specs[column].settings) for column in table.columns}
+    data = AblationData(
+        title=ablation_words.QUESTIONS[name],
         name=name,
         scale=table.scale,
         metric=METRICS[table.metric].label,
         better=DIRECTION[table.metric],
         baseline=table.baseline,
         axis=axis,
-        quantity=_quantity(name, ablation),
+        quantity=ablation_words.COST_WORDS if name == COST else ablation_words.axis_words(ablation.option),
         points=tuple(points),
-        notes=tuple(_notes(table, points, axis)),
+        notes=(),
+        trained=trained.of_table(table),
+        paper=table.paper or "",
+        relative=table.unit.is_relative,
+        shares=share is not None,
+        floors={column: floor for column, floor in floors.items() if floor is not None},
     )
+    return replace(data, notes=tuple(_notes(table, data)))
 
 
 def _positions(
@@ -159,10 +196,6 @@ def _positions(
     return ("number", numbers) if is_numeric else ("category", {})
 
 
-def _quantity(name: str, ablation: Ablation) -> str:
-    return "parameters beyond the plain model, %" if name == COST else ablation.option or name
-
-
 def _ours(table: Table, rows: Iterable[str], axis: Axis, positions: dict[str, float]) -> Iterator[Point]:
     rows = list(rows)
     for column in table.columns:
@@ -181,6 +214,9 @@ def _ours(table: Table, rows: Iterable[str], axis: Axis, positions: dict[str, fl
                 state=entry.cell.state,
                 collapsed=False,
                 printed_increase=None,
+                difference=entry.difference.mean if entry.difference else None,
+                interval_low=entry.difference.low if entry.difference else None,
+                interval_high=entry.difference.high if entry.difference else None,
             )
 
 
@@ -219,32 +255,50 @@ def _increase(printed: str | None) -> float | None:
     return number / 2 if printed.startswith("<") else number
 
 
-def _notes(table: Table, points: Iterable[Point], axis: Axis) -> Iterator[str]:
+def _notes(table: Table, data: AblationData) -> Iterator[str]:
     """What must be said beside the marks: what bars are, seeds that are absent, what could not be placed."""
-    ours = [point for point in points if point.panel == "ours"]
+    ours = [point for point in data.points if point.panel == "ours"]
     seeds = format.seeds(table.seeds)
-    if any(point.stderr is not None for point in ours):
-        yield f"Ours: mean ± standard error over seeds {seeds}."
-    elif len(table.seeds) == 1:
+    several = len(table.columns) > 1
+    if any(point.interval_low is not None for point in ours):
+        yield (
+            f"Bars: 95 % interval of the difference to {table.baseline}, paired by seed ({seeds}) and drawn from the "
+            "broken line; a bar that reaches the line is not resolved."
+        )
+    if any(point.stderr is not None and not point.baseline and point.interval_low is None for point in ours):
+        yield f"Thin bars: mean ± standard error over seeds {seeds}, where there is no pair of seeds to compare."
+    if len(table.seeds) == 1:
         yield "Ours: one seed, so no error bars."
-    else:
+    elif all(point.stderr is None for point in ours):
         yield f"Ours: no point has more than one seed of {seeds}, so no error bars."
-    shaky = [_named(table, point) for point in ours if point.n and _is_partial(table.entries[point.row, point.column])]
+    low = [_named(point, several=several) for point in ours if data.at_floor(point)]
+    if low:
+        floors = sorted(set(data.floors.values()))
+        guessing = format.listing(f"{floor:g} %" for floor in floors)
+        yield (
+            f"Hardly anything was learned by {format.listing(low)}: at most {_NEAR_FLOOR} times the accuracy of "
+            f"guessing ({guessing})."
+        )
+    shaky = [
+        _named(point, several=several)
+        for point in ours
+        if point.n and _is_partial(table.entries[point.row, point.column])
+    ]
     if shaky:
         yield f"Hollow, since seeds diverged or are absent: {format.listing(shaky)}."
-    absent = [f"{_named(table, point)} ({point.state})" for point in ours if not point.n]
+    absent = [f"{_named(point, several=several)} ({point.state})" for point in ours if not point.n]
     if absent:
         yield f"Without a value: {format.listing(absent)}."
-    if axis == "cost" and any((point.printed_increase or "").startswith("<") for point in points):
+    if data.axis == "cost" and any((point.printed_increase or "").startswith("<") for point in data.points):
         yield "An increase printed as <1 % is drawn at 0.5 %."
-    if axis == "cost":
-        lost = sorted({p.row for p in points if p.panel == "paper" and not p.baseline and p.x is None})
+    if data.axis == "cost":
+        lost = sorted({p.row for p in data.points if p.panel == "paper" and not p.baseline and p.x is None})
         if lost:
             yield f"The paper prints no increase for {format.listing(lost)}."
 
 
-def _named(table: Table, point: Point) -> str:
-    return f"{point.row} at {point.column}" if len(table.columns) > 1 else point.row
+def _named(point: Point, *, several: bool) -> str:
+    return f"{point.row} at {point.column}" if several else point.row
 
 
 def _is_partial(entry: Entry) -> bool:

@@ -62,7 +62,7 @@ class Page:
     `sort`: the columns that rows are sorted by. `order`: for some columns, their values in the order in which rows
     stand; a row whose value is not among them is of a version that offered something else, and is dropped. `renew`:
     what is known of a row without measuring, such as its goals; it replaces what an older version wrote. `draw` may
-    find nothing to draw.
+    find nothing to draw. What is not `measured` is predicted.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Page:
     order: Mapping[str, Sequence[str]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
     draw: Callable[[Sequence[Row]], Figure | None] | None = None
+    measured: bool = True
     renew: Callable[[Row], Mapping[str, Any]] | None = None
 
 
@@ -118,7 +119,8 @@ def _write(page: Page, path: Path, columns: Sequence[str], rows: Sequence[dict[s
 
 def write_page(page: Page, path: Path) -> list[Path]:
     """Write Markdown and figure beside the CSV `path`; returns the files."""
-    from comt_cli.report.figures import write_figure
+    from comt_cli.report.caption import Caption
+    from comt_cli.report.figures import sign, write_figure
 
     with path.open(newline="", encoding="utf-8") as handle:
         rows: list[Row] = list(csv.DictReader(handle))
@@ -128,7 +130,10 @@ def write_page(page: Page, path: Path) -> list[Path]:
     write_text(written, markdown(page, rows, picture))
     if figure is None:
         return [written]
-    drawn = write_figure(figure, path.read_text(encoding="utf-8"), path.parent, path.stem)
+    where = f"Measured on {rows[0]['device']}" if page.measured else f"For {rows[0]['device']}"
+    sign(figure, where)
+    caption = Caption(page.title, where, tuple(said.replace("`", "") for said in (" ".join(page.said),)))
+    drawn = write_figure(figure, path.read_text(encoding="utf-8"), path.parent, path.stem, caption)
     return [written, *(each for each in drawn if each != path)]
 
 

@@ -183,6 +183,7 @@ def predicted_page(variants: Sequence[str], sizes: Sequence[str]) -> Page:
             Column("goal", shown("goal_forward_ratio", 3)),
         ),
         draw=draw_predicted,
+        measured=False,
     )
 
 
@@ -216,4 +217,5 @@ def predicted_images_page(variants: Sequence[str], sizes: Sequence[str]) -> Page
             Column("forward / plain", shown("predicted_forward_ratio", 3)),
         ),
         draw=draw_predicted,
+        measured=False,
     )

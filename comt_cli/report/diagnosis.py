@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from comt_cli.report import format
+from comt_cli.report.caption import Caption
 from comt_cli.report.markdown import escaped
 from comt_cli.report.terminal import console_for
 
@@ -170,3 +171,33 @@ def made_with(seeds: Sequence[int], device: str, torch: str, commit: str | None)
     """What a reader needs to make it again."""
     at = f", commit {commit}" if commit else ""
     return f"Made by comt diagnose on {device} with PyTorch {torch}{at}. Seeds {format.seeds(seeds)}."
+
+
+def captions(seeds: Sequence[int], depth: int, setups: Mapping[str, str]) -> dict[str, Caption]:
+    """Of each figure, by its stem. `setups` says what the blocks of each set-up compute."""
+    untrained = f"Networks at their start, none of them trained, seeds {format.seeds(seeds)}"
+    what = tuple(f"{name}: {says}." for name, says in setups.items())
+    band = "Lines are means, bands from the least to the greatest of the seeds."
+    plain = "Grey and dashed: the same blocks without skip paths."
+    return {
+        "gradient-by-depth": Caption(
+            "How much of the gradient reaches the input of networks of different depths",
+            f"{untrained}; a random linear functional of the output as the loss",
+            (*what, band, plain),
+        ),
+        "gradient-by-loss": Caption(
+            "The gradient at the input for different losses and precisions",
+            f"{untrained}; blocks linear-relu",
+            (band, "The sum of the outputs is the chapter's loss."),
+        ),
+        "activations-by-layer": Caption(
+            "How the residual stream grows along the blocks for different factors s of the branch",
+            f"{untrained}; {depth} blocks, y = x + s F(N(x))",
+            (*what, band),
+        ),
+        "plain-against-residual": Caption(
+            f"Stream and gradient along {depth} blocks, with and without skip paths",
+            f"{untrained}; a random linear functional of the output as the loss",
+            (*what, "(a) the norm of the stream; (b) the norm of the gradient.", band, plain),
+        ),
+    }

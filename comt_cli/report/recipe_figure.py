@@ -16,7 +16,7 @@ from comt_cli.report.collect import Run, collect
 from comt_cli.report.trained import of_runs
 from comt_cli.report.write import other_recipe, place
 
-FILES = ("png", "pdf", "csv")
+FILES = ("png", "pdf", "txt", "tex", "csv")
 OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
 """What is drawn from the gradient norms that training logged; the others need the trained network."""
 
@@ -44,7 +44,7 @@ class RecipeFigure:
 
     @property
     def files(self) -> list[Path]:
-        """The picture, the page and the numbers."""
+        """The picture, the page, the caption and the numbers."""
         return [self.folder / f"{self.stem}.{kind}" for kind in FILES]
 
     @property

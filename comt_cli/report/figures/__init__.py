@@ -10,6 +10,7 @@ from comt_cli.report.figures.gate_surfaces import MAX_CHANNELS, draw_gate_surfac
 from comt_cli.report.figures.image_samples import draw_image_samples
 from comt_cli.report.figures.residual_shares import draw_residual_shares
 from comt_cli.report.figures.residual_stream import draw_residual_stream
+from comt_cli.report.figures.style import sign
 from comt_cli.report.figures.write import write_figure
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "draw_image_samples",
     "draw_residual_shares",
     "draw_residual_stream",
+    "sign",
     "write_figure",
 ]

@@ -2,120 +2,104 @@
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.transforms import Bbox
 
-from comt_cli.report import format
 from comt_cli.report.ablation import AblationData, Panel, Point
+from comt_cli.report.ablation_words import row_words
+from comt_cli.report.figures.ablation_panel import SMALL, Curve, Drawn, baseline_text, draw_curve
 from comt_cli.report.figures.labels import place_labels
-from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, QUIET, page_figure, style
+from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, style
 
-_COLOURS: dict[Panel, str] = {"ours": OKABE_ITO[0], "paper": OKABE_ITO[5]}
-_BAD = OKABE_ITO[5]
 _STRIPS = 3
 """So many panels stand above each other before a second stack is begun."""
-_NOTE_WIDTH = 128
-"""Characters of the note's size on a line of page width."""
-_SMALL = 6.5
 _LETTER = 0.058
 """Inches that a letter of a tick's label takes."""
 _SPREAD = 30
 """Numbers of which not all are positive stand on a linear axis while none is so many times the smallest but 0."""
-_OUTLIER = 1.6
-"""A value so many times worse than its panel's median stands off the scale with its number, as a collapsed one does, if
-it is also farther from the others than those are from each other."""
-_LEVEL = 0.11
-"""Of a panel's height, that a mark off the scale takes."""
+_BESIDE = 0.62
+"""Inches beside a panel: its ticks, and its share of the axis' name."""
+_TIGHT = 1.15
+"""Panels may be so many times narrower than they would like to be, before they are stacked."""
+_LEAST_WIDTH = 3.6
+"""Inches: a narrower figure has no room for what is written under it."""
 
 
-@dataclass(frozen=True)
-class _Curve:
-    """One column of one side: what is on the panel's scale, and what is off it, at the edge of the worse values."""
+def draw_ablation(data: AblationData, *, shared: bool = False) -> Figure:
+    """One panel a column, each with its own axis of values (or, `shared`, one for all of a side): sizes and corpora
+    differ more than methods do. The figure is as wide as its points need, and no wider than a page.
 
-    panel: Panel
-    column: str
-    points: tuple[Point, ...]
-    baseline: Point | None
-    worse_is_up: bool
-
-    def is_off(self, point: Point) -> bool:
-        """Whether the value is collapsed, or so bad that the others could not be told apart beside it."""
-        if point.value is None or point.collapsed:
-            return point.collapsed
-        known = [p.value for p in self.points if p.value is not None and not p.collapsed] or [point.value]
-        median = statistics.median(known)
-
-        def is_bad(value: float) -> bool:
-            return value > _OUTLIER * median if self.worse_is_up else value < median / _OUTLIER
-
-        near = [value for value in known if not is_bad(value)]
-        gap = min(abs(point.value - value) for value in near)
-        return is_bad(point.value) and gap > max(near) - min(near)
-
-    def on_scale(self) -> list[Point]:
-        """The points that the axis of values is made for."""
-        return [point for point in self.points if point.value is not None and not self.is_off(point)]
-
-    def off_scale(self) -> list[Point]:
-        """The points at the edge of the worse values, the rightmost first."""
-        return sorted((p for p in self.points if self.is_off(p)), key=lambda p: p.x or 0, reverse=True)
-
-    def line(self) -> Point | None:
-        """The baseline, where it has a value on the scale."""
-        known = self.baseline is not None and self.baseline.value is not None
-        return self.baseline if self.baseline is not None and known and not self.is_off(self.baseline) else None
-
-    def height(self, level: int) -> float:
-        """Where the marks off the scale stand, as a share of the panel's height: line by line from that edge."""
-        from_edge = (level + 0.7) * _LEVEL
-        return 1 - from_edge if self.worse_is_up else from_edge
-
-
-def draw_ablation(data: AblationData) -> Figure:
-    """One panel a column, each with its own axis of values: sizes and corpora differ more than methods do.
-
-    Options that are numbers stand on a logarithmic axis of base 2 (where not all are positive a linear one, or, if they
-    are spread out, one that is linear around 0 and logarithmic beyond), other rows by name, the cost in per cent of
-    parameters, linear up to 1 and logarithmic beyond. A broken line is the baseline. A value off the scale (collapsed,
-    above 1000, or far worse than its panel's others) is a triangle at the edge of the worse values, the upper one of a
-    perplexity and the lower of an accuracy, with its number; a run without a value is a word at the other edge.
+    Options that are numbers stand on a logarithmic axis of base 2 (shares, and where not all are positive, on a linear
+    axis, or, if they are spread out, on one that is linear around 0 and logarithmic beyond), other rows by name, the
+    cost in per cent of parameters, linear up to 1 and logarithmic beyond. A broken line is the baseline, over the panel
+    its value. Bars are the paired intervals that verdicts are taken from, drawn from that line. A value off the scale
+    (collapsed, above 1000, or far worse than its panel's others) is a triangle with its number on a broken axis beyond
+    the end of the worse values; a run without a value is a word at the other end.
     """
-    sides: dict[Panel, list[_Curve]] = {"ours": _curves(data, "ours"), "paper": _curves(data, "paper")}
-    most = max(len(curves) for curves in sides.values())
-    # Two stacks on both sides would be too narrow for what is written in them.
-    strips = _STRIPS if min(len(curves) for curves in sides.values()) <= _STRIPS else most
-    stacks = {panel: _stacks(curves, strips) for panel, curves in sides.items() if curves}
-    width = PAGE_WIDTH / sum(len(side) for side in stacks.values()) - 0.45
+    sides: dict[Panel, list[Curve]] = {"ours": _curves(data, "ours"), "paper": _curves(data, "paper")}
+    wanted = {panel: _wanted(data, panel) for panel, curves in sides.items() if curves}
+    stacks, total = _arranged(sides, wanted)
+    page = min(max(total, _LEAST_WIDTH), PAGE_WIDTH)
+    shrink = page / total
+    widths = {panel: (wanted[panel] + _BESIDE) * shrink - _BESIDE for panel in stacks}
     high = max(len(stack) for side in stacks.values() for stack in side)
+    is_slanted = any(_is_slanted(data, panel, widths[panel]) for panel in stacks)
+    curves = [curve for side in sides.values() for curve in side]
+    notes = _foot(data, curves, page, has_arrows=True)  # room for all that may be said
     with style():
-        figure = page_figure(1.2 + (1.35 if high > 1 else 1.9) * high + (0.5 if _is_slanted(data, width) else 0))
-        parts = figure.subfigures(1, len(stacks), squeeze=False, width_ratios=[len(side) for side in stacks.values()])
+        above = 0.75 + 0.135 * (notes.count("\n") + 1) + (0.5 if is_slanted else 0)
+        figure = page_figure(above + (1.45 if high > 1 else 1.75) * high, page)
+        ratios = [(wanted[panel] + _BESIDE) * len(side) for panel, side in stacks.items()]
+        parts = figure.subfigures(1, len(stacks), squeeze=False, width_ratios=ratios)
         panels = [
             drawn
             for part, (panel, side) in zip(parts[0], stacks.items(), strict=True)
-            for drawn in _side(part, data, panel, side, width)
+            for drawn in _side(part, data, panel, side, widths[panel], is_alone=len(stacks) == 1, shared=shared)
         ]
-        figure.suptitle(textwrap.fill(data.title, 100), fontsize=9)
-        figure.supxlabel(textwrap.fill(" ".join(_notes(data, panels)), _NOTE_WIDTH), fontsize=7, color="#404040")
+        figure.suptitle(textwrap.fill(data.title, letters_on(page, 9)), fontsize=9)
+        has_arrows = any(panel.has_arrows for panel in panels)
+        figure.supxlabel(_foot(data, curves, page, has_arrows=has_arrows), fontsize=SMALL, color="#404040")
         if data.axis == "cost":
             _name_points(figure, panels)
     return figure
 
 
-def _curves(data: AblationData, panel: Panel) -> list[_Curve]:
+def _curves(data: AblationData, panel: Panel) -> list[Curve]:
+    worse_is_up = data.better == "lower"
     return [
-        _Curve(panel, column, tuple(data.of(panel, column)), data.baseline_of(panel, column), data.better == "lower")
-        for column in data.columns(panel)
+        Curve(panel, name, tuple(data.of(panel, name)), data.baseline_of(panel, name), worse_is_up, data.relative)
+        for name in data.columns(panel)
     ]
 
 
-def _stacks(curves: Sequence[_Curve], most: int) -> list[list[_Curve]]:
+def _wanted(data: AblationData, panel: Panel) -> float:
+    """Inches that a panel's points need, without what stands beside it."""
+    if data.axis == "category":
+        return 0.4 + 0.48 * max(len(data.rows(panel)), 2)
+    return 2.6 if data.axis == "cost" else 0.9 + 0.28 * max(len(data.rows(panel)), 3)
+
+
+def _arranged(
+    sides: dict[Panel, list[Curve]], wanted: dict[Panel, float]
+) -> tuple[dict[Panel, list[list[Curve]]], float]:
+    """Panels in stacks as low as a page is wide enough for; with the inches that they would be wide."""
+    most = max(len(curves) for curves in sides.values())
+    # Two stacks on both sides would be too narrow for what is written in them.
+    last = _STRIPS if min(len(curves) for curves in sides.values()) <= _STRIPS else most
+    for high in range(1, last + 1):
+        stacks = {panel: _stacks(curves, high) for panel, curves in sides.items() if curves}
+        total = sum((wanted[panel] + _BESIDE) * len(side) for panel, side in stacks.items())
+        if total <= _TIGHT * PAGE_WIDTH:
+            break
+    return stacks, total
+
+
+def _stacks(curves: Sequence[Curve], most: int) -> list[list[Curve]]:
     """Panels above each other, in as many equal stacks side by side as keep them at most so high."""
     count = -(-len(curves) // most)
     size = -(-len(curves) // count)
@@ -123,15 +107,24 @@ def _stacks(curves: Sequence[_Curve], most: int) -> list[list[_Curve]]:
 
 
 def _side(
-    part: SubFigure, data: AblationData, panel: Panel, stacks: list[list[_Curve]], width: float
-) -> list[tuple[Axes, _Curve]]:
+    part: SubFigure,
+    data: AblationData,
+    panel: Panel,
+    stacks: list[list[Curve]],
+    width: float,
+    *,
+    is_alone: bool,
+    shared: bool,
+) -> list[Drawn]:
     high = max(len(stack) for stack in stacks)
     grid = part.subplots(high, len(stacks), squeeze=False)
-    part.suptitle(f"(a) ours, scale {data.scale}" if panel == "ours" else "(b) printed in the paper", fontsize=8.5)
-    part.supylabel(data.metric, fontsize=8)
-    part.supxlabel(data.quantity, fontsize=8)
+    letter = "" if is_alone else "(a) " if panel == "ours" else "(b) "
+    heading = f"trained here, scale {data.scale}" if panel == "ours" else f"as printed ({data.paper})"
+    part.suptitle(textwrap.fill(letter + heading, letters_on((width + _BESIDE) * len(stacks), 8)), fontsize=8)
+    part.supylabel(f"{data.metric} ({data.better} is better)" if high > 1 else data.metric, fontsize=8)
+    numbers = sorted({x for stack in stacks for curve in stack for p in curve.points if (x := _x(p)) is not None})
     drawn = []
-    numbers = sorted({p.x for stack in stacks for curve in stack for p in curve.points if p.x is not None})
+    places = {row: float(number) for number, row in enumerate(data.rows(panel))}
     for across, stack in enumerate(stacks):
         for down in range(high):
             axes = grid[down][across]
@@ -139,132 +132,72 @@ def _side(
                 axes.set_axis_off()
                 continue
             curve = stack[down]
-            _x_axis(axes, data, numbers, width)
-            _draw_curve(axes, data, curve)
-            axes.tick_params(labelbottom=down == len(stack) - 1)
-            axes.set_title(curve.column, fontsize=7.5, loc="left", pad=3)
-            drawn.append((axes, curve))
+            _x_axis(axes, data, panel, numbers, width)
+            drawn.append(draw_curve(axes, data, curve, places, width))
+            is_last = down == len(stack) - 1
+            _around(drawn[-1], data, width, is_last=is_last)
+    if drawn:
+        kind = drawn[0].axes.get_xscale()
+        said = {
+            "log": " (log scale)",
+            "symlog": " (log scale from 1 on)" if data.axis == "cost" else " (log scale away from 0)",
+        }.get(kind, "")
+        letters = letters_on((width + _BESIDE) * len(stacks) - 0.2, 8)
+        part.supxlabel(textwrap.fill(data.quantity + said, letters) if data.quantity else "", fontsize=8)
+    if shared:
+        _share(drawn)
     return drawn
 
 
-def _draw_curve(axes: Axes, data: AblationData, curve: _Curve) -> None:
-    colour = _COLOURS[curve.panel]
-    places = {row: float(number) for number, row in enumerate(data.rows())}
-
-    def at(point: Point) -> float | None:
-        return places[point.row] if data.axis == "category" else point.x
-
-    on_scale = curve.on_scale()
-    if data.axis == "number":
-        # A point that is missing, or off the scale, breaks the line.
-        heights = [point.value if point in on_scale else None for point in curve.points]
-        known = [(at(point), height) for point, height in zip(curve.points, heights, strict=True)]
-        axes.plot(*zip(*[(x, float("nan") if y is None else y) for x, y in known], strict=True), color=colour, zorder=2)
-    for point in on_scale:
-        x = at(point)
-        if x is None or point.value is None:
-            continue
-        axes.errorbar(
-            x,
-            point.value,
-            yerr=point.stderr,
-            fmt="o",
-            color=colour,
-            markersize=3.6,
-            markerfacecolor=colour if point.state in ("done", "printed") else "white",
-            elinewidth=0.9,
-            capsize=2.2,
-            zorder=3,
-        )
-    line = curve.line()
-    if line is not None and line.value is not None:
-        axes.axhline(line.value, color=QUIET, linewidth=0.9, linestyle="--", zorder=1)
-        if line.stderr is not None:
-            low, high = line.value - line.stderr, line.value + line.stderr
-            axes.axhspan(low, high, color=QUIET, alpha=0.18, linewidth=0, zorder=0.8)
-    levels = _mark_off_scale(axes, data, curve, colour, at)
-    _value_axis(axes, [*on_scale, *([line] if line else [])], levels, room_above=curve.worse_is_up)
-    for point in curve.points:
-        x = at(point)
-        if point.value is None and x is not None:
-            axes.text(
-                x, 0.05 if curve.worse_is_up else 0.95, _word(point.state), transform=axes.get_xaxis_transform(),
-                rotation=90, ha="center", va="bottom" if curve.worse_is_up else "top", fontsize=_SMALL,
-                color=_BAD if "diverged" in point.state else QUIET,
-            )  # fmt: skip
+def _around(drawn: Drawn, data: AblationData, width: float, *, is_last: bool) -> None:
+    """What stands over a panel, its column and its baseline's value, and under it, with room for a broken axis."""
+    axes, curve = drawn.axes, drawn.curve
+    above, below = (drawn.strip, 0.0) if curve.worse_is_up else (0.0, drawn.strip)
+    axes.tick_params(labelbottom=is_last, pad=3 + 72 * below)
+    if below:
+        axes.tick_params(axis="y", pad=3)
+    pad = 3 + 72 * above
+    axes.set_title(curve.column, fontsize=7, loc="left", pad=pad)
+    said = baseline_text(curve)
+    named = f"- - {data.baseline} {said}"
+    room = width - _LETTER * 0.9 * len(curve.column) - 0.1
+    shown = named if len(named) * _LETTER * 0.85 < room else f"- - {said}"
+    if len(shown) * _LETTER * 0.85 < room:
+        axes.set_title(shown, fontsize=SMALL, loc="right", pad=pad, color="#606060")
+    else:  # in a line of its own
+        axes.set_title(f"{curve.column}\n{shown}", fontsize=7, loc="left", pad=pad)
 
 
-def _mark_off_scale(axes: Axes, data: AblationData, curve: _Curve, colour: str, at: object) -> int:
-    """Triangles with numbers at the edge of the worse values, and what became of a baseline without a line; returns
-    how many lines they take."""
-    assert callable(at)
-    edge, levels = axes.get_xaxis_transform(), 0
-    off = [(at(point), point) for point in curve.off_scale() if at(point) is not None]
-    for number, (x, point) in enumerate(off):
-        level = number if data.axis == "cost" else 0  # costs may be equal: one line each
-        height = curve.height(level)
-        name = f"{point.row} " if data.axis == "cost" else ""
-        value = f"{point.value:.0f}" if point.collapsed or point.value is None else format.value(point.value)
-        axes.plot(
-            [x], [height], "^" if curve.worse_is_up else "v", color=colour, markersize=4, transform=edge, zorder=3
-        )
-        axes.annotate(
-            name + value, (x, height), xycoords=edge, xytext=(4, 0), textcoords="offset points",
-            fontsize=_SMALL, va="center", color=colour,
-        )  # fmt: skip
-        levels = level + 1
-    if curve.line() is None:
-        text = f"baseline: {_baseline_word(curve.baseline)}"
-        axes.text(0.99, curve.height(levels), text, transform=axes.transAxes, fontsize=_SMALL, ha="right",
-                  va="center", color="#404040")  # fmt: skip
-        levels += 1
-    return levels
+def _share(drawn: Sequence[Drawn]) -> None:
+    """One axis of values for all panels."""
+    ends = [panel.axes.get_ylim() for panel in drawn if len(panel.axes.get_yticks())]
+    for panel in drawn:
+        if len(panel.axes.get_yticks()):
+            panel.axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
 
 
-def _baseline_word(baseline: Point | None) -> str:
-    if baseline is None:
-        return "not printed"
-    if baseline.value is None:
-        return _word(baseline.state)
-    return f"{format.value(baseline.value)}, {'collapsed' if baseline.collapsed else 'off the scale'}"
+def _x(point: Point) -> float | None:
+    return point.x if point.position is None else point.position
 
 
-def _word(state: str) -> str:
-    """`diverged`, `running`, ...: of `2 diverged, 1 missing` the first."""
-    return next((word for word in ("diverged", "running", "unfinished") if word in state), "missing")
-
-
-def _value_axis(axes: Axes, points: Sequence[Point], levels: int, *, room_above: bool) -> None:
-    """All values and bars with some air; above them, or below, room for so many lines of marks."""
-    ends = [(p.value - (p.stderr or 0), p.value + (p.stderr or 0)) for p in points if p.value is not None]
-    if not ends:
-        axes.set_ylim(0, 1)
-        axes.set_yticks([])
-        return
-    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
-    least = 0.05 if len(ends) == 1 else 0.004  # a single value is no reason to show its third decimal
-    span = max(high - low, least * abs(high), 1e-6)
-    middle = (low + high) / 2
-    share = 1 - min(levels * _LEVEL, 0.6)
-    bottom, top = middle - 0.64 * span, middle + 0.64 * span
-    height = (top - bottom) / share
-    axes.set_ylim(*((bottom, bottom + height) if room_above else (top - height, top)))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
-
-
-def _x_axis(axes: Axes, data: AblationData, numbers: Sequence[float], width: float) -> None:
+def _x_axis(axes: Axes, data: AblationData, panel: Panel, numbers: Sequence[float], width: float) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     if data.axis == "category":
-        rows = data.rows()
+        rows = data.rows(panel)
         axes.set_xlim(-0.5, len(rows) - 0.5)
-        slanted = _is_slanted(data, width)
+        names = [row_words(row) for row in rows]
+        slanted = _is_slanted(data, panel, width)
         looks = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
-        axes.set_xticks(range(len(rows)), rows, **looks)  # type: ignore[arg-type]
+        if not slanted:
+            names = [name if _fits(name, width / len(rows)) else _halved(name) for name in names]
+        axes.set_xticks(range(len(rows)), names, **looks)  # type: ignore[arg-type]
         return
     if not numbers:
         return
     if data.axis == "number":
-        if numbers[0] > 0:
+        if data.shares:
+            axes.set_xlim(min(0.0, numbers[0]) - 0.04, max(1.0, numbers[-1]) + 0.04)
+        elif numbers[0] > 0:
             axes.set_xscale("log", base=2)
             axes.set_xlim(numbers[0] / 1.35, numbers[-1] * 1.35)
         elif _is_spread_out(numbers):
@@ -276,16 +209,17 @@ def _x_axis(axes: Axes, data: AblationData, numbers: Sequence[float], width: flo
         else:
             air = 0.08 * max(numbers[-1] - numbers[0], 1)
             axes.set_xlim(numbers[0] - air, numbers[-1] + air)
-        axes.set_xticks(numbers, _labels_apart(axes, numbers, width))
+        axes.set_xticks(numbers, _labels_apart(axes, numbers, width, shares=data.shares))
         axes.xaxis.set_minor_locator(NullLocator())
         return
     if numbers[-1] > 3:
         axes.set_xscale("symlog", linthresh=1, linscale=0.9)
         axes.set_xlim(min(-0.12, numbers[0] - 0.1), numbers[-1] * 3)
-        axes.xaxis.set_major_locator(FixedLocator([0, 0.5, 1, 3, 10, 30, 100]))
+        ticks = [tick for tick in (0, 0.5, 1, 3, 10, 30, 100, 300, 1000) if tick <= numbers[-1] * 3]
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
     else:
         span = max(numbers[-1] - min(numbers[0], 0), 0.1)
-        axes.set_xlim(min(numbers[0], 0) - 0.06 * span, numbers[-1] + 0.35 * span)
+        axes.set_xlim(min(numbers[0], 0) - 0.08 * span, numbers[-1] + 0.55 * span)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
@@ -296,10 +230,10 @@ def _is_spread_out(numbers: Sequence[float]) -> bool:
     return bool(sizes) and max(sizes) > _SPREAD * min(sizes)
 
 
-def _labels_apart(axes: Axes, numbers: Sequence[float], width: float) -> list[str]:
+def _labels_apart(axes: Axes, numbers: Sequence[float], width: float, *, shares: bool) -> list[str]:
     """A label for each of the rising numbers on a panel of `width` inches, empty where it would touch another's. The
     ends come first."""
-    labels = [f"{number:g}" for number in numbers]
+    labels = [f"{round(number, 2) if shares else number:g}" for number in numbers]
     scale = axes.xaxis.get_transform()
     left, right = scale.transform(list(axes.get_xlim()))
     inches = [width * (place - left) / (right - left) for place in scale.transform(list(numbers))]
@@ -313,26 +247,66 @@ def _labels_apart(axes: Axes, numbers: Sequence[float], width: float) -> list[st
     return [label if number in kept else "" for number, label in enumerate(labels)]
 
 
-def _is_slanted(data: AblationData, width: float) -> bool:
-    """Whether the categories' names are too long to lie beside each other below a panel of `width` inches."""
-    rows = data.rows()
-    return data.axis == "category" and max(map(len, rows)) * _LETTER > width / len(rows)
+def _fits(name: str, inches: float) -> bool:
+    return len(name) * _LETTER <= inches - 0.04
 
 
-def _notes(data: AblationData, panels: Sequence[tuple[Axes, _Curve]]) -> list[str]:
-    curves = [curve for _, curve in panels]
-    band = ", its standard error the band" if any((c.line() or c.points[0]).stderr for c in curves) else ""
-    said = [f"Broken line: {data.baseline}{band}."] if any(curve.line() for curve in curves) else []
+def _halved(name: str) -> str:
+    """A name in two lines, broken before a plus, else at the sign that leaves the longer one shortest."""
+    places = [place for place in range(1, len(name)) if name[place] == "+"]
+    places = places or [place + 1 for place, letter in enumerate(name[:-1]) if letter in "- /_"]
+    best = min(places, key=lambda place: max(place, len(name) - place), default=len(name))
+    return f"{name[:best].rstrip()}\n{name[best:]}" if best < len(name) else name
+
+
+def _is_slanted(data: AblationData, panel: Panel, width: float) -> bool:
+    """Whether the categories' names are too long to lie beside each other below a panel of `width` inches, even in two
+    lines."""
+    rows = [row_words(row) for row in data.rows(panel)]
+    each = width / max(len(rows), 1)
+    return data.axis == "category" and not all(
+        _fits(max(_halved(row).split("\n"), key=len), each) or _fits(row, each) for row in rows
+    )
+
+
+def _foot(data: AblationData, curves: Sequence[Curve], page: float, *, has_arrows: bool) -> str:
+    """What was trained, and how to read the marks, in lines under the figure."""
+    said = [f"Broken line (- -): {data.baseline}."] if any(curve.line() for curve in curves) else []
     if any(curve.off_scale() for curve in curves):
         collapse = " (a printed one above 1000 is a collapsed run)" if data.better == "lower" else ""
-        said.append(f"Triangles: values off the scale, written beside them{collapse}.")
-    return [*data.notes, *said]
+        said.append(f"Triangles on a broken axis: values off the scale, with their numbers{collapse}.")
+    if has_arrows and any(point.stderr is not None for curve in curves for point in curve.points):
+        said.append("Arrows: the bar goes on.")
+    parts = [f"Trained here: {data.trained}." if data.trained else "", " ".join([*said, *data.notes])]
+    return "\n".join(textwrap.fill(part, letters_on(page, SMALL)) for part in parts if part)
 
 
-def _name_points(figure: Figure, panels: Sequence[tuple[Axes, _Curve]]) -> None:
-    """Write the rows' names beside their points, once the panels have their final places."""
+def _name_points(figure: Figure, panels: Sequence[Drawn]) -> None:
+    """Write the rows' names beside their points, once the panels have their final places; rows that are one network,
+    with one value at one cost, share a name."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    for axes, curve in panels:
-        named = [(p.x, p.value, p.row) for p in curve.on_scale() if p.x is not None and p.value is not None]
-        place_labels(axes, named, "#303030", _SMALL - 0.5)
+    for panel in panels:
+        axes, curve = panel.axes, panel.curve
+        data = axes.transData
+        together: dict[tuple[float, float], list[str]] = {}
+        for point, inches in panel.points:
+            if (x := _x(point)) is not None and point.value is not None:
+                right, up = data.transform((x, point.value))
+                place = data.inverted().transform((right + inches * figure.get_dpi(), up))
+                together.setdefault((float(place[0]), point.value), []).append(row_words(point.row))
+        named = [(x, value, "\n= ".join(names)) for (x, value), names in together.items()]
+        taken = [_covered(axes, *bar) for bar in panel.bars]
+        line = curve.line()
+        if line is not None and line.value is not None:
+            left, right = axes.get_xlim()
+            ends = axes.transData.transform([(left, line.value), (right, line.value)])
+            taken.append(Bbox([ends[0] - 1, ends[1] + 1]))
+            if (x := _x(line)) is not None and line.row not in {point.row for point in curve.points}:
+                named.append((x, line.value, row_words(line.row)))
+        place_labels(axes, named, "#303030", SMALL - 0.5, taken)
+
+
+def _covered(axes: Axes, x: float, low: float, high: float) -> Bbox:
+    ends = axes.transData.transform([(x, low), (x, high)])
+    return Bbox([ends[0] - 5, ends[1] + 5])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import NDArray
 
 from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, style
 
@@ -24,16 +27,19 @@ _COLOURS = {
     "pixel": OKABE_ITO[5],
 }
 _GOAL = OKABE_ITO[2]
+_APART = 0.16
+"""Of a line's height, between the middle and a mark."""
+_NARROW = 14
+"""Columns of a table of ratios of which two have room beside each other."""
 _LINEAR = 10.0
 """Per cent up to which the axis of overheads is linear."""
-_MARKS = {"reference": "o", "reference-compiled": "s", "fused": "D", "library": "^", "epilogue": "v"}
-_TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7, 2, 2.5, 3, 4, 6, 8, 12, 16, 24, 32)
+_TICKS = (0.2, 0.25, 0.33, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5)
 
 
 def draw_steps(rows: Sequence[Row]) -> Figure | None:
-    """One panel a size and precision, one line a variant: by how many per cent its step (full) and its forward pass
-    (hollow) take longer than the best plain one's; what was asked of the step, and what was predicted, as marks. The
-    axis is linear up to 10 %, where the goals are, and logarithmic beyond."""
+    """One panel a size and precision, one line a variant: by how many per cent its step (full, above) and its forward
+    pass (hollow, below) take longer than the best plain one's; what was asked of the step, and what was
+    predicted, as marks. The axis is linear up to 10 %, where the goals are, and logarithmic beyond."""
     return _ratios(
         rows,
         ("size", "precision"),
@@ -75,7 +81,7 @@ def _ratios(
             axes.set_title(", ".join(key))
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_axis_off()
-        figure.supxlabel(label, fontsize=8)
+        figure.supxlabel(f"{label} (linear up to {_LINEAR:g} %, shaded; logarithmic beyond)", fontsize=8)
         has_goals = any(row.get("goal_step_ratio") for row in rows)
         has_predictions = predicted is not None and any(row.get(predicted) for row in rows)
         figure.legend(handles=_handles(has_goals, has_predictions), loc="outside upper center", ncols=4)
@@ -92,23 +98,27 @@ def _panel(
         colour = _colour(row["variant"])
         marks: list[tuple[str | None, dict[str, Any]]] = [
             ("goal_step_ratio", {"marker": "|", "markersize": 9, "markeredgewidth": 1.6, "color": _GOAL}),
-            (forward, {"marker": "o", "markersize": 4, "color": colour, "markerfacecolor": "white"}),
-            (step, {"marker": "o", "markersize": 4.6, "color": colour}),
+            (forward, {"marker": "o", "markersize": 3.6, "color": colour, "markerfacecolor": "white"}),
+            (step, {"marker": "o", "markersize": 3.8, "color": colour}),
             (predicted, {"marker": "x", "markersize": 4, "color": "black"}),
         ]
         for order, (name, look) in enumerate(marks):
             if name and row.get(name):
                 percent = 100 * (float(row[name]) - 1)
                 seen.append(percent)
-                axes.plot([percent], [place], linestyle="none", zorder=3 + order, **look)
+                # forward passes stand below the steps: filled marks would hide hollow ones
+                height = place - _APART if name == forward else place + _APART
+                axes.plot([percent], [height], linestyle="none", zorder=3 + order, **look)
     axes.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
     axes.set_yticks(range(len(names)), list(reversed(names)))
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_xscale("symlog", linthresh=_LINEAR, linscale=1.4)
     axes.set_xlim(min(seen) * (1.3 if min(seen) < -_LINEAR else 1) - 3, max(seen) * 1.3)
-    # all four have no room beside each other
+    # all of them have no room beside each other
     beyond = [100, 1000] if max(seen) >= 100 else [50] if is_narrow else [20, 50]
-    axes.xaxis.set_major_locator(FixedLocator([-50, -20, -10, 0, 5, 10, *beyond]))
+    below = [-50, -10] if min(seen) < -_LINEAR else [-10, -5]
+    axes.xaxis.set_major_locator(FixedLocator([*below, 0, 5, 10, *beyond]))
+    axes.axvspan(-_LINEAR, _LINEAR, color="#F4F4F4", zorder=0)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
 
@@ -126,77 +136,69 @@ def _handles(goals: bool, predictions: bool) -> list[Line2D]:
 
 
 def draw_kernels(rows: Sequence[Row]) -> Figure | None:
-    """One panel an operation and type: a forward and backward pass of every variant over that of the compiled operation
-    without gates, against the channels of its product."""
+    """A table for each type: down the operations and the products that they are of, across gates and variants, and in
+    each cell how many times the time of the compiled operation without gates a forward and backward pass takes.
+    Coloured by it, evenly for so many times as long and as short."""
     value = "step_ratio_to_plain_compiled"
     rows = [row for row in rows if row["op"] != "gemm" and row.get(value)]
     if not rows:
         return None
-    ops = list(dict.fromkeys(row["op"] for row in rows))
     dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
+    down = list(dict.fromkeys((row["op"], row["tokens"], row["width"], row["shape"]) for row in rows))
+    across = sorted(
+        dict.fromkeys((row["gates"], row["variant"]) for row in rows), key=lambda each: _first(rows, "gates", each[0])
+    )
+    ratios = [float(row[value]) for row in rows]
+    most = max(2.0, *ratios, *(1 / ratio for ratio in ratios))
+    norm = LogNorm(1 / most, most)
+    abreast = 2 if len(across) <= _NARROW else 1
+    stacked = -(-len(dtypes) // abreast)
     with style():
-        figure = page_figure(1.1 + 1.6 * len(dtypes))
-        grid = figure.subplots(len(dtypes), len(ops), squeeze=False, sharey="row")
-        for line, dtype in zip(grid, dtypes, strict=True):
-            for axes, op in zip(line, ops, strict=True):
-                _curves(axes, [row for row in rows if (row["op"], row["dtype"]) == (op, dtype)], value)
-                axes.set_title(f"{op}, {dtype}")
-            seen = [float(row[value]) for row in rows if row["dtype"] == dtype]
-            _log_axis(line[0], [1.0, *seen])
-        figure.supxlabel("channels of the product", fontsize=8)
-        figure.supylabel("forward and backward / compiled, without gates", fontsize=8)
-        variants = list(dict.fromkeys(row["variant"] for row in rows))
-        gates = list(dict.fromkeys(row["gates"] for row in rows))
-        handles = [Line2D([], [], color=_colour(gate), label=f"gates: {gate}") for gate in gates]
-        handles += [
-            Line2D([], [], linestyle="none", color="#404040", marker=_MARKS.get(each, "o"), markersize=4, label=each)
-            for each in variants
-        ]
-        figure.legend(handles=handles, loc="outside upper center", ncols=4)
+        figure = page_figure(0.4 + stacked * (1.35 + 0.135 * len(down)))
+        grid = figure.subplots(stacked, min(abreast, len(dtypes)), squeeze=False, sharey=True)
+        for axes, dtype in zip(grid.flat, dtypes, strict=False):
+            cells = np.full((len(down), len(across)), np.nan)
+            for row in rows:
+                if row["dtype"] == dtype:
+                    place = down.index((row["op"], row["tokens"], row["width"], row["shape"]))
+                    cells[place, across.index((row["gates"], row["variant"]))] = float(row[value])
+            image = axes.imshow(cells, norm=norm, cmap="PuOr_r", aspect="auto", interpolation="nearest")
+            write_cells(axes, cells, lambda ratio: abs(np.log(ratio)) > 0.6 * np.log(most))
+            axes.set_title(dtype)
+            names = [f"{variant}, {gates}" if gates != "none" else f"{variant}, no gates" for gates, variant in across]
+            axes.set_xticks(range(len(across)), names, rotation=90, fontsize=6)
+            axes.set_yticks(range(len(down)), [_row_name(*each) for each in down], fontsize=6)
+            axes.tick_params(length=0)
+            axes.grid(visible=False)
+        for axes in list(grid.flat)[len(dtypes) :]:
+            axes.set_axis_off()
+        bar = figure.colorbar(image, ax=grid, pad=0.01, aspect=30)
+        bar.set_label("times the compiled one\nwithout gates (log scale)")
+        ticks = [tick for tick in _TICKS if 1 / most <= tick <= most]
+        bar.set_ticks([0.2, 0.5, 1, 2, 5] if most >= 5 else ticks[:: max(1, len(ticks) // 5)])
+        bar.ax.yaxis.set_minor_locator(NullLocator())
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
     return figure
 
 
-def _curves(axes: Axes, rows: Sequence[Row], value: str) -> None:
-    lines: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-    for row in rows:
-        # products of one width may differ in what they are of: each has its line
-        lines.setdefault((row["gates"], row["variant"], _product(row)), []).append(
-            (int(row["width"]), float(row[value]))
-        )
-    for (gates, variant, _), points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True), color=_colour(gates), marker=_MARKS.get(variant, "o"),
-                  markersize=3.4, linewidth=0.7, alpha=0.9)  # fmt: skip
-    axes.axhline(1, color=QUIET, linewidth=0.8, zorder=1)
-    widths = sorted({int(row["width"]) for row in rows})
-    if widths:
-        axes.set_xscale("log", base=2)
-        shown = [w for place, w in enumerate(widths) if place in (0, len(widths) - 1) or len(widths) < 4]
-        axes.set_xlim(widths[0] / 1.3, widths[-1] * 1.3)
-        axes.xaxis.set_major_locator(FixedLocator(shown))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
+def write_cells(axes: Axes, cells: NDArray[np.float64], is_dark: Callable[[float], bool], digits: int = 2) -> None:
+    """Every number into its cell, white where the cell `is_dark`."""
+    for (down, across), number in np.ndenumerate(cells):
+        if np.isfinite(number):
+            text = f"{number:.{digits}f}" if abs(number) < 9.95 else f"{number:.0f}"
+            axes.text(across, down, text, ha="center", va="center", fontsize=5.2,
+                      color="white" if is_dark(float(number)) else "black")  # fmt: skip
 
 
-def _product(row: Row) -> str:
-    """`qkv` of `d512-f1376-h8-b256x256-qkv`."""
-    return row["shape"].rpartition("x")[2].partition("-")[2]
+def _first(rows: Sequence[Row], key: str, value: str) -> int:
+    return next(number for number, row in enumerate(rows) if row[key] == value)
+
+
+def _row_name(op: str, tokens: str, width: str, shape: str) -> str:
+    """`heads, qkv: 512 x 384`: the operation, the product that it is of, its rows and channels."""
+    product = shape.rpartition("x")[2].partition("-")[2]
+    return f"{op}{f', {product}' if product else ''}: {tokens} x {width}"
 
 
 def _colour(name: str) -> str:
     return next((colour for start, colour in _COLOURS.items() if name.startswith(start)), QUIET)
-
-
-def _log_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Logarithmic, with few and plain numbers; a ratio and its inverse then lie equally far from 1."""
-    low, high = min(values) / 1.06, max(values) * 1.06
-    axis = axes.yaxis
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    inside = [tick for tick in _TICKS if low <= tick <= high]
-    most = 5
-    while len(inside) > most:  # every other one, 1 always among them
-        place = inside.index(1) if 1 in inside else 0
-        inside = [tick for number, tick in enumerate(inside) if (number - place) % 2 == 0]
-    axis.set_major_locator(FixedLocator(inside))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))

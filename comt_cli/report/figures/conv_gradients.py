@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from comt_cli.report.figures.broken import Ends, robust_ends, strip
+from comt_cli.report.figures.broken import height as broken_height
 from comt_cli.report.figures.style import QUIET, SEQUENCE, page_figure, series_colours, style
 
 _MOST_STEPS = 60
@@ -29,8 +31,10 @@ _LOOKS: dict[str, tuple[tuple[float, Sequence[float]], float]] = {
 
 
 def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Panel (a): the median and the greatest norm of the logged steps over depth, all runs on one logarithmic axis.
-    Panels (b), (c) ...: a map of depth and step for each run, all of one scale of colours.
+    """Panel (a): the median and the greatest norm of the logged steps over depth, panel (b): those of the convolutions
+    over the steps, where peaks early in training are seen; all runs on one logarithmic axis, which a convolution or
+    step far from all others does not rule. Panels (c), (d) ...: a map of depth and step for each run, all of one scale
+    of colours.
 
     `frame` has rows `row, convolution, depth, step, norm` (`analysis.conv_gradients`). Norms of 0, as where a residual
     branch is switched off, count in neither and stay white in a map. Where the runs did not log the same steps, the
@@ -48,16 +52,28 @@ def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     with style():
         figure = page_figure(sum(heights))
         above, below = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
-        axes = above.subplots()
-        handles = _lines(axes, drawn, names)
-        axes.set_title(f"(a) L2 norm of the gradient of each convolution{span}")
+        left, right = above.subplots(1, 2, sharey=True)
+        by_step = {row: _by_step(frame[frame["row"] == row]) for row in rows}
+        both = pd.concat([*drawn.values(), *by_step.values()])
+        ends = robust_ends(both[["median", "greatest"]].to_numpy().ravel(), log=True)
+        handles = _lines(left, drawn, names, "depth")
+        _lines(right, by_step, names, "step")
+        _norm_axis(left, ends.low, ends.high)
+        _depth_axis(left, int(frame["depth"].max()))
+        left.set_xlabel("convolution, counted from the input")
+        left.set_ylabel("gradient norm (log scale)")
+        right.set_xlabel("training step")
+        left.set_title(f"(a) of each convolution{span}")
+        right.set_title("(b) at each step")
+        _off_scale(left, drawn, "depth", ends)
+        _off_scale(right, by_step, "step", ends)
         above.legend(handles=handles, loc="outside lower center", ncols=columns)
         norm_ends = _colour_ends(frame["norm"])
         norm = LogNorm(*norm_ends)
         panels = below.subplots(lines, min(len(rows), _MAPS_ABREAST), squeeze=False)
         for number, (row, panel) in enumerate(zip(rows, panels.ravel(), strict=False)):
             image = _map(panel, drawn[row], norm)
-            title = f"({chr(ord('b') + number)}) {row}"
+            title = f"({chr(ord('c') + number)}) {row}"
             panel.set_title(title, fontsize=min(8.5, 340 / len(title)))  # a long one would reach into the next
         for panel in panels.ravel()[len(rows) :]:
             panel.set_axis_off()
@@ -65,7 +81,7 @@ def draw_conv_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             line[0].set_ylabel("training step")
         below.supxlabel("convolution, counted from the input", fontsize=8)
         bar = below.colorbar(image, ax=panels, pad=0.015, aspect=22 * lines)
-        bar.set_label("gradient norm")
+        bar.set_label("gradient norm (log scale)")
         _few_numbers(bar.ax.yaxis, *norm_ends)
     return figure, pd.concat(drawn.values(), ignore_index=True)
 
@@ -104,24 +120,50 @@ def _span(steps: list[int]) -> str:
     return f"steps {first} to {last}" if first < last else f"step {first}"
 
 
-def _lines(axes: Axes, drawn: dict[str, pd.DataFrame], names: list[str]) -> list[Line2D]:
-    """Panel (a); returns what its legend says."""
+def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
+    """One line a step: the median and the greatest norm of the convolutions; norms of 0 count in neither."""
+    seen = frame[frame["norm"] > 0].groupby("step")["norm"]
+    return pd.DataFrame({"median": seen.median(), "greatest": seen.max()}).reset_index()
+
+
+def _lines(axes: Axes, drawn: dict[str, pd.DataFrame], names: list[str], x: str) -> list[Line2D]:
+    """The lines of a panel, over depth or steps; returns what the legend says."""
     colours = series_colours(len(drawn))
     for table, colour in zip(drawn.values(), colours, strict=True):
         for name, (dashes, width) in _LOOKS.items():
-            axes.plot(
-                table["depth"].to_numpy(), table[name].to_numpy(), color=colour, linestyle=dashes, linewidth=width
-            )
-    both = pd.concat(drawn.values())
-    _norm_axis(axes, float(both["median"].min()), float(both["greatest"].max()))
-    _depth_axis(axes, int(both["depth"].max()))
-    axes.set_xlabel("convolution, counted from the input")
-    axes.set_ylabel("gradient norm")
+            axes.plot(table[x].to_numpy(), table[name].to_numpy(), color=colour, linestyle=dashes, linewidth=width)
     handles = [Line2D([], [], color=colour, label=name) for name, colour in zip(names, colours, strict=True)]
     return handles + [
-        Line2D([], [], color=QUIET, linestyle=dashes, linewidth=width, label=f"{name} of the steps")
+        Line2D([], [], color=QUIET, linestyle=dashes, linewidth=width, label=name)
         for name, (dashes, width) in _LOOKS.items()
     ]
+
+
+def _off_scale(axes: Axes, drawn: dict[str, pd.DataFrame], x: str, ends: Ends) -> None:
+    """A strip with what is far above the frame, or far below it: the number of the farthest, a mark for the others."""
+    for above in (True, False):
+        off = [
+            (float(place), float(value), colour)
+            for table, colour in zip(drawn.values(), series_colours(len(drawn)), strict=True)
+            for name in _LOOKS
+            for place, value in zip(table[x], table[name], strict=True)
+            if (value > ends.high if above else 0 < value < ends.low)
+        ]
+        if not off:
+            continue
+        beyond = strip(axes, 1, above=above)
+        for place, _, colour in off:
+            beyond.plot([place], [0], "^" if above else "v", color=colour, markersize=3, clip_on=False)
+        place, value, _ = (max if above else min)(off, key=lambda each: each[1])
+        low, high = axes.get_xlim()
+        is_left = (place - low) / (high - low) < 0.6
+        beyond.annotate(f"{value:.2g}", (place, 0), xytext=(5 if is_left else -5, 0), textcoords="offset points",
+                        ha="left" if is_left else "right", va="center_baseline", fontsize=6.5,
+                        annotation_clip=False)  # fmt: skip
+        if above:
+            axes.set_title(axes.get_title(), pad=4 + 72 * broken_height(1))
+        else:
+            axes.tick_params(axis="x", pad=3 + 72 * broken_height(1))
 
 
 def _norm_axis(axes: Axes, low: float, high: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,10 +18,19 @@ from comt_cli.report.figures.style import QUIET, page_figure, series_colours, st
 _PLAIN = "plain"
 """The network without skip paths: grey and dashed in every panel."""
 _DASHES = ("-", "--", ":", "-.")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_WORDS = {"depth": "depth, blocks", "layer": "block, counted from the input"}
+_EVERY = 0.35
+"""Of a panel's diagonal, between two markers of a line."""
+_TITLE_LETTERS = 90
+"""Of the size of titles, on a line of page width."""
 
 
-def draw_over_setups(frame: pd.DataFrame, x: str, values: Mapping[str, str], names: str) -> tuple[Figure, pd.DataFrame]:
+def draw_over_setups(
+    frame: pd.DataFrame, x: str, values: Mapping[str, str], names: str, says: Mapping[str, str] | None = None
+) -> tuple[Figure, pd.DataFrame]:
     """A column of panels for each set-up and a row for each of `values`; one line a connection, its band the seeds'.
+    Over each column stands what the set-up `says` that its blocks compute.
 
     `frame` has rows `setup, connection, <x>` with `<value>_mean`, `_low` and `_high` for every key of `values`, which
     gives the axis its label (`analysis.diagnose.measure.summary`). `names` is the legend's title. All axes of a row
@@ -29,9 +39,9 @@ def draw_over_setups(frame: pd.DataFrame, x: str, values: Mapping[str, str], nam
     setups = list(dict.fromkeys(frame["setup"]))
     with style():
         looks = _looks(list(dict.fromkeys(frame["connection"])))
-        figure = page_figure(0.5 + max(2.0 * len(values), 0.16 * (len(looks) + 2)))
+        figure = page_figure((0.85 if says else 0.5) + max(2.0 * len(values), 0.16 * (len(looks) + 2)))
         panels = figure.subplots(len(values), len(setups), squeeze=False)
-        for row, (value, label) in zip(panels, values.items(), strict=True):
+        for number, (row, (value, label)) in enumerate(zip(panels, values.items(), strict=True)):
             low, high = _ends(frame, value)
             for axes, setup in zip(row, setups, strict=True):
                 drawn = frame[frame["setup"] == setup]
@@ -39,10 +49,12 @@ def draw_over_setups(frame: pd.DataFrame, x: str, values: Mapping[str, str], nam
                     _line(axes, line.sort_values(x), x, value, looks[str(name)])
                 _log_axis(axes, *((low, high) if high / low < 1e6 else _ends(drawn, value)))
                 axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-                axes.set_xlabel(x)
-            row[0].set_ylabel(label)
+                axes.set_xlabel(_WORDS.get(x, x))
+            letter = f"({chr(ord('a') + number)}) " if len(values) > 1 else ""
+            row[0].set_ylabel(f"{letter}{label}\n(log scale)")
         for axes, setup in zip(panels[0], setups, strict=True):
-            axes.set_title(setup)
+            said = textwrap.fill((says or {}).get(setup, ""), int(_TITLE_LETTERS / len(setups)))
+            axes.set_title(f"{setup}\n{said}" if said else setup, fontsize=7)
         handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
         figure.legend(handles=handles, title=names, loc="outside right center", handlelength=1.8)
     return figure, frame
@@ -58,8 +70,8 @@ def draw_gradient_by_loss(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     precisions = list(dict.fromkeys(frame["precision"]))
     with style():
         looks = {
-            loss: {"color": colour, "linewidth": width}
-            for loss, colour, width in zip(losses, series_colours(len(losses)), _widths(len(losses)), strict=True)
+            loss: {"color": colour, "linewidth": 1.1, **_marker(number, len(losses))}
+            for number, (loss, colour) in enumerate(zip(losses, series_colours(len(losses)), strict=True))
         }
         dashes = dict(zip(precisions, _DASHES, strict=False))
         kinds = list(dict.fromkeys(frame["connection"]))
@@ -72,11 +84,11 @@ def draw_gradient_by_loss(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 look = {**looks[str(loss)], "linestyle": dashes[str(precision)]}
                 _line(axes, line.sort_values("depth"), "depth", "gradient_norm", look)
             axes.set_title(kind)
-            axes.set_xlabel("depth")
+            axes.set_xlabel(_WORDS["depth"])
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
         for axes in panels:
             _log_axis(axes, *_ends(frame, "gradient_norm"))
-        panels[0].set_ylabel("gradient norm at the input")
+        panels[0].set_ylabel("gradient norm at the input\n(log scale)")
         handles = [Line2D([], [], label=loss, **look) for loss, look in looks.items()]
         handles += [Line2D([], [], label=name, color=QUIET, linestyle=dash) for name, dash in dashes.items()]
         figure.legend(handles=handles, title="loss, precision", loc="outside right center")
@@ -84,20 +96,28 @@ def draw_gradient_by_loss(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def _looks(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Colour, dashes and width of each line, wide ones first: of lines that lie on each other each is seen."""
+    """Colour, dashes and marker of each line; the markers stand at other places on each, so that of lines that lie on
+    each other every one is seen."""
     coloured = [name for name in names if name != _PLAIN]
-    looks = {
-        name: {"color": colour, "linestyle": _DASHES[number % len(_DASHES)], "linewidth": width}
-        for number, (name, colour, width) in enumerate(
-            zip(coloured, series_colours(len(coloured)), _widths(len(coloured)), strict=True)
-        )
+    looks: dict[str, dict[str, Any]] = {
+        name: {
+            "color": colour,
+            "linestyle": _DASHES[number % len(_DASHES)],
+            "linewidth": 1.1,
+            **_marker(number, len(coloured)),
+        }
+        for number, (name, colour) in enumerate(zip(coloured, series_colours(len(coloured)), strict=True))
     }
     return {name: looks.get(name, {"color": QUIET, "linestyle": "--"}) for name in names}
 
 
-def _widths(count: int) -> list[float]:
-    """From wide to narrow: what is drawn later leaves an edge of what is under it."""
-    return [float(width) for width in np.linspace(2.6, 0.9, count)] if count > 1 else [1.2]
+def _marker(number: int, count: int) -> dict[str, Any]:
+    """The marker of a line and where it begins: elsewhere than those of the other lines."""
+    return {
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "markersize": 3.2,
+        "markevery": (number / max(count, 1) * _EVERY, _EVERY),
+    }
 
 
 def _ends(frame: pd.DataFrame, value: str) -> tuple[float, float]:
@@ -111,7 +131,8 @@ def _line(axes: Axes, line: pd.DataFrame, x: str, value: str, look: Mapping[str,
     """The means, and a band from the least to the greatest of the seeds, where the least is not 0 (the axis is
     logarithmic; a gradient of rounding errors may be). A single mean is a point: it makes no line."""
     at = line[x].to_numpy()
-    axes.plot(at, line[f"{value}_mean"].to_numpy(), marker="o" if len(at) == 1 else None, **look)
+    single = {"marker": "o", "markevery": None} if len(at) == 1 else {}
+    axes.plot(at, line[f"{value}_mean"].to_numpy(), **{**look, **single})
     low, high = line[f"{value}_low"].to_numpy(), line[f"{value}_high"].to_numpy()
     axes.fill_between(at, low, high, where=(low > 0).tolist(), color=look["color"], alpha=0.15, linewidth=0)
 

@@ -3,59 +3,88 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
-from comt_cli.report.figures.lines import drawn_tokens, legend_title, token_handles, token_lines
-from comt_cli.report.figures.style import QUIET, layer_axis, page_figure, style
+from comt_cli.report.figures import lines
+from comt_cli.report.figures.broken import Ends, robust_ends
+from comt_cli.report.figures.style import page_figure, style
 
-_COLUMNS = 4
+_ABREAST = 8
 _LEAST_SPAN = 0.02
 """A panel shows at least this much of the value axis, so that rounding noise does not look like structure."""
+_MARKED = {0.5: "0.5: halved", 1.0: "1: no change"}
 
 
-def draw_gate_lines(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """One panel a site, one line a token, and a panel for the legend.
+def draw_gate_lines(frame: pd.DataFrame, *, shared: bool = True) -> tuple[Figure, pd.DataFrame]:
+    """A column a site: a thin line a token with their median, and under it the map of token x layer.
 
-    `frame` has rows `site, layer, position, token, value` (`analysis.gates.scalar_frame`). Panels stand in the order of
-    the sites, each with its own value axis; a grey line marks the value 1 where it is in sight.
+    `frame` has rows `site, layer, position, token, value` (`analysis.gates.scalar_frame`). Columns stand in the order
+    of the sites. All have one axis of values and one scale of colours, so that what is almost constant looks so; where
+    they are not `shared`, each has its own, as in the papers. Dotted lines mark 0.5 and 1 where these are in sight.
 
     Returns the figure, and the rows that were drawn: of long texts the first tokens.
     """
-    drawn, tokens = drawn_tokens(frame), frame["position"].nunique()
-    sites = list(dict.fromkeys(frame["site"]))
-    columns = min(_COLUMNS, len(sites) + 1)
-    rows = -(-(len(sites) + 1) // columns)
+    drawn, tokens = lines.drawn_tokens(frame), frame["position"].nunique()
+    sites, shown = list(dict.fromkeys(frame["site"])), drawn["position"].nunique()
+    blocks = [sites[start : start + _ABREAST] for start in range(0, len(sites), _ABREAST)]
+    heights = (1.2, max(0.6, lines.ROW * shown) + (0.0 if shared else 0.35))
+    whole = _padded(robust_ends(drawn["value"].to_numpy()))
     with style():
-        figure = page_figure(0.4 + 1.75 * rows if rows > 1 else 2.6)
-        panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes, site in zip(panels, sites, strict=False):
-            here = drawn[drawn["site"] == site]
-            token_lines(axes, here, "value")
-            _value_axis(axes, here["value"])
-            layer_axis(axes, int(frame["layer"].max()))
-            axes.set_title(site)
-        for axes in panels[len(sites) :]:
-            axes.set_axis_off()
-        handles = token_handles(drawn)
-        panels[len(sites)].legend(
-            handles=handles,
-            title=legend_title(len(handles), tokens),
-            loc="center",
-            ncols=2 if len(handles) > 11 else 1,
-            columnspacing=0.8,
-            handlelength=1.2,
-            labelspacing=0.25,
-        )
+        figure = page_figure((0.85 + sum(heights)) * len(blocks))
+        parts = figure.subfigures(len(blocks), 1, squeeze=False)[:, 0]
+        for part, block in zip(parts, blocks, strict=True):
+            ends = {
+                site: whole if shared else _padded(robust_ends(drawn.loc[drawn["site"] == site, "value"].to_numpy()))
+                for site in block
+            }
+            _block(part, drawn, ends, heights, shared=shared, tokens=tokens)
         figure.supxlabel("layer", fontsize=8)
-        figure.supylabel("gate value", fontsize=8)
     return figure, drawn
 
 
-def _value_axis(axes: Axes, values: pd.Series[float]) -> None:
-    low, high = float(values.min()), float(values.max())
-    span = max(high - low, _LEAST_SPAN)
-    middle = (low + high) / 2
-    axes.set_ylim(middle - 0.56 * span, middle + 0.56 * span)
-    if axes.get_ylim()[0] < 1 < axes.get_ylim()[1]:
-        axes.axhline(1, color=QUIET, linewidth=0.8, zorder=0.5)
+def _padded(ends: Ends) -> Ends:
+    """At least so wide that noise stays flat."""
+    air = max(_LEAST_SPAN - (ends.high - ends.low), 0) / 2
+    return Ends(ends.low - air, ends.high + air)
+
+
+def _block(
+    part: SubFigure,
+    drawn: pd.DataFrame,
+    ends: dict[str, Ends],
+    heights: tuple[float, float],
+    *,
+    shared: bool,
+    tokens: int,
+) -> None:
+    panels = part.subplots(2, len(ends), gridspec_kw={"height_ratios": heights}, squeeze=False)
+    layers, shown = int(drawn["layer"].max()), drawn["position"].nunique()
+    last = len(ends) - 1
+    for number, (site, limits) in enumerate(ends.items()):
+        above, below = panels[:, number]
+        here = drawn[drawn["site"] == site]
+        lines.token_lines(above, here, "value")
+        lines.value_axis(above, limits, least=_LEAST_SPAN)
+        lines.over_layers(above, layers)
+        above.set_title(site)
+        lines.off_scale(above, here, "value", limits, brief=True)
+        lines.references(above, _MARKED, named=number == last)
+        image = lines.token_map(below, here, "value", limits, named=number == 0)
+        if shared and number:
+            above.tick_params(labelleft=False)
+        if not shared:
+            part.colorbar(
+                image, ax=below, location="bottom", pad=0.02, aspect=9, extend=lines.extension(here["value"], limits)
+            ).ax.tick_params(labelsize=6)
+    if shared:
+        bar = part.colorbar(
+            image,
+            ax=list(panels[1]),
+            pad=0.01,
+            aspect=30,
+            extend=lines.extension(drawn["value"], limits),
+            extendfrac=0.04,
+        )
+        bar.set_label("gate value")
+    panels[0][0].set_ylabel("gate value")
+    panels[1][0].set_ylabel(f"token{lines.shown_tokens(shown, tokens)}")

@@ -15,17 +15,20 @@ from numpy.typing import NDArray
 from comt_cli.report.figures.style import PAGE_WIDTH, SEQUENCE, page_figure, style
 
 _LEAST_SPAN = 1e-4
-"""A map's colours span at least this much, so that rounding noise does not look like structure."""
+"""A scale's colours span at least this much, so that rounding noise does not look like structure."""
 _MARGIN = 1.1
 """Inches that are not images: names on the left, and air between columns."""
 
 
-def draw_gate_maps(frame: pd.DataFrame, images: Sequence[NDArray[np.uint8]]) -> tuple[Figure, pd.DataFrame]:
+def draw_gate_maps(
+    frame: pd.DataFrame, images: Sequence[NDArray[np.uint8]], *, shared: bool = True
+) -> tuple[Figure, pd.DataFrame]:
     """The images on the left, to the right of each the values of gates over its pixels, stretched to the image's size.
 
     `frame` has rows `image, label, prediction, block, site, y, x, value` (`analysis.image_gates.map_frame`), and
-    `images` are the images in the order of the frame's, uint8 [S, S, 3]. A column's maps share their colours, which
-    the bar below explains; columns do not, since gates differ more between blocks than over a map.
+    `images` are the images in the order of the frame's, uint8 [S, S, 3]. All maps share their colours, which the bar
+    explains, so that a gate that is almost constant looks so; where they are not `shared`, those of a column do, and
+    small differences are seen.
 
     Returns the figure and `frame`.
     """
@@ -46,12 +49,14 @@ def draw_gate_maps(frame: pd.DataFrame, images: Sequence[NDArray[np.uint8]]) -> 
         panels[0][0].set_title("image")
         for column, (block, site) in zip(panels.T[1:], gates, strict=True):
             own = frame[(frame["block"] == block) & (frame["site"] == site)]
-            ends = _ends(own["value"])
+            ends = _ends(frame["value"] if shared else own["value"])
             norm = Normalize(*ends)
             for axes, (_, one) in zip(column, own.groupby("image", sort=False), strict=True):
                 table = one.pivot(index="y", columns="x", values="value").to_numpy()
                 axes.imshow(table, norm=norm, cmap=SEQUENCE, interpolation="nearest", extent=(0, 1, 1, 0))
             column[0].set_title(f"block {block}\n{site}")
+            if shared:
+                continue
             bar = figure.colorbar(
                 ScalarMappable(norm, SEQUENCE), ax=list(column), location="bottom", pad=0.02, aspect=9, shrink=0.95
             )
@@ -60,13 +65,22 @@ def draw_gate_maps(frame: pd.DataFrame, images: Sequence[NDArray[np.uint8]]) -> 
             low, high = bar.ax.get_xticklabels()
             low.set_horizontalalignment("left")
             high.set_horizontalalignment("right")
+        if shared:
+            bar = figure.colorbar(
+                ScalarMappable(norm, SEQUENCE), ax=list(panels[:, 1:].ravel()), location="bottom", pad=0.02, aspect=40,
+                shrink=0.6,
+            )  # fmt: skip
+            bar.set_label("gate value")
     return figure, frame
 
 
 def _name(one: Any) -> str:
     """What an image shows, and what it was taken for where that is something else."""
-    taken = "" if one["prediction"] == one["label"] else f"\n(taken for\n{one['prediction']})"
-    return f"{one['label']}{taken}"
+    label, taken = str(one["label"]), str(one["prediction"])
+    if taken == label:
+        return label
+    # letters have short names: they fit on a line, and names of animals and cars do not
+    return f"{label}, taken\nfor {taken}" if len(label) < 4 else f"{label},\ntaken for\n{taken}"
 
 
 def _ends(values: pd.Series[float]) -> tuple[float, float]:

@@ -19,15 +19,18 @@ _PLACES = tuple(
 )
 
 
-def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]], colour: str, size: float) -> None:
-    """Write each (x, y, name) beside its point: at the first of many places that is free and within the panel.
+def place_labels(
+    axes: Axes, points: Sequence[tuple[float, float, str]], colour: str, size: float, covered: Sequence[Bbox] = ()
+) -> None:
+    """Write each (x, y, name) beside its point: at the first of many places that is free and within the panel. No name
+    lies on what is `covered`, in pixels, such as bars and lines.
 
     Where none is, at the least bad. A name that stands off gets a thin line to its point. The axes must have their
     final place and limits.
     """
     centres = [axes.transData.transform((x, y)) for x, y, _ in points]
     spots = [Bbox([centre - _RADIUS, centre + _RADIUS]) for centre in centres]
-    taken: list[Bbox] = []
+    taken: list[Bbox] = list(covered)
     # From the right to the left: names go to the right of their points, where the next one may stand.
     for number in sorted(range(len(points)), key=lambda i: points[i][:2], reverse=True):
         obstacles = [*taken, *spots[:number], *spots[number + 1 :]]

@@ -1,21 +1,28 @@
-"""What the figures with one line a token share: the lines, and the legend that names them."""
+"""What the figures over layers and tokens share: thin lines with their median, and maps of token x layer under them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.image import AxesImage
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from comt_cli.report.figures.style import series_colours
+from comt_cli.report.figures import broken
+from comt_cli.report.figures.style import OKABE_ITO, QUIET, ROUND, SEQUENCE, layer_axis, layer_ticks
 from comt_cli.report.figures.tokens import MAX_LINES, token_labels
 
-_MARKERS = ("o", "s", "^", "D", "v")
+ROW = 0.118
+"""Inches of a token's line in a map."""
+_MEDIAN = OKABE_ITO[0]
+_SMALL = 6.5
 
 
 def drawn_tokens(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the first `MAX_LINES` tokens: those that get a line."""
+    """The rows of the first `MAX_LINES` tokens: those that are drawn."""
     return frame[frame["position"] < MAX_LINES].reset_index(drop=True)
 
 
@@ -25,27 +32,126 @@ def token_names(frame: pd.DataFrame) -> list[str]:
     return names
 
 
+def shown_tokens(drawn: int, tokens: int) -> str:
+    """How many of a text's tokens are drawn, if not all."""
+    return "" if drawn == tokens else f" (the first {drawn} tokens of {tokens})"
+
+
 def token_lines(axes: Axes, frame: pd.DataFrame, value: str) -> None:
-    """One line a token over the layers, from rows `layer, position` and the column `value`."""
-    for look, (_, line) in zip(_looks(frame["position"].nunique()), frame.groupby("position"), strict=True):
+    """One thin line a token over the layers, from rows `layer, position` and the column `value`, and their median."""
+    for _, line in frame.groupby("position"):
         ordered = line.sort_values("layer")
-        axes.plot(ordered["layer"].to_numpy(), ordered[value].to_numpy(), clip_on=False, **look)
+        axes.plot(ordered["layer"].to_numpy(), ordered[value].to_numpy(), color=QUIET, linewidth=0.5, alpha=0.8,
+                  zorder=1.5)  # fmt: skip
+    middle = frame.groupby("layer")[value].median()
+    axes.plot(middle.index.to_numpy(), middle.to_numpy(), color=_MEDIAN, linewidth=1.4, marker="o", zorder=3,
+              label="median over tokens")  # fmt: skip
 
 
-def token_handles(frame: pd.DataFrame) -> list[Any]:
-    """The legend's entries; colours agree with `token_lines`."""
-    labels = token_labels(token_names(frame))
-    return [Line2D([], [], label=label, **look) for look, label in zip(_looks(len(labels)), labels, strict=True)]
+def value_axis(axes: Axes, ends: broken.Ends, *, log: bool = False, least: float = 0.0) -> None:
+    """The axis of values between `ends`, with some air; a linear one spans at least `least`, so that rounding noise
+    does not look like structure."""
+    if log:
+        low, high = min(ends.low, 0.95), max(ends.high, 1.05)
+        axes.set_yscale("log")
+        axes.set_ylim(low * (low / high) ** 0.06, high * (high / low) ** 0.06)
+        log_ticks(axes, high / low)
+        return
+    span = max(ends.high - ends.low, least)
+    middle = (ends.low + ends.high) / 2
+    axes.set_ylim(middle - 0.56 * span, middle + 0.56 * span)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND, min_n_ticks=2))
 
 
-def _looks(count: int) -> list[dict[str, Any]]:
-    """Colour and marker of each line: neighbours on the colour map differ in their markers."""
-    return [
-        {"color": colour, "marker": _MARKERS[number % len(_MARKERS)]}
-        for number, colour in enumerate(series_colours(count))
-    ]
+def log_ticks(axes: Axes, ratio: float) -> None:
+    """Few and plain numbers on a logarithmic axis whose ends are so many times apart."""
+    if ratio < 2:
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND, min_n_ticks=2))
+    else:
+        axes.yaxis.set_major_locator(
+            LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if ratio < 10 else (1, 2, 5) if ratio < 300 else (1,), numticks=9)
+        )
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def legend_title(drawn: int, tokens: int) -> str:
-    """`token`, and how many of the text's are drawn if not all."""
-    return "token" if drawn == tokens else f"token (first {drawn} of {tokens})"
+def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *, brief: bool = False) -> None:
+    """Strips for the layers that have values off the scale, with the least and the greatest of these; the farthest
+    alone in a panel that has room for a `brief` number."""
+    layers = int(frame["layer"].max())
+    for above in (True, False):
+        beyond = frame[frame[value] > ends.high] if above else frame[frame[value] < ends.low]
+        if beyond.empty:
+            continue
+        strip = broken.strip(axes, 1, above=above)
+        ranges = beyond.groupby("layer")[value].agg(["min", "max"])
+        # of neighbours only the farthest has room for its numbers
+        is_apart = len(ranges) == 1 or (len(ranges) == 2 and ranges.index.max() - ranges.index.min() > 0.5 * layers)
+        told = ranges.index if is_apart else [ranges["max"].idxmax() if above else ranges["min"].idxmin()]
+        for layer, line in ranges.iterrows():
+            strip.plot([layer], [0], "^" if above else "v", color=_MEDIAN, markersize=3.4, clip_on=False)
+            if layer in told:
+                left = float(str(layer)) > 0.6 * layers
+                strip.annotate(
+                    _span(line["max" if above and brief else "min"], line["min" if brief and not above else "max"]),
+                    (float(str(layer)), 0), xytext=(-4 if left else 4, 0),
+                    textcoords="offset points", ha="right" if left else "left", va="center_baseline",
+                    fontsize=_SMALL, color=_MEDIAN, annotation_clip=False,
+                )  # fmt: skip
+        if above:
+            axes.set_title(axes.get_title(), pad=4 + 72 * broken.height(1))
+        else:
+            axes.tick_params(axis="x", pad=3 + 72 * broken.height(1))
+
+
+def _span(low: float, high: float) -> str:
+    one, other = f"{low:.2g}", f"{high:.2g}"
+    return one if one == other else f"{one} to {other}"
+
+
+def references(axes: Axes, values: Mapping[float, str], *, named: bool) -> None:
+    """Grey lines at values that are in sight, with what they are beside the panel, if they are to be `named`."""
+    low, high = axes.get_ylim()
+    for value, words in values.items():
+        if low < value < high:
+            axes.axhline(value, color="#606060", linewidth=0.7, linestyle=":", zorder=1)
+            if named:
+                note = axes.annotate(words, (1, value), xycoords=axes.get_yaxis_transform(), xytext=(2, 0),
+                                     textcoords="offset points", va="center", fontsize=_SMALL, color="#606060",
+                                     annotation_clip=False)  # fmt: skip
+                note.set_in_layout(False)  # it stands over the colour bar of the map, in room that is there
+
+
+def token_map(
+    axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *, log: bool = False, named: bool = True
+) -> AxesImage:
+    """A map of token x layer, the text from top to bottom, coloured between `ends`; with the tokens' names at its
+    left."""
+    table = frame.pivot(index="position", columns="layer", values=value).sort_index()
+    layers = table.columns.to_numpy()
+    norm: Any = LogNorm(ends.low, ends.high) if log and ends.low > 0 else Normalize(ends.low, ends.high)
+    edges = (layers.min() - 0.5, layers.max() + 0.5, len(table) - 0.5, -0.5)
+    image = axes.imshow(
+        table.to_numpy(), aspect="auto", extent=edges, cmap=SEQUENCE, norm=norm, interpolation="nearest"
+    )
+    axes.grid(visible=False)
+    axes.set_xticks(layer_ticks(int(layers.max())))
+    if named:
+        axes.set_yticks(range(len(table)), token_labels(token_names(frame)), fontsize=6)
+        axes.tick_params(axis="y", length=0, pad=2)
+    else:
+        axes.set_yticks([])
+    return image
+
+
+def extension(values: Sequence[float] | pd.Series[float], ends: broken.Ends) -> str:
+    """At which ends a colour bar has arrows: where there are values beyond."""
+    low, high = min(values) < ends.low, max(values) > ends.high
+    return "both" if low and high else "min" if low else "max" if high else "neither"
+
+
+def over_layers(axes: Axes, layers: int) -> None:
+    """The x-axis of a panel of lines, which stands on one over a map: ticks without numbers."""
+    layer_axis(axes, layers)
+    axes.set_xlim(0.5, layers + 0.5)

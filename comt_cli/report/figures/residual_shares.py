@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from comt_cli.report.figures.blocks import block_axis, examples_of
-from comt_cli.report.figures.style import OKABE_ITO, page_figure, style
+from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, page_figure, style
 
 _TITLES = {
     "alpha": "α, of x",
@@ -18,34 +19,48 @@ _TITLES = {
     "a": "a, of F(x)",
     "scale": "scale of F(x)",
 }
-_LEAST_SPAN = 0.02
+_LEAST_SPAN = 0.1
 """A panel shows at least this much of the axis, so that rounding noise does not look like structure."""
+_ALONE = 3.6
+"""Inches of a figure with one panel."""
 
 
 def draw_residual_shares(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """One panel a share, each with its own axis: points the means over images, the band one standard deviation.
+    """One panel a share: points the means over images, the band one standard deviation. All axes span as much, so that
+    equal heights are equal changes, each about its own middle.
 
     `frame` has rows `block, stage, share, mean, std, examples` (`analysis.residual_shares`). Returns the figure and
     `frame`.
     """
     shares = list(dict.fromkeys(frame["share"]))
+    ends = {share: _ends(frame[frame["share"] == share]) for share in shares}
+    span = max(_LEAST_SPAN, *(high - low for low, high in ends.values()))
     with style():
-        figure = page_figure(2.5)
-        for axes, share in zip(figure.subplots(1, len(shares), squeeze=False)[0], shares, strict=True):
+        figure = page_figure(2.3, page_width(len(shares)))
+        row = figure.subplots(1, len(shares), squeeze=False)[0]
+        for axes, share in zip(row, shares, strict=True):
             own = frame[frame["share"] == share].sort_values("block")
-            _panel(axes, own, OKABE_ITO[shares.index(share)])
+            _panel(axes, own, OKABE_ITO[shares.index(share)], sum(ends[share]) / 2, span)
             axes.set_title(_TITLES.get(share, share), pad=13)
+        row[0].set_ylabel("factor")
         spread = ", band ± one standard deviation" if (frame["std"] > 0).any() else ""
         figure.supxlabel(f"residual block (mean over {examples_of(frame)} validation images{spread})", fontsize=8)
     return figure, frame
 
 
-def _panel(axes: Axes, frame: pd.DataFrame, colour: str) -> None:
+def page_width(panels: int) -> float:
+    """Inches for so many panels abreast: a page from three on."""
+    return min(_ALONE + 1.8 * (panels - 1), PAGE_WIDTH)
+
+
+def _ends(own: pd.DataFrame) -> tuple[float, float]:
+    return float((own["mean"] - own["std"]).min()), float((own["mean"] + own["std"]).max())
+
+
+def _panel(axes: Axes, frame: pd.DataFrame, colour: str, middle: float, span: float) -> None:
     block, mean, std = (frame[key].to_numpy(dtype=float) for key in ("block", "mean", "std"))
     axes.fill_between(block, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
     axes.plot(block, mean, color=colour, linewidth=0.8, marker="o", clip_on=False)
-    low, high = float((mean - std).min()), float((mean + std).max())
-    room = max(high - low, _LEAST_SPAN) * 0.58
-    middle = (low + high) / 2
-    axes.set_ylim(middle - room, middle + room)
+    axes.set_ylim(middle - 0.58 * span, middle + 0.58 * span)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
     block_axis(axes, frame)

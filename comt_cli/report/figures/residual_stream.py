@@ -3,58 +3,52 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from comt_cli.report.figures.lines import drawn_tokens, legend_title, token_handles, token_lines
-from comt_cli.report.figures.style import QUIET, layer_axis, page_figure, style
+from comt_cli.report.figures import lines
+from comt_cli.report.figures.broken import robust_ends
+from comt_cli.report.figures.style import page_figure, style
+
+PAPERS_MEAN = 0.2
+"""What CoMT's paper says of LLaMA2-7B: the mean cosine similarity over tokens and layers is generally around it."""
+_MARKED = {"cosine": {PAPERS_MEAN: "0.2: mean in\nCoMT's paper"}, "norm_ratio": {1.0: "unchanged"}}
 
 
 def draw_residual_stream(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Panel (a) the cosine similarity, panel (b) the norm ratio on a logarithmic axis; one line a token.
+    """Column (a) the cosine similarity, column (b) the norm ratio on a logarithmic scale: a thin line a token with
+    their median, and under it the map of token x layer, in which each can be found.
 
     `frame` has rows `layer, position, token, cosine, norm_ratio` (`analysis.residual_stream`); further columns go into
-    the CSV as they are. Returns the figure, and the rows that were drawn: of long texts the first tokens.
+    the CSV as they are. What lies far from everything else (of the first layer, as a rule) stands on a broken axis, and
+    has the colour of the scale's end. Returns the figure, and the rows that were drawn: of long texts the first tokens.
     """
-    drawn, tokens = drawn_tokens(frame), frame["position"].nunique()
-    layers = int(frame["layer"].max())
+    drawn, tokens = lines.drawn_tokens(frame), frame["position"].nunique()
+    layers, shown = int(frame["layer"].max()), drawn["position"].nunique()
+    heights = (1.45, max(0.6, lines.ROW * shown))
+    columns = {
+        "cosine": ("(a) direction kept by each layer", "cosine(input, output)", False),
+        "norm_ratio": ("(b) growth of the norm in each layer", "norm of output / input (log scale)", True),
+    }
     with style():
-        handles = token_handles(drawn)
-        figure = page_figure(max(2.9, 0.5 + 0.135 * len(handles)))
-        cosine, ratio = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
-        token_lines(cosine, drawn, "cosine")
-        cosine.set_ylim(min(-0.02, float(drawn["cosine"].min()) - 0.04), 1.02)
-        cosine.set_ylabel("cosine(input, output)")
-        mean = float(drawn["cosine"].mean())
-        cosine.axhline(mean, color=QUIET, linewidth=0.8, linestyle="--", zorder=0.5)
-        cosine.set_title("(a) direction kept by each layer")
-        note = Line2D([], [], color=QUIET, linewidth=0.8, linestyle="--", label=f"mean {mean:.2f}")
-        cosine.legend(handles=[note], loc="best")
-        token_lines(ratio, drawn, "norm_ratio")
-        _ratio_axis(ratio, drawn["norm_ratio"])
-        ratio.set_ylabel("norm of output / norm of input")
-        ratio.set_title("(b) growth of the norm in each layer")
-        for axes in (cosine, ratio):
-            layer_axis(axes, layers)
-            axes.set_xlabel("layer")
-        figure.legend(
-            handles=handles,
-            title=legend_title(len(handles), tokens),
-            loc="outside right center",
-            labelspacing=0.25,
-            handlelength=1.2,
-        )
+        figure = page_figure(1.35 + sum(heights))
+        panels = figure.subplots(2, 2, gridspec_kw={"height_ratios": heights})
+        for (value, (title, label, log)), (above, below) in zip(columns.items(), panels.T, strict=True):
+            ends = robust_ends(drawn[value].to_numpy(), log=log)
+            lines.token_lines(above, drawn, value)
+            lines.value_axis(above, ends, log=log, least=0.05)
+            lines.over_layers(above, layers)
+            above.set_title(title)
+            lines.off_scale(above, drawn, value, ends)
+            above.set_ylabel(label)
+            lines.references(above, _MARKED[value], named=True)
+            image = lines.token_map(below, drawn, value, ends, log=log, named=value == "cosine")
+            below.set_xlabel("layer")
+            bar = figure.colorbar(
+                image, ax=below, pad=0.02, aspect=30, extend=lines.extension(drawn[value], ends), extendfrac=0.04
+            )
+            bar.set_label(label.replace(" (log scale)", ""))
+            if log:
+                lines.log_ticks(bar.ax, ends.high / ends.low)
+        panels[1][0].set_ylabel(f"token{lines.shown_tokens(shown, tokens)}")
+        panels[0][0].legend(handles=[panels[0][0].get_lines()[shown]], loc="best")
     return figure, drawn
-
-
-def _ratio_axis(axes: Axes, values: pd.Series[float]) -> None:
-    """Logarithmic, so that growth by k and shrinking by k look alike; 1 is marked and always in sight."""
-    axes.set_yscale("log")
-    axes.set_ylim(min(float(values.min()), 0.9) / 1.15, max(float(values.max()), 1.1) * 1.15)
-    axes.axhline(1, color=QUIET, linewidth=0.8, zorder=0.5)
-    decades = float(values.max() / values.min())
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if decades > 300 else (1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())

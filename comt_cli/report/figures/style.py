@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,10 @@ OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "
 SEQUENCE = "viridis"
 """For more series than that, and for surfaces and maps: its order survives in grey and for the colour blind."""
 QUIET = "#8C8C8C"
+ROUND = (1, 2, 5, 10)
+"""Ticks are these times a power of ten apart."""
+_SIGNED = 6.5
+"""Points of what stands under a figure."""
 
 _SETTINGS: Any = {
     "backend": "agg",
@@ -56,9 +61,14 @@ def style() -> Iterator[None]:
         yield
 
 
-def page_figure(height: float) -> Figure:
-    """An empty figure of page width and `height` inches whose panels are laid out without overlap."""
-    return Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
+def page_figure(height: float, width: float = PAGE_WIDTH) -> Figure:
+    """An empty figure of so many inches whose panels are laid out without overlap."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def letters_on(inches: float, size: float) -> int:
+    """How many letters of so many points fit on a line: one is 0.52 of its size wide on average."""
+    return max(int(inches * 72 / (0.52 * size)), 12)
 
 
 def series_colours(count: int) -> list[Any]:
@@ -80,3 +90,32 @@ def layer_ticks(layers: int) -> list[int]:
     """At most six layers at even distances; layer 1 too, where it does not crowd the next."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, layers) if layers <= 6 * step)
     return [*([1] if step > 2 else []), *range(step, layers + 1, step)]
+
+
+def sign(figure: Figure, text: str) -> None:
+    """Write under a figure what was trained, in small letters, and make it higher by that.
+
+    For figures that lay out themselves, once all else of them is there.
+    """
+    width, height = figure.get_size_inches()
+    lines = textwrap.fill(text, letters_on(width - 0.1, _SIGNED))
+    room = 0.06 + 0.125 * (lines.count("\n") + 1)
+    taller = height + room
+    engine = figure.get_layout_engine()
+    figure.set_figheight(taller)
+    label, beside = figure.get_supxlabel(), 0.0
+    if label:  # it would stay at the figure's edge, where the note is; a place of its own takes it out of the layout
+        figure.supxlabel(label, y=(room + 0.02) / taller, fontsize=8)
+        beside = 0.2
+    if engine is not None:
+        rect = (0, (room + beside) / taller, 1, (height - beside) / taller)
+        engine.set(rect=rect)  # type: ignore[call-arg]
+    else:
+        for axes in figure.axes:
+            box = axes.get_position()
+            axes.set_position((box.x0, (box.y0 * height + room) / taller, box.width, box.height * height / taller))
+        for each in figure.texts:
+            x, y = each.get_position()
+            each.set_position((x, (y * height + room) / taller))
+    note = figure.text(0.5, 0.04 / taller, lines, fontsize=_SIGNED, color="#404040", ha="center", va="bottom")
+    note.set_in_layout(False)

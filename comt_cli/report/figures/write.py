@@ -1,4 +1,4 @@
-"""A figure on disk: for the screen, for the paper, and the numbers it was drawn from."""
+"""A figure on disk: for the screen, for the paper, the numbers it was drawn from, and its caption."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from PIL import Image
 
 from comt_cli.errors import StorageError
 from comt_cli.files import atomic_file, write_text
-from comt_cli.report.figures.style import DPI, style
+from comt_cli.report.caption import Caption
+from comt_cli.report.figures.style import DPI, PAGE_WIDTH, style
 
 _HEAVY = 380_000
 """Bytes. Figures are committed beside the tables, and a repository keeps every version."""
 
 
-def write_figure(figure: Figure, frame: pd.DataFrame | str, folder: Path, stem: str) -> list[Path]:
-    """Write `<stem>.png`, `<stem>.pdf` and `<stem>.csv`, each whole or not at all; returns the three paths.
+KINDS = ("png", "pdf", "txt", "tex", "csv")
+"""The files of a figure, in the order in which they are written: the numbers last."""
+
+
+def write_figure(figure: Figure, frame: pd.DataFrame | str, folder: Path, stem: str, caption: Caption) -> list[Path]:
+    """Write `<stem>.png`, `.pdf`, `.txt` and `.tex` (the caption) and `.csv`, each whole or not at all; returns them.
 
     `frame` is what the figure was drawn from, of which the CSV has six significant digits, or that CSV. It is written
     last. The files hold no date: the same data give the same bytes.
@@ -30,18 +35,23 @@ def write_figure(figure: Figure, frame: pd.DataFrame | str, folder: Path, stem: 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {folder}: {error.strerror}") from error
-    written = []
-    with style():
-        for kind, content in (("png", _png(figure)), ("pdf", _pdf(figure))):
-            path = folder / f"{stem}.{kind}"
-            with atomic_file(path) as handle:
-                handle.write(content)
-            written.append(path)
-    path = folder / f"{stem}.csv"
     if not isinstance(frame, str):
         frame = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    write_text(path, frame)
-    return [*written, path]
+    with style():
+        pictures = {"png": _png(figure), "pdf": _pdf(figure)}
+    texts = {
+        "txt": caption.text(),
+        "tex": caption.latex(stem, f"{folder.name}-{stem}", figure.get_figwidth() / PAGE_WIDTH),
+        "csv": frame,
+    }
+    paths = [folder / f"{stem}.{kind}" for kind in KINDS]
+    for kind, path in zip(KINDS, paths, strict=True):
+        if kind in pictures:
+            with atomic_file(path) as handle:
+                handle.write(pictures[kind])
+        else:
+            write_text(path, texts[kind])
+    return paths
 
 
 def _png(figure: Figure) -> bytes:

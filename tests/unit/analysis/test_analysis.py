@@ -30,7 +30,10 @@ class Letters:
     """One token a character, and an end."""
 
     def encode(self, text: str) -> list[int]:
-        return [*text.encode("ascii"), 128]
+        return [*self.prompt(text), 128]
+
+    def prompt(self, text):
+        return list(text.encode("ascii"))
 
     def pieces(self, ids) -> list[str]:
         return [chr(i) if i < 128 else "</s>" for i in ids]
@@ -51,7 +54,7 @@ def loaded(**options) -> LoadedModel:
 
 def site_inputs(model: Llama) -> dict[tuple[str, int], torch.Tensor]:
     """What each projection reads on `TEXT`, recomputed step by step from the block's parts; layers from 1."""
-    ids = torch.tensor([Letters().encode(TEXT)])
+    ids = torch.tensor([Letters().prompt(TEXT)])
     x = model.embedding(ids)
     rotation = rotation_table(ids.shape[1], 8, model.settings.rope_theta, x)
     inputs = {}
@@ -87,9 +90,9 @@ def module_at(model: Llama, site: str, layer: int):
 def test_comt_gate_values_are_the_formula() -> None:
     source = loaded(name="comt")
     frame = scalar_frame(gate_values(source, TEXT))
-    tokens = len(TEXT) + 1
+    tokens = len(TEXT)
     assert len(frame) == 7 * 3 * tokens
-    assert frame["token"].tolist()[:tokens] == [*TEXT, "</s>"]
+    assert frame["token"].tolist()[:tokens] == list(TEXT)
     found = frame.set_index(["site", "layer", "position"])["value"]
     for (site, layer), x_TD in site_inputs(source.model).items():
         gate = module_at(source.model, site, layer)
@@ -155,7 +158,7 @@ def test_a_network_without_gates_says_what_it_holds() -> None:
 def test_cosine_and_norm_ratio_by_explicit_loops(method) -> None:
     source = loaded(name=method)
     frame = residual_stream(source, TEXT).set_index(["layer", "position"])
-    ids = torch.tensor([Letters().encode(TEXT)])
+    ids = torch.tensor([Letters().prompt(TEXT)])
     with torch.no_grad():
         x = source.model.embedding(ids)
         rotation = rotation_table(ids.shape[1], 8, source.model.settings.rope_theta, x)
@@ -189,7 +192,7 @@ def test_texts_that_cannot_be_used_are_refused() -> None:
 
 def test_the_default_text_has_the_papers_words_and_is_cut_for_models_of_short_texts() -> None:
     assert {"Once", "castle"} <= set(DEFAULT_TEXT.split())
-    assert "".join(tokens_of(loaded(name="comt")).pieces) == DEFAULT_TEXT + "</s>"
+    assert "".join(tokens_of(loaded(name="comt")).pieces) == DEFAULT_TEXT
     short = replace(loaded(name="comt"), context_length=20)
     assert "".join(tokens_of(short).pieces) == DEFAULT_TEXT[:20]
 
@@ -233,7 +236,7 @@ def test_gates_anywhere_are_found_and_summed_up(options, widths) -> None:
 
 def test_a_path_gate_is_watched_on_what_it_reads() -> None:
     network = loaded(name="transponder-path", granularity="channel")
-    block, x = network.model.blocks[0], network.model.embedding(torch.tensor([Letters().encode(TEXT)]))
+    block, x = network.model.blocks[0], network.model.embedding(torch.tensor([Letters().prompt(TEXT)]))
     gate, h = block.attention_path.gate("attention"), block.attention_connection.norm(x)
     with torch.no_grad():
         gamma = 2 * torch.sigmoid(gate.log_alpha_channel.exp() * torch.sigmoid(h @ gate.A.T) @ gate.B_channel.T)

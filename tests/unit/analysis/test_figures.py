@@ -15,6 +15,8 @@ from matplotlib.text import Text
 
 from comt_cli.errors import StorageError
 from comt_cli.report import figures
+from comt_cli.report.caption import Caption
+from comt_cli.report.figures.broken import robust_ends
 from comt_cli.report.figures.lines import drawn_tokens
 from comt_cli.report.figures.style import layer_ticks, series_colours, style
 from comt_cli.report.figures.tokens import MAX_LINES, token_labels
@@ -59,8 +61,11 @@ def summary(layers=6, kinds=("scalar", "channel")) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+CAPTION = Caption("What is shown?", "pre-ln: 480 steps", ("Lines are 95 % of it",), ("Mean 0.80.",))
 DRAWINGS = {
     "lines": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens)),
+    "own-axes": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens), shared=False),
+    "ten-sites": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens, [*SITES, "sdpa", "x", "y"])),
     "one-site": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens, ["v_proj"])),
     "stream": lambda layers, tokens: figures.draw_residual_stream(stream(layers, tokens)),
     "surfaces": lambda layers, tokens: figures.draw_gate_surfaces(surfaces(layers, tokens), "down_proj"),
@@ -73,6 +78,7 @@ DRAWINGS = {
 def test_everything_written_in_a_figure_lies_inside_it(draw, layers, tokens) -> None:
     figure, _ = draw(layers, tokens)
     with style():
+        figures.sign(figure, "a method: LLaMA tiny on python-docs, 480 steps of 4 x 128 tokens; seed 1; " * 3)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         renderer = canvas.get_renderer()
@@ -94,23 +100,51 @@ def test_everything_written_in_a_figure_lies_inside_it(draw, layers, tokens) -> 
                 assert inside, (text.get_text(), box)
 
 
-def test_panels_and_legends_do_not_overlap() -> None:
-    for draw in (DRAWINGS["lines"], DRAWINGS["stream"]):
-        figure, _ = draw(12, 60)
-        with style():
-            canvas = FigureCanvasAgg(figure)
-            canvas.draw()
-            renderer = canvas.get_renderer()
-            legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()] + figure.legends
-            big = max((legend for legend in legends), key=lambda legend: len(legend.get_texts()))
-            box = big.get_window_extent(renderer)
-            plots = [axes for axes in figure.axes if axes.get_lines()]
-            boxes = [axes.get_tightbbox(renderer) for axes in plots]
-        assert len(big.get_texts()) == MAX_LINES
-        assert "first 24 of 60" in big.get_title().get_text()
-        for number, one in enumerate(boxes):
-            assert not box.overlaps(one)
-            assert not any(one.overlaps(other) for other in boxes[:number])
+@pytest.mark.parametrize("name", ["lines", "own-axes", "ten-sites", "stream", "surfaces"])
+def test_panels_do_not_overlap_and_what_is_said_below_is_free(name) -> None:
+    figure, _ = DRAWINGS[name](12, 60)
+    with style():
+        figures.sign(figure, "trained here")
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        renderer = canvas.get_renderer()
+        boxes = [axes.get_tightbbox(renderer) for axes in figure.axes if not hasattr(axes, "get_zlim")]
+        said = next(text for text in figure.texts if text.get_text() == "trained here").get_window_extent(renderer)
+        others = [text.get_window_extent(renderer) for text in figure.texts if text.get_text() == "layer"]
+    for number, one in enumerate(boxes):
+        assert not any(one.overlaps(other) for other in boxes[:number])
+        assert not any(one.overlaps(text) for text in (said, *others))
+    assert not any(said.overlaps(text) for text in others)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_few_far_values_do_not_rule_a_scale_and_even_ones_all_stay(log) -> None:
+    even = np.linspace(1, 2, 30)
+    ends = robust_ends(even, log=log)
+    assert (ends.low, ends.high) == (1, 2)
+    ends = robust_ends([*even, 40, 41, 45], log=log)
+    assert (ends.low, ends.high) == (1, 2)
+    assert [ends.is_off(value) for value in (1.0, 2.0, 40.0)] == [False, False, True]
+    ends = robust_ends([0.01, *even, 4000], log=log)
+    assert (ends.low, ends.high) == ((1, 2) if log else (0.01, 2))
+    both = robust_ends([*even, *(even + 40)], log=log)
+    assert (both.low, both.high) == (1, 42), "half of the values are no outliers"
+    assert robust_ends([3.0, 3.0, 3.0 + 1e-9], log=log).high == 3.0 + 1e-9
+    assert robust_ends([], log=log).low == 0
+
+
+def test_a_first_layer_far_from_the_others_stands_on_a_broken_axis_with_its_values() -> None:
+    frame = stream(8, 5)
+    frame["cosine"] = np.where(frame["layer"] == 1, 0.1 + frame["position"] / 100, 0.9 + frame["position"] / 100)
+    frame["norm_ratio"] = np.where(frame["layer"] == 1, 30.0 + frame["position"], 1.1 - frame["position"] / 100)
+    figure, _ = figures.draw_residual_stream(frame)
+    cosine, ratio = figure.axes[0], figure.axes[1]
+    assert cosine.get_ylim()[0] > 0.8
+    assert ratio.get_ylim()[1] < 1.3
+    for axes, text in ((cosine, "0.1 to 0.14"), (ratio, "30 to 34")):
+        (beyond,) = axes.child_axes
+        assert [each.get_text() for each in beyond.texts] == [text]
+    assert {each.get_text() for each in ratio.texts} == {"unchanged"}
 
 
 @pytest.mark.parametrize("draw", DRAWINGS.values(), ids=list(DRAWINGS))
@@ -118,9 +152,9 @@ def test_files_are_written_together_and_again_the_same(draw, tmp_path: Path) -> 
     contents = []
     for folder in (tmp_path / "a" / "b", tmp_path / "c"):
         figure, drawn = draw(3, 4)
-        paths = figures.write_figure(figure, drawn, folder, "figure")
-        assert [path.name for path in paths] == ["figure.png", "figure.pdf", "figure.csv"]
-        assert sorted(path.name for path in folder.iterdir()) == ["figure.csv", "figure.pdf", "figure.png"]
+        paths = figures.write_figure(figure, drawn, folder, "figure", CAPTION)
+        assert [path.name for path in paths] == [f"figure.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")]
+        assert len(list(folder.iterdir())) == 5
         contents.append([path.read_bytes() for path in paths])
     assert contents[0] == contents[1]
     assert contents[0][0].startswith(b"\x89PNG")
@@ -133,7 +167,17 @@ def test_files_are_written_together_and_again_the_same(draw, tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_made_is_an_error_for_people(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot make"):
-        figures.write_figure(*DRAWINGS["summary"](2, 2), tmp_path / "file" / "x", "figure")
+        figures.write_figure(*DRAWINGS["summary"](2, 2), tmp_path / "file" / "x", "figure", CAPTION)
+
+
+def test_a_caption_is_text_and_latex(tmp_path: Path) -> None:
+    figures.write_figure(*DRAWINGS["summary"](2, 2), tmp_path / "smoke", "figure_1", CAPTION)
+    text = (tmp_path / "smoke" / "figure_1.txt").read_text()
+    assert text == "What is shown? pre-ln: 480 steps. Lines are 95 % of it. Mean 0.80.\n"
+    latex = (tmp_path / "smoke" / "figure_1.tex").read_text()
+    assert r"\caption{\textbf{What is shown?} pre-ln: 480 steps. Lines are 95 \% of it. Mean 0.80.}" in latex
+    assert r"{figure_1.pdf}" in latex
+    assert r"\label{fig:smoke-figure-1}" in latex
 
 
 def test_the_lines_are_the_csv() -> None:
@@ -141,13 +185,18 @@ def test_the_lines_are_the_csv() -> None:
     figure, drawn = figures.draw_residual_stream(frame)
     pd.testing.assert_frame_equal(drawn, drawn_tokens(frame))
     assert drawn["position"].nunique() == MAX_LINES
-    for axes, column in zip(figure.axes, ("cosine", "norm_ratio"), strict=True):
-        curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 5]
+    for axes, column in zip(figure.axes, ("cosine", "norm_ratio"), strict=False):
+        *curves, median = [line for line in axes.get_lines() if len(line.get_xdata()) == 5]
         assert len(curves) == MAX_LINES
         for position, curve in enumerate(curves):
             here = drawn[drawn["position"] == position]
             assert curve.get_xdata().tolist() == here["layer"].tolist()
             assert curve.get_ydata().tolist() == here[column].tolist()
+        assert median.get_ydata().tolist() == drawn.groupby("layer")[column].median().tolist()
+    below = next(axes for axes in figure.axes if axes.images)
+    shown = drawn.pivot(index="position", columns="layer", values="cosine").to_numpy()
+    np.testing.assert_array_equal(below.images[0].get_array(), shown)
+    assert below.get_ylabel() == "token (the first 24 tokens of 27)"
 
 
 def test_panels_are_the_sites_in_their_order() -> None:
@@ -157,6 +206,13 @@ def test_panels_are_the_sites_in_their_order() -> None:
     down = figure.axes[6].get_lines()[1].get_ydata().tolist()
     here = frame[(frame["site"] == "down_proj") & (frame["position"] == 1)]
     assert down == here["value"].tolist()
+    maps = [axes.images[0] for axes in figure.axes if axes.images]
+    assert len(maps) == 7
+    assert len({image.get_clim() for image in maps}) == 1
+    assert len({axes.get_ylim() for axes in figure.axes[:7]}) == 1
+    own, _ = figures.draw_gate_lines(frame, shared=False)
+    assert len({axes.images[0].get_clim() for axes in own.axes if axes.images}) == 7
+    assert len({axes.get_ylim() for axes in own.axes[:7]}) == 7
 
 
 def test_a_summary_shows_its_cells_and_leaves_missing_ones_empty() -> None:
@@ -167,6 +223,10 @@ def test_a_summary_shows_its_cells_and_leaves_missing_ones_empty() -> None:
     assert list(maps) == ["scalar: mean", "scalar: standard deviation", "scalar: saturated share"]
     mean = frame.pivot(index="site", columns="layer", values="mean").loc[SITES].to_numpy()
     np.testing.assert_array_equal(maps["scalar: mean"].filled(), mean)
+    (panel,) = [axes for axes in figure.axes if axes.get_title() == "scalar: mean"]
+    assert panel.texts[0].get_text() == f"{mean[0, 0]:.2f}"
+    none, _ = figures.draw_gate_summary(frame.assign(saturation=0.0))
+    assert not [axes for axes in none.axes if "saturated" in axes.get_title()], "a map of one colour says nothing"
     assert maps["scalar: saturated share"].mask.any(axis=0).tolist() == [False, True, False, False]
 
 

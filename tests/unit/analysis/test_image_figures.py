@@ -10,6 +10,8 @@ from matplotlib.collections import QuadMesh
 from matplotlib.text import Text
 
 from comt_cli.report import figures
+from comt_cli.report.caption import Caption
+from comt_cli.report.figures.block_gradients import findings
 from comt_cli.report.figures.style import style
 
 LONG = "a-long-row-glyphs100/preact-resnet110-seed{} (comt-sliding-window)"
@@ -87,7 +89,7 @@ def test_everything_written_lies_inside_and_titles_apart(draw) -> None:
 @pytest.mark.parametrize("name", ["convolutions", "shares", "blocks", "maps"])
 def test_the_csv_is_what_was_drawn(name, tmp_path) -> None:
     figure, drawn = DRAWINGS[name]()
-    *_, path = figures.write_figure(figure, drawn, tmp_path, "figure")
+    *_, path = figures.write_figure(figure, drawn, tmp_path, "figure", Caption("A figure"))
     back = pd.read_csv(path)
     pd.testing.assert_frame_equal(back, drawn, rtol=1e-5, check_dtype=False, check_names=False)
 
@@ -102,11 +104,10 @@ def test_convolutions_show_the_median_and_the_greatest_and_every_step() -> None:
     mine = drawn[drawn["row"] == "row 1"]
     np.testing.assert_allclose(mine["median"], seen.median(axis=1))
     np.testing.assert_allclose(mine["greatest"], seen.max(axis=1))
-    curves = figure.axes[0].get_lines()
-    assert len(curves) == 4
+    curves = figure.axes[0].get_lines()[:4]
     np.testing.assert_array_equal(curves[2].get_ydata(), mine["median"])
     np.testing.assert_array_equal(curves[3].get_ydata(), mine["greatest"])
-    panel = next(axes for axes in figure.axes if axes.get_title() == "(c) row 1")
+    panel = next(axes for axes in figure.axes if axes.get_title() == "(d) row 1")
     (mesh,) = [item for item in panel.collections if isinstance(item, QuadMesh)]
     shown = mesh.get_array()
     assert shown.mask.sum() == 1
@@ -177,7 +178,54 @@ def test_maps_stand_beside_their_images() -> None:
     np.testing.assert_array_equal(panels[4].images[0].get_array(), shown[1])
     own = frame[(frame["image"] == 1) & (frame["block"] == 2) & (frame["site"] == "conv1")]
     np.testing.assert_array_equal(panels[6].images[0].get_array(), own["value"].to_numpy().reshape(4, 4))
+    whole = frame["value"].min(), frame["value"].max()
+    assert {panel.images[0].get_clim() for panel in (*panels[1:4], *panels[5:])} == {whole}
+    assert panels[2].get_title() == "block 2\nconv1"
+    assert panels[4].get_ylabel() == "automobile,\ntaken for\ntruck"
+    letters = frame.replace({"label": {"automobile": "8"}, "prediction": {"truck": "B"}})
+    figure, _ = figures.draw_gate_maps(letters, shown,
+                                       shared=False)  # fmt: skip
+    panels = [axes for axes in figure.axes if axes.images]
     column = frame[(frame["block"] == 2) & (frame["site"] == "conv1")]["value"]
     assert panels[6].images[0].get_clim() == panels[2].images[0].get_clim() == (column.min(), column.max())
-    assert panels[2].get_title() == "block 2\nconv1"
-    assert panels[4].get_ylabel() == "automobile\n(taken for\ntruck)"
+    assert panels[4].get_ylabel() == "8, taken\nfor B"
+
+
+def test_gradients_over_steps_show_peaks_and_a_far_convolution_does_not_rule() -> None:
+    frame = gradients(1, 9, (1, 10, 20)).assign(norm=1.0)
+    frame.loc[frame["depth"] > 4, "norm"] = 1.2
+    frame.loc[(frame["depth"] == 1) & (frame["step"] == 1), "norm"] = 90.0
+    figure, _ = figures.draw_conv_gradients(frame)
+    over_depth, over_steps = figure.axes[:2]
+    for axes in (over_depth, over_steps):
+        assert axes.get_ylim()[1] < 3
+        (beyond,) = axes.child_axes
+        assert [text.get_text() for text in beyond.texts] == ["90"]
+    greatest = next(
+        line for line in over_steps.get_lines() if len(line.get_ydata()) == 3 and line.get_linestyle() == "--"
+    )
+    assert list(greatest.get_ydata()) == [90.0, 1.2, 1.2]
+
+
+def test_shares_that_hardly_differ_look_so_and_all_panels_span_as_much() -> None:
+    frame = blocks(9, SAS, "share").assign(std=0.0)
+    frame["mean"] = frame["share"].map({"alpha": 0.95, "beta": 0.05, "(1-alpha)(1-beta)": 0.05})
+    figure, _ = figures.draw_residual_shares(frame)
+    spans = [round(high - low, 6) for low, high in (axes.get_ylim() for axes in figure.axes)]
+    assert len(set(spans)) == 1
+    assert spans[0] > 0.1
+    assert figure.axes[0].get_ylabel() == "factor"
+
+
+def test_what_the_gradients_show_is_said_beside_the_paper() -> None:
+    frame = blocks(9, ["plain", "sas"], "row").assign(mean=1.0)
+    sas = frame["row"] == "sas"
+    frame.loc[sas, "mean"] = 2.0
+    frame.loc[sas & (frame["block"] <= 3), "mean"] = 4.0
+    said = " ".join(findings(frame, "plain"))
+    assert "The gradient of sas is 4 times that of plain in the lower third" in said
+    assert "more gradient in the lower blocks with SAS: so it is here" in said
+    assert "greater gradients overall with SAS: so it is here" in said
+    said = " ".join(findings(frame.assign(mean=np.where(sas, frame["block"] / 20, 1.0)), "plain"))
+    assert "more gradient in the lower blocks with SAS: here it is the other way round" in said
+    assert "greater gradients overall with SAS: here it is the other way round" in said

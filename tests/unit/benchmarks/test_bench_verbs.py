@@ -72,7 +72,7 @@ def test_step(tmp_path):
         assert float(row["tokens_per_second"]) == pytest.approx(16_000 / float(row["step_ms"]), rel=1e-2)
         assert float(row["saved_mib"]) > 0
     assert float(rows["transponder-eager"]["saved_ratio_to_plain"]) > float(rows["plain"]["saved_ratio_to_plain"])
-    assert written(tmp_path) == {"step.csv", "step.md", "step.png", "step.pdf"}
+    assert written(tmp_path) == {"step.csv", "step.md", "step.png", "step.pdf", "step.txt", "step.tex"}
     # Another precision of one variant joins them.
     assert run(*arguments, "--precision", "bf16-mixed", "--variants", "plain", "--compile", "block").exit_code == 0
     assert len(rows_of(tmp_path, "step")) == len(rows) + 1

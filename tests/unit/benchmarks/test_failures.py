@@ -296,7 +296,14 @@ def test_pages_anew_from_the_csv(tmp_path):
     result = CliRunner().invoke(app, ["bench", "page", "--results", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert path.read_text() == measured
-    assert {each.name for each in path.parent.iterdir()} == {"step.csv", "step.md", "step.png", "step.pdf"}
+    assert {each.name for each in path.parent.iterdir()} == {
+        "step.csv",
+        "step.md",
+        "step.png",
+        "step.pdf",
+        "step.txt",
+        "step.tex",
+    }
     assert "goals" not in path.with_suffix(".md").read_text()
 
 

@@ -27,6 +27,7 @@ from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.report import figures
+from comt_cli.report.caption import Caption
 
 RECIPE = """
 title: A figure
@@ -136,11 +137,16 @@ def test_a_figure_is_drawn_from_the_first_run_of_the_baseline(figure, method, co
     planned = figure_recipe(figure, method)
     directory = trained(planned)
     told = outcome(planned, capsys).splitlines()
-    assert told == [f"wrote {FIGURE.with_name(f'figure7{end}')}" for end in (".png", ".pdf", ".csv", "-runs.csv")]
+    assert told == [
+        f"wrote {FIGURE.with_name(f'figure7{end}')}" for end in (".png", ".pdf", ".txt", ".tex", ".csv", "-runs.csv")
+    ]
     frame = pd.read_csv(FIGURE.with_suffix(".csv"))
+    caption = FIGURE.with_suffix(".txt").read_text()
+    assert "LLaMA tiny (2 layers, 32 wide)" in caption
+    assert "seed 4; scale smoke" in caption
     assert list(frame)[:4] == columns
     if "castle" in figure:
-        assert frame["position"].nunique() == len("a castle") + 1  # and the end of the text
+        assert frame["position"].nunique() == len("a castle")  # and no end of the text, which nobody wrote
     with FIGURE.with_name("figure7-runs.csv").open() as handle:
         (run,) = csv.DictReader(handle)
     assert (run["row"], run["seed"], run["device"]) == ("gated", "4", "a CPU")
@@ -307,6 +313,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         setattr(module, name, analysis)
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(figures, f"draw_{name}", lambda frame: (Figure(), frame), raising=False)
+    monkeypatch.setattr("comt_cli.report.figure_captions.caption", lambda *said: Caption(*said[1:3]))
     monkeypatch.setattr(comt_cli.commands.planning, "identify", lambda data: ("feedfeedfeedfeed", "c0ffee"))
     return given
 

@@ -1,0 +1,108 @@
+"""Captions of the figures that are drawn of trained networks: how each is read, and what its numbers come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from comt_cli.recipe.schema import Drawing
+from comt_cli.report.caption import Caption
+from comt_cli.report.figures.block_gradients import findings as block_findings
+from comt_cli.report.figures.gate_summary import has_saturated
+from comt_cli.report.figures.residual_stream import PAPERS_MEAN
+
+_BROKEN = "What is far from everything else stands on a broken axis, with its least and greatest value."
+_LINES = "Above a thin line a token and their median, below the map of token and layer."
+
+
+def caption(draw: Drawing, title: str, trained: str, frame: pd.DataFrame, baseline: str = "") -> Caption:
+    """Of what was drawn from `frame`, as the drawing returned it; `baseline` is the row that others stand beside."""
+    return Caption(title, trained, _READING[draw], tuple(_FINDINGS[draw](frame, baseline)))
+
+
+def summary_caption(trained: str, frame: pd.DataFrame) -> Caption:
+    """Of the gates' mean, spread and saturation."""
+    shares = frame["saturation"].dropna()
+    said = ["The saturated share is that of values within 5 % of either end of a gate's range."] if len(shares) else []
+    if len(shares) and not has_saturated(frame):
+        said.append(f"It is at most {100 * float(shares.max()):.2g} % everywhere, and not drawn.")
+    reading = ("A measure has one scale of colours for scalar and channel-wise factors.",)
+    return Caption("Mean, spread and saturation of the gates", trained, reading, tuple(said))
+
+
+def maps_caption(trained: str, *, shared: bool) -> Caption:
+    """Of the maps of gates beside images."""
+    reading = "All maps have one scale of colours." if shared else "The maps of a column share their colours."
+    return Caption("Gates of an image classifier over the pixels of validation images", trained, (reading,))
+
+
+def _of_stream(frame: pd.DataFrame, _: str) -> list[str]:
+    cosine, ratio = frame["cosine"], frame["norm_ratio"]
+    late = frame[frame["layer"] > 1]
+    behind = f" ({late['cosine'].mean():.2f} behind the first layer)" if len(late) else ""
+    return [
+        f"Mean over tokens and layers of the cosine similarity: {cosine.mean():.2f}{behind}; CoMT's paper says of "
+        f"LLaMA2-7B that it is generally around {PAPERS_MEAN:g}. Median of the norm ratio: {ratio.median():.2f}."
+    ]
+
+
+def _of_values(frame: pd.DataFrame, _: str) -> list[str]:
+    value = frame["value"]
+    said = [f"Values from {value.min():.2g} to {value.max():.2g}, mean {value.mean():.2f}."]
+    keys = [key for key in ("site", "layer", "channel") if key in frame]
+    across = frame.groupby(keys)["value"].std(ddof=0).mean()
+    said.append(f"Standard deviation over the tokens, averaged over {_all_of(keys)}: {across:.2g}.")
+    return said
+
+
+def _all_of(keys: list[str]) -> str:
+    names = {"site": "sites", "layer": "layers", "channel": "channels"}
+    return " and ".join(part for part in (", ".join(names[key] for key in keys[:-1]), names[keys[-1]]) if part)
+
+
+def _of_convolutions(frame: pd.DataFrame, _: str) -> list[str]:
+    return [
+        f"{row}: median over convolutions {own['median'].median():.2g}; the greatest norm of a step is that of "
+        f"{own.loc[own['greatest'].idxmax(), 'convolution']}, {own['greatest'].max():.2g}."
+        for row, own in frame.groupby("row", sort=False)
+        if own["greatest"].notna().any()
+    ]
+
+
+def _of_shares(frame: pd.DataFrame, _: str) -> list[str]:
+    blocks = frame["block"].nunique()
+    ranges = [f"{share} {own['mean'].min():.3g} to {own['mean'].max():.3g}" for share, own in _by(frame, "share")]
+    return [f"Over {blocks} residual blocks: {', '.join(ranges)}."]
+
+
+def _by(frame: pd.DataFrame, key: str) -> list[tuple[str, pd.DataFrame]]:
+    return [(str(name), own) for name, own in frame.groupby(key, sort=False)]
+
+
+_READING: dict[Drawing, tuple[str, ...]] = {
+    "residual-stream": (
+        "(a) cosine similarity and (b) ratio of the norms of each layer's output and input.",
+        _LINES,
+        _BROKEN,
+    ),
+    "gate-values": (_LINES, "All panels have one axis and one scale of colours, unless each has its own.", _BROKEN),
+    "channel-gates": ("Above a surface a layer, below the map of token and channel; one scale of colours.",),
+    "conv-gradients": (
+        "L2 norms of the gradient before clipping, on logarithmic scales: (a) median and greatest of the logged steps "
+        "for each convolution, (b) median and greatest of the convolutions at each step, and a map for each run.",
+    ),
+    "residual-shares": ("Means over validation images. All axes span as much, each about its own middle.",),
+    "block-gradients": (
+        "Means over images, on a logarithmic scale; the band is twice the standard error over these images, not over "
+        "trainings.",
+    ),
+}
+_FINDINGS: dict[Drawing, Callable[[pd.DataFrame, str], list[str]]] = {
+    "residual-stream": _of_stream,
+    "gate-values": _of_values,
+    "channel-gates": _of_values,
+    "conv-gradients": _of_convolutions,
+    "residual-shares": _of_shares,
+    "block-gradients": block_findings,
+}
