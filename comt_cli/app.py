@@ -32,11 +32,23 @@ from comt_cli.commands import (
     train_lm,
     train_resnet,
 )
+from comt_cli.commands.examples import Verb, VerbGroup
 from comt_cli.errors import UserError
+from comt_cli.words import printed_lines
 
 app = typer.Typer(
     name="comt",
-    help="Train, measure and look inside networks with learnable or input-dependent residual connections.",
+    cls=VerbGroup,
+    help="""Train, measure and look inside networks with learnable or input-dependent residual connections.
+
+    Examples:
+
+      comt show table3.yaml
+
+      comt train-lm --recipe table3.yaml
+
+      comt report
+    """,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -44,25 +56,25 @@ app = typer.Typer(
 )
 
 # In the order in which a newcomer meets them; `--help` keeps it.
-app.command("recipes")(recipes.recipes)
-app.command("show")(show.show)
-app.command("train-lm")(train_lm.train_lm)
-app.command("train-resnet")(train_resnet.train_resnet)
-app.command("ablate")(ablate.ablate)
-app.command("status")(status.status)
-app.command("runs")(runs.runs)
-app.command("rm")(rm.rm)
-app.command("report")(report.report)
-app.command("reproduce")(reproduce.reproduce)
-app.command("analyze-gates")(analyze_gates.analyze_gates)
-app.command("plot-cosine")(plot_cosine.plot_cosine)
-app.command("plot-gradients")(plot_gradients.plot_gradients)
-app.command("plot-images")(plot_images.plot_images)
-app.command("diagnose")(diagnose.diagnose)
-app.command("generate")(generate.generate)
-app.command("export")(export.export)
+app.command("recipes", cls=Verb)(recipes.recipes)
+app.command("show", cls=Verb)(show.show)
+app.command("train-lm", cls=Verb)(train_lm.train_lm)
+app.command("train-resnet", cls=Verb)(train_resnet.train_resnet)
+app.command("ablate", cls=Verb)(ablate.ablate)
+app.command("status", cls=Verb)(status.status)
+app.command("runs", cls=Verb)(runs.runs)
+app.command("rm", cls=Verb)(rm.rm)
+app.command("report", cls=Verb)(report.report)
+app.command("reproduce", cls=Verb)(reproduce.reproduce)
+app.command("analyze-gates", cls=Verb)(analyze_gates.analyze_gates)
+app.command("plot-cosine", cls=Verb)(plot_cosine.plot_cosine)
+app.command("plot-gradients", cls=Verb)(plot_gradients.plot_gradients)
+app.command("plot-images", cls=Verb)(plot_images.plot_images)
+app.command("diagnose", cls=Verb)(diagnose.diagnose)
+app.command("generate", cls=Verb)(generate.generate)
+app.command("export", cls=Verb)(export.export)
 app.add_typer(bench.app, name="bench")
-app.command("doctor")(doctor.doctor)
+app.command("doctor", cls=Verb)(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
@@ -112,9 +124,10 @@ def _run() -> None:
     except UserError as error:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        typer.secho(f"comt: {error.message}", err=True, fg="red" if sys.stderr.isatty() else None)
-        if error.hint:
-            typer.echo(f"  {error.hint}", err=True)
+        for line in printed_lines(f"comt: {error.message}", sys.stderr):
+            typer.secho(line, err=True, fg="red" if sys.stderr.isatty() else None)
+        for line in printed_lines(f"  {error.hint}" if error.hint else "", sys.stderr):
+            typer.echo(line, err=True)
         sys.exit(error.exit_status)
     except OSError as error:
         # What goes to a file by name is told as a StorageError; that of a descriptor without a name was printed.

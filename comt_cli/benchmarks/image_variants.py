@@ -15,6 +15,7 @@ from comt_cli.benchmarks.step_turns import CompileWhat, Prepared, Unavailable
 from comt_cli.benchmarks.workshop import not_fused, prepared, share_weights
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.errors import UserError
+from comt_cli.installing import install_package
 from comt_cli.models.build import empty_resnet, image_wiring_of, materialise
 from comt_cli.models.image_kernels import use_image_kernels
 from comt_cli.models.resnet import ResNet
@@ -153,5 +154,5 @@ def import_torchvision_models() -> ModuleType:
         return importlib.import_module("torchvision.models")
     except (ImportError, OSError, RuntimeError):
         raise UserError(
-            "the comparison with torchvision needs that library", "pip install --upgrade torch torchvision"
+            "the comparison with torchvision needs that library", install_package("--upgrade", "torch", "torchvision")
         ) from None

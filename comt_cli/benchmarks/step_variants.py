@@ -15,6 +15,7 @@ from comt_cli.benchmarks.workshop import not_fused, prepared, share_weights
 from comt_cli.data import IGNORE
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.errors import UserError
+from comt_cli.installing import install_package
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
@@ -151,5 +152,7 @@ def import_transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise UserError("the comparison with transformers needs that library", "pip install transformers") from None
+        raise UserError(
+            "the comparison with transformers needs that library", install_package("transformers")
+        ) from None
     return transformers

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comt_cli.commands import options
+from comt_cli.commands.examples import Verb, VerbGroup
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,20 @@ if TYPE_CHECKING:
     from comt_cli.recipe.sizes import LlamaSize
     from comt_cli.report.benchmark import Page
 
-app = typer.Typer(help="Measure speed and memory, as ratios in one interleaved run.", no_args_is_help=True)
+app = typer.Typer(
+    cls=VerbGroup,
+    help="""Measure speed and memory, as ratios in one interleaved run.
+
+    Examples:
+
+      comt bench all --minutes 9
+
+      comt bench step --sizes bench --precision fp32
+
+      comt bench kernels --sizes smoke --ops swiglu,heads
+    """,
+    no_args_is_help=True,
+)
 
 
 class Compiled(StrEnum):
@@ -40,7 +54,7 @@ Dtypes = Annotated[str, typer.Option(metavar="A,B", help="Types of the numbers: 
 Rounds = Annotated[int, typer.Option(min=3, help="Rounds; each times every variant once.")]
 
 
-@app.command()
+@app.command(cls=Verb)
 def step(
     sizes: Annotated[
         str | None,
@@ -132,7 +146,7 @@ def step(
     outcome.end()
 
 
-@app.command()
+@app.command(cls=Verb)
 def kernels(
     sizes: Sizes = None,
     ops: Annotated[
@@ -192,7 +206,7 @@ def kernels(
     outcome.end()
 
 
-@app.command()
+@app.command(cls=Verb)
 def decode(
     sizes: Sizes = None,
     batch: Annotated[
@@ -229,7 +243,7 @@ def decode(
     outcome.end()
 
 
-@app.command()
+@app.command(cls=Verb)
 def predict(
     sizes: Annotated[
         str | None,
@@ -263,7 +277,7 @@ def predict(
         _write(pages["predicted-images"], [image_predictions(images)], results, Outcome())
 
 
-@app.command()
+@app.command(cls=Verb)
 def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     """Write all pages and figures anew from the measured CSVs; goals as they are today. Measures nothing.
 
@@ -287,7 +301,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
             typer.echo(f"wrote {each}")
 
 
-@app.command("all")
+@app.command("all", cls=Verb)
 def everything(
     minutes: Annotated[float, typer.Option(min=0, help="Begin nothing that is not likely to end within so many.")] = 9,
     rounds: Annotated[

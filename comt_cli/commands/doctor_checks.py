@@ -14,6 +14,7 @@ from pathlib import Path
 
 from comt_cli.commands.doctor_finding import Finding, Status
 from comt_cli.errors import UserError
+from comt_cli.installing import install_package
 
 PYTHONS = ((3, 11), (3, 13))
 TORCHES = ((2, 11), (2, 15))
@@ -55,7 +56,7 @@ def run_check(number: int, check: Check) -> Outcome:
         finding = Finding(
             "fail",
             f"cannot import {error.name or error}: {error}",
-            "Install comt again: make setup, or pip install comt",
+            "Install comt again: make setup",
         )
     except Exception as error:
         finding = Finding(
@@ -106,7 +107,7 @@ def check_torch(version: str | None = None) -> Finding:
     major, minor = version.split(".")[:2]
     if TORCHES[0] <= (int(major), int(minor)) <= TORCHES[1]:
         return Finding("ok", text)
-    return Finding("fail", text, "pip install 'torch>=2.11,<2.16', or make clean setup")
+    return Finding("fail", text, f"{install_package('torch>=2.11,<2.16')}, or make clean setup")
 
 
 def check_devices() -> Finding:
@@ -341,7 +342,7 @@ def check_compilation() -> Finding:
     if not headers:
         missing.append("Python's headers (apt-get install python3-dev)")
     if torch.cuda.is_available() and not triton:
-        missing.append("Triton (pip install triton)")
+        missing.append(f"Triton ({install_package('triton')})")
     if missing:
         return Finding(
             "warn", f"{text}: train.compile will not work", f"Install {', '.join(missing)}; or leave train.compile off."

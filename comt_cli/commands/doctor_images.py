@@ -7,6 +7,7 @@ from pathlib import Path
 
 from comt_cli.commands.doctor_finding import Finding
 from comt_cli.errors import UserError
+from comt_cli.installing import install_package
 
 CIFAR = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 """The folders that torchvision keeps them in."""
@@ -24,7 +25,7 @@ def check_images() -> Finding:
     text = f"glyphs10 and glyphs100, drawn here; in the cache: {', '.join(here) or 'none yet'}"
     missing = [path.name for path in font_files("glyphs10") if not path.exists()]
     if missing:
-        mend = "Install matplotlib again (pip install --force-reinstall matplotlib), or use cifar10."
+        mend = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
         return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(missing)}", mend)
     try:
         torchvision_datasets()

@@ -215,9 +215,9 @@ def liger() -> tuple[str, type[torch.autograd.Function]] | str:
     """liger-kernel's version and its fused linear cross entropy; a phrase where it is not to be had."""
     version = version_of("liger-kernel")
     if version is None:
-        return "liger-kernel is not installed: pip install 'comt[gpu]'"
+        return "liger-kernel is not installed: it is the extra `gpu` of comt"
     if tuple(int(part) for part in version.split(".")[:2]) < LIGER:
-        return f"liger-kernel {version} is older than {LIGER[0]}.{LIGER[1]}: pip install 'comt[gpu]'"
+        return f"liger-kernel {version} is older than {LIGER[0]}.{LIGER[1]} : it is the extra `gpu` of comt"
     try:  # it takes seconds, so only where it is used
         module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
         function: type[torch.autograd.Function] = module.LigerFusedLinearCrossEntropyFunction
@@ -260,7 +260,11 @@ def _obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> 
         return "the C++ kernels do not compute in float16" if dtype == torch.float16 else None
     if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0):
         return "the kernels need a GPU of compute capability 8.0 or more"
-    return None if importlib.util.find_spec("triton") is not None else "Triton is not installed: pip install triton"
+    return (
+        None
+        if importlib.util.find_spec("triton") is not None
+        else "Triton is not installed: it comes with PyTorch's CUDA build"
+    )
 
 
 def _by_measurement(

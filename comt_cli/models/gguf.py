@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from comt_cli.errors import UserError
+from comt_cli.installing import install_extra
 from comt_cli.models.gguf_tokenizer import gguf_codec
 from comt_cli.models.huggingface_weights import join_weights
 from comt_cli.models.loaded import LoadedModel, describe
@@ -47,7 +48,7 @@ def read_gguf(path: Path) -> LoadedModel:
             architecture, an option or its tokenizer is one that comt does not have.
     """
     if importlib.util.find_spec("gguf") is None:
-        raise UserError(f"{path}: reading GGUF files needs the package gguf", "pip install 'comt[gguf]'")
+        raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf"))
     metadata, tensors = _read(path)
     settings = settings_from_metadata(metadata, "output.weight" not in tensors, str(path))
     shape = settings.shape()

@@ -197,11 +197,12 @@ class Training:
             self._save(final=False)
         where = f"stopped after step {step} of {self.settings.steps}"
         if self.saved_step == step:
-            message = f"{where}; everything is saved in {self.directory.shown}"
+            message = f"{where}; everything is saved"
         else:
             kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
-            message = f"{where}, whose weights are not finite and were not saved; {kept} in {self.directory.shown}"
-        raise RunInterrupted(message, "The same command goes on from there.", self.stop.number or 15)
+            message = f"{where}, whose weights are not finite and were not saved; {kept}"
+        hint = f"The same command goes on from there. The run is in {self.directory.shown}"
+        raise RunInterrupted(message, hint, self.stop.number or 15)
 
     def _log(self, update: Update) -> None:
         counters, clock, loss = self.counters, self.clock, float(update.loss)
@@ -219,10 +220,12 @@ class Training:
 
     def _evaluate(self) -> Evaluation:
         def batches() -> Iterator[Any]:
-            for batch in self.task.evaluation_batches(self._evaluation_rows()):  # as many for every process
+            every = self.task.evaluation_batches(self._evaluation_rows())  # as many for every process
+            for number, batch in enumerate(every, start=1):
                 if self._is_stopped(asked=True):
                     self._interrupt()  # going on begins with this evaluation
                 yield batch
+                self.listener.evaluated(number, len(every))
 
         self.listener.evaluating()
         return self.task.evaluate(batches())

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+from multiprocessing.process import BaseProcess
 from typing import NoReturn
 
 from comt_cli.errors import UserError
@@ -67,14 +69,38 @@ def check_device(device_name: str | None, processes: int) -> None:
         )
 
 
+def check_share(batch_size: int, processes: int) -> None:
+    """Every process takes as many rows of a batch.
+
+    Raises:
+        UserError: the batch does not divide evenly.
+    """
+    if batch_size % processes:
+        raise UserError(
+            f"a batch of {batch_size} rows cannot be shared evenly by {processes} processes",
+            "Choose --gpus so that it divides train.batch_size, which stays as the recipe says.",
+        )
+
+
 def die_with_parent() -> None:
-    """Linux: have the system end this process when its parent is killed; an orphan would keep its run locked."""
-    if sys.platform == "linux":
+    """Have this process end when the one that wanted it is killed: an orphan would keep its run locked.
+
+    On Linux the system sees to it. But a process that was forked by a server (`multiprocessing`'s forkserver) has that
+    for a parent, which may live on: there a thread waits for the end of the one that wanted it.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid != os.getppid():
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+    elif sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():  # it was killed before
         os._exit(1)
+
+
+def _end_after(parent: BaseProcess) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_process(status: int) -> NoReturn:

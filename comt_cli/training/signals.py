@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -16,13 +17,17 @@ class StopSignal:
 
     A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
     comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it hears.
+
+    `announce(again)` is called at once, in the signal's handler, so that whoever asked sees that they were heard: with
+    False at the first signal and with True at the second.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
     ECHO_SECONDS = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, announce: Callable[[bool], None] | None = None) -> None:
         self.number: int | None = None
+        self._announce = announce
         self._since = 0.0
         self._before: dict[int, Any] = {}
 
@@ -42,7 +47,13 @@ class StopSignal:
         now = time.monotonic()
         if self.number is None:
             self.number, self._since = number, now
+            self._tell(again=False)
         elif now - self._since > self.ECHO_SECONDS:
+            self._tell(again=True)
             for other, handler in self._before.items():
                 signal.signal(other, handler)
             signal.raise_signal(number)
+
+    def _tell(self, *, again: bool) -> None:
+        if self._announce is not None:
+            self._announce(again)

@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from comt_cli.errors import UserError
 from comt_cli.training.devices import pick_device
-from comt_cli.training.processes import check_device, rank_and_size
+from comt_cli.training.processes import check_device, check_share, rank_and_size
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,5 @@ def share_of_batch(batch_size: int, world: World) -> int:
     Raises:
         UserError: the batch does not divide evenly.
     """
-    if batch_size % world.size:
-        raise UserError(
-            f"a batch of {batch_size} rows cannot be shared evenly by {world.size} processes",
-            "Choose --gpus so that it divides train.batch_size, which stays as the recipe says.",
-        )
+    check_share(batch_size, world.size)
     return batch_size // world.size

@@ -57,7 +57,8 @@ def test_a_signal_finishes_the_step_and_saves(spec, expected, tmp_path, number, 
     assert stopped.value.exit_status == status
     # It arrived when step 4 was over, and so step 5 was done too, though nothing was due to be saved there.
     assert str(stopped.value) == (
-        f"stopped after step 5 of 12; everything is saved in {directory.shown}\n  The same command goes on from there."
+        "stopped after step 5 of 12; everything is saved\n"
+        f"  The same command goes on from there. The run is in {directory.shown}"
     )
     assert read_state(directory.checkpoint_file)["progress"]["step"] == 5
     assert directory.state() is RunState.unfinished

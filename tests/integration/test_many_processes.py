@@ -148,6 +148,8 @@ def test_a_worker_whose_launcher_is_dead_already_ends(monkeypatch):
         def is_alive(self) -> bool:
             return False
 
+        pid = os.getppid()
+
     monkeypatch.setattr(processes.multiprocessing, "parent_process", Dead)
     monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: type("C", (), {"prctl": lambda *_: 0}))
     ended = []

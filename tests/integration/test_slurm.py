@@ -61,7 +61,7 @@ def test_a_run_is_trained_by_one_job_and_goes_on_after_the_time_limits_warning(c
     cluster.ask("scancel", "--signal=USR2", number)
     cluster.wait("the job is requeued", lambda: words(runs, long) == f"queued (job {number})")
     log = first[0].job.log.read_text(encoding="utf-8")
-    assert "of 500; everything is saved in" in log
+    assert "of 500; everything is saved" in log
     assert directory.state() is RunState.unfinished
     cluster.wait("both runs end", lambda: directory.result_file.exists() and RunDirectory.of(runs, short).result())
 

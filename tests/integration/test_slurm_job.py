@@ -32,7 +32,7 @@ def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopp
         job.cancel()
         job._process.wait(60)
     log = job.paths.stdout.read_text(encoding="utf-8")
-    assert "of 400; everything is saved in" in log
+    assert "of 400; everything is saved" in log
     assert "(1 remaining timeouts)" in log
     assert "going on after step" in log
     assert len(list((directory.path / "tensorboard").iterdir())) == 2

@@ -15,7 +15,7 @@ import pytest
 import torch
 from dying import is_training, wait_until
 from test_interruptions import After
-from tiny_runs import StopAt, assert_same_run, tiny_spec
+from tiny_runs import assert_same_run, tiny_spec
 
 from comt_cli import app
 from comt_cli.data import prepare
@@ -27,42 +27,56 @@ from comt_cli.recipe.shared_runs import set_aside
 from comt_cli.training.loop import Training
 from comt_cli.training.many import table
 from comt_cli.training.many.outcomes import Ending, TrainingFailed
+from comt_cli.training.many.progress import Display
 from comt_cli.training.many.queue import RunQueue
 from comt_cli.training.many.table import train_table
-from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.world import World
 
 
-class Notes(Listener):
+class Notes(Display):
     """Keeps what it hears."""
 
     def __init__(self) -> None:
         self.heard: list[tuple] = []
 
-    def table_started(self, runs, done):
-        self.heard.append(("table", runs, done))
+    def queue_started(self, start):
+        self.heard.append(("table", len(start.every), len(start.every) - len(start.waiting)))
 
-    def run_started(self, spec, step):
+    def run_started(self, worker, spec, step):
         self.heard.append((spec.row, spec.seed, step))
 
-    def run_finished(self, spec, result):
-        self.heard.append(("finished", result["state"]))
-
-    def gave_up(self, outcome):
-        self.heard.append((outcome.ending.value, outcome.reason))
+    def run_ended(self, worker, ended):
+        if ended.result is not None:
+            self.heard.append(("finished", ended.result["state"]))
+        else:
+            self.heard.append((ended.ending.value, ended.reason))
 
     def close(self):
         self.heard.append(("closed",))
 
 
+class EndAt(Display):
+    """Raises at the n-th event of a run."""
+
+    def __init__(self, event: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.left, self.error = event, error
+
+    def _hear(self, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error("stopped by the test")
+
+    run_started = step_done = evaluating = _hear  # type: ignore[assignment]
+
+
 @pytest.fixture
 def notes(monkeypatch):
-    """`notes(listener)`: what `train_table` tells from now on."""
+    """`notes(display)`: what `train_table` tells from now on."""
 
-    def listen(listener: Listener) -> Listener:
-        monkeypatch.setattr(table, "make_listener", lambda is_main: listener)
-        return listener
+    def listen(display: Display) -> Display:
+        monkeypatch.setattr(table, "make_display", lambda is_main: display)
+        return display
 
     return listen
 
@@ -77,7 +91,7 @@ def test_finished_runs_are_skipped_and_unfinished_ones_go_on(tiny_corpus, tmp_pa
     specs = seeds(tiny_corpus, 1, 2, 3)
     notes(Notes())
     train_table(specs[:1], tmp_path, "cpu")
-    notes(StopAt(5, KeyboardInterrupt))
+    notes(EndAt(5))
     with pytest.raises(KeyboardInterrupt):
         train_table(specs[1:2], tmp_path, "cpu")
     second = notes(Notes())
@@ -215,7 +229,7 @@ def test_a_damaged_result_is_a_run_that_failed(tiny_corpus, tmp_path):
 def test_a_full_disk_stops_the_list(tiny_corpus, tmp_path, notes):
     """It would befall the next run too."""
     specs = seeds(tiny_corpus, 1, 2)
-    notes(StopAt(3, StorageError))
+    notes(EndAt(3, StorageError))
     with pytest.raises(StorageError) as full:
         train_table(specs, tmp_path, "cpu")
     assert full.value.exit_status == 1
@@ -300,7 +314,7 @@ def test_a_batch_that_does_not_divide_is_found_before_anything_is_prepared(tiny_
     monkeypatch.setattr(World, "broadcast", lambda self, value: value)
     monkeypatch.setattr(table, "prepare_all", lambda *_: pytest.fail("it prepares"))
     with pytest.raises(UserError, match="a batch of 8 rows cannot be shared evenly by 3 processes") as refused:
-        table._train_all(RunQueue(seeds(tiny_corpus, 1), tmp_path), world, Listener(), StopSignal())
+        table._train_all(RunQueue(seeds(tiny_corpus, 1), tmp_path), world, Display(), StopSignal())
     assert refused.value.exit_status == 2
 
 

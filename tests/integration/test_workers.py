@@ -26,6 +26,7 @@ from comt_cli.training.many import dispatch
 from comt_cli.training.many.dispatch import Dispatcher, worker_names
 from comt_cli.training.many.jobs import Workers
 from comt_cli.training.many.outcomes import Ending, TrainingFailed
+from comt_cli.training.many.preparing import prepare_all
 from comt_cli.training.many.progress import Display
 from comt_cli.training.many.queue import RunQueue
 from comt_cli.training.many.table import train_table
@@ -34,7 +35,8 @@ from comt_cli.training.signals import StopSignal
 
 @pytest.fixture(autouse=True)
 def quick_workers(only_nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "START_METHOD", "forkserver")
+    """The nursery's server is there first: workers are forked from it, whatever their device is called."""
+    monkeypatch.setattr(dispatch, "context_for", lambda devices: multiprocessing.get_context("forkserver"))
 
 
 class Notes(Display):
@@ -43,6 +45,10 @@ class Notes(Display):
     def __init__(self, at: tuple[str, int] = ("", 0), action: Callable[[int], object] = lambda worker: None) -> None:
         self.heard: list[tuple] = []
         self.at, self.action = at, action
+        self.told: list[bool] = []
+
+    def stopping(self, again):
+        self.told.append(again)
 
     def note(self, event: str, worker: int, *more: object) -> None:
         self.heard.append((event, worker, *more))
@@ -83,6 +89,7 @@ class Crew:
         self.dispatcher = Dispatcher(self.queue, runs, devices, self.display)
 
     def run(self) -> list[Ending]:
+        prepare_all(self.queue, self.display.preparing, StopSignal())
         self.dispatcher.run()
         return self.endings()
 
@@ -240,8 +247,11 @@ def test_a_signal_stops_all_workers_after_their_step(tiny_corpus, tmp_path, numb
     assert crew.endings() == [Ending.left] * 3
     counts, *begun = crew.queue.summary().lines()
     assert counts == "3 runs: 3 left to do"
-    assert len(begun) == 2
-    assert all("stopped after step" in line and "everything is saved" in line for line in begun)
+    assert begun == [], "what was stopped was told when it was"
+    reasons = [outcome.reason for outcome in crew.queue.summary().outcomes if outcome.reason is not None]
+    assert len(reasons) == 2
+    assert all(reason.startswith("stopped after step") and reason.endswith("is saved") for reason in reasons)
+    assert crew.display.told == [False]
     for spec in specs[:2]:
         assert RunDirectory.of(tmp_path, spec).checkpoint_file.exists()
     assert not RunDirectory.of(tmp_path, specs[2]).path.exists()
@@ -265,6 +275,7 @@ def test_a_second_signal_ends_workers_at_once_and_the_summary_still_comes(tiny_c
         crew.run()
     assert stopped.value.exit_status == 130
     assert crew.endings() == [Ending.left]
+    assert crew.display.told == [False, True]
 
 
 def test_a_signal_while_workers_start(tiny_corpus, tmp_path, monkeypatch):
@@ -282,6 +293,7 @@ def test_a_signal_while_workers_start(tiny_corpus, tmp_path, monkeypatch):
     with pytest.raises(RunInterrupted):
         crew.run()
     assert crew.endings() == [Ending.left] * 2
+    assert crew.display.told == [False], "it is answered at once"
 
 
 def test_a_device_that_is_not_there(tiny_corpus, tmp_path):
@@ -308,11 +320,11 @@ def test_names_of_workers():
 # ---- a command that is killed
 
 
-def train_in_workers(specs: list[str], runs: str, cache: str) -> None:
+def train_in_workers(specs: list[str], runs: str, cache: str, method: str) -> None:
     """A command of its own, whose workers are its children."""
     os.environ["COMT_CACHE"] = cache
     torch.set_num_threads(1)
-    dispatch.START_METHOD = "fork"  # type: ignore[misc]
+    dispatch.context_for = lambda devices: multiprocessing.get_context(method)  # type: ignore[assignment,return-value]
 
     def note(worker: int) -> None:
         (Path(runs) / f"worker{worker}").write_text(str(crew.process(worker)))
@@ -323,9 +335,11 @@ def train_in_workers(specs: list[str], runs: str, cache: str) -> None:
     crew.run()
 
 
-def test_no_worker_outlives_a_killed_command(tiny_corpus, tmp_path, nursery):
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_no_worker_outlives_a_killed_command(tiny_corpus, tmp_path, nursery, method):
+    """Nor do workers that a server has forked, which lives as long as any of them does."""
     specs = seeds(tiny_corpus, 1, 2, **LONG)
-    arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"])
+    arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"], method)
     command = nursery.start(train_in_workers, *arguments)
     files = [tmp_path / "worker0", tmp_path / "worker1"]
     wait_until(lambda: all(file.exists() and file.read_text() for file in files))

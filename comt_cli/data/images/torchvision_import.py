@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import UserError
+from comt_cli.installing import install_package
 
 _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -57,7 +58,8 @@ def torchvision_datasets() -> types.ModuleType:
     except (ImportError, OSError, RuntimeError) as error:
         raise UserError(
             f"torchvision cannot be imported: {error}",
-            "Install the torchvision that belongs to the installed torch: pip install --upgrade torch torchvision",
+            "Install the torchvision that belongs to the installed torch: "
+            + install_package("--upgrade", "torch", "torchvision"),
         ) from error
     module: types.ModuleType = datasets
     return module

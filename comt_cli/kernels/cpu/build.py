@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 
+from comt_cli.data.storage import file_lock
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, canonical_json, sha256
 
@@ -89,10 +90,12 @@ def _load() -> ctypes.CDLL:
         path = own_folder() / f"cpu-{key}.so"
         refuse_foreign(path)
         if not is_whole(path):
-            content = compile_library([*compiler, *flags], runtime)
-            with atomic_file(path) as handle:
-                os.fchmod(handle.fileno(), 0o600)  # also where the user's files are usually a group's
-                handle.write(content + hashlib.sha256(content).digest())
+            with file_lock(path.with_suffix(".lock")):  # several workers want it at once: one compiles, the others wait
+                if not is_whole(path):
+                    content = compile_library([*compiler, *flags], runtime)
+                    with atomic_file(path) as handle:
+                        os.fchmod(handle.fileno(), 0o600)  # also where the user's files are usually a group's
+                        handle.write(content + hashlib.sha256(content).digest())
         return ctypes.CDLL(str(path))
     except (OSError, UserError) as error:
         raise Unavailable(str(error).splitlines()[0]) from error

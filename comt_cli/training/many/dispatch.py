@@ -8,30 +8,28 @@ is begun. A signal is passed on; every worker saves after its step.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.shared_runs import SharedRun
 from comt_cli.training.many.jobs import Workers
 from comt_cli.training.many.outcomes import Ending, RunOutcome, TrainingFailed
-from comt_cli.training.many.preparing import prepare_all
-from comt_cli.training.many.progress import Display
+from comt_cli.training.many.progress import Display, Start
 from comt_cli.training.many.queue import RunQueue
+from comt_cli.training.many.server import context_for, signals_blocked
 from comt_cli.training.many.worker import ERROR, HEAR, OUTCOME, READY, work
 from comt_cli.training.signals import StopSignal
 
-START_METHOD: Final = "spawn"
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
 """How long a worker that was told that there is no more work may take to end."""
@@ -57,8 +55,8 @@ class _Worker:
 class _Forwarding(StopSignal):
     """Passes what it hears on to the workers. A second signal ends these at once, a third this process too."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        super().__init__()
+    def __init__(self, dispatcher: Dispatcher, announce: Callable[[bool], None]) -> None:
+        super().__init__(announce)
         self._dispatcher = dispatcher
         self._second = False
 
@@ -66,6 +64,7 @@ class _Forwarding(StopSignal):
         is_later = self.number is not None and time.monotonic() - self._since > self.ECHO_SECONDS
         if is_later and not self._second and self._dispatcher.has_workers:
             self._second, self._since = True, time.monotonic()
+            self._tell(again=True)
         else:
             super()._receive(number, frame)
         self._dispatcher.tell(number)
@@ -76,9 +75,9 @@ class Dispatcher:
 
     def __init__(self, queue: RunQueue, runs: Path, workers: Workers, display: Display) -> None:
         self._queue, self._runs, self._display = queue, runs, display
-        self._devices, self._threads = workers.devices, workers.threads
-        self._workers: list[_Worker | None] = []
-        self._misstarts: list[int] = []
+        self._devices, self._threads, self._device_name = workers.devices, workers.threads, workers.name
+        self._workers: list[_Worker | None] = [None] * min(len(workers.devices), len(queue.open))
+        self._misstarts = [0] * len(self._workers)
         self._refused: StorageError | None = None
 
     @property
@@ -86,25 +85,21 @@ class Dispatcher:
         """Whether there are any that could be told something."""
         return any(worker is not None for worker in self._workers)
 
-    def run(self) -> None:
-        """Prepare the data, then train until nothing is left that could be taken.
+    def run(self, earlier: StopSignal | None = None) -> None:
+        """Train until nothing is left that could be taken. The data must have been prepared.
+
+        What `earlier` has heard until now counts as heard here.
 
         Raises:
             RunInterrupted: a signal came, and something is left to do.
             StorageError: the disk refused a run's data.
             TrainingFailed: a worker cannot even start.
-            UserError: the data cannot be prepared.
         """
-        with _Forwarding(self) as stop, self._ending_workers():
-            prepare_all(self._queue, self._display.preparing, stop)
-            self._workers = [None] * min(len(self._devices), len(self._queue.open))
-            self._misstarts = [0] * len(self._workers)
-            every = self._queue.every
-            tables = {(shared.spec.paper, shared.spec.table) for shared in every}
+        every = self._queue.every
+        with _Forwarding(self, self._display.stopping) as stop, self._ending_workers():
             names = worker_names(self._devices[: len(self._workers)])
-            self._display.queue_started(
-                len(every), len(every) - len(self._queue.open), names, with_table=len(tables) > 1
-            )
+            self._display.queue_started(Start.of(self._queue, names, self._device_name))
+            stop.number = stop.number or (earlier.number if earlier is not None else None)
             self._work_off(stop)
         if self._refused is not None:
             raise self._refused
@@ -128,6 +123,8 @@ class Dispatcher:
             if stop.number is None and self._refused is None:
                 for number in range(len(self._workers)):
                     self._hand_out(number)
+            elif stop.number is not None:
+                self._end_unready()
             here = {worker.pipe: worker for worker in self._workers if worker is not None}
             if not any(worker.leaving or worker.shared is not None for worker in here.values()):
                 return
@@ -145,19 +142,30 @@ class Dispatcher:
             return
         if worker is None:
             worker = self._workers[number] = self._start(number)
+        self._display.run_taken(number, shared.spec)
         try:
             worker.pipe.send(shared)
             worker.shared = shared
         except OSError:  # it died: its end is heard of next
             worker.leaving = True
-            self._queue.give_back(shared)
+            self._give_back(number, shared)
+
+    def _give_back(self, number: int, shared: SharedRun) -> None:
+        self._queue.give_back(shared)
+        self._display.run_given_back(number, shared.spec)
+
+    def _end_unready(self) -> None:
+        """End workers that are still starting: they have nothing to save, and would be heard of only when they have."""
+        for worker in self._workers:
+            if worker is not None and not worker.ready:
+                worker.process.kill()
 
     def _start(self, number: int) -> _Worker:
-        context = multiprocessing.get_context(START_METHOD)
+        context = context_for(self._devices)
         ours, theirs = context.Pipe()
         device = self._devices[number]
         process = context.Process(target=work, args=(theirs, self._runs, device, self._threads))
-        with _signals_blocked():
+        with signals_blocked():
             process.start()
         theirs.close()
         return _Worker(number, device, process, ours)
@@ -184,6 +192,8 @@ class Dispatcher:
             self._display.step_done(worker.number, *arguments)
         elif event == "evaluating":
             self._display.evaluating(worker.number)
+        elif event == "evaluated":
+            self._display.evaluated(worker.number, *arguments)
         elif event == "warn":
             self._display.warn(worker.number, *arguments)
 
@@ -206,7 +216,7 @@ class Dispatcher:
         if isinstance(error, RunInterrupted) and stop.number is None:
             # Someone told this worker alone. Its run is saved, and another goes on with it.
             worker.shared = None
-            self._queue.give_back(shared)
+            self._give_back(worker.number, shared)
             self._display.warn(worker.number, error.message)
             return
         if isinstance(error, RunInterrupted):
@@ -226,14 +236,16 @@ class Dispatcher:
         shared = worker.shared
         if shared is None:
             return
-        if stop.number is not None:
+        if stop.number is not None and not worker.ready:
+            self._give_back(worker.number, shared)
+        elif stop.number is not None:
             reason = "its process was ended before its step was; it goes on from its last checkpoint"
             self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, reason))
         elif worker.ready:
             shared.directory(self._runs).note_error(how)
             self._ended(worker, RunOutcome.of(shared, self._runs, Ending.failed, how))
         else:  # not the run's fault
-            self._queue.give_back(shared)
+            self._give_back(worker.number, shared)
             self._display.warn(worker.number, f"a worker ended before it could train: {how}")
             self._misstarts[worker.number] += 1
             if min(self._misstarts) > MOST_MISSTARTS:
@@ -285,14 +297,3 @@ def _how_it_ended(status: int | None) -> str:
         name = f"signal {-status}"
     memory = ", as the system does where memory runs out" if -status == signal.SIGKILL else ""
     return f"was ended by {name}{memory}"
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """A process that is started here hears no signal until it is ready to: it unblocks them itself."""
-    resource_tracker.ensure_running()  # its own start, later, would unblock them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

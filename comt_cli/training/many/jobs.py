@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from comt_cli.errors import UserError
@@ -23,16 +23,20 @@ from comt_cli.training.processes import launched_by_torchrun
 
 MEMORY_SHARE = 0.7
 """Of the machine's memory, what runs may be estimated to take by default."""
+SLIP = 4
+"""So many times the machine's memory is refused even where it is asked for."""
 PROCESS_BYTES = 600 * 2**20
 """What a process with torch takes before it has a model."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """A device for every worker, and the threads of each; None leaves that to torch."""
+    """A device for every worker, and the threads of each; None leaves that to torch. `name` is what people call the
+    device, with a worker's threads, as `result.json` says it."""
 
     devices: tuple[str, ...]
     threads: int | None = None
+    name: str = field(default="", compare=False)
 
 
 def check_jobs(jobs: int | None, processes: int) -> None:
@@ -56,26 +60,48 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
     """The rule above, for the runs of a command, done or not.
 
     Raises:
-        UserError: there is no such device here.
+        UserError: there is no such device here, or the memory does not hold the processes asked for.
     """
     import torch
 
+    from comt_cli.training.devices import device_name as name_of
     from comt_cli.training.devices import pick_device
 
     device = pick_device(device_name)
+    if jobs is not None:
+        jobs = min(jobs, len(runs))
+        check_memory("--jobs", jobs)
     if device.type == "cuda":
         named = device_name is not None and ":" in device_name
         gpus = [str(device)] if named else [f"cuda:{index}" for index in range(torch.cuda.device_count())]
         wanted = jobs or min(len(gpus), len(runs))
-        return Workers(tuple(gpus[index % len(gpus)] for index in range(wanted)))
+        return Workers(tuple(gpus[index % len(gpus)] for index in range(wanted)), name=name_of(device))
     if device.type != "cpu":
-        return Workers((str(device),) * (jobs or 1))
+        return Workers((str(device),) * (jobs or 1), name=name_of(device))
     cores = usable_cores()
     said = os.environ.get("OMP_NUM_THREADS", "")
     # isdecimal: of a superscript two isdigit is true, and int() refuses it.
     at_once = max(1, cores // int(said)) if said.isdecimal() and int(said) else cores
     wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs)))
-    return Workers(("cpu",) * wanted, None if said or wanted == 1 else max(1, cores // wanted))
+    threads = None if said or wanted == 1 else max(1, cores // wanted)
+    return Workers(("cpu",) * wanted, threads, name_of(device, threads))
+
+
+def check_memory(option: str, processes: int) -> None:
+    """Refuse so many processes that the machine would be lost before the first of them trains.
+
+    Who asks for a number knows more than the estimate: only several times what the memory holds is a slip of the hand.
+
+    Raises:
+        UserError: says how much they would take.
+    """
+    most = max(1, SLIP * _memory_bytes() // PROCESS_BYTES)
+    if processes > most:
+        raise UserError(
+            f"{option} {processes}: processes with PyTorch alone would take about "
+            f"{processes * PROCESS_BYTES / 2**30:,.0f} GiB, and this machine has {_memory_bytes() / 2**30:,.0f}",
+            f"Choose far fewer than {most:,}.",
+        )
 
 
 def usable_cores() -> int:

@@ -23,17 +23,19 @@ from comt_cli.data import identify
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.many.endings import Overheard, endings, speak_through
-from comt_cli.training.many.jobs import Workers, check_jobs, plan_workers
+from comt_cli.training.many.jobs import check_jobs, check_memory
 from comt_cli.training.many.outcomes import Summary, TrainingFailed
 from comt_cli.training.many.queue import RunQueue
 from comt_cli.training.processes import (
     check_device,
+    check_share,
     die_with_parent,
     end_process,
     is_main_process,
     launched_by_torchrun,
 )
 from comt_cli.training.signals import StopSignal
+from comt_cli.words import printed_lines
 
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
@@ -70,6 +72,7 @@ def train_on(
         return queue.summary()
     with _summary_at_the_end(queue):
         if processes > 1:
+            check_training(processes, specs, device, jobs)
             try:
                 _train_together(processes, specs, runs, device)
             finally:
@@ -77,12 +80,10 @@ def train_on(
                 known = {fingerprint: identify(settings)[1] for fingerprint, settings in data.items()}
                 queue.data_prepared({name: content for name, content in known.items() if content is not None})
                 queue.look_at_open()
+        elif jobs == 1 or len(queue.every) == 1:
+            _train_here(queue, device)
         else:
-            workers = plan_workers(device, jobs, queue.every)
-            if len(workers.devices) == 1:
-                _train_here(queue, workers.devices[0])
-            else:
-                _train_in_workers(queue, runs, workers)
+            _train_in_workers(queue, runs, device, jobs)
     return queue.summary()
 
 
@@ -90,18 +91,20 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     """Find out, before anything is moved or started, that `train_on` could not begin.
 
     Raises:
-        UserError: there is no such device, `processes` and `jobs` do not go together, or a batch cannot be shared.
+        UserError: there is no such device, `processes` and `jobs` do not go together, a batch cannot be shared, or
+            the memory does not hold so many processes.
     """
-    import torch
-
-    from comt_cli.training.devices import pick_device
-    from comt_cli.training.world import World, share_of_batch
-
     check_device(device, processes)
     check_jobs(jobs, processes)
-    pick_device(device)
     for spec in specs:
-        share_of_batch(spec.settings.train.batch_size, World(torch.device("cpu"), size=processes))
+        check_share(spec.settings.train.batch_size, processes)
+    if processes > 1:
+        check_memory("--gpus", processes)
+
+    if device != "cpu":  # which is always there, and needs no PyTorch to be asked for
+        from comt_cli.training.devices import pick_device
+
+        pick_device(device, processes - 1)
 
 
 def _train_here(queue: RunQueue, device: str | None) -> Summary:
@@ -110,15 +113,30 @@ def _train_here(queue: RunQueue, device: str | None) -> Summary:
     return train_queue(queue, device)
 
 
-def _train_in_workers(queue: RunQueue, runs: Path, workers: Workers) -> None:
+def _train_in_workers(queue: RunQueue, runs: Path, device: str | None, jobs: int | None) -> None:
+    """Prepare the data while a scout imports PyTorch and compiles kernels; then have as many workers as it says."""
     from comt_cli.training.many.dispatch import Dispatcher
+    from comt_cli.training.many.preparing import prepare_all
     from comt_cli.training.many.progress import make_display
+    from comt_cli.training.many.scout import scouting
 
     display = make_display()
     try:
-        Dispatcher(queue, runs, workers, display).run()
+        with scouting(device, jobs, queue.every) as scout:
+            with StopSignal(display.stopping) as stop:
+                datasets = prepare_all(queue, display.preparing, stop)
+                if not queue.open:  # on the data as it is now, all had been trained
+                    return
+                display.preparing("starting PyTorch", 0, None)
+                workers = scout.workers(stop)
+            if len(workers.devices) > 1:
+                Dispatcher(queue, runs, workers, display).run(stop)
+                return
     finally:
         display.close()
+    from comt_cli.training.many.table import train_queue
+
+    train_queue(queue, workers.devices[0], datasets)
 
 
 @contextlib.contextmanager
@@ -141,7 +159,7 @@ def _say_summary(queue: RunQueue) -> None:
     else:
         lines = queue.summary().lines() if len(outcomes) > 1 else []
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        print("\n".join(printed_lines(line, sys.stderr)), file=sys.stderr, flush=True)
 
 
 def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None) -> None:
@@ -235,13 +253,13 @@ def _worker(
     errors: Any,
     writer: Connection | None = None,
 ) -> None:
+    die_with_parent()  # before PyTorch is imported, which takes seconds in which the launcher may be killed
     speak_through(writer)
     from comt_cli.training.many import table
 
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
-    die_with_parent()
     status = 0
     try:
         table.train_table(specs, runs, device)

@@ -88,7 +88,7 @@ class Summary:
         return [outcome for outcome in self.outcomes if outcome.ending in endings]
 
     def lines(self) -> list[str]:
-        """One line with the counts, then one for every run that has no result though it was begun, or tried."""
+        """One line with the counts, then one for every run that failed, or that another process is training."""
         counts = []
         for ending in Ending:
             if found := self.having(ending):
@@ -96,7 +96,7 @@ class Summary:
                 counts.append(f"{len(found)} {ending}" + (f" ({before} before)" if before else ""))
         many = "run" if len(self.outcomes) == 1 else "runs"
         lines = [f"{len(self.outcomes)} {many}: {', '.join(counts)}" if counts else "0 runs"]
-        for outcome in self.having(Ending.failed, Ending.elsewhere, Ending.left):
+        for outcome in self.having(Ending.failed, Ending.elsewhere):  # what was stopped was told when it was
             if outcome.reason is not None:
                 why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
                 lines.append(f"  {outcome.ending}: {run_name(outcome.spec, with_table=True)}: {outcome.reason}{why}")

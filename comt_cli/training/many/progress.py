@@ -1,56 +1,122 @@
-"""What a person sees while several workers train: a bar for the queue and one for each worker, or plain lines."""
+"""What a person is told while a command's runs train, by one worker or many: the events, and the state they add up to.
+
+`plain_display` writes lines, for files and pipes; `live_display` draws bars on a terminal. Both are told the same.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.many.outcomes import RunOutcome, run_name
-from comt_cli.training.progress import StepReport, outcome
-
-PLAIN_SECONDS = 60.0
-"""How long plain lines may be silent; then one says where every worker is."""
+from comt_cli.training.many.outcomes import Ending, RunOutcome
+from comt_cli.training.many.queue import RunQueue
+from comt_cli.training.many.time_left import TimeLeft
+from comt_cli.training.progress import Listener, StepReport, outcome
 
 
 def in_words(ended: RunOutcome) -> str:
     """What became of a run."""
     if ended.result is not None:
         return outcome(ended.result) + (", finished by another process" if ended.already else "")
+    if ended.ending is Ending.left:
+        return ended.reason or ended.ending
     return f"{ended.ending}: {ended.reason}"
 
 
-class Display:
-    """Hears what the workers do. By itself it says nothing.
+@dataclass(frozen=True)
+class Start:
+    """What a command is about to train.
 
-    `workers` are their names, in order: later calls name a worker by its position among them.
+    Attributes:
+        every: its runs, each once; `waiting` those that have no result yet, in their order.
+        before: those that have one, with it.
+        runs: the folder of the run directories.
+        workers: what trains them, by name: `cuda:0`, `cpu 1`.
+        device: what people call the device, with each worker's threads.
+    """
+
+    every: Sequence[RunSpec]
+    waiting: Sequence[RunSpec]
+    before: Sequence[tuple[RunSpec, dict[str, Any]]]
+    runs: Path
+    workers: Sequence[str]
+    device: str
+
+    @classmethod
+    def of(cls, queue: RunQueue, workers: Sequence[str], device: str) -> Start:
+        """Of a queue from which nothing was taken yet."""
+        before = [(each.spec, each.result) for each in queue.summary().outcomes if each.result is not None]
+        every, waiting = ([shared.spec for shared in runs] for runs in (queue.every, queue.open))
+        return cls(every, waiting, before, queue.runs, workers, device)
+
+
+class Stage(StrEnum):
+    """What a worker is doing."""
+
+    idle = "idle"
+    starting = "starting"
+    training = "training"
+    evaluating = "evaluating"
+
+
+@dataclass
+class Place:
+    """Where a worker is; `since` is when its stage began."""
+
+    name: str
+    stage: Stage = Stage.idle
+    since: float = 0.0
+    spec: RunSpec | None = None
+    step: int = 0
+    report: StepReport | None = None
+    evaluated: tuple[int, int] | None = None
+
+
+class Display:
+    """Hears what happens to a command's runs. By itself it says nothing: what all processes but the main one use.
+
+    A worker is named by its position among `Start.workers`.
     """
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
-        """A data set is being prepared."""
+        """Something that all runs need is being prepared."""
 
-    def queue_started(self, runs: int, done: int, workers: Sequence[str], *, with_table: bool) -> None:
-        """`runs` are in the queue, `done` of which need nothing more; `with_table`: they are of several tables."""
+    def queue_started(self, start: Start) -> None:
+        """All is prepared, and the first runs are about to begin."""
+
+    def run_taken(self, worker: int, spec: RunSpec) -> None:
+        """A worker has a run, and sets it up."""
 
     def run_started(self, worker: int, spec: RunSpec, step: int) -> None:
-        """A worker begins a run at `step`; not 0 when it goes on from a checkpoint."""
+        """A worker begins a run at `step`; not 0 when it resumes from a checkpoint."""
 
     def step_done(self, worker: int, report: StepReport) -> None:
         """A step was logged; not every one is told."""
 
     def evaluating(self, worker: int) -> None:
-        """A worker's run is at its validation set."""
+        """A worker's run is at its validation split."""
+
+    def evaluated(self, worker: int, done: int, total: int) -> None:
+        """`done` of `total` batches are evaluated; not every one is told."""
 
     def warn(self, worker: int, text: str) -> None:
         """Something about a worker's run that its reader must know."""
 
+    def run_given_back(self, worker: int, spec: RunSpec) -> None:
+        """A worker's run has not ended; another will resume it."""
+
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
         """A worker is done with a run, however it ended."""
+
+    def stopping(self, again: bool) -> None:
+        """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
 
     def tick(self) -> None:
         """Called about every second."""
@@ -59,128 +125,135 @@ class Display:
         """Nothing more will come."""
 
 
-@dataclass
-class _Place:
-    """Where a worker is."""
-
-    name: str
-    spec: RunSpec | None = None
-    step: int = 0
-    report: StepReport | None = None
-
-
-class PlainDisplay(Display):
-    """Plain lines on standard error: when a run starts and ends, and where all are when nothing else was to be said."""
+class Telling(Display):
+    """A display that knows how all stands; what it says, and how, is its subclasses' affair."""
 
     def __init__(self) -> None:
-        self._places: list[_Place] = []
-        self._runs = self._ended = 0
-        self._spoke = 0.0
-        self._stage = ""
-        self._with_table = False
+        self.start: Start | None = None
+        self.places: list[Place] = []
+        self.time_left = TimeLeft(())
+        self.began = time.monotonic()
+        self.done = 0
+        self.stage = ""
+        self.stage_began = self.began
+        self.stop_text: str | None = None
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
-        if stage != self._stage or time.monotonic() - self._spoke > PLAIN_SECONDS / 6:
-            self._stage = stage
-            self._say(f"{stage}: {done:,}" + (f" of {total:,}" if total else ""))
+        if stage != self.stage:
+            self.stage, self.stage_began = stage, time.monotonic()
 
-    def queue_started(self, runs: int, done: int, workers: Sequence[str], *, with_table: bool) -> None:
-        self._runs, self._ended, self._with_table = runs, done, with_table
-        self._places = [_Place(name) for name in workers]
-        if done:
-            self._say(f"{done} of {runs} runs are finished already")
-        self._say(f"{runs - done} to do, {len(workers)} at a time: {', '.join(workers)}")
+    def queue_started(self, start: Start) -> None:
+        self.start, self.stage = start, ""
+        self.began, self.done = time.monotonic(), len(start.every) - len(start.waiting)
+        self.places = [Place(name) for name in start.workers]
+        self.time_left = TimeLeft(start.waiting, time.monotonic)
+        for spec, result in start.before:
+            if result.get("device") == start.device and result.get("state") == "done":
+                self.time_left.finished_before(spec, result["train_seconds"])
 
-    def run_started(self, worker: int, spec: RunSpec, step: int) -> None:
-        place = self._places[worker]
-        place.spec, place.step, place.report = spec, step, None
-        going_on = f", going on after step {step}" if step else ""
-        self._say(f"{place.name}: {self._name(spec)}: {spec.settings.train.steps} steps{going_on}")
-
-    def step_done(self, worker: int, report: StepReport) -> None:
-        self._places[worker].step, self._places[worker].report = report.step, report
-
-    def warn(self, worker: int, text: str) -> None:
-        self._say(f"{self._places[worker].name}: note: {text}")
-
-    def run_ended(self, worker: int, ended: RunOutcome) -> None:
-        self._places[worker].spec = None
-        self._ended += ended.ended
-        self._say(f"[{self._ended}/{self._runs}] {self._name(ended.spec)}: {in_words(ended)}")
-
-    def tick(self) -> None:
-        if time.monotonic() - self._spoke > PLAIN_SECONDS:
-            running = [self._where(place, place.spec) for place in self._places if place.spec is not None]
-            if running:
-                self._say(f"[{self._ended}/{self._runs}] {'; '.join(running)}")
-
-    def _where(self, place: _Place, spec: RunSpec) -> str:
-        said = f", {place.report}" if place.report is not None else ""
-        return f"{place.name}: {self._name(spec)}: step {place.step}/{spec.settings.train.steps}{said}"
-
-    def _name(self, spec: RunSpec) -> str:
-        return run_name(spec, with_table=self._with_table)
-
-    def _say(self, text: str) -> None:
-        self._spoke = time.monotonic()
-        print(text, file=sys.stderr, flush=True)
-
-
-class RichDisplay(Display):
-    """Bars: one for the queue, one for each worker with its run, its loss and its speed."""
-
-    def __init__(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            console=Console(stderr=True),
-        )
-        self._progress.start()
-        self._data = self._progress.add_task("data", total=None, visible=False, note="")
-        self._queue = self._progress.add_task("all runs", total=None, visible=False, note="")
-        self._bars: list[TaskID] = []
-        self._names: Sequence[str] = ()
-        self._with_table = False
-
-    def preparing(self, stage: str, done: int, total: int | None) -> None:
-        self._progress.update(self._data, description=stage, completed=done, total=total, visible=True)
-
-    def queue_started(self, runs: int, done: int, workers: Sequence[str], *, with_table: bool) -> None:
-        self._names, self._with_table = workers, with_table
-        self._progress.update(self._data, visible=False)
-        self._progress.update(self._queue, total=runs, completed=done, visible=True)
-        self._bars = [self._progress.add_task(name, total=None, note="starting") for name in workers]
+    def run_taken(self, worker: int, spec: RunSpec) -> None:
+        self.places[worker] = Place(self.places[worker].name, Stage.starting, time.monotonic(), spec)
+        self.time_left.taken(worker, spec)
 
     def run_started(self, worker: int, spec: RunSpec, step: int) -> None:
-        description = f"{self._names[worker]}: {run_name(spec, with_table=self._with_table)}"
-        steps = spec.settings.train.steps
-        self._progress.reset(self._bars[worker], total=steps, completed=step, description=description, note="")
+        self.places[worker] = Place(self.places[worker].name, Stage.training, time.monotonic(), spec, step)
+        self.time_left.started(worker, spec, step)
 
     def step_done(self, worker: int, report: StepReport) -> None:
-        self._progress.update(self._bars[worker], completed=report.step, note=str(report))
+        place = self.places[worker]
+        place.step, place.report = report.step, report
+        if place.stage is not Stage.training:
+            place.stage, place.since, place.evaluated = Stage.training, time.monotonic(), None
+        self.time_left.stepped(worker, report.step)
 
     def evaluating(self, worker: int) -> None:
-        self._progress.update(self._bars[worker], note="evaluating")
+        place = self.places[worker]
+        place.stage, place.since, place.evaluated = Stage.evaluating, time.monotonic(), None
 
-    def warn(self, worker: int, text: str) -> None:
-        self._print(f"{self._names[worker]}: note: {text}")
+    def evaluated(self, worker: int, done: int, total: int) -> None:
+        self.places[worker].evaluated = (done, total)
+        self.time_left.evaluated(worker, done, total)
+
+    def run_given_back(self, worker: int, spec: RunSpec) -> None:
+        self.places[worker] = Place(self.places[worker].name)
+        self.time_left.given_back(worker, spec)
 
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
-        self._print(f"{run_name(ended.spec, with_table=self._with_table)}: {in_words(ended)}")
-        if ended.ended:
-            self._progress.advance(self._queue)
-        self._progress.reset(self._bars[worker], total=None, description=self._names[worker], note="")
+        self.places[worker] = Place(self.places[worker].name)
+        self.time_left.ended(worker, completed=ended.ended and not ended.already)
+        self.done += ended.ended
 
-    def close(self) -> None:
-        self._progress.stop()
+    def stopping(self, again: bool) -> None:
+        self.stop_text = _stop_text(self.places, self.stage, again=again)
 
-    def _print(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False, markup=False)
+    def all_left(self) -> float | None:
+        """Seconds until all runs of the command have ended; None while that is not known."""
+        return self.time_left.of_all(max(1, len(self.places)))
 
 
-def make_display() -> Display:
-    """Bars on a terminal, plain lines elsewhere."""
-    return RichDisplay() if sys.stderr.isatty() else PlainDisplay()
+def _stop_text(places: Sequence[Place], stage: str, *, again: bool) -> str:
+    running = [place.spec for place in places if place.spec is not None and place.stage is not Stage.starting]
+    starting = sum(place.stage is Stage.starting for place in places)
+    lost = max((spec.settings.train.save_every for spec in running), default=0)
+    if again:
+        return f"ending at once: up to {lost} steps of each run are lost" if running else "ending at once"
+    if running:
+        what = "1 run" if len(running) == 1 else f"{len(running)} runs"
+        return (
+            f"stopping: saving {what} after the step at hand ... "
+            f"(a second signal ends at once, and loses up to {lost} steps of each)"
+        )
+    if starting:
+        return "stopping: no run has begun, there is nothing to save ..."
+    return f"stopping: {stage} is broken off, what is ready is kept ..." if stage else "stopping ..."
+
+
+class Teller(Listener):
+    """Tells a display what this process's own run does: it is the display's only worker."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def run_started(self, spec: RunSpec, step: int) -> None:
+        self._display.run_started(0, spec, step)
+
+    def step_done(self, report: StepReport) -> None:
+        self._display.step_done(0, report)
+        self._display.tick()
+
+    def evaluating(self) -> None:
+        self._display.evaluating(0)
+
+    def evaluated(self, done: int, total: int) -> None:
+        self._display.evaluated(0, done, total)
+        self._display.tick()
+
+    def warn(self, text: str) -> None:
+        self._display.warn(0, text)
+
+
+def names_of(specs: Sequence[RunSpec]) -> Callable[[RunSpec], str]:
+    """The shortest names that tell these runs apart: `pre-ln` where they differ in their rows alone."""
+    tables = len({(spec.paper, spec.table) for spec in specs}) > 1
+    columns = len({spec.column for spec in specs}) > 1
+    seeds = len({spec.seed for spec in specs}) > 1
+
+    def name(spec: RunSpec) -> str:
+        table = f"{spec.paper}/{spec.table} " if tables else ""
+        column = f", {spec.column}" if columns else ""
+        return f"{table}{spec.row}{column}" + (f", seed {spec.seed}" if seeds else "")
+
+    return name
+
+
+def make_display(is_main: bool = True) -> Display:
+    """Bars on a terminal, plain lines elsewhere, silence in all processes but the main one."""
+    if not is_main:
+        return Display()
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from comt_cli.training.many.live_display import LiveDisplay
+
+        return LiveDisplay()
+    from comt_cli.training.many.plain_display import PlainDisplay
+
+    return PlainDisplay()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.installing import install_extra
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_contents import adopt_contents
 from comt_cli.recipe.run_directory import RunState
@@ -188,7 +189,7 @@ def _executor_class() -> Any:
         from submitit import SlurmExecutor
     except ImportError:
         raise UserError(
-            "--slurm needs the package submitit, which is not installed here", "pip install 'comt[slurm]'"
+            "--slurm needs the package submitit, which is not installed here", install_extra("slurm")
         ) from None
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:

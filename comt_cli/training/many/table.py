@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from comt_cli.data import prepare
+from comt_cli.data import Dataset, ImageDataset, prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.shared_runs import SharedRun
+from comt_cli.training.devices import device_name
 from comt_cli.training.many.attempt import attempt
 from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.training.many.preparing import prepare_all
+from comt_cli.training.many.progress import Display, Start, Teller, make_display
 from comt_cli.training.many.queue import RunQueue
-from comt_cli.training.progress import Listener, make_listener
+from comt_cli.training.processes import is_main_process
+from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.world import World, join_world, share_of_batch
 
@@ -33,23 +36,37 @@ def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> Sum
     return train_queue(RunQueue(specs, runs), device)
 
 
-def train_queue(queue: RunQueue, device: str | None) -> Summary:
-    """`train_table` for a queue that is made already; what becomes of each run stands in it, also after an error."""
-    with StopSignal() as stop, join_world(device) as world:
-        listener = make_listener(world.is_main)
-        try:
-            _train_all(queue, world, listener, stop)
-        finally:
-            listener.close()
+def train_queue(
+    queue: RunQueue, device: str | None, datasets: Mapping[str, Dataset | ImageDataset] | None = None
+) -> Summary:
+    """`train_table` for a queue that is made already; what becomes of each run stands in it, also after an error.
+
+    `datasets` are the queue's, where they are prepared already.
+    """
+    display = make_display(is_main_process())
+    try:
+        with StopSignal(display.stopping) as stop, join_world(device) as world:
+            _train_all(queue, world, display, stop, datasets)
+    finally:
+        display.close()
     return queue.summary()
 
 
-def _train_all(queue: RunQueue, world: World, listener: Listener, stop: StopSignal) -> None:
+def _train_all(
+    queue: RunQueue,
+    world: World,
+    display: Display,
+    stop: StopSignal,
+    datasets: Mapping[str, Dataset | ImageDataset] | None = None,
+) -> None:
     for shared in queue.every:
         share_of_batch(shared.spec.settings.train.batch_size, world)
-    datasets = prepare_all(queue, listener.preparing, stop)
+    if datasets is None:
+        datasets = prepare_all(queue, display.preparing, stop)
     by_id = {shared.id: shared for shared in queue.every}
-    listener.table_started(len(queue.every), len(queue.every) - len(queue.open))
+    name = f"{world.size} x {device_name(world.device)}" if world.size > 1 else device_name(world.device)
+    display.queue_started(Start.of(queue, [str(world.device)], name))
+    listener = Teller(display) if world.is_main else Listener()
     tried = 0
     while True:
         taken = queue.take() if world.is_main else None
@@ -59,6 +76,7 @@ def _train_all(queue: RunQueue, world: World, listener: Listener, stop: StopSign
         assert isinstance(run_id, str)
         shared = _same_run(by_id, run_id)
         dataset = datasets.get(shared.spec.data_fingerprint) or prepare(shared.spec.settings.data)
+        display.run_taken(0, shared.spec)
         try:
             outcome = attempt(shared, queue.runs, dataset, world, listener, stop)
         except RunInterrupted as error:
@@ -71,8 +89,7 @@ def _train_all(queue: RunQueue, world: World, listener: Listener, stop: StopSign
             raise
         tried += 1
         queue.record(outcome)
-        if outcome.reason is not None:
-            listener.gave_up(outcome)
+        display.run_ended(0, outcome)
 
 
 def _same_run(by_id: Mapping[str, SharedRun], run_id: str) -> SharedRun:

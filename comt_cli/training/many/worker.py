@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.many.outcomes import Ending
-from comt_cli.training.processes import die_with_parent
+from comt_cli.training.processes import die_with_parent, end_process
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.signals import StopSignal
 
@@ -35,17 +35,24 @@ class Reporter(Listener):
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._spoke = 0.0
+        self._steps = 0
 
     def run_started(self, spec: RunSpec, step: int) -> None:
+        self._steps = spec.settings.train.steps
         self._send("run_started", step)
 
     def step_done(self, report: StepReport) -> None:
-        if time.monotonic() - self._spoke >= SECONDS_BETWEEN_REPORTS:
+        if time.monotonic() - self._spoke >= SECONDS_BETWEEN_REPORTS or report.step == self._steps:
             self._spoke = time.monotonic()
             self._send("step_done", report)
 
     def evaluating(self) -> None:
         self._send("evaluating")
+
+    def evaluated(self, done: int, total: int) -> None:
+        if time.monotonic() - self._spoke >= SECONDS_BETWEEN_REPORTS:
+            self._spoke = time.monotonic()
+            self._send("evaluated", done, total)
 
     def warn(self, text: str) -> None:
         self._send("warn", text)
@@ -75,6 +82,7 @@ def work(pipe: Connection, runs: Path, device: str, threads: int | None) -> None
             say(pipe, ERROR, error)
         except EOFError:  # no more work
             pass
+    end_process(0)  # all is said and saved; taking the interpreter down with torch in it can take seconds
 
 
 def _train_what_comes(pipe: Connection, runs: Path, device: str, threads: int | None, stop: StopSignal) -> None:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from comt_cli.errors import UserError
+from comt_cli.installing import install_extra
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.problems import nearest
 
@@ -65,7 +66,7 @@ def check_trackers(names: Sequence[str]) -> None:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             raise UserError(
-                f"--track {name} needs the package {name}, which is not installed here", f"pip install 'comt[{name}]'"
+                f"--track {name} needs the package {name}, which is not installed here", install_extra(name)
             ) from None
     if "wandb" in names:
         from comt_cli.training.trackers.wandb import log_in

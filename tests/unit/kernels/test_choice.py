@@ -198,7 +198,7 @@ def test_where_a_kernel_cannot_be_built(measured, monkeypatch, wanted):
     assert ask(wanted) == Choice(False, "there is no C++ compiler")
     assert ask(wanted, device=CUDA).fused
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert ask(wanted, device=CUDA) == Choice(False, "Triton is not installed: pip install triton")
+    assert ask(wanted, device=CUDA) == Choice(False, "Triton is not installed: it comes with PyTorch's CUDA build")
 
 
 def test_nothing_is_built_that_would_not_be_used(measured, monkeypatch):
@@ -322,7 +322,12 @@ def fresh():
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize(
     ("version", "says"),
-    [(None, "is not installed: pip install"), ("0.7.9", "is older than 0.8"), ("0.8.0", None), ("1.0.0rc1", None)],
+    [
+        (None, "is not installed: it is the extra `gpu`"),
+        ("0.7.9", "is older than 0.8"),
+        ("0.8.0", None),
+        ("1.0.0rc1", None),
+    ],
 )
 def test_versions_of_liger_kernel(monkeypatch, version, says):
     stand_in = types.SimpleNamespace(LigerFusedLinearCrossEntropyFunction=torch.autograd.Function)

@@ -16,6 +16,7 @@ import torch
 from gguf import GGMLQuantizationType as Type
 
 from comt_cli.errors import UserError
+from comt_cli.installing import install_extra
 from comt_cli.models import gguf as our_gguf
 from comt_cli.models.codecs import byte_alphabet
 from comt_cli.models.huggingface_weights import split_weights
@@ -203,4 +204,4 @@ def test_without_the_package_the_extra_is_named(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as caught:
         our_gguf.read_gguf(tmp_path / "m.gguf")
-    assert "pip install 'comt[gguf]'" in str(caught.value)
+    assert install_extra("gguf") in str(caught.value)

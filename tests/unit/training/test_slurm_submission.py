@@ -12,6 +12,7 @@ from tiny_runs import tiny_spec
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json
+from comt_cli.installing import install_extra
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.recipe.slurm_queue import JOB_FILE, job_of, job_standings, readable_jobs
@@ -190,7 +191,7 @@ def test_without_slurm_or_submitit_it_is_said_what_is_missing(specs, runs, monke
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match="needs the package submitit") as refused:
         numbers(specs, runs)
-    assert refused.value.hint == "pip install 'comt[slurm]'"
+    assert refused.value.hint == install_extra("slurm")
     assert not runs.exists()
 
 

@@ -14,6 +14,7 @@ import pytest
 from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
 
 from comt_cli.errors import UserError
+from comt_cli.installing import install_extra
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.progress import Listener
@@ -189,7 +190,7 @@ def test_a_tracker_whose_package_is_missing_is_refused(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(UserError, match="needs the package wandb") as refused:
         check_trackers(["wandb"])
-    assert refused.value.hint == "pip install 'comt[wandb]'"
+    assert refused.value.hint == install_extra("wandb")
     assert refused.value.exit_status == 2
 
 

@@ -1,0 +1,75 @@
+"""Every example in help can be pasted: a command that parses, at any width of the terminal."""
+
+from __future__ import annotations
+
+import click
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.commands.examples import broken, commands_in
+
+
+def pages(group, path=()):
+    """Every page of help, by its words: (), ("show",), ("bench",), ("bench", "step")."""
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from pages(command, (*path, name))
+
+
+PROGRAM = typer.main.get_command(app)
+PAGES = [" ".join(path) for path in pages(PROGRAM)]
+
+
+def rendered(page: str, width: int) -> str:
+    result = CliRunner().invoke(app, [*page.split(), "--help"], env={"COLUMNS": str(width)}, terminal_width=width)
+    assert result.exit_code == 0
+    return result.output
+
+
+def parse(words: list[str]) -> None:
+    """Raise what the program would: for a verb or an option that is not there, or a value of another type."""
+    command, words = PROGRAM, words[1:]
+    while hasattr(command, "commands"):
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context("comt", list(words))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page or "comt")
+def test_examples_can_be_pasted(page, width):
+    text = rendered(page, width)
+    examples = commands_in(text)
+    assert examples, "no example"
+    for words in examples:
+        assert words[: len(page.split()) + 1] == ["comt", *page.split()], "an example of another verb"
+        parse(words)
+    long = [line for line in text.splitlines() if line.endswith("\\") and len(line) > width]
+    assert not [line for line in long if line.strip().count(" ") > 1], "wider than the terminal without need"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page or "comt")
+def test_the_width_of_the_terminal_changes_no_example(page):
+    assert commands_in(rendered(page, 60)) == commands_in(rendered(page, 80)) == commands_in(rendered(page, 200))
+
+
+def test_the_parser_notices_mistakes():
+    for words in (["comt", "train-lm", "--recipe", "table3", "--stes", "3"], ["comt", "train-lm", "--gpus", "x"]):
+        with pytest.raises(click.ClickException):
+            parse(words)
+    with pytest.raises(KeyError):
+        parse(["comt", "trainlm"])
+
+
+def test_a_command_is_broken_between_its_words():
+    command = """comt show table3.yaml --also wide='{name: comt, hidden: 64}' --json"""
+    assert broken(command, 80) == [command]
+    assert broken(command, 40) == [
+        "comt show table3.yaml \\",
+        "    --also wide='{name: comt, hidden: 64}' \\",
+        "    --json",
+    ]
+    assert commands_in("\n".join(f"    {line}" for line in broken(command, 30))) == [
+        ["comt", "show", "table3.yaml", "--also", "wide={name: comt, hidden: 64}", "--json"]
+    ]

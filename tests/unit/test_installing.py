@@ -1,0 +1,65 @@
+"""What is said where a package is missing can be pasted, and asks no index for a package called like this one."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from comt_cli import installing
+from comt_cli.installing import install_extra, install_package, requirements_of
+from comt_cli.words import printed_lines, wrap
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTRAS = ["gguf", "gpu", "slurm", "tensorboard", "wandb"]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_is_installed_from_the_projects_own_folder(extra, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    python, *words = shlex.split(install_extra(extra))
+    assert Path(python) == Path(sys.executable), "into the environment that runs this"
+    assert words == ["-m", "pip", "install", "-e", f"{ROOT}[{extra}]"]
+    monkeypatch.chdir(ROOT)
+    assert shlex.split(install_extra(extra))[-1] == f".[{extra}]"
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_without_a_folder_what_the_extra_asks_for_is_installed_by_name(extra, monkeypatch):
+    monkeypatch.setattr(installing, "_project_folder", lambda: None)
+    stated = ["rich>=13", *(f'{name}-package>=1; sys_platform == "linux" and extra == "{name}"' for name in EXTRAS)]
+    monkeypatch.setattr(installing.metadata, "requires", lambda name: stated)
+    assert requirements_of(extra) == [f"{extra}-package>=1"]
+    assert shlex.split(install_extra(extra))[-1] == f"{extra}-package>=1"
+    assert "comt[" not in install_extra(extra)
+
+
+def test_packages_are_quoted():
+    assert install_package("torch>=2.11,<2.16").endswith(" install 'torch>=2.11,<2.16'")
+
+
+def test_no_other_text_promises_a_package_of_an_index():
+    for path in (ROOT / "comt_cli").rglob("*.py"):
+        assert "pip install 'comt" not in path.read_text(encoding="utf-8"), path
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+class Pipe:
+    def isatty(self) -> bool:
+        return False
+
+
+def test_messages_are_broken_between_words_on_a_terminal_and_nowhere_else(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    text = "comt: stopped after step 3; it is in runs/comt/table3/pre-ln+comt/python-docs-tiny/seed1-0123456789ab"
+    assert printed_lines(text, Pipe()) == [text]
+    lines = printed_lines(text, Terminal())
+    assert " ".join(line.strip() for line in lines) == text
+    assert all(len(line) <= 30 or len(line.split()) == 1 for line in lines)
+    assert wrap("  a hint of two lines", 14, "") == ["  a hint of", "  two lines"]
