@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comt_cli.commands import figure_options, options
+from comt_cli.commands.loading import loading_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +63,10 @@ def analyze_gates(
       comt analyze-gates runs/comt/table1/pixel/glyphs10-resnet18/seed1-0123456789ab --images 3,8,15
     """
     from comt_cli.errors import UserError
+
+    if images is not None:
+        image_numbers(images)
+    loading_model(checkpoint)
     from comt_cli.models.load_image import holds_image_model, load_image_model
     from comt_cli.report import figures
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from comt_cli.commands import options
+from comt_cli.commands.loading import loading
 from comt_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,9 +54,7 @@ def diagnose(
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="Seeds; the tables show mean and spread.")] = "1-3",
-    out: Annotated[Path, typer.Option(help="Folder for the tables and figures.", file_okay=False)] = Path(
-        "results/diagnose"
-    ),
+    results: options.Results = Path("results"),
 ) -> None:
     """Look at residual connections before any training, without data: do signals and gradients get through?
 
@@ -68,7 +68,7 @@ def diagnose(
 
       comt diagnose --connections all --branch llama
 
-      comt diagnose --connections pre-norm,post-norm,comt --branch llama --depths 2,4,8,16 --seeds 1-5 --out look
+      comt diagnose --connections pre-norm,post-norm,comt --branch llama --depths 2,4,8,16 --seeds 1-5 --results look
     """
     from comt_cli.recipe.load import select
     from comt_cli.recipe.plan import parse_seeds
@@ -77,11 +77,12 @@ def diagnose(
     chosen_seeds = parse_seeds(seeds) or []
     if width is not None:
         _check_width(width, max(*chosen_depths, _DEPTH))
+    loading("the networks")
     from comt_cli.analysis.diagnose.networks import SETUPS
 
     setups = [SETUPS[name] for name in select(branch, SETUPS, "branch")]
     wirings = _wirings(connections, setups)
-    _measure(wirings, setups, chosen_depths, chosen_seeds, width, out)
+    _measure(wirings, setups, chosen_depths, chosen_seeds, width, results / "diagnose")
 
 
 def _wirings(connections: str, setups: Iterable[Setup]) -> dict[str, Wiring]:

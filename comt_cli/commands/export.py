@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from comt_cli.commands.loading import loading_model
+from comt_cli.errors import UserError
+
 
 class Layout(StrEnum):
     """The layouts that can be written."""
@@ -30,6 +33,9 @@ def export(
 
       comt export runs/comt/table3/pre-ln/130m/seed1-0123456789ab --to huggingface exported
     """
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
+    loading_model(checkpoint)
     from comt_cli.models.huggingface import write_huggingface
     from comt_cli.models.load import load_model
 

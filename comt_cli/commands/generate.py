@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comt_cli.commands import options
+from comt_cli.commands.loading import loading_model
 from comt_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def generate(
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p:g}: it must be more than 0 and at most 1", "1 draws from all tokens.")
     prompts = _prompts(prompt, prompt_file)
+    loading_model(checkpoint, device)
 
     import torch
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from comt_cli.commands import figure_options, options
+from comt_cli.commands.loading import loading_model
 
 
 def plot_cosine(
@@ -35,6 +36,7 @@ def plot_cosine(
 
       comt plot-cosine HuggingFaceTB/SmolLM2-135M
     """
+    loading_model(model)
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.models.load import load_model
     from comt_cli.report import figures

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comt_cli.commands import figure_options, options
+from comt_cli.commands.loading import loading
 
 if TYPE_CHECKING:
     from comt_cli.recipe.plan import RunSpec
@@ -41,10 +42,11 @@ def plot_gradients(
 
       comt plot-gradients runs/comt/table1/*/glyphs10-resnet152/seed1-* --epochs 1 --out figures
     """
+    directories = _by_label(runs)
+    loading("the logged norms")
     from comt_cli.analysis.conv_gradients import conv_gradients
     from comt_cli.report import figures
 
-    directories = _by_label(runs)
     frame = conv_gradients(directories, epochs)
     figure, drawn = figures.draw_conv_gradients(frame)
     folder = out or figure_options.run_figure_folder(next(iter(directories.values())).spec(), results)

@@ -70,11 +70,20 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
         return Workers(tuple(gpus[index % len(gpus)] for index in range(wanted)))
     if device.type != "cpu":
         return Workers((str(device),) * (jobs or 1))
+    at_once, threads = runs_at_once("cpu", 1, jobs, runs)
+    return Workers(("cpu",) * at_once, threads)
+
+
+def runs_at_once(kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun]) -> tuple[int, int | None]:
+    """How many of these runs are trained at once on `count` devices of a kind, by the rule above, and the threads of
+    each; None leaves those to torch."""
+    if kind != "cpu":
+        return jobs or min(count, max(1, len(runs))), None
     cores = usable_cores()
     said = os.environ.get("OMP_NUM_THREADS", "")
     at_once = max(1, cores // int(said)) if said.isdigit() and int(said) else cores
     wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs)))
-    return Workers(("cpu",) * wanted, None if said or wanted == 1 else max(1, cores // wanted))
+    return wanted, None if said or wanted == 1 else max(1, cores // wanted)
 
 
 def usable_cores() -> int:
