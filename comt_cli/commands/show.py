@@ -141,6 +141,7 @@ def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = 
 
     from comt_cli.commands.plan_costs import ENDED, Counting, checked_hardware, estimator_for
     from comt_cli.recipe.run_contents import adopt_contents
+    from comt_cli.report.format import plural
 
     where = checked_hardware(trained)
     recipe = planned.loaded.recipe
@@ -167,7 +168,7 @@ def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = 
             console.print(_column_table(column, rows, specs))
             console.file.flush()
     left = sum(row["state"] not in ENDED for row in printed)
-    summary = f"\n{len(printed)} runs, {left} to do"
+    summary = f"\n{plural(len(printed), 'run')}, {left} to do"
     if estimator is None:
         console.print(f"{summary}. Costs were not counted.")
         return
