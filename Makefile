@@ -59,7 +59,7 @@ demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: under 
 	@echo; echo "Written:"; find $(DEMO) -type f | sort | sed 's/^/  /'
 
 # The run directory of a row of the demo, as `comt show` names it.
-run_of = $(COMT) show table3.yaml --scale smoke --rows $(1) --json \
+run_of = $(COMT) show table3.yaml --scale smoke --rows $(1) --json --no-cost \
 	| $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)[0]["directory"])'
 
 .PHONY: test

@@ -49,15 +49,8 @@ def said(tmp_path_factory) -> dict[str, tuple]:
     (folder / "unfinished").mkdir()
     (folder / "unfinished" / "spec.json").write_text("{}")
     typed = json.dumps([arguments for arguments, _ in WRONG.values()])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=typed,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        check=True,
-        timeout=200,
-    )
+    program = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(program, input=typed, capture_output=True, text=True, cwd=folder, check=True)
     return dict(zip(WRONG, map(tuple, json.loads(done.stdout)), strict=True))
 
 
