@@ -13,6 +13,7 @@ import typer
 from comt_cli.commands import options
 
 if TYPE_CHECKING:
+    from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.recipe.plan import RunSpec
@@ -129,7 +130,9 @@ def ablate(
                 typer.echo(f"comt: {line}", err=True)
     check_added(also_rows(also), (table.loaded for table in tables))
     if dry_run:
-        _print_plans(wanted, runs, device)
+        from comt_cli.commands.plan_costs import Trained
+
+        _print_plans(wanted, runs, Trained(device, jobs, gpus))
         return
 
     from comt_cli.commands.outcome import check_places, end, write_outcomes
@@ -231,8 +234,8 @@ def _equal_networks(specs: Sequence[RunSpec], option: str, added: Container[str]
     Then the size changes nothing there: a gate with one channel gets no narrower. Of other options, such as a bias at
     the start or the sites of gates, equal numbers say nothing.
     """
-    from comt_cli.models.build import model_of
-    from comt_cli.models.flops import parameter_count
+    from comt_cli.commands.plan_costs import Counting
+    from comt_cli.models.accounting import cost_of
     from comt_cli.report.format import listing
 
     alike: dict[tuple[str, str], dict[str, RunSpec]] = {}
@@ -245,8 +248,10 @@ def _equal_networks(specs: Sequence[RunSpec], option: str, added: Container[str]
         if len(rows) < 2 or not any(row in added for row in rows):
             continue
         by_size: dict[int, list[str]] = {}
+        with Counting(list(rows.values())) as counting:
+            counting.count(rows.values())
         for row, spec in rows.items():
-            by_size.setdefault(parameter_count(model_of(spec)), []).append(row)
+            by_size.setdefault(cost_of(spec).parameters, []).append(row)
         for equal in by_size.values():
             if len(equal) > 1 and any(row in added for row in equal):
                 columns.setdefault(tuple(equal), []).append(column)
@@ -298,10 +303,10 @@ def _shown(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _print_plans(plans: list[Planned], runs: Path, device: str | None) -> None:
+def _print_plans(plans: list[Planned], runs: Path, trained: Trained) -> None:
     from comt_cli.commands.show import print_plan
 
     for position, planned in enumerate(plans):
         if position:
             typer.echo()
-        print_plan(planned, runs, device)
+        print_plan(planned, runs, trained)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comt_cli.commands import completion, figure_options, options
+from comt_cli.commands.loading import loading_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +72,9 @@ def analyze_gates(
     from comt_cli.errors import UserError
 
     checkpoint = model_source(checkpoint, runs, scale)
+    if images is not None:
+        image_numbers(images)
+    loading_model(checkpoint)
     from comt_cli.models.load_image import holds_image_model, load_image_model
     from comt_cli.report import figures
 

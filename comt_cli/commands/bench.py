@@ -12,6 +12,7 @@ import typer
 
 from comt_cli.commands import options
 from comt_cli.commands.examples import Verb, VerbGroup
+from comt_cli.commands.loading import loading
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +106,7 @@ def step(
 
       comt bench step --sizes resnet18-b32 --precision fp32
     """
+    loading("PyTorch and the benchmarks", device)
     from typing import get_args
 
     from comt_cli.benchmarks.image_shapes import IMAGE_SHAPES, default_image_sizes
@@ -178,6 +180,7 @@ def kernels(
 
       comt bench kernels --sizes 60m --ops swiglu,heads --dtypes bf16
     """
+    loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks import kernel_cases
     from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
     from comt_cli.benchmarks.shapes import sizes_from
@@ -228,6 +231,7 @@ def decode(
 
       comt bench decode --sizes 60m --batch 1,64
     """
+    loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.decode import DTYPES, VARIANTS, run_decode_benchmark
     from comt_cli.benchmarks.shapes import sizes_from
     from comt_cli.recipe.load import select
@@ -320,6 +324,7 @@ def everything(
 
       comt bench all --minutes 9
     """
+    loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.stages import Deadline, run_stages, stages_for
     from comt_cli.training.devices import pick_device
 

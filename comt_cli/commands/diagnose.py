@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comt_cli.commands import figure_options, options
+from comt_cli.commands.loading import loading
 from comt_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def diagnose(
 
       comt diagnose --connections all --branch llama
 
-      comt diagnose --connections pre-norm,post-norm,comt --branch llama --depths 2,4,8,16 --seeds 1-5 --out look
+      comt diagnose --connections pre-norm,post-norm,comt --branch llama --depths 2,4,8,16 --seeds 1-5 --results look
     """
     from comt_cli.recipe.load import select
     from comt_cli.recipe.plan import parse_seeds
@@ -77,6 +78,7 @@ def diagnose(
     chosen_seeds = parse_seeds(seeds) or []
     if width is not None:
         _check_width(width, max(*chosen_depths, _DEPTH))
+    loading("the networks")
     from comt_cli.analysis.diagnose.networks import SETUPS
 
     setups = [SETUPS[name] for name in select(branch, SETUPS, "branch")]

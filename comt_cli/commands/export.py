@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from comt_cli.commands import completion, options
+from comt_cli.commands.loading import loading_model
+from comt_cli.errors import UserError
 
 
 class Layout(StrEnum):
@@ -41,7 +43,10 @@ def export(
     """
     from comt_cli.commands.run_selectors import model_source
 
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     checkpoint = model_source(checkpoint, runs, scale)
+    loading_model(checkpoint)
     from comt_cli.models.huggingface import write_huggingface
     from comt_cli.models.load import load_model
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comt_cli.commands import completion, options
+from comt_cli.commands.loading import loading_model
 from comt_cli.errors import UserError
 from comt_cli.files import read_text
 
@@ -106,6 +107,7 @@ def generate(
     from comt_cli.commands.run_selectors import model_source
 
     checkpoint = model_source(checkpoint, runs, scale)
+    loading_model(checkpoint, device)
     import torch
 
     from comt_cli.models.completion import Sampling, begin, complete

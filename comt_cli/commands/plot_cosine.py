@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from comt_cli.commands import completion, figure_options, options
+from comt_cli.commands.loading import loading_model
 
 
 def plot_cosine(
@@ -42,6 +43,7 @@ def plot_cosine(
     from comt_cli.commands.run_selectors import model_source
 
     model = model_source(model, runs, scale)
+    loading_model(model)
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.models.load import load_model
     from comt_cli.report import figures

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comt_cli.commands import completion, figure_options, options
+from comt_cli.commands.loading import loading
 
 if TYPE_CHECKING:
     from comt_cli.recipe.plan import RunSpec
@@ -47,13 +48,15 @@ def plot_gradients(
 
       comt plot-gradients table1::glyphs10-resnet152:1 --epochs 1 --out figures
     """
-    from comt_cli.analysis.conv_gradients import conv_gradients
     from comt_cli.commands.run_selectors import run_folders
+
+    directories = _by_label(run_folders(chosen, runs, scale))
+    loading("the logged norms")
+    from comt_cli.analysis.conv_gradients import conv_gradients
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
     from comt_cli.report.trained import of_runs
 
-    directories = _by_label(run_folders(chosen, runs, scale))
     frame = conv_gradients(directories, epochs)
     figure, drawn = figures.draw_conv_gradients(frame)
     trained = of_runs(directory.spec() for directory in directories.values())

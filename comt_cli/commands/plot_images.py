@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comt_cli.commands import figure_options, options
+from comt_cli.commands.loading import loading
 from comt_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ def plot_images(
 
       comt plot-images imagenet --folder /data/imagenet --augmentation resized-crop-flip
     """
+    if images in ("glyphs10", "glyphs100"):
+        _check_letters(images, augmentation, folder)
+    data = _settings(images, size, augmentation, folder)
+    loading("the images")
     import numpy as np
     import torch
 
@@ -55,9 +60,6 @@ def plot_images(
     from comt_cli.report.caption import Caption
     from comt_cli.training.image_input import ImageInput
 
-    if images in ("glyphs10", "glyphs100"):
-        _check_letters(images, augmentation, folder)
-    data = _settings(images, size, augmentation, folder)
     dataset = prepare(data, _Once())
     frame = _choose(dataset.train.labels, len(dataset.class_names))
     look = ImageInput(dataset, "train", data.augmentation, torch.device("cpu"))

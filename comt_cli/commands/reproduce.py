@@ -10,6 +10,7 @@ import typer
 from comt_cli.commands import options
 
 if TYPE_CHECKING:
+    from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import Planned
 
 
@@ -26,6 +27,7 @@ def reproduce(
     runs: options.Runs = Path("runs"),
     results: options.Results = options.DEFAULT_RESULTS,
     overwrite: options.Overwrite = False,
+    dry_run: options.DryRun = False,
 ) -> None:
     """Train every recipe that has the scale, write its table, draw its figures, and write the overview of them all.
 
@@ -35,11 +37,14 @@ def reproduce(
 
     Examples:
 
+      comt reproduce --scale smoke --dry-run
+
       comt reproduce --scale smoke
 
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
     from comt_cli.commands.outcome import check_places, end, write_outcomes
+    from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.report.overview import write_overview
     from comt_cli.training.many.launch import train_on
@@ -48,6 +53,9 @@ def reproduce(
 
     site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
     tables = _planned(scale, papers, seeds, also)
+    if dry_run:
+        print_all(tables, runs, Trained(device, jobs, gpus))
+        return
     specs = [spec for table in tables for spec in table.specs]
     check_places(tables if site is None else (), runs, results, overwrite=overwrite)
     unwritten = []
@@ -93,3 +101,54 @@ def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] 
         raise UserError(f"there are no recipes to reproduce at scale {scale}", "comt recipes lists what there is.")
     check_added(added, (table.loaded for table in planned))
     return planned
+
+
+def print_all(tables: list[Planned], runs: Path, trained: Trained) -> None:
+    """One line a recipe: its runs, how many are done, how many are trained for an earlier recipe anyway, and the time
+    of the rest. Then all of it as the one queue that it is.
+
+    Raises:
+        UserError: there is no such device, or its options do not go together.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from comt_cli.commands.plan_costs import ENDED, Counting, checked_hardware, estimator_for, time_left
+    from comt_cli.recipe.run_contents import adopt_contents
+    from comt_cli.recipe.run_directory import RunDirectory
+    from comt_cli.report.format import duration
+
+    where = checked_hardware(trained)
+    plans = [adopt_contents(planned.specs, runs, ambiguous=True) for planned in tables]
+    specs = [spec for plan in plans for spec in plan]
+    states = {spec.id: RunDirectory.of(runs, spec).state().value for spec in specs}
+    with Counting(specs) as counting:
+        counting.count(specs)
+    estimator = estimator_for(specs, runs, trained)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for header in ("recipe", "runs", "done", "shared", "to do", "time"):
+        table.add_column(header, justify="left" if header == "recipe" else "right", no_wrap=True)
+    seen: set[str] = set()
+    for planned, plan in zip(tables, plans, strict=True):
+        recipe, own = planned.loaded.recipe, {spec.id: spec for spec in plan}
+        done = {name for name in own if states[name] in ENDED}
+        shared = (own.keys() & seen) - done
+        left = [spec for name, spec in own.items() if name not in done | shared]
+        seconds = time_left(left, [states[spec.id] for spec in left], estimator)
+        counts = (len(own), len(done), len(shared), len(left))
+        table.add_row(f"{recipe.paper}/{recipe.table}", *map(str, counts), duration(seconds) if left else "-")
+        seen |= own.keys()
+    console = Console(highlight=False)
+    console.width = max(console.width, 80)
+    console.print(table)
+    left_over = sum(state not in ENDED for state in states.values())
+    open_specs = [spec for spec in specs if states[spec.id] not in ENDED]
+    sources = dict.fromkeys(estimator.of(spec).source for spec in open_specs)
+    seconds = time_left(specs, [states[spec.id] for spec in specs], estimator)
+    at_once = f", {estimator.at_once} at a time" if estimator.at_once > 1 else ""
+    console.print(
+        f"\n{len(tables)} recipes, {len(states)} different runs, {left_over} to do, about {duration(seconds)}{at_once} "
+        f"on {where.name}."
+    )
+    if sources:
+        console.print(f"Time is estimated from {' and from '.join(sources)}.")

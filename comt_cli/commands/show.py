@@ -11,8 +11,12 @@ import typer
 from comt_cli.commands import options
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.plan import RunSpec
+    from comt_cli.training.estimate import Estimator
 
 
 def show(
@@ -24,14 +28,19 @@ def show(
     set_: options.Set = None,
     also: options.Also = None,
     device: options.Device = None,
+    gpus: options.Gpus = 1,
+    jobs: options.Jobs = None,
     runs: options.Runs = Path("runs"),
+    no_cost: Annotated[
+        bool, typer.Option("--no-cost", help="Count nothing: the runs and their state alone, at once.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
 ) -> None:
     """Print the plan of a recipe: every run, its parameters and overhead, its tokens or images, FLOPs, time, memory and
     state.
 
-    Parameters and FLOPs are counted on the real model, built without storage; beside the extra parameters stands the
-    increase that the paper prints. Trains and downloads nothing.
+    Parameters and FLOPs are counted on the real model, built without storage, and remembered; beside the extra
+    parameters stands the increase that the paper prints. Trains and downloads nothing.
 
     Examples:
 
@@ -41,47 +50,73 @@ def show(
 
       comt show table3.yaml --also wide='{name: comt, hidden: 64}' --json
     """
+    from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import also_rows, plan_recipe
 
     planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=also_rows(also))
+    trained = Trained(device, jobs, gpus)
     if as_json:
-        typer.echo(json.dumps(plan_rows(planned, runs), indent=2))
+        typer.echo(json.dumps(plan_rows(planned, runs, trained, costs=not no_cost), indent=2))
     else:
-        print_plan(planned, runs, device)
+        print_plan(planned, runs, trained, costs=not no_cost)
 
 
-def plan_rows(planned: Planned, runs: Path) -> list[dict[str, Any]]:
-    """One dictionary a run: who it is, what it costs, where it stands."""
-    from comt_cli.models.accounting import cost_of, total_flops, training_bytes
+def plan_rows(
+    planned: Planned, runs: Path, trained: Trained | None = None, *, costs: bool = True
+) -> list[dict[str, Any]]:
+    """One dictionary a run: who it is, what it costs, where it stands. Without `costs` those are None."""
+    from comt_cli.commands.plan_costs import Counting, Trained, checked_hardware, estimator_for
     from comt_cli.recipe.run_contents import adopt_contents
+
+    trained = trained or Trained()
+    checked_hardware(trained)
+    specs = adopt_contents(planned.specs, runs, ambiguous=True)
+    estimator = None
+    if costs:
+        with Counting(specs) as counting:
+            counting.count(specs)
+        estimator = estimator_for(specs, runs, trained)
+    return [_row(planned, spec, runs, estimator) for spec in specs]
+
+
+def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None) -> dict[str, Any]:
+    from comt_cli.models.accounting import cost_of, total_flops, training_bytes
     from comt_cli.recipe.run_directory import RunDirectory
     from comt_cli.report.subject import subject_of
 
-    rows = []
-    for spec in adopt_contents(planned.specs, runs, ambiguous=True):
-        cost, train = cost_of(spec), spec.settings.train
-        directory = RunDirectory.of(runs, spec)
-        rows.append(
-            {
-                "row": spec.row,
-                "column": spec.column,
-                "seed": spec.seed,
-                "id": spec.id if spec.data_content else None,  # not known before the data is prepared
-                "data_content": spec.data_content,
-                "method": spec.method,
-                "parameters": cost.parameters,
-                "extra_parameters": cost.extra_parameters,
-                "extra_parameters_percent": round(cost.extra_parameters_percent, 4),
-                "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column),
-                "steps": train.steps,
-                subject_of(spec).counted: train.steps * train.batch_size * _length(spec),
-                "flops": total_flops(spec),
-                "estimated_memory_bytes": training_bytes(spec, train.micro_batch_size or train.batch_size),
-                "state": directory.state().value,
-                "directory": str(directory.shown) if spec.data_content else None,
-            }
-        )
-    return rows
+    train, directory = spec.settings.train, RunDirectory.of(runs, spec)
+    costs: dict[str, Any] = dict.fromkeys(("parameters", "extra_parameters", "extra_parameters_percent"))
+    later: dict[str, Any] = dict.fromkeys(
+        ("flops", "estimated_memory_bytes", "estimated_seconds", "estimated_from"),
+    )
+    if estimator is not None:
+        cost, estimate = cost_of(spec), estimator.of(spec)
+        costs = {
+            "parameters": cost.parameters,
+            "extra_parameters": cost.extra_parameters,
+            "extra_parameters_percent": round(cost.extra_parameters_percent, 4),
+        }
+        later = {
+            "flops": total_flops(spec),
+            "estimated_memory_bytes": training_bytes(spec, train.micro_batch_size or train.batch_size),
+            "estimated_seconds": round(estimate.seconds, 1),
+            "estimated_from": estimate.source,
+        }
+    return {
+        "row": spec.row,
+        "column": spec.column,
+        "seed": spec.seed,
+        "id": spec.id if spec.data_content else None,  # not known before the data is prepared
+        "data_content": spec.data_content,
+        "method": spec.method,
+        **costs,
+        "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column),
+        "steps": train.steps,
+        subject_of(spec).counted: train.steps * train.batch_size * _length(spec),
+        **later,
+        "state": directory.state().value,
+        "directory": str(directory.shown) if spec.data_content else None,
+    }
 
 
 def _length(spec: RunSpec) -> int:
@@ -96,60 +131,83 @@ def _memory(size: float) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.0f} MiB"
 
 
-def print_plan(planned: Planned, runs: Path, device_name: str | None) -> None:
-    """The plan as a table, with an estimate of the time on the device that would be used."""
+def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = True) -> None:
+    """The plan as a table a column, each printed once it is counted, and the time that all of it takes.
+
+    Raises:
+        UserError: there is no such device, or its options do not go together.
+    """
     from rich.console import Console
-    from rich.table import Table
 
-    from comt_cli.report.format import duration, short_count
-    from comt_cli.report.subject import TEXT, subject_of
-    from comt_cli.training.devices import device_name as name_of
-    from comt_cli.training.devices import pick_device
-    from comt_cli.training.estimate import CONVOLUTIONAL_SHARE, TYPICAL_SHARE, estimated_flops_per_second
+    from comt_cli.commands.plan_costs import ENDED, Counting, checked_hardware, estimator_for
+    from comt_cli.recipe.run_contents import adopt_contents
+    from comt_cli.report.format import plural
 
-    rows = plan_rows(planned, runs)
-    device = pick_device(device_name)
-    recipe, subject = planned.loaded.recipe, subject_of(planned.specs[0])
-    share = TYPICAL_SHARE if subject is TEXT else CONVOLUTIONAL_SHARE
-    speeds = {
-        precision: estimated_flops_per_second(device, precision, share)
-        for precision in {spec.settings.train.precision for spec in planned.specs}
-    }
+    where = checked_hardware(trained)
+    recipe = planned.loaded.recipe
     console = Console(highlight=False)
     # Numbers cut off are worse than lines that a narrow terminal wraps.
     console.width = max(console.width, 110)
     console.print(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
     console.print(recipe.scales[planned.scale].description)  # type: ignore[index]
-    remaining = 0.0
-    for column in dict.fromkeys(row["column"] for row in rows):
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        costs = ("parameters", "+%", "paper's", subject.counted, "FLOPs", "time", "memory")
-        for header in (column, "seed", *costs, "state"):
-            is_text = header in (column, "state")
-            table.add_column(header, justify="left" if is_text else "right", no_wrap=True)
-        for row, spec in zip(rows, planned.specs, strict=True):
-            if row["column"] != column:
-                continue
-            seconds = row["flops"] / speeds[spec.settings.train.precision]
-            if row["state"] not in ("done", "diverged"):
-                remaining += seconds
-            table.add_row(
-                row["row"],
-                str(row["seed"]),
-                f"{row['parameters']:,}",
-                f"{row['extra_parameters_percent']:z.2f}",
-                row["paper_increase"] or "-",
-                short_count(row[subject.counted]),
-                f"{row['flops']:.2g}",
-                duration(seconds),
-                _memory(row["estimated_memory_bytes"]),
-                row["state"],
-            )
-        console.print()
-        console.print(table)
-    open_runs = sum(row["state"] not in ("done", "diverged") for row in rows)
+    console.file.flush()
+    by_column: dict[str, list[RunSpec]] = {}
+    for spec in adopt_contents(planned.specs, runs, ambiguous=True):
+        by_column.setdefault(spec.column, []).append(spec)
+    ordered = [spec for specs in by_column.values() for spec in specs]
+    printed: list[dict[str, Any]] = []
+    estimator = None
+    with Counting(ordered if costs else []) as counting:
+        for column, specs in by_column.items():
+            if costs:
+                counting.count(specs)
+                estimator = estimator or estimator_for(ordered, runs, trained)
+            rows = [_row(planned, spec, runs, estimator) for spec in specs]
+            printed += rows
+            console.print()
+            console.print(_column_table(column, rows, specs))
+            console.file.flush()
+    left = sum(row["state"] not in ENDED for row in printed)
+    summary = f"\n{plural(len(printed), 'run')}, {left} to do"
+    if estimator is None:
+        console.print(f"{summary}. Costs were not counted.")
+        return
+    console.print(f"{summary}, about {_words_of_time(ordered, printed, estimator)} on {where.name}.")
+    sources = dict.fromkeys(row["estimated_from"] for row in printed)
+    tokens = " Tokens count padding." if "tokens" in printed[0] else ""
     console.print(
-        f"\n{len(rows)} runs, {open_runs} to do, about {duration(remaining)} on {name_of(device)}.\n"
-        "Time is estimated from the speed of matrix products, memory from the tensors that the model keeps; "
-        f"both are rough.{' Tokens count padding.' if subject is TEXT else ''}",
+        f"Time is estimated from {' and from '.join(sources)}; memory, roughly, from the tensors that the model keeps."
+        f"{tokens}"
     )
+
+
+def _words_of_time(specs: list[RunSpec], rows: list[dict[str, Any]], estimator: Estimator) -> str:
+    """`4 min, 2 at a time`."""
+    from comt_cli.commands.plan_costs import time_left
+    from comt_cli.report.format import duration
+
+    seconds = time_left(specs, [row["state"] for row in rows], estimator)
+    return duration(seconds) + (f", {estimator.at_once} at a time" if estimator.at_once > 1 else "")
+
+
+def _column_table(column: str, rows: list[dict[str, Any]], specs: list[RunSpec]) -> Table:
+    from rich.table import Table
+
+    from comt_cli.report.format import duration, short_count
+    from comt_cli.report.subject import subject_of
+
+    counted = subject_of(specs[0]).counted
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    has_costs = rows[0]["parameters"] is not None
+    before, after = (("parameters", "+%", "paper's"), ("FLOPs", "time", "memory")) if has_costs else ((), ())
+    for header in (column, "seed", *before, counted, *after, "state"):
+        is_text = header in (column, "state")
+        table.add_column(header, justify="left" if is_text else "right", no_wrap=True)
+    for row in rows:
+        cells = [short_count(row[counted])]
+        if has_costs:
+            increase = f"{row['extra_parameters_percent']:z.2f}"
+            cells = [f"{row['parameters']:,}", increase, row["paper_increase"] or "-", *cells, f"{row['flops']:.2g}"]
+            cells += [duration(row["estimated_seconds"]), _memory(row["estimated_memory_bytes"])]
+        table.add_row(row["row"], str(row["seed"]), *cells, row["state"])
+    return table

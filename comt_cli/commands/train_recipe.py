@@ -62,9 +62,10 @@ def train_recipe(
     # The whole table, not only the part that is selected: training one row must not erase the others.
     table = plan_loaded(loaded, scale, seeds=selection.seeds)
     if dry_run:
+        from comt_cli.commands.plan_costs import Trained
         from comt_cli.commands.show import print_plan
 
-        print_plan(planned, runs, where.device)
+        print_plan(planned, runs, Trained(where.device, where.jobs, where.gpus))
         return
 
     from comt_cli.commands.outcome import check_places, end, write_outcomes

@@ -1,29 +1,34 @@
-"""What a model costs, counted on the model itself: built on the meta device and run there, so that no second set of
-formulas can drift from the code."""
+"""What a model costs: looked up where it was counted before, else counted on the model itself (`counting`).
+
+Counting needs torch, looking up does not: this file imports none.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-
-from comt_cli.models.build import empty_model, empty_resnet, image_wiring_of, wiring_of
-from comt_cli.models.flops import flops_of_image, flops_of_row, parameter_count
-from comt_cli.models.llama import Llama
-from comt_cli.recipe.image_settings import ImageTrainSettings, ResNetSettings
+import comt_cli
+from comt_cli import methods
+from comt_cli.files import sha256
+from comt_cli.kernels.torch_build import torch_build
+from comt_cli.line_cache import LineCache, line_cache
+from comt_cli.recipe.image_settings import ImageTrainSettings
 from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.settings import ModelSettings, Settings
+from comt_cli.recipe.settings import Settings
 
 PLAIN = "pre-ln"
 """The method against whose model extra parameters are counted: LLaMA as published, the papers' baseline."""
 
 PLAIN_IMAGE = "addition"
 """The same for image classifiers: ResNets as published."""
+
+ROOMS = ("errors.py", "files.py", "recipe", "data", "kernels", "layers", "methods", "models")
+"""All that a model's code may import, and so all that can change what is counted."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +56,45 @@ class Cost:
         return 100 * self.extra_parameters / self.plain_parameters
 
 
-def cost_of(spec: RunSpec) -> Cost:
-    """The cost of a run's model. Runs that differ only in seed, or in most of the training, share one count."""
+@dataclass(frozen=True)
+class Network:
+    """All that a cost depends on: runs that differ only in seed, or in most of the training, share one.
+
+    Attributes:
+        images: whether it is an image classifier.
+        outputs: the size of the vocabulary, or the number of classes.
+        length: tokens of a row, or pixels of a side.
+        checkpointing: whether a language model computes its activations again.
+    """
+
+    images: bool
+    model: str
+    outputs: int
+    method: str
+    length: int
+    checkpointing: bool = False
+
+
+def network_of(spec: RunSpec) -> Network:
+    """The network that a run trains."""
     settings, method = spec.settings, json.dumps(spec.method, sort_keys=True)
     model = settings.model.model_dump_json()
     if isinstance(settings, Settings):
         data, checkpointing = settings.data, settings.train.activation_checkpointing
-        return _cost(model, data.vocabulary_size, method, data.sequence_length, checkpointing)
-    return _image_cost(model, settings.data.classes, method, settings.data.size)
+        return Network(False, model, data.vocabulary_size, method, data.sequence_length, checkpointing)
+    return Network(True, model, settings.data.classes, method, settings.data.size)
+
+
+def cost_of(spec: RunSpec) -> Cost:
+    """The cost of a run's model."""
+    return _cost(network_of(spec))
+
+
+def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
+    """A run for each network of `specs` whose cost is not known yet."""
+    for network, spec in {network_of(spec): spec for spec in specs}.items():
+        if _known(network) is None:
+            yield spec
 
 
 def total_flops(spec: RunSpec) -> float:
@@ -80,67 +116,38 @@ def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
     return cost.parameters * state + (cost.kept_always + cost.kept_per_row * rows_at_once) * activation
 
 
-@functools.lru_cache(maxsize=256)
-def _cost(model_json: str, vocabulary: int, method_json: str, length: int, checkpointing: bool) -> Cost:
-    settings = ModelSettings.model_validate_json(model_json)
-    wiring = wiring_of(json.loads(method_json))
-    model = empty_model(settings, vocabulary, wiring)
-    plain = empty_model(settings, vocabulary, wiring_of({"name": PLAIN}))
-    # Not one row: with it some views need no copy, and share storage that they do not otherwise.
-    two, three = (_kept(model, length, rows, checkpointing) for rows in (2, 3))
-    per_row = three - two
-    return Cost(parameter_count(model), parameter_count(plain), flops_of_row(model, length), per_row, two - 2 * per_row)
+@functools.lru_cache(maxsize=1024)
+def _cost(network: Network) -> Cost:
+    known = _known(network)
+    if known is not None:
+        return known
+    from comt_cli.models.counting import count
+
+    cost, depends_on_us_alone = count(network)
+    if depends_on_us_alone:
+        _cache().put(asdict(network), asdict(cost))
+    return cost
 
 
-@functools.lru_cache(maxsize=256)
-def _image_cost(model_json: str, classes: int, method_json: str, size: int) -> Cost:
-    settings = ResNetSettings.model_validate_json(model_json)
-    model = empty_resnet(settings, classes, image_wiring_of(json.loads(method_json)))
-    plain = empty_resnet(settings, classes, image_wiring_of({"name": PLAIN_IMAGE}))
-
-    def kept(images: int) -> int:
-        x_BCHW = torch.zeros(images, 3, size, size, device="meta").to(memory_format=torch.channels_last)
-        return _kept_by(model, lambda: model(x_BCHW))
-
-    two, three = kept(2), kept(3)  # not one, as above; batch norm also needs two values
-    per_row = three - two
-    return Cost(parameter_count(model), parameter_count(plain), flops_of_image(model, size), per_row, two - 2 * per_row)
+def _known(network: Network) -> Cost | None:
+    """The cost as an earlier process counted it; None if none did."""
+    found: Any = _cache().get(asdict(network))
+    try:
+        cost = Cost(**found)
+    except TypeError:
+        return None
+    return cost if all(type(number) is int for number in asdict(cost).values()) else None
 
 
-def _kept(model: Llama, length: int, rows: int, checkpointing: bool) -> int:
-    """Numbers kept for the backward pass of `rows` rows.
-
-    The head's loss never keeps logits, only the gradients of its input and of its matrix. With checkpointing, each
-    block keeps its input, and the one that is being computed again everything.
-    """
-    blocks = _kept_below_the_head(model, length, rows)
-    if checkpointing:
-        model.activation_checkpointing = True
-        blocks = _kept_below_the_head(model, length, rows) + blocks // model.shape.layers
-        model.activation_checkpointing = False
-    return blocks + rows * length * model.shape.width + model.head_weight.numel()
+def _cache() -> LineCache:
+    return line_cache("costs", code_version())
 
 
-def _kept_below_the_head(model: Llama, length: int, rows: int) -> int:
-    tokens = torch.zeros(rows, length, dtype=torch.long, device="meta")
-    # On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do not.
-    weights = ((length, length), rows * model.shape.heads * length * length)
-    return _kept_by(model, lambda: model.hidden(tokens), lambda kept: (kept.shape[-2:], kept.numel()) == weights)
-
-
-def _kept_by(model: nn.Module, run: Callable[[], Tensor], ignored: Callable[[Tensor], bool] = lambda _: False) -> int:
-    """Numbers that `run` keeps for its backward pass, what the model itself holds and what is `ignored` apart."""
-    held = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        if not ignored(tensor):
-            kept.setdefault(tensor.untyped_storage()._cdata, tensor)
-        return tensor
-
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = run()  # held until all is counted: with it goes what it keeps
-        storages = {key: tensor for key, tensor in kept.items() if key not in held}
-        numbers = sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in storages.values())
-    del output
-    return numbers
+@functools.cache
+def code_version() -> str:
+    """The hash of all code that counting a model runs, methods of one's own and PyTorch's version included."""
+    package = Path(comt_cli.__file__).resolve().parent
+    folders = [*(package / room for room in ROOMS), *map(Path, methods.__path__)]
+    files = {file.resolve() for folder in folders for file in ([folder] if folder.is_file() else folder.rglob("*.py"))}
+    hashes = sorted((str(file.relative_to(file.parents[1])), sha256(file.read_bytes())) for file in files)
+    return sha256(json.dumps([hashes, torch_build()]))

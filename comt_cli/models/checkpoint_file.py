@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
+from comt_cli.models.sources import ACCEPTED, no_checkpoint
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import MAX_VOCABULARY
 
@@ -30,10 +31,6 @@ IMAGE_FAMILY = "resnet"
 """The family of models that look at images (`ResNetSettings`); all others read text."""
 _ZIP = b"PK\x03\x04"
 """What a file of torch.save begins with."""
-ACCEPTED = (
-    "Give a checkpoint.pt or run directory of comt, a Hugging Face folder (config.json and safetensors), "
-    "a hub name (owner/model), or a .gguf file."
-)
 
 
 def read_state(
@@ -184,7 +181,7 @@ def checkpoint_in(folder: Path) -> Path | None:
     if (folder / "checkpoint.pt").is_file():
         return folder / "checkpoint.pt"
     if (folder / "spec.json").is_file():
-        raise UserError(f"{folder} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")
+        raise no_checkpoint(folder)
     return None
 
 

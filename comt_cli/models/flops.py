@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
-import torch.nn.functional as F
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from comt_cli.models.llama import Llama
 from comt_cli.models.resnet import ResNet
+from comt_cli.models.trace import Trace, rows_to_trace
 
 
 def flops_of_row(model: Llama, length: int) -> int:
@@ -15,23 +18,50 @@ def flops_of_row(model: Llama, length: int) -> int:
 
     2 a multiply-add; attention counted in full. What activation checkpointing computes twice counts once.
     """
-    tokens = torch.zeros(1, length, dtype=torch.long, device="meta")
-    with FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten(), reduction="sum"))
-    total: int = counter.get_total_flops()
-    return total
+
+    def run(rows: int) -> Tensor:
+        return model(torch.zeros(rows, length, dtype=torch.long, device="meta"))
+
+    with Trace(rows_to_trace(model.shape.heads * length**2)) as trace:
+        output = run(trace.rows)
+    return flops_of_one(trace, output, run)
 
 
 def flops_of_image(model: ResNet, size: int) -> int:
     """FLOPs of convolutions and matrix products for one image of `size` x `size` pixels, forward and backward, of a
     model on the meta device: 2 a multiply-add. The gradient of the image itself, which nothing needs, is not counted.
     """
-    images = torch.zeros(2, 3, size, size, device="meta")  # batch norm takes no lone pixel
-    labels = torch.zeros(2, dtype=torch.long, device="meta")
+
+    def run(images: int) -> Tensor:
+        return model(blank_images(images, size))
+
+    with Trace(rows_to_trace(size**2)) as trace:
+        output = run(trace.rows)
+    return flops_of_one(trace, output, run)
+
+
+def blank_images(images: int, size: int) -> Tensor:
+    """Images without storage, [B, 3, H, W] with the channels last in memory, as training hands them over."""
+    return torch.zeros(images, 3, size, size, device="meta").to(memory_format=torch.channels_last)
+
+
+def flops_of_one(trace: Trace, output: Tensor, run: Callable[[int], Tensor]) -> int:
+    """FLOPs of a row, or an image, forward and backward, where `trace` saw how `output` came about.
+
+    Where it cannot tell, `run`, which does the same on any number of rows, is run backward.
+    """
+    trace.run_functions(output)
+    if not trace.underivable:
+        return trace.flops.at(1)
+    two, three = (_flops_both_ways(run, rows) for rows in (2, 3))  # not one: batch norm takes no lone pixel
+    return 2 * two - three
+
+
+def _flops_both_ways(run: Callable[[int], Tensor], rows: int) -> int:
     with FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(F.cross_entropy(model(images), labels, reduction="sum"))
+        torch.autograd.backward(run(rows).sum())
     total: int = counter.get_total_flops()
-    return total // 2
+    return total
 
 
 def parameter_count(model: torch.nn.Module) -> int:

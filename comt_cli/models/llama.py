@@ -136,4 +136,8 @@ class Llama(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits, [B, T, V], in the parameters' type."""
-        return F.linear(self.hidden(tokens_BT), self.head_weight)
+        return self.logits(self.hidden(tokens_BT))
+
+    def logits(self, hidden_BTD: Tensor) -> Tensor:
+        """What the head makes of `hidden`, [B, T, V]."""
+        return F.linear(hidden_BTD, self.head_weight)

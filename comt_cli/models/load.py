@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from comt_cli.data.tokenizer import tokenizer_from_json
 from comt_cli.errors import UserError
 from comt_cli.models.build import empty_model, wiring_of
 from comt_cli.models.checkpoint_file import (
-    ACCEPTED,
     assign,
     check_blocks,
     check_tokens,
@@ -23,8 +21,7 @@ from comt_cli.models.checkpoint_file import (
 )
 from comt_cli.models.codecs import OwnCodec
 from comt_cli.models.loaded import LoadedModel, describe
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+from comt_cli.models.sources import ACCEPTED, HUB_NAME
 
 
 def load_model(source: str | Path) -> LoadedModel:
@@ -49,7 +46,7 @@ def load_model(source: str | Path) -> LoadedModel:
         if path.suffix == ".safetensors":
             raise UserError(f"{path} holds weights alone", "Give the folder, which has config.json too.")
         return read_own(path)
-    if _HUB_NAME.fullmatch(str(source)):
+    if HUB_NAME.fullmatch(str(source)):
         return _load_from_hub(str(source))
     raise UserError(f"there is no model {source}", ACCEPTED)
 

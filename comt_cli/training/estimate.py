@@ -1,38 +1,186 @@
-"""How fast a device is likely to train: measured where that takes a moment, never guessed from another's."""
+"""How long runs are likely to take, from what is known of this very device. Torch-free but where a step is measured.
+
+The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
+of: finished runs of this device, the likest first (the same network and batch, else the same network, else the same
+kind, nearest in the FLOPs of a step); a training step of the table's first open run, measured where it is small; the
+speed of a matrix product, of which training reaches a typical share. A table takes as long as its open runs do when
+each worker takes the next one as soon as it is free, and what a worker needs to start.
+"""
 
 from __future__ import annotations
 
-import functools
-import time
+import heapq
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import torch
+from comt_cli.line_cache import LineCache, line_cache
+from comt_cli.models.accounting import code_version, cost_of, network_of, total_flops
+from comt_cli.recipe.plan import BY_ID, RunSpec
+from comt_cli.recipe.settings import Settings
+from comt_cli.training.hardware import Hardware
+from comt_cli.training.many.jobs import usable_cores
 
-from comt_cli.training.devices import peak_flops, synchronise
-
-TYPICAL_SHARE = 0.4
-"""Of a matrix product's speed, the part that a training step usually reaches."""
-CONVOLUTIONAL_SHARE = 0.1
-"""The same of a ResNet's step: memory binds its batch norms, and on a CPU its narrow convolutions."""
-
-
-@functools.lru_cache(maxsize=8)
-def estimated_flops_per_second(device: torch.device, precision: str, share: float = TYPICAL_SHARE) -> float:
-    """FLOP/s that a training step is expected to reach: this share of the device's peak where it is known, else of the
-    speed of a matrix product measured here and now (a fifth of a second)."""
-    return share * (peak_flops(device, precision) or measured_matmul_flops(device, precision))
+START_SECONDS = 10.0
+"""What a worker needs before its first step: torch and the data."""
+FORWARD_SHARE = 1 / 3
+"""Of a training step's FLOPs, what evaluating the same rows takes."""
 
 
-def measured_matmul_flops(device: torch.device, precision: str) -> float:
-    """FLOP/s of a 1024 x 1024 x 1024 product in the precision that does the work; the best of a few."""
-    size = 1024
-    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-    a = torch.ones(size, size, device=device, dtype=dtype)
-    best = float("inf")
-    deadline = time.perf_counter() + 0.2
-    while True:
-        start = time.perf_counter()
-        a @ a
-        synchronise(device)
-        best = min(best, time.perf_counter() - start)
-        if time.perf_counter() > deadline:
-            return 2 * size**3 / best
+@dataclass(frozen=True)
+class Finished:
+    """A finished run: its network as `spec.json` says it, rows of a batch, FLOPs of a step, FLOP/s of its training, and
+    the rows of an evaluation."""
+
+    device: str
+    images: bool
+    model: Any
+    method: Any
+    precision: str
+    batch_size: int
+    step_flops: float
+    flops_per_second: float
+    evaluation_rows: int
+
+
+def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finished]:
+    """The runs below `runs` that are done and were trained on such a device. What cannot be read is passed over."""
+    found = []
+    for file in sorted((runs / BY_ID).glob("*/result.json")):
+        try:
+            result = json.loads(file.read_text(encoding="utf-8"))
+            device = str(result["device"])
+            if result["state"] != "done" or result["processes"] != processes or not _is_on(device, where):
+                continue
+            spec = json.loads(file.with_name("spec.json").read_text(encoding="utf-8"))
+            found.append(_finished(device, spec, result))
+        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+            continue
+    return found
+
+
+def _is_on(device: str, where: Hardware) -> bool:
+    """Whether a run's device is of this name; a processor's has the number of threads behind it."""
+    return device == where.name or (where.kind == "cpu" and device.startswith(f"{where.name}, "))
+
+
+def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Finished:
+    model, train = spec["settings"]["model"], spec["settings"]["train"]
+    flops, seconds, evaluation = float(result["flops"]), float(result["train_seconds"]), result["evaluation"]
+    if not (0 < flops < math.inf and 0 < seconds < math.inf):
+        raise ValueError
+    return Finished(
+        device=device,
+        images=model["family"] == "resnet",
+        model=model,
+        method=spec["method"],
+        precision=train["precision"],
+        batch_size=int(train["batch_size"]),
+        step_flops=flops / int(result["steps"]),
+        flops_per_second=flops / seconds,
+        evaluation_rows=int(evaluation["batches"]) * int(evaluation["batch_size"]) * int(evaluation["processes"]),
+    )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds that a run is likely to take, and where that comes from."""
+
+    seconds: float
+    source: str
+
+
+class Estimator:
+    """Estimates runs that are trained `at_once` on `where`, each with `threads` (None: as torch chooses)."""
+
+    def __init__(self, runs: Path, where: Hardware, at_once: int, threads: int | None, processes: int = 1) -> None:
+        self.where, self.at_once, self.processes = where, at_once, processes
+        self.threads = threads or usable_cores()
+        self._finished = finished_runs(runs, where, processes)
+        self._reached: dict[tuple[bool, str], tuple[float, str]] = {}
+
+    def of(self, spec: RunSpec) -> Estimate:
+        """The whole run: its steps, and its evaluations where a finished run says how large one is."""
+        flops = total_flops(spec)
+        like = self._likest(spec)
+        if like is None:
+            reached, source = self._measured(spec)
+            return Estimate(flops / reached, source)
+        every = spec.settings.train.evaluate_every
+        evaluations = 1 + (spec.settings.train.steps - 1) // every if every else 1
+        flops += evaluations * like.evaluation_rows * FORWARD_SHARE * cost_of(spec).flops_per_row
+        return Estimate(flops / like.flops_per_second, f"runs finished on this device ({like.device})")
+
+    def _likest(self, spec: RunSpec) -> Finished | None:
+        train, images = spec.settings.train, not isinstance(spec.settings, Settings)
+        model = spec.settings.model.model_dump(mode="json")
+        step_flops = total_flops(spec) / train.steps
+        there = [run for run in self._finished if (run.images, run.precision) == (images, train.precision)]
+        threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
+
+        def distance(run: Finished) -> tuple[bool | float, ...]:
+            return (
+                run.model != model,
+                run.method != spec.method,
+                run.batch_size != train.batch_size,
+                self.where.kind == "cpu" and not run.device.endswith(threads),
+                abs(math.log(run.step_flops / step_flops)),
+            )
+
+        return min(there, key=distance, default=None)
+
+    def _measured(self, spec: RunSpec) -> tuple[float, str]:
+        """FLOP/s of a network's kind, measured on the first that is asked for, or by an earlier process."""
+        kind = (not isinstance(spec.settings, Settings), spec.settings.train.precision)
+        if kind not in self._reached:
+            self._reached[kind] = self._remembered(spec) or self._measure(spec)
+        return self._reached[kind]
+
+    def _key(self, spec: RunSpec) -> list[Any]:
+        network, train = network_of(spec), spec.settings.train
+        rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
+        device = [self.where.kind, self.where.name, self.threads if self.where.kind == "cpu" else 0, self.processes]
+        return [*device, network.images, network.model, network.outputs, network.length, rows, train.precision]
+
+    def _remembered(self, spec: RunSpec) -> tuple[float, str] | None:
+        found = _speeds().get(self._key(spec))
+        match found:
+            case [float(reached), str(source)] if 0 < reached < math.inf:
+                return reached, source
+        return None
+
+    def _measure(self, spec: RunSpec) -> tuple[float, str]:
+        import torch
+
+        from comt_cli.training import measured_speed
+
+        device = torch.device(self.where.kind)
+        reached = measured_speed.measured_step_flops(spec, device, self.threads)
+        source = "a training step measured here"
+        if reached is None:
+            images = not isinstance(spec.settings, Settings)
+            share = measured_speed.CONVOLUTIONAL_SHARE if images else measured_speed.TYPICAL_SHARE
+            reached = measured_speed.estimated_flops_per_second(device, spec.settings.train.precision, share)
+            source = "the speed of matrix products here, and rough"
+        reached *= self.processes
+        _speeds().put(self._key(spec), [reached, source])
+        return reached, source
+
+
+def _speeds() -> LineCache:
+    return line_cache("speeds", code_version())
+
+
+def makespan(seconds: Iterable[float], workers: int, start: float = START_SECONDS) -> float:
+    """When the last of these runs ends, if each of so many workers takes the next as soon as it is free; 0 without
+    runs."""
+    lengths: Sequence[float] = list(seconds)
+    if not lengths:
+        return 0.0
+    free = [start] * max(1, min(workers, len(lengths)))
+    for length in lengths:
+        heapq.heapreplace(free, free[0] + length)
+    return max(free)

@@ -13,7 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "comt_cli"
 
 FLOW = ("recipe", "data", "kernels", "layers", "methods", "models", "training", "analysis", "benchmarks")
-BASE = {"errors": {"errors"}, "files": {"errors", "files"}, "installing": {"installing"}, "words": {"words"}}
+BASE = {
+    "errors": {"errors"},
+    "files": {"errors", "files"},
+    "line_cache": {"errors", "files", "line_cache"},
+    "installing": {"installing"},
+    "words": {"words"},
+}
 EVERYTHING = {*FLOW, *BASE, "report", "commands", "app"}
 MAY_IMPORT = {
     **BASE,

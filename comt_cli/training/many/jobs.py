@@ -78,13 +78,21 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
         return Workers(tuple(gpus[index % len(gpus)] for index in range(wanted)), name=name_of(device))
     if device.type != "cpu":
         return Workers((str(device),) * (jobs or 1), name=name_of(device))
+    at_once, threads = runs_at_once("cpu", 1, jobs, runs)
+    return Workers(("cpu",) * at_once, threads, name_of(device, threads))
+
+
+def runs_at_once(kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun]) -> tuple[int, int | None]:
+    """How many of these runs are trained at once on `count` devices of a kind, by the rule above, and the threads of
+    each; None leaves those to torch."""
+    if kind != "cpu":
+        return jobs or min(count, max(1, len(runs))), None
     cores = usable_cores()
     said = os.environ.get("OMP_NUM_THREADS", "")
     # isdecimal: of a superscript two isdigit is true, and int() refuses it.
     at_once = max(1, cores // int(said)) if said.isdecimal() and int(said) else cores
     wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs)))
-    threads = None if said or wanted == 1 else max(1, cores // wanted)
-    return Workers(("cpu",) * wanted, threads, name_of(device, threads))
+    return wanted, None if said or wanted == 1 else max(1, cores // wanted)
 
 
 def check_memory(option: str, processes: int) -> None:

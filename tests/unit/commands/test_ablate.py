@@ -208,10 +208,10 @@ def test_sizes_that_change_nothing_are_told() -> None:
     write_image_recipe()
     result = ablate("window-ratio", "--paper", "ours", "--values", "8,100000,1000000", "--dry-run")
     assert result.exit_code == 0, result.output
-    (line,) = result.stderr.splitlines()
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("comt: "))
     assert line.startswith("comt: the rows 100000 and 1000000 have equally many parameters under tiny: their ratio")
     assert line.endswith("probably one network, trained 2 times")
-    assert ablate("window-ratio", "--paper", "ours", "--values", "8", "--dry-run").stderr == ""
+    assert "comt: " not in ablate("window-ratio", "--paper", "ours", "--values", "8", "--dry-run").stderr
 
 
 def test_sets_of_equal_size_are_not_told(trained) -> None:

@@ -25,9 +25,9 @@ def run(*arguments: object):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """The folder and the output of one small diagnosis."""
-    out = tmp_path_factory.mktemp("diagnosis")
+    out = tmp_path_factory.mktemp("diagnosis") / "diagnose"
     options = ("--connections", "pre-norm,rezero", "--branch", "linear-relu", "--depths", "2,4", "--seeds", "1,2")
-    result = run(*options, "--width", 16, "--out", out)
+    result = run(*options, "--width", 16, "--results", out.parent)
     assert result.exit_code == 0, result.output
     return out, result.output
 
@@ -96,7 +96,7 @@ def test_every_claim_is_on_the_page_with_its_verdict_and_where_it_was_measured(w
     ],
 )
 def test_what_cannot_be_measured_is_said_and_nothing_is_written(arguments, message, hint, tmp_path):
-    result = run(*arguments, "--out", tmp_path / "out")
+    result = run(*arguments, "--results", tmp_path / "out")
     assert isinstance(result.exception, UserError)
     assert result.exception.exit_status == 2
     assert message in result.exception.message

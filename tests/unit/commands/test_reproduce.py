@@ -18,6 +18,7 @@ from comt_cli.files import write_json
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.recipe.shared_runs import shared_runs
+from comt_cli.training import measured_speed
 from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 
 RECIPE = """
@@ -118,6 +119,23 @@ def test_all_recipes_form_one_queue_and_then_each_is_written(calls) -> None:
     rows = [(table, row, 1) for table in ("one", "two") for row in ("post-ln", "pre-ln", "deepnorm")]
     assert calls == [("train", rows, 1, 3), ("write", "one", [], True), ("write", "two", [], True)]
     assert len(list(Path("runs/by-id").iterdir())) == 3, "the tables share their runs"
+
+
+def test_a_dry_run_is_one_plan_of_all_recipes(calls, monkeypatch) -> None:
+    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    write_recipe("two")
+    Path("recipes/mine/images.yaml").write_text(IMAGE_RECIPE)
+    result = reproduce("--dry-run", "--device", "cpu", "--jobs", "2")
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert [line[:5] for line in lines[1:4]] == [
+        ["mine/images", "1", "0", "0", "1"],
+        ["mine/one", "4", "0", "0", "4"],
+        ["mine/two", "4", "0", "4", "0"],
+    ]
+    assert "3 recipes, 5 different runs, 5 to do, about" in result.stdout
+    assert ", 2 at a time on" in result.stdout
+    assert calls == []
 
 
 def test_recipes_of_both_commands_form_one_queue(calls) -> None:

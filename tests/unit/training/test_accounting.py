@@ -14,7 +14,7 @@ from comt_cli.models.accounting import cost_of, total_flops, training_bytes
 from comt_cli.training import clock, devices
 from comt_cli.training.clock import mfu
 from comt_cli.training.devices import device_name, peak_flops, peak_memory_bytes, pick_device
-from comt_cli.training.estimate import estimated_flops_per_second, measured_matmul_flops
+from comt_cli.training.measured_speed import estimated_flops_per_second, measured_matmul_flops
 from comt_cli.training.world import World
 
 D, FFN, LAYERS, V, T = 32, 48, 2, 258, 48

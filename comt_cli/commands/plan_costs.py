@@ -1,0 +1,111 @@
+"""What planned runs cost, with a sign of life while it is found out, and how long they are likely to take."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from comt_cli.recipe.plan import RunSpec
+    from comt_cli.training.estimate import Estimator
+    from comt_cli.training.hardware import Hardware
+
+ENDED = ("done", "diverged")
+"""States of runs of which nothing is left to do."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """On what runs would be trained: the options of that name."""
+
+    device: str | None = None
+    jobs: int | None = None
+    gpus: int = 1
+
+
+class Counting:
+    """Counts the networks of runs, those that nobody counted yet, and says on the error stream how far it is.
+
+    Used as a context manager: what a terminal shows is wiped when it is left.
+    """
+
+    def __init__(self, specs: Sequence[RunSpec]) -> None:
+        from comt_cli.models.accounting import to_count
+
+        self._total = sum(1 for _ in to_count(specs))
+        self._done = 0
+        self._rewrites = sys.stderr.isatty()
+
+    def count(self, specs: Iterable[RunSpec]) -> None:
+        """Count what is not known of these runs."""
+        from comt_cli.models.accounting import cost_of, to_count
+
+        for spec in list(to_count(specs)):
+            self._say()
+            cost_of(spec)
+            self._done += 1
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Clear the terminal's line, for something else to be printed there."""
+        if self._rewrites and self._total:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def __enter__(self) -> Self:
+        if self._total and not self._rewrites:
+            plural = "s" if self._total != 1 else ""
+            print(f"counting {self._total} network{plural} ...", file=sys.stderr, flush=True)
+        else:
+            self._say()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.wipe()
+
+    def _say(self) -> None:
+        if self._rewrites and self._done < self._total:
+            sys.stderr.write(f"\r\x1b[Kcounting network {self._done + 1} of {self._total} ...")
+            sys.stderr.flush()
+
+
+def estimator_for(specs: Sequence[RunSpec], runs: Path, trained: Trained) -> Estimator:
+    """Estimates the time of these runs as one command would train them. Their costs should be counted before.
+
+    Raises:
+        UserError: there is no such device, or `jobs` and `gpus` do not go together.
+    """
+    from comt_cli.recipe.shared_runs import shared_runs
+    from comt_cli.training.estimate import Estimator
+    from comt_cli.training.many.jobs import runs_at_once
+
+    where = checked_hardware(trained)
+    if trained.gpus > 1:
+        return Estimator(runs, where, 1, None, trained.gpus)
+    at_once, threads = runs_at_once(where.kind, where.count, trained.jobs, shared_runs(specs))
+    return Estimator(runs, where, at_once, threads)
+
+
+def checked_hardware(trained: Trained) -> Hardware:
+    """The device, once it is sure that the options go together. Raises `UserError` where they do not."""
+    from comt_cli.training.hardware import hardware
+    from comt_cli.training.many.jobs import check_jobs
+    from comt_cli.training.processes import check_device
+
+    check_device(trained.device, trained.gpus)
+    check_jobs(trained.jobs, trained.gpus)
+    return hardware(trained.device)
+
+
+def time_left(specs: Sequence[RunSpec], states: Sequence[str], estimator: Estimator) -> float:
+    """Seconds until all of these runs are done, each training once; 0 where all are."""
+    from comt_cli.training.estimate import makespan
+
+    open_runs = {spec.id: spec for spec, state in zip(specs, states, strict=True) if state not in ENDED}
+    return makespan((estimator.of(spec).seconds for spec in open_runs.values()), estimator.at_once)

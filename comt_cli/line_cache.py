@@ -1,0 +1,85 @@
+"""Numbers that took time to find, remembered in the cache folder by all that they depend on.
+
+A file is JSON lines that are only ever added to, so that processes can share it without a lock. Nothing here fails: a
+line that is damaged was never there, and on a disk that refuses nothing is remembered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from comt_cli.files import cache_folder, canonical_json, sha256
+
+FILES_KEPT = 8
+"""Of a folder: each is of one version of what was computed, and several checkouts may share a cache."""
+
+
+class LineCache:
+    """Values, of which JSON can tell, by keys, of which it can tell too. `path` need not exist."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._values: dict[str, Any] | None = None
+
+    def get(self, key: Any) -> Any:
+        """The value put there for `key`, by whatever process before the first look; None if there is none."""
+        if self._values is None:
+            self._values = _read(self.path)
+        return self._values.get(_name(key))
+
+    def put(self, key: Any, value: Any) -> None:
+        """Remember `value`, if the disk lets us."""
+        self.get(key)
+        assert self._values is not None
+        name = _name(key)
+        self._values[name] = value
+        line = json.dumps({"key": name, "value": value, "check": _check(name, value)})
+        with contextlib.suppress(OSError):
+            if not self.path.exists():
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                _remove_old(self.path.parent)
+            with self.path.open("ab") as handle:
+                handle.write(f"\n{line}\n".encode())  # a line before it may have been cut short
+
+
+@functools.lru_cache(maxsize=32)
+def _cache_at(path: Path) -> LineCache:
+    return LineCache(path)
+
+
+def line_cache(name: str, version: str) -> LineCache:
+    """The cache `name` of values that were found by `version` of what finds them."""
+    return _cache_at(cache_folder() / name / f"{sha256(version)[:16]}.jsonl")
+
+
+def _name(key: Any) -> str:
+    return sha256(canonical_json(key))[:32]
+
+
+def _check(name: str, value: Any) -> str:
+    return sha256(name + canonical_json(value))[:8]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return {}
+    values = {}
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # not JSON, not our object, not UTF-8
+            entry = json.loads(line)
+            if entry["check"] == _check(entry["key"], entry["value"]):
+                values[entry["key"]] = entry["value"]
+    return values
+
+
+def _remove_old(folder: Path) -> None:
+    """Make room for one more file."""
+    files = sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[FILES_KEPT - 1 :]:
+        file.unlink(missing_ok=True)

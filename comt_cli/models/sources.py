@@ -1,0 +1,36 @@
+"""Where a trained model may come from, and what of that can be told without torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from comt_cli.errors import UserError
+
+ACCEPTED = (
+    "Give a checkpoint.pt or run directory of comt, a Hugging Face folder (config.json and safetensors), "
+    "a hub name (owner/model), or a .gguf file."
+)
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def check_source(source: str) -> None:
+    """Refuse what is certainly no model. Whether a file is one is found out by reading it.
+
+    Raises:
+        UserError: there is no such file or folder, and no repository of the hub is called so; or a folder is empty, or
+            a run without a checkpoint.
+    """
+    path = Path(source)
+    if not path.exists() and not HUB_NAME.fullmatch(source):
+        raise UserError(f"there is no model {source}", ACCEPTED)
+    if path.is_dir():
+        if not any(path.iterdir()):
+            raise UserError(f"{path} holds no model: it has nothing", ACCEPTED)
+        if (path / "spec.json").is_file() and not (path / "checkpoint.pt").is_file():
+            raise no_checkpoint(path)
+
+
+def no_checkpoint(run: Path) -> UserError:
+    """What to say of a run directory that has none."""
+    return UserError(f"{run} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")

@@ -1,0 +1,225 @@
+"""One forward pass without storage, and what it tells: FLOPs of the forward and the backward pass, and the numbers kept
+in between.
+
+Two observations make that possible.
+
+A product of A and B has two gradients, dA = dY B' and dB = A' dY, and each is a product of as many multiply-adds: so
+the backward pass costs as many times the forward pass of a product as factors need a gradient. A factor needs one if it
+is a parameter or depends on one. Hence a network's first convolution costs 2, since its images need none, and others 3.
+A convolution is a product in this sense. Code that has a backward pass of its own (`torch.autograd.Function`) is
+run backward by itself. What is left is a product whose result is detached: no gradient ever comes to it, and it is
+counted as if one did.
+
+With a prime number of rows larger than every width of the network, what grows with the rows is what that prime divides:
+a product of smaller numbers is never a multiple of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from comt_cli.errors import UserError
+
+PRIMES = (1_000_003, 1_009)
+"""Numbers of rows to trace with. The second is for rows so long that sizes would overflow with the first."""
+_MOST_BYTES = 2**62
+_BYTES = 8
+
+_aten = torch.ops.aten
+_FACTORS = {
+    _aten.mm: (0, 1),
+    _aten.addmm: (1, 2),
+    _aten.bmm: (0, 1),
+    _aten.baddbmm: (1, 2),
+    _aten.convolution: (0, 1),
+}
+"""Where the factors of a product stand among its arguments."""
+
+
+def rows_to_trace(numbers: int) -> int:
+    """How many rows to trace a network with whose largest tensor has about so many `numbers` a row.
+
+    Raises:
+        UserError: a few of them have more numbers than can be counted.
+    """
+    for rows in PRIMES:
+        if rows * numbers * _BYTES < _MOST_BYTES:
+            return rows
+    raise UserError(
+        "a row is too long: what the model makes of it cannot be counted", "Give a shorter sequence_length."
+    )
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A number that grows with the rows: `always`, and `per_row` for each."""
+
+    per_row: int
+    always: int
+
+    def at(self, rows: int) -> int:
+        """The number for so many rows."""
+        return self.always + rows * self.per_row
+
+
+class Trace(TorchDispatchMode):
+    """While it is entered, counts the FLOPs of what is run on `rows` rows; those of the backward pass are in them.
+
+    `underivable` names the operations that torch counts, but whose backward pass the rule above does not cover.
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+        self.underivable: set[str] = set()
+        self._flops_per_row = self._flops_always = 0
+
+    @property
+    def flops(self) -> Linear:
+        """FLOPs so far, forward and backward."""
+        return Linear(self._flops_per_row, self._flops_always)
+
+    def run_functions(self, output: Tensor) -> None:
+        """Count the backward passes of functions behind `output` that have one of their own: each is run by itself."""
+        found = [output.grad_fn] if output.grad_fn is not None else []
+        seen = set(found)
+        for node in found:
+            news = {following for following, _ in node.next_functions if following is not None} - seen
+            seen |= news
+            found += news
+        with self, torch.no_grad():
+            for node in found:
+                if isinstance(node, BackwardCFunction):
+                    gradients = (torch.empty(put_out.shape, device="meta") for put_out in node._input_metadata)
+                    node.apply(*gradients)
+
+    def kept_by(
+        self, model: nn.Module, run: Callable[[], Tensor], ignored: Callable[[Tensor], bool] = lambda _: False
+    ) -> tuple[Tensor, Linear]:
+        """What `run` returns, and how many numbers it keeps for its backward pass, what the model itself holds and what
+        is `ignored` apart."""
+        held = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+        kept: dict[int, Tensor] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            if not ignored(tensor):
+                kept.setdefault(tensor.untyped_storage()._cdata, tensor)
+            return tensor
+
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = run()
+        per_row = always = 0
+        for key, tensor in kept.items():
+            if key in held:
+                continue
+            numbers = tensor.untyped_storage().nbytes() // tensor.element_size()
+            if numbers % self.rows == 0:
+                per_row += numbers // self.rows
+            else:
+                always += numbers
+        return output, Linear(per_row, always)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        packet = func._overloadpacket
+        key = func, _described(args), _described(kwargs.items())
+        if packet not in flop_registry:
+            if _is_composite(func) and _multiplies(key, func, args, kwargs):
+                with self:
+                    return func.decompose(*args, **kwargs)
+            return _result(key, func, args, kwargs)
+        result = _result(key, func, args, kwargs)
+        forward = flop_registry[packet](*args, **kwargs, out_val=result)
+        if packet not in _FACTORS:
+            self.underivable.add(str(packet))
+            return result
+        needed = sum(args[index].requires_grad for index in _FACTORS[packet]) if torch.is_grad_enabled() else 0
+        flops = forward * (1 + needed)
+        if flops % self.rows == 0:
+            self._flops_per_row += flops // self.rows
+        else:
+            self._flops_always += flops
+        return result
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    return bool(func._can_decompose())
+
+
+_MULTIPLIES: dict[Any, bool] = {}
+
+
+def _multiplies(key: Any, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether there is a product among the operations that a composite one consists of."""
+    if key not in _MULTIPLIES:
+        with Trace(1) as inside:
+            func.decompose(*args, **kwargs)
+        _MULTIPLIES[key] = bool(inside.flops != Linear(0, 0) or inside.underivable)
+    return _MULTIPLIES[key]
+
+
+_Shape = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+_RESULTS: dict[Any, tuple[bool, Sequence[_Shape]] | None] = {}
+"""What operations make of tensors of given shapes: working that out again is most of a pass, since layers are alike.
+None where it is more than new tensors without storage."""
+
+
+def _result(key: Any, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    known = _RESULTS.get(key, ...)
+    if known is ...:
+        result = func(*args, **kwargs)
+        _RESULTS[key] = _new_tensors(func, (*args, *kwargs.values()), result)
+        return result
+    if known is None:
+        return func(*args, **kwargs)
+    is_one, shapes = known  # type: ignore[misc]
+    made = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in shapes]
+    return made[0] if is_one else tuple(made)
+
+
+def _described(values: Any) -> tuple[Any, ...]:
+    """All that a result's shape can depend on. Types too, since 1, 1.0 and True are equal."""
+    return tuple(
+        (value.shape, value.stride(), value.dtype, value.device)
+        if isinstance(value, Tensor)
+        else _described(value)
+        if isinstance(value, list | tuple)
+        else (type(value), value)
+        for value in values
+    )
+
+
+def _new_tensors(func: Any, arguments: Sequence[Any], result: Any) -> tuple[bool, Sequence[_Shape]] | None:
+    """The shapes of what an operation returned; None if it is not all new, or not all tensors without storage."""
+    schema = func._schema
+    if any(value.alias_info is not None for value in (*schema.returns, *schema.arguments)):
+        return None
+    is_one = isinstance(result, Tensor)
+    results = [result] if is_one else result
+    if not isinstance(results, list | tuple) or not all(isinstance(each, Tensor) and each.is_meta for each in results):
+        return None
+    storages = {tensor.untyped_storage()._cdata for tensor in _tensors(arguments)}
+    if any(each.untyped_storage()._cdata in storages for each in results):
+        return None
+    return is_one, [(tuple(each.shape), each.stride(), each.dtype) for each in results]
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)

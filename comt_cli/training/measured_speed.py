@@ -1,0 +1,106 @@
+"""How fast a device is likely to train: measured where that takes a moment, never guessed from another's."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+import torch
+
+from comt_cli.models.accounting import cost_of
+from comt_cli.models.build import materialise, model_of
+from comt_cli.models.llama import Llama
+from comt_cli.models.resnet import ResNet
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.training.devices import peak_flops, synchronise
+from comt_cli.training.objective import ClassifierLoss, SummedLoss
+from comt_cli.training.optimisation import make_optimizer
+from comt_cli.training.precision import compute_context, parameter_dtype
+
+TYPICAL_SHARE = 0.4
+"""Of a matrix product's speed, the part that a training step usually reaches."""
+CONVOLUTIONAL_SHARE = 0.1
+"""The same of a ResNet's step: memory binds its batch norms, and on a CPU its narrow convolutions."""
+
+
+_SMALL = 1e10
+"""FLOPs of a step that a CPU is asked to do for an estimate: less than a second."""
+_STEPS_SECONDS = 0.8
+
+
+def measured_step_flops(spec: RunSpec, device: torch.device, threads: int) -> float | None:
+    """FLOP/s of a training step of the run's model on batches of its size, measured here and now: the best of a few
+    within a second, after one that warms up. None where a step would take longer than an estimate may.
+
+    Operations are the reference's: a kernel might have to be compiled first.
+    """
+    train = spec.settings.train
+    rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
+    flops = float(cost_of(spec).flops_per_row) * rows
+    if device.type != "cpu" or flops > _SMALL:
+        return None
+    before = torch.get_num_threads()
+    random = torch.get_rng_state()
+    torch.set_num_threads(threads)
+    try:
+        # Of one thread its processor time: other programs are busy now, and may not be when the runs are trained.
+        return flops / _step_seconds(spec, rows, device, time.process_time if threads == 1 else time.perf_counter)
+    finally:
+        torch.set_num_threads(before)
+        torch.set_rng_state(random)
+
+
+def _step_seconds(spec: RunSpec, rows: int, device: torch.device, clock: Callable[[], float]) -> float:
+    train = spec.settings.train
+    model = model_of(spec)
+    materialise(model, device, 0)
+    model.to(parameter_dtype(train.precision))
+    optimizer = make_optimizer(model, train)
+    if isinstance(model, Llama):
+        length = spec.language.data.sequence_length
+        objective: torch.nn.Module = SummedLoss(model, "reference")
+        inputs = torch.randint(model.vocabulary, (rows, length))
+        targets = inputs.clone()
+    else:
+        assert isinstance(model, ResNet)
+        objective = ClassifierLoss(model)
+        size = spec.image.data.size
+        inputs = torch.rand(rows, 3, size, size).to(memory_format=torch.channels_last)
+        targets = torch.randint(model.classes, (rows,))
+    taken: list[float] = []
+    deadline = float("inf")
+    while len(taken) < 2 or time.perf_counter() < deadline:
+        start = clock()
+        with compute_context(train.precision, device):
+            loss = objective(inputs, targets)
+        torch.autograd.backward(loss / targets.numel())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        taken.append(clock() - start)
+        if len(taken) == 1:
+            deadline = time.perf_counter() + _STEPS_SECONDS
+    return min(taken[1:])
+
+
+@functools.lru_cache(maxsize=8)
+def estimated_flops_per_second(device: torch.device, precision: str, share: float = TYPICAL_SHARE) -> float:
+    """FLOP/s that a training step is expected to reach: this share of the device's peak where it is known, else of the
+    speed of a matrix product measured here and now (a fifth of a second)."""
+    return share * (peak_flops(device, precision) or measured_matmul_flops(device, precision))
+
+
+def measured_matmul_flops(device: torch.device, precision: str) -> float:
+    """FLOP/s of a 1024 x 1024 x 1024 product in the precision that does the work; the best of a few."""
+    size = 1024
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    a = torch.ones(size, size, device=device, dtype=dtype)
+    best = float("inf")
+    deadline = time.perf_counter() + 0.2
+    while True:
+        start = time.perf_counter()
+        a @ a
+        synchronise(device)
+        best = min(best, time.perf_counter() - start)
+        if time.perf_counter() > deadline:
+            return 2 * size**3 / best

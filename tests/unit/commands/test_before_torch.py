@@ -1,0 +1,62 @@
+"""What the verbs that need torch say before they import it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, sys
+from typer.testing import CliRunner
+from comt_cli.app import app
+from comt_cli.training import hardware
+
+hardware.cuda_names = lambda: ()
+said = []
+for arguments in json.load(sys.stdin):
+    error = CliRunner().invoke(app, arguments).exception
+    said.append([getattr(error, "exit_status", None), getattr(error, "message", repr(error)), "torch" in sys.modules])
+print(json.dumps(said))
+"""
+
+NOWHERE = "nowhere/at/all.pt"
+WRONG = {
+    "generate": (["generate", NOWHERE, "--prompt", "A"], "there is no model nowhere/at/all.pt"),
+    "generate on no GPU": (["generate", "owner/model", "--device", "cuda"], "0 CUDA devices are visible"),
+    "analyze-gates": (["analyze-gates", NOWHERE], "there is no model"),
+    "analyze-gates of no run": (["analyze-gates", "empty"], "holds no model"),
+    "analyze-gates on no images": (["analyze-gates", NOWHERE, "--images", "many"], "--images many"),
+    "plot-cosine": (["plot-cosine", "unfinished"], "has saved no checkpoint yet"),
+    "plot-gradients": (["plot-gradients", "empty"], "is not a run directory"),
+    "plot-images": (["plot-images", "glyphs10", "--size", "3"], "size"),
+    "export": (["export", NOWHERE, "out"], "there is no model"),
+    "export over another": (["export", "owner/model", "unfinished"], "not an empty folder"),
+    "diagnose": (["diagnose", "--depths", "deep"], "--depths deep"),
+    "bench": (["bench", "step", "--device", "cuda:3"], "0 CUDA devices are visible"),
+    "show": (["show", "comt/table3", "--device", "cuda"], "0 CUDA devices are visible"),
+    "show on two": (["show", "comt/table3", "--gpus", "2", "--jobs", "2"], "--jobs 2 with --gpus 2"),
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory) -> dict[str, tuple]:
+    """What each of the commands said, all typed into one process that has not imported torch."""
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "empty").mkdir()
+    (folder / "unfinished").mkdir()
+    (folder / "unfinished" / "spec.json").write_text("{}")
+    typed = json.dumps([arguments for arguments, _ in WRONG.values()])
+    program = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(program, input=typed, capture_output=True, text=True, cwd=folder, check=True)
+    return dict(zip(WRONG, map(tuple, json.loads(done.stdout)), strict=True))
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_does_not_wait_for_torch(said, case):
+    status, message, imported = said[case]
+    assert WRONG[case][1] in message
+    assert status == 2
+    assert not imported

@@ -1,0 +1,144 @@
+"""What was counted is remembered: by all that it depends on, whatever becomes of the file, and without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_runs import image_spec, tiny_spec, write_corpus
+
+from comt_cli import line_cache
+from comt_cli import methods as methods_room
+from comt_cli.line_cache import FILES_KEPT, LineCache
+from comt_cli.models import accounting
+from comt_cli.models.accounting import cost_of, network_of, to_count
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    accounting._cost.cache_clear()
+    yield
+    accounting._cost.cache_clear()
+
+
+def anew() -> None:
+    """As a new process finds it."""
+    accounting._cost.cache_clear()
+    line_cache._cache_at.cache_clear()
+
+
+def test_a_network_is_counted_once(monkeypatch):
+    spec = image_spec(method="comt-pixel")
+    assert [one.id for one in to_count([spec, image_spec(method="comt-pixel", seed=2)])] == [spec.id]
+    cost = cost_of(spec)
+    anew()
+    monkeypatch.setattr("comt_cli.models.counting.count", None)
+    assert cost_of(spec) == cost
+    assert list(to_count([spec])) == []
+
+
+def test_the_key_has_all_that_a_cost_depends_on(tmp_path):
+    corpus = write_corpus(tmp_path / "texts", 3)
+    specs = [
+        tiny_spec(corpus),
+        tiny_spec(corpus, method="pre-ln"),
+        tiny_spec(corpus, model={"layers": 3}),
+        tiny_spec(corpus, data={"sequence_length": 32}),
+        tiny_spec(corpus, data={"tokenizer": "sentencepiece", "vocabulary": 300}),
+        tiny_spec(corpus, activation_checkpointing=True),
+        image_spec(),
+        image_spec(model={"width": 6}),
+    ]
+    assert len({network_of(spec) for spec in specs}) == len(specs)
+    assert network_of(tiny_spec(corpus, seed=2, steps=31)) == network_of(specs[0])
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe not JSON\n", b'{"key": 1}\n[]\n7\n'])
+def test_a_damaged_file_is_counted_anew(damage):
+    spec = image_spec()
+    cost = cost_of(spec)
+    (path,) = (Path(os.environ["COMT_CACHE"]) / "costs").glob("*.jsonl")
+    line = path.read_bytes().strip()
+    for broken in (damage, line[: len(line) // 2], line.replace(b'"parameters": ', b'"parameters": 1')):
+        path.write_bytes(broken)
+        anew()
+        assert list(to_count([spec])) == [spec]
+        assert cost_of(spec) == cost
+        anew()
+        assert list(to_count([spec])) == []  # what is added behind the damage is found
+
+
+def test_another_method_file_or_pytorch_is_another_version(tmp_path, monkeypatch):
+    def version() -> str:
+        accounting.code_version.cache_clear()
+        return accounting.code_version()
+
+    before = version()
+    monkeypatch.setattr(methods_room, "__path__", [*methods_room.__path__, str(tmp_path)])
+    assert version() == before
+    (tmp_path / "mine.py").write_text("A = 1\n")
+    first = version()
+    (tmp_path / "mine.py").write_text("A = 2\n")
+    second = version()
+    monkeypatch.setattr(accounting, "torch_build", lambda: "__version__ = '9'")
+    assert len({before, first, second, version()}) == 4
+    monkeypatch.undo()
+    assert version() == before
+
+
+def test_the_version_covers_every_room_that_a_model_may_import():
+    sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
+    try:
+        from test_layering import MAY_IMPORT
+    finally:
+        sys.path.pop(0)
+    assert MAY_IMPORT["models"] - {"line_cache"} <= {room.removesuffix(".py") for room in accounting.ROOMS}
+
+
+def test_a_disk_that_refuses_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    cache = LineCache(tmp_path / "file" / "costs" / "1.jsonl")
+    cache.put("a", 1)
+    assert cache.get("a") == 1
+    assert LineCache(cache.path).get("a") is None
+
+
+def test_old_versions_make_room(tmp_path):
+    for number in range(FILES_KEPT + 4):
+        LineCache(tmp_path / f"{number:02}.jsonl").put("a", number)
+        os.utime(tmp_path / f"{number:02}.jsonl", (number, number))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{number:02}.jsonl" for number in range(4, FILES_KEPT + 4)
+    ]
+
+
+def test_processes_share_a_file(tmp_path):
+    first, second = (LineCache(tmp_path / "a.jsonl") for _ in range(2))
+    first.put({"n": 1}, [1])
+    second.put({"n": 2}, [2])
+    first.put({"n": 3}, [3])
+    assert [LineCache(tmp_path / "a.jsonl").get({"n": n}) for n in (1, 2, 3, 4)] == [[1], [2], [3], None]
+
+
+def test_a_known_plan_is_shown_without_torch(tmp_path):
+    """The second call of the same plan imports none, and prints the same."""
+    code = (
+        "import sys; from comt_cli.app import app; sys.argv[1:] = {}\n"
+        "try: app()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    arguments = ["show", "comt/figure1", "--json", "--runs", str(tmp_path / "runs")]
+    said = []
+    for _ in range(2):
+        run = subprocess.run(
+            [sys.executable, "-c", code.format(arguments)], capture_output=True, text=True, timeout=300, check=True
+        )
+        said.append((json.loads(run.stdout), run.stderr.split()[-1]))
+    assert said[0][0] == said[1][0]
+    assert [torch for _, torch in said] == ["True", "False"]

@@ -1,0 +1,167 @@
+"""What one forward pass without storage tells, against what torch's own counter sees of both passes, and against what
+is kept for two rows and for three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from image_method_cases import CLASSES, NETWORKS, every_image_method, every_network
+from method_cases import SETTINGS, VOCABULARY, every_method, wiring_of
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from comt_cli.models import trace as trace_module
+from comt_cli.models.build import empty_model, empty_resnet, image_wiring_of
+from comt_cli.models.flops import blank_images, flops_of_image, flops_of_one, flops_of_row
+from comt_cli.models.trace import Linear, Trace
+
+T = 12
+SIZE = 8
+ROWS = 1_000_003
+
+
+def counted_both_ways(loss: Callable[[], Tensor]) -> int:
+    """FLOPs of a forward and a backward pass, as torch counts them."""
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(loss())
+    return counter.get_total_flops()
+
+
+def kept_for(model: nn.Module, run: Callable[[], Tensor]) -> int:
+    """Numbers that `run` keeps for its backward pass, by the storages that they lie in."""
+    held = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.setdefault(tensor.untyped_storage()._cdata, tensor)
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = run()
+    storages = (tensor for key, tensor in kept.items() if key not in held)
+    numbers = sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in storages)
+    assert output.requires_grad
+    return numbers
+
+
+@every_method
+def test_flops_of_every_language_model_are_those_of_both_passes(options):
+    model = empty_model(SETTINGS, VOCABULARY, wiring_of(options))
+    tokens = torch.zeros(1, T, dtype=torch.long, device="meta")
+    expected = counted_both_ways(lambda: F.cross_entropy(model(tokens)[0], tokens[0], reduction="sum"))
+    assert flops_of_row(model, T) == expected
+
+
+@every_image_method
+@every_network
+def test_flops_of_every_image_classifier_are_those_of_both_passes(options, settings):
+    model = empty_resnet(settings, CLASSES, image_wiring_of(options))
+    labels = torch.zeros(2, dtype=torch.long, device="meta")
+    expected = counted_both_ways(lambda: F.cross_entropy(model(blank_images(2, SIZE)), labels, reduction="sum"))
+    assert 2 * flops_of_image(model, SIZE) == expected
+
+
+@every_method
+def test_what_a_language_model_keeps_grows_with_its_rows(options):
+    model = empty_model(SETTINGS, VOCABULARY, wiring_of(options))
+
+    def run(rows: int) -> Tensor:
+        return model.hidden(torch.zeros(rows, T, dtype=torch.long, device="meta"))
+
+    with Trace(ROWS) as trace:
+        _, kept = trace.kept_by(model, lambda: run(ROWS))
+    assert [kept.at(rows) for rows in (2, 3)] == [kept_for(model, lambda rows=rows: run(rows)) for rows in (2, 3)]
+    assert kept.per_row > T * SETTINGS.shape().width
+
+
+@every_image_method
+def test_what_an_image_classifier_keeps_grows_with_its_images(options):
+    model = empty_resnet(NETWORKS["basic"], CLASSES, image_wiring_of(options))
+    with Trace(ROWS) as trace:
+        _, kept = trace.kept_by(model, lambda: model(blank_images(ROWS, SIZE)))
+    expected = [kept_for(model, lambda images=images: model(blank_images(images, SIZE))) for images in (2, 3)]
+    assert [kept.at(images) for images in (2, 3)] == expected
+
+
+def parameter(*shape: int) -> Tensor:
+    return torch.zeros(*shape, device="meta", requires_grad=True)
+
+
+def inputs(rows: int) -> Tensor:
+    return torch.zeros(rows, 5, device="meta")
+
+
+def test_the_input_needs_no_gradient():
+    W_75, V_67 = parameter(7, 5), parameter(6, 7)
+    with Trace(ROWS) as trace:
+        F.linear(F.linear(inputs(ROWS), W_75), V_67)
+    assert trace.flops == Linear(2 * 2 * 35 + 3 * 2 * 42, 0)
+
+
+def test_products_of_parameters_alone_do_not_grow_with_the_rows():
+    A_72, B_25 = parameter(7, 2), parameter(2, 5)
+
+    def run(rows: int) -> Tensor:
+        return F.linear(inputs(rows), A_72 @ B_25)
+
+    with Trace(ROWS) as trace:
+        run(ROWS)
+    assert trace.flops == Linear(2 * 2 * 35, 3 * 2 * 7 * 2 * 5)
+    assert trace.flops.at(4) == counted_both_ways(lambda: run(4).sum())
+
+
+def test_what_runs_without_gradients_costs_its_forward_pass():
+    W_75, V_75 = parameter(7, 5), parameter(7, 5)
+
+    def run(rows: int) -> Tensor:
+        with torch.no_grad():
+            gate = F.linear(inputs(rows), V_75)
+        return F.linear(inputs(rows), W_75) * gate
+
+    with Trace(ROWS) as trace:
+        run(ROWS)
+    assert trace.flops.at(2) == counted_both_ways(lambda: run(2).sum())
+
+
+class Doubled(torch.autograd.Function):
+    """x W^T, with two products more in its backward pass than there need be."""
+
+    @staticmethod
+    def forward(ctx, x, W):
+        ctx.save_for_backward(x, W)
+        return x @ W.T
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        (g,) = gradients
+        x, W = ctx.saved_tensors
+        return g @ W + g @ (2 * W), g.T @ x + (2 * g).T @ x
+
+
+def test_a_backward_pass_of_its_own_is_run():
+    W_75, V_55 = parameter(7, 5), parameter(5, 5)
+
+    def run(rows: int) -> Tensor:
+        return Doubled.apply(F.linear(inputs(rows), V_55), W_75)
+
+    with Trace(ROWS) as trace:
+        output = run(ROWS)
+    trace.run_functions(output)
+    assert trace.flops.at(1) == 2 * 2 * 25 + 5 * 2 * 35
+    assert trace.flops.at(2) == counted_both_ways(lambda: run(2).sum())
+
+
+def test_an_operation_that_the_rule_does_not_cover_is_run_backward(monkeypatch):
+    W_75 = parameter(7, 5)
+    monkeypatch.delitem(trace_module._FACTORS, torch.ops.aten.mm)
+
+    def run(rows: int) -> Tensor:
+        return F.linear(inputs(rows), W_75)
+
+    with Trace(ROWS) as trace:
+        output = run(ROWS)
+    assert trace.underivable == {"aten.mm"}
+    assert flops_of_one(trace, output, run) == 2 * 2 * 35

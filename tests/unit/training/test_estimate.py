@@ -1,0 +1,163 @@
+"""Estimates of time: the arithmetic, and which finished runs they are taken from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_runs import image_spec, tiny_spec, write_corpus
+
+from comt_cli.commands.plan_costs import time_left
+from comt_cli.models.accounting import cost_of, total_flops
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.training import measured_speed
+from comt_cli.training.estimate import START_SECONDS, Estimator, makespan
+from comt_cli.training.hardware import Hardware
+
+CPU = Hardware("cpu", "A processor", 1)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def corpus(tmp_path) -> str:
+    return write_corpus(tmp_path / "texts", 3)
+
+
+def test_the_demo():
+    """Nine runs of 33 to 41 s, two at a time, took some four minutes on two cores."""
+    runs = [33, 41, 37, 35, 40, 36, 38, 34, 39]
+    assert makespan(runs, 2) == pytest.approx(240, rel=0.5)
+    assert makespan(runs, 1) == START_SECONDS + sum(runs)
+    assert makespan([], 2) == 0
+    assert makespan([10, 10, 10], 2, start=1) == 21
+    assert makespan([30, 10, 10, 10], 2, start=0) == 30
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.integers(1, 8))
+def test_workers_share_the_runs(seconds, workers):
+    ends = makespan(seconds, workers, start=0)
+    slack = 1e-9 * sum(seconds)
+    assert max(sum(seconds) / workers, *seconds, 0) - slack <= ends <= sum(seconds) / workers + max(seconds) + slack
+
+
+def finish(spec: RunSpec, runs: Path, speed: float, *, device: str = "A processor, 1 thread", **result) -> None:
+    """A finished run that reached `speed` FLOP/s, and evaluated 10 rows."""
+    directory = RunDirectory.of(runs, spec)
+    directory.create(spec)
+    flops = total_flops(spec)
+    said = {
+        "state": "done",
+        "flops": flops,
+        "steps": spec.settings.train.steps,
+        "train_seconds": flops / speed,
+        "device": device,
+        "processes": 1,
+        "evaluation": {"batches": 5, "batch_size": 2, "processes": 1},
+    }
+    directory.result_file.write_text(json.dumps(said | result))
+
+
+def test_a_run_takes_what_its_like_took(corpus, tmp_path):
+    spec = tiny_spec(corpus, steps=100)
+    finish(tiny_spec(corpus, steps=50, warmup_steps=2), tmp_path, 1e9)
+    estimate = Estimator(tmp_path, CPU, 2, 1).of(spec)
+    evaluation = 10 * cost_of(spec).flops_per_row / 3
+    assert estimate.seconds == pytest.approx((total_flops(spec) + evaluation) / 1e9)
+    assert estimate.source == "runs finished on this device (A processor, 1 thread)"
+    often = tiny_spec(corpus, steps=100, evaluate_every=25)
+    assert Estimator(tmp_path, CPU, 2, 1).of(often).seconds == pytest.approx(
+        (total_flops(often) + 4 * evaluation) / 1e9
+    )
+
+
+def test_the_likest_run_counts(corpus, tmp_path):
+    wanted = tiny_spec(corpus, method="comt")
+    others = {
+        "another width": tiny_spec(corpus, model={"width": 64}),
+        "another method": tiny_spec(corpus, method="pre-ln"),
+        "another batch": tiny_spec(corpus, batch_size=4),
+        "the same": tiny_spec(corpus, seed=7),
+    }
+    for number, spec in enumerate(others.values(), 1):
+        finish(spec, tmp_path, number * 1e9)
+        reached = total_flops(wanted) / 1e9 / Estimator(tmp_path, CPU, 1, 1).of(wanted).seconds
+        assert reached == pytest.approx(number, rel=0.05), "each is liker than those before"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"device": "Another processor, 1 thread"},
+        {"processes": 2},
+        {"state": "diverged"},
+        {"train_seconds": 0},
+        {"flops": None},
+        {"evaluation": None},
+    ],
+)
+def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, odd):
+    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 5e9)
+    finish(tiny_spec(corpus), tmp_path, 1e9, **odd)
+    finish(image_spec(), tmp_path, 1e9)
+    (tmp_path / "by-id" / "0").mkdir()
+    (tmp_path / "by-id" / "0" / "result.json").write_text("{")
+    estimate = Estimator(tmp_path, CPU, 1, 1).of(tiny_spec(corpus))
+    assert estimate.seconds == pytest.approx(total_flops(tiny_spec(corpus)) / 5e9)
+    assert estimate.source == "a training step measured here"
+
+
+def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypatch):
+    asked = []
+
+    def measured(spec, device, threads):
+        asked.append((spec.row, threads))
+        return 5e9
+
+    monkeypatch.setattr(measured_speed, "measured_step_flops", measured)
+    first = Estimator(tmp_path, CPU, 1, 3)
+    first.of(tiny_spec(corpus))
+    first.of(tiny_spec(corpus, method="pre-ln"))
+    Estimator(tmp_path, CPU, 1, 3).of(tiny_spec(corpus))
+    assert asked == [("a-row", 3)]
+    Estimator(tmp_path, CPU, 1, 2).of(tiny_spec(corpus))
+    assert asked == [("a-row", 3), ("a-row", 2)]
+
+
+def test_a_large_model_is_not_measured_on_a_cpu(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(measured_speed, "_step_seconds", None)
+    monkeypatch.setattr(measured_speed, "estimated_flops_per_second", lambda device, precision, share: share * 1e10)
+    spec = tiny_spec(corpus, model={"size": "60m", "width": None, "ffn_width": None, "layers": None, "heads": None})
+    estimate = Estimator(tmp_path, CPU, 1, 1).of(spec.model_copy(update={"settings": spec.settings}))
+    assert estimate.source == "the speed of matrix products here, and rough"
+    assert estimate.seconds == pytest.approx(total_flops(spec) / (0.4 * 1e10))
+
+
+@pytest.mark.parametrize("spec", ["text", "images"])
+def test_a_step_is_measured(spec, corpus):
+    import torch
+
+    of = tiny_spec(corpus) if spec == "text" else image_spec()
+    random = torch.get_rng_state()
+    reached = measured_speed.measured_step_flops(of, torch.device("cpu"), 1)
+    assert reached is not None
+    assert 1e5 < reached < 1e13
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_a_training_of_two_tables_is_done_once(corpus, tmp_path):
+    specs = [tiny_spec(corpus), tiny_spec(corpus, method="pre-ln")]
+    for spec in specs:
+        finish(spec.model_copy(update={"seed": 5}), tmp_path, 1e9)
+    estimator = Estimator(tmp_path, CPU, 1, 1)
+    both = time_left(specs, ["missing", "unfinished"], estimator)
+    assert both == pytest.approx(START_SECONDS + sum(estimator.of(spec).seconds for spec in specs))
+    assert time_left([*specs, specs[0]], ["missing", "unfinished", "missing"], estimator) == both
+    assert time_left(specs, ["done", "diverged"], estimator) == 0

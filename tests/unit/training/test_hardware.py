@@ -1,0 +1,58 @@
+"""The device, found out without torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from comt_cli.errors import UserError
+from comt_cli.kernels import torch_build as build
+from comt_cli.training import hardware
+from comt_cli.training.hardware import Hardware, check_device_name
+
+CUDA = "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
+
+
+@pytest.fixture(autouse=True)
+def asked_anew(monkeypatch):
+    hardware.cuda_names.cache_clear()
+    monkeypatch.setattr(hardware.sys, "platform", "linux")
+    yield
+    hardware.cuda_names.cache_clear()
+
+
+def test_what_torch_was_built_for(monkeypatch):
+    monkeypatch.setattr(build, "torch_build", lambda: CUDA)
+    assert (build.built_for("cuda"), build.built_for("hip"), build.built_for("xpu")) == (True, False, None)
+
+
+def test_it_agrees_with_torch():
+    import torch
+
+    build.torch_build.cache_clear()
+    assert f"'{torch.__version__}'" in build.torch_build()
+    assert build.built_for("cuda") == (torch.version.cuda is not None)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "mps", "gpu", "cuda:x", ""])
+def test_a_device_that_is_not_here_is_refused(monkeypatch, name):
+    monkeypatch.setattr(hardware, "cuda_names", lambda: ())
+    with pytest.raises(UserError):
+        check_device_name(name)
+    for fine in (None, "cpu", "cpu:0"):
+        check_device_name(fine)
+
+
+def test_gpus_are_counted(monkeypatch):
+    monkeypatch.setattr(hardware, "cuda_names", lambda: ("H200", "A100"))
+    assert hardware.hardware(None) == Hardware("cuda", "H200", 2)
+    assert hardware.hardware("cuda:1") == Hardware("cuda", "A100", 1)
+    assert hardware.hardware("cpu").kind == "cpu"
+    with pytest.raises(UserError, match="2 CUDA devices are visible"):
+        hardware.hardware("cuda:2")
+
+
+def test_what_the_driver_cannot_say_is_asked_of_torch(monkeypatch):
+    monkeypatch.setattr(hardware, "cuda_names", lambda: None)
+    monkeypatch.setattr(hardware, "_as_torch_says", lambda device: Hardware("mps", "as torch says", 1))
+    check_device_name("cuda")
+    assert hardware.hardware(None).name == "as torch says"
