@@ -93,8 +93,6 @@ def ablate(
     """
     from comt_cli.commands.planning import Planned, also_rows, check_added, plan_recipe
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
-    from comt_cli.errors import UserError
-    from comt_cli.recipe.problems import nearest
     from comt_cli.report.ablation import ablation_rows
     from comt_cli.training.processes import is_main_process
 
@@ -105,14 +103,7 @@ def ablate(
         for ablation, recipes in known.items():
             typer.echo(f"  {ablation:<15}  {', '.join(recipes)}")
         return
-    if name not in known:
-        listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
-        raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
-    question: AblationName = name  # type: ignore[assignment]  # a key of a checked schema
-    chosen = {recipe: path for recipe, path in known[name].items() if paper in (None, recipe, recipe.partition("/")[0])}
-    if not chosen:
-        papers = dict.fromkeys([*(recipe.partition("/")[0] for recipe in known[name]), *known[name]])
-        raise UserError(f"--paper {paper}: it has no ablation {name}", f"{nearest(str(paper), papers)}")
+    question, chosen = _chosen(known, name, paper)
     site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
     tables, wanted = [], []
     for path in chosen.values():
@@ -152,6 +143,25 @@ def ablate(
         # The whole tables, not only the rows of the ablation: training some must not erase the others.
         unwritten = write_outcomes(tables, runs, results, set_ or (), overwrite=overwrite, shown=wanted)
     end(summary, unwritten)
+
+
+def _chosen(known: dict[str, dict[str, Path]], name: str, paper: str | None) -> tuple[AblationName, dict[str, Path]]:
+    """The ablation of that name, and the files of those of its recipes that are chosen, by their names.
+
+    Raises:
+        UserError: there is no such ablation, or `paper` has none.
+    """
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.problems import nearest
+
+    if name not in known:
+        listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
+        raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
+    chosen = {recipe: path for recipe, path in known[name].items() if paper in (None, recipe, recipe.partition("/")[0])}
+    if not chosen:
+        papers = dict.fromkeys([*(recipe.partition("/")[0] for recipe in known[name]), *known[name]])
+        raise UserError(f"--paper {paper}: it has no ablation {name}", f"{nearest(str(paper), papers)}")
+    return name, chosen  # type: ignore[return-value]  # a key of a checked schema
 
 
 def _ablations() -> dict[str, dict[str, Path]]:

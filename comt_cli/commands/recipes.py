@@ -134,7 +134,7 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
 
 def _print_lines(listed: list[dict[str, Any]]) -> None:
     """A line a recipe, cut at the edge of a terminal; those of one folder of recipes under its path."""
-    from comt_cli.recipe.load import recipe_roots
+    from comt_cli.recipe.find import recipe_roots
     from comt_cli.report.terminal import console_for
 
     console = console_for()

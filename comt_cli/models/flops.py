@@ -20,7 +20,8 @@ def flops_of_row(model: Llama, length: int) -> int:
     """
 
     def run(rows: int) -> Tensor:
-        return model(torch.zeros(rows, length, dtype=torch.long, device="meta"))
+        logits: Tensor = model(torch.zeros(rows, length, dtype=torch.long, device="meta"))
+        return logits
 
     with Trace(rows_to_trace(model.shape.heads * length**2)) as trace:
         output = run(trace.rows)
@@ -33,7 +34,8 @@ def flops_of_image(model: ResNet, size: int) -> int:
     """
 
     def run(images: int) -> Tensor:
-        return model(blank_images(images, size))
+        logits: Tensor = model(blank_images(images, size))
+        return logits
 
     with Trace(rows_to_trace(size**2)) as trace:
         output = run(trace.rows)

@@ -72,14 +72,14 @@ class Linear:
         return self.always + rows * self.per_row
 
 
-class Trace(TorchDispatchMode):
+class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, counts the FLOPs of what is run on `rows` rows; those of the backward pass are in them.
 
     `underivable` names the operations that torch counts, but whose backward pass the rule above does not cover.
     """
 
     def __init__(self, rows: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rows = rows
         self.underivable: set[str] = set()
         self._flops_per_row = self._flops_always = 0
@@ -91,7 +91,7 @@ class Trace(TorchDispatchMode):
 
     def run_functions(self, output: Tensor) -> None:
         """Count the backward passes of functions behind `output` that have one of their own: each is run by itself."""
-        found = [output.grad_fn] if output.grad_fn is not None else []
+        found: list[Any] = [output.grad_fn] if output.grad_fn is not None else []
         seen = set(found)
         for node in found:
             news = {following for following, _ in node.next_functions if following is not None} - seen
@@ -185,7 +185,7 @@ def _result(key: Any, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         return result
     if known is None:
         return func(*args, **kwargs)
-    is_one, shapes = known  # type: ignore[misc]
+    is_one, shapes = known
     made = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in shapes]
     return made[0] if is_one else tuple(made)
 

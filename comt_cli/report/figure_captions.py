@@ -64,7 +64,7 @@ def _all_of(keys: list[str]) -> str:
 def _of_convolutions(frame: pd.DataFrame, _: str) -> list[str]:
     return [
         f"{row}: median over convolutions {own['median'].median():.2g}; the greatest norm of a step is that of "
-        f"{own.loc[own['greatest'].idxmax(), 'convolution']}, {own['greatest'].max():.2g}."
+        f"{own['convolution'].iloc[int(own['greatest'].argmax())]}, {own['greatest'].max():.2g}."
         for row, own in frame.groupby("row", sort=False)
         if own["greatest"].notna().any()
     ]

@@ -55,7 +55,7 @@ def hardware(device: str | None) -> Hardware:
         UserError: there is no such device here.
     """
     check_device_name(device)
-    gpus = cuda_names() if device is None or device.startswith("cuda") else []
+    gpus: list[str] | None = cuda_names() if device is None or device.startswith("cuda") else []
     if gpus is None or (sys.platform == "darwin" and device in (None, "mps")):
         return _as_torch_says(device)
     if gpus:

@@ -126,10 +126,10 @@ def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, f
     for point, inches in zip(on_scale, aside, strict=True):
         x, bar = at(point), curve.bar(point)
         assert x is not None
-        moved = axes.transData + ScaledTranslation(inches, 0, _dpi(axes))
+        moved = axes.transData + ScaledTranslation(inches, 0, _dpi(axes))  # type: ignore[arg-type]
         axes.plot(
             [x],
-            [point.value],
+            [point.value],  # type: ignore[arg-type]  # what is on the scale has a value
             "o",
             color=colour,
             markersize=3.6,

@@ -76,7 +76,7 @@ def strip(axes: Axes, levels: int, *, above: bool = True) -> Axes:
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
-    edge = ScaledTranslation(0, 1 if above else 0, axes.transAxes)
+    edge = ScaledTranslation(0, 1 if above else 0, axes.transAxes)  # type: ignore[arg-type]
     inches = blended_transform_factory(axes.transAxes, figure.dpi_scale_trans + edge)
     tall = height(levels) - GAP
     bounds = (0.0, GAP if above else -GAP - tall, 1.0, tall)

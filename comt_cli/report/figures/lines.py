@@ -90,7 +90,7 @@ def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *,
         is_apart = len(ranges) == 1 or (len(ranges) == 2 and ranges.index.max() - ranges.index.min() > 0.5 * layers)
         told = ranges.index if is_apart else [ranges["max"].idxmax() if above else ranges["min"].idxmin()]
         for layer, line in ranges.iterrows():
-            strip.plot([layer], [0], "^" if above else "v", color=_MEDIAN, markersize=3.4, clip_on=False)
+            strip.plot([float(str(layer))], [0], "^" if above else "v", color=_MEDIAN, markersize=3.4, clip_on=False)
             if layer in told:
                 left = float(str(layer)) > 0.6 * layers
                 strip.annotate(
