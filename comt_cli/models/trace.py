@@ -100,8 +100,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self, torch.no_grad():
             for node in found:
                 if isinstance(node, BackwardCFunction):
-                    gradients = (torch.empty(put_out.shape, device="meta") for put_out in node._input_metadata)
-                    node.apply(*gradients)
+                    function: Any = node
+                    gradients = (torch.empty(out.shape, device="meta") for out in function._input_metadata)
+                    function.apply(*gradients)
 
     def kept_by(
         self, model: nn.Module, run: Callable[[], Tensor], ignored: Callable[[Tensor], bool] = lambda _: False

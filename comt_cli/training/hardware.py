@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comt_cli.errors import UserError
@@ -55,7 +56,7 @@ def hardware(device: str | None) -> Hardware:
         UserError: there is no such device here.
     """
     check_device_name(device)
-    gpus: list[str] | None = cuda_names() if device is None or device.startswith("cuda") else []
+    gpus: Sequence[str] | None = cuda_names() if device is None or device.startswith("cuda") else []
     if gpus is None or (sys.platform == "darwin" and device in (None, "mps")):
         return _as_torch_says(device)
     if gpus:
