@@ -260,9 +260,10 @@ def test_a_run_that_its_owner_lets_go_of_meanwhile_is_taken_up(tiny_corpus, tmp_
     held.enter_context(busy.lock())
 
     class Free(Notes):
-        def run_finished(self, spec, result):
-            held.close()
-            super().run_finished(spec, result)
+        def run_ended(self, worker, ended):
+            if ended.result is not None:
+                held.close()
+            super().run_ended(worker, ended)
 
     heard = notes(Free())
     summary = train_table(specs, tmp_path, "cpu")
@@ -282,9 +283,10 @@ def test_a_run_that_its_owner_ends_meanwhile_counts_as_done(tiny_corpus, tmp_pat
     held.enter_context(busy.lock())
 
     class End(Notes):
-        def run_finished(self, spec, result):
-            busy.result_file.write_bytes(RunDirectory.of(tmp_path / "there", specs[0]).result_file.read_bytes())
-            held.close()
+        def run_ended(self, worker, ended):
+            if ended.result is not None:
+                busy.result_file.write_bytes(RunDirectory.of(tmp_path / "there", specs[0]).result_file.read_bytes())
+                held.close()
 
     notes(End())
     assert train_table(specs, tmp_path, "cpu").lines() == ["2 runs: 2 done (1 before)"]
