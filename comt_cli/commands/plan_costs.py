@@ -75,8 +75,11 @@ class Counting:
             sys.stderr.flush()
 
 
-def estimator_for(specs: Sequence[RunSpec], runs: Path, trained: Trained) -> Estimator:
-    """Estimates the time of these runs as one command would train them. Their costs should be counted before.
+def estimator_for(
+    specs: Sequence[RunSpec], runs: Path, trained: Trained, counted: Sequence[RunSpec] | None = None
+) -> Estimator:
+    """Estimates the time of these runs as one command would train them. Those of `counted`, all if not given, decide
+    how many the memory holds; their costs should be known.
 
     Raises:
         UserError: there is no such device, or `jobs` and `gpus` do not go together.
@@ -88,7 +91,9 @@ def estimator_for(specs: Sequence[RunSpec], runs: Path, trained: Trained) -> Est
     where = checked_hardware(trained)
     if trained.gpus > 1:
         return Estimator(runs, where, 1, None, trained.gpus)
-    at_once, threads = runs_at_once(where.kind, where.count, trained.jobs, shared_runs(specs))
+    at_once, threads = runs_at_once(
+        where.kind, where.count, trained.jobs, shared_runs(specs), shared_runs(counted or specs)
+    )
     return Estimator(runs, where, at_once, threads)
 
 

@@ -161,7 +161,8 @@ def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = 
         for column, specs in by_column.items():
             if costs:
                 counting.count(specs)
-                estimator = estimator or estimator_for(ordered, runs, trained)
+                counted = ordered[: len(printed) + len(specs)]
+                estimator = estimator_for(ordered, runs, trained, counted)
             rows = [_row(planned, spec, runs, estimator) for spec in specs]
             printed += rows
             console.print()

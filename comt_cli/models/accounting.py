@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import comt_cli
 from comt_cli import methods
 from comt_cli.files import sha256
 from comt_cli.kernels.torch_build import torch_build
@@ -27,8 +26,8 @@ PLAIN = "pre-ln"
 PLAIN_IMAGE = "addition"
 """The same for image classifiers: ResNets as published."""
 
-ROOMS = ("errors.py", "files.py", "recipe", "data", "kernels", "layers", "methods", "models")
-"""All that a model's code may import, and so all that can change what is counted."""
+ROOMS = ("recipe", "data", "kernels", "layers", "methods", "models")
+"""The rooms that a model's code may import, and so that can change what is counted; so may the files beside them."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +91,10 @@ def cost_of(spec: RunSpec) -> Cost:
 
 def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
     """A run for each network of `specs` whose cost is not known yet."""
-    for network, spec in {network_of(spec): spec for spec in specs}.items():
-        if _known(network) is None:
-            yield spec
+    first: dict[Network, RunSpec] = {}
+    for spec in specs:
+        first.setdefault(network_of(spec), spec)
+    return (spec for network, spec in first.items() if _known(network) is None)
 
 
 def total_flops(spec: RunSpec) -> float:
@@ -146,8 +146,8 @@ def _cache() -> LineCache:
 @functools.cache
 def code_version() -> str:
     """The hash of all code that counting a model runs, methods of one's own and PyTorch's version included."""
-    package = Path(comt_cli.__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     folders = [*(package / room for room in ROOMS), *map(Path, methods.__path__)]
-    files = {file.resolve() for folder in folders for file in ([folder] if folder.is_file() else folder.rglob("*.py"))}
+    files = {*package.glob("*.py"), *(file.resolve() for folder in folders for file in folder.rglob("*.py"))}
     hashes = sorted((str(file.relative_to(file.parents[1])), sha256(file.read_bytes())) for file in files)
     return sha256(json.dumps([hashes, torch_build()]))

@@ -22,7 +22,7 @@ from comt_cli.models.accounting import code_version, cost_of, network_of, total_
 from comt_cli.recipe.plan import BY_ID, RunSpec
 from comt_cli.recipe.settings import Settings
 from comt_cli.training.hardware import Hardware
-from comt_cli.training.many.jobs import usable_cores
+from comt_cli.training.many.jobs import usual_threads
 
 START_SECONDS = 10.0
 """What a worker needs before its first step: torch and the data."""
@@ -98,7 +98,7 @@ class Estimator:
 
     def __init__(self, runs: Path, where: Hardware, at_once: int, threads: int | None, processes: int = 1) -> None:
         self.where, self.at_once, self.processes = where, at_once, processes
-        self.threads = threads or usable_cores()
+        self.threads = threads or usual_threads()
         self._finished = finished_runs(runs, where, processes)
         self._reached: dict[tuple[bool, str], tuple[float, str]] = {}
 

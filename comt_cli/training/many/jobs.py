@@ -82,16 +82,18 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
     return Workers(("cpu",) * at_once, threads, name_of(device, threads))
 
 
-def runs_at_once(kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun]) -> tuple[int, int | None]:
+def runs_at_once(
+    kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun], sized: Sequence[SharedRun] | None = None
+) -> tuple[int, int | None]:
     """How many of these runs are trained at once on `count` devices of a kind, by the rule above, and the threads of
-    each; None leaves those to torch."""
+    each; None leaves those to torch. The memory is that of `sized`, if given: of others it is not known yet."""
     if kind != "cpu":
         return jobs or min(count, max(1, len(runs))), None
     cores = usable_cores()
     said = os.environ.get("OMP_NUM_THREADS", "")
     # isdecimal: of a superscript two isdigit is true, and int() refuses it.
     at_once = max(1, cores // int(said)) if said.isdecimal() and int(said) else cores
-    wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs)))
+    wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs if sized is None else sized)))
     return wanted, None if said or wanted == 1 else max(1, cores // wanted)
 
 
@@ -110,6 +112,12 @@ def check_memory(option: str, processes: int) -> None:
             f"{processes * PROCESS_BYTES / 2**30:,.0f} GiB, and this machine has {_memory_bytes() / 2**30:,.0f}",
             f"Choose far fewer than {most:,}.",
         )
+
+
+def usual_threads() -> int:
+    """The threads that a process takes to which nobody says how many: OMP_NUM_THREADS, else one a core."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdecimal() and int(said) else usable_cores()
 
 
 def usable_cores() -> int:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import image_spec, tiny_spec, write_corpus
@@ -17,6 +18,7 @@ from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training import measured_speed
 from comt_cli.training.estimate import START_SECONDS, Estimator, makespan
 from comt_cli.training.hardware import Hardware
+from comt_cli.training.many.jobs import usable_cores
 
 CPU = Hardware("cpu", "A processor", 1)
 
@@ -28,7 +30,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def corpus(tmp_path) -> str:
-    return write_corpus(tmp_path / "texts", 3)
+    return write_corpus(tmp_path / "texts")
 
 
 def test_the_demo():
@@ -140,14 +142,11 @@ def test_a_large_model_is_not_measured_on_a_cpu(corpus, tmp_path, monkeypatch):
     assert estimate.seconds == pytest.approx(total_flops(spec) / (0.4 * 1e10))
 
 
-@pytest.mark.parametrize("spec", ["text", "images"])
-def test_a_step_is_measured(spec, corpus):
-    import torch
-
-    of = tiny_spec(corpus) if spec == "text" else image_spec()
+def test_a_step_is_measured(corpus):
     random = torch.get_rng_state()
-    reached = measured_speed.measured_step_flops(of, torch.device("cpu"), 1)
+    reached = measured_speed.measured_step_flops(tiny_spec(corpus), torch.device("cpu"), 1)
     assert reached is not None
+    assert measured_speed.measured_step_flops(image_spec(), torch.device("cpu"), 1) is None
     assert 1e5 < reached < 1e13
     assert torch.equal(random, torch.get_rng_state())
 
@@ -161,3 +160,11 @@ def test_a_training_of_two_tables_is_done_once(corpus, tmp_path):
     assert both == pytest.approx(START_SECONDS + sum(estimator.of(spec).seconds for spec in specs))
     assert time_left([*specs, specs[0]], ["missing", "unfinished", "missing"], estimator) == both
     assert time_left(specs, ["done", "diverged"], estimator) == 0
+
+
+def test_threads_are_those_that_the_runs_would_have(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert Estimator(tmp_path, CPU, 1, None).threads == 3
+    assert Estimator(tmp_path, CPU, 1, 1).threads == 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert Estimator(tmp_path, CPU, 1, None).threads == usable_cores()

@@ -13,11 +13,8 @@ CUDA = "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\nhip: Optiona
 
 
 @pytest.fixture(autouse=True)
-def asked_anew(monkeypatch):
-    hardware.cuda_names.cache_clear()
+def on_linux(monkeypatch):
     monkeypatch.setattr(hardware.sys, "platform", "linux")
-    yield
-    hardware.cuda_names.cache_clear()
 
 
 def test_what_torch_was_built_for(monkeypatch):
