@@ -22,6 +22,10 @@ from comt_cli.layers.projection import aligned
 from comt_cli.recipe.settings import GateInit
 
 EPSILON = 1e-5
+LEAST_CHANNELS = 8
+"""Of fewer channels, oneDNN's AVX2 code for the weights' gradient of a strided 1x1 convolution writes outside of its
+buffers (torch 2.13, channels last; the heap is corrupted, and the process dies later): there the pixels that such a
+convolution looks at are taken first, which is the same sum."""
 MOMENTUM = 0.1
 """What the newest batch counts for in the running statistics; both as in torch and in the papers' code."""
 
@@ -82,6 +86,8 @@ class Convolution(Initialised):
             if filling := aligned(rows, weight) - rows:
                 filters.append(weight.new_zeros(filling, *weight.shape[1:]))
             weight = torch.cat(filters)
+        if self.padding == 0 and self.stride > 1 and x_BCHW.shape[1] < LEAST_CHANNELS and not x_BCHW.is_cuda:
+            return F.conv2d(x_BCHW[:, :, :: self.stride, :: self.stride], weight)
         return F.conv2d(x_BCHW, weight, stride=self.stride, padding=self.padding)
 
     def initialise(self, draw: Draw) -> None:
