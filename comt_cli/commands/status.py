@@ -142,13 +142,13 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
         collection = collect(specs, runs)
         every = list(collection.runs())
         counts = {state.value: sum(run.state is state for run in every) for state in RunState}
-        if asked.scale or counts["missing"] < len(every) or collection.notes:
-            begun = [run for run in every if run.state in (RunState.running, RunState.unfinished)]
-            # A job may be queued for a run that has no directory before its data is prepared.
-            begun += [run for run in every if run.state is RunState.missing and run.spec.data_content is None]
-            theirs = readable_jobs((run.spec for run in begun), runs)
-            begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
-            jobs |= theirs
+        begun = [run for run in every if run.state in (RunState.running, RunState.unfinished)]
+        # A job may be queued for a run that has no directory before its data is prepared.
+        begun += [run for run in every if run.state is RunState.missing and run.spec.data_content is None]
+        theirs = readable_jobs((run.spec for run in begun), runs)
+        begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
+        jobs |= theirs
+        if asked.scale or counts["missing"] < len(every) or begun or collection.notes:
             open_runs = [_described(run, runs) for run in begun]
             told = {**where, "runs": len(every), **counts, "metric": recipe.metric}
             told |= {"cells": cells_as_json(collection, recipe.metric), "open": open_runs}

@@ -149,7 +149,7 @@ def test_paths_and_foreign_names_are_left_alone(shelf: Shelf):
         ("mine/gates:pre-ln::2", "no run below runs is mine/gates:pre-ln::2; of mine/gates there are"),
         ("mine/gtes:pre-ln", "there is no recipe, and no table with runs, mine/gtes\n  did you mean mine/gates?"),
         ("gates:pre-ln", "did you mean mine/gates?"),
-        ("table3:pre-ln", "no run of comt/table3 is below runs\n  comt train-lm --recipe comt/table3 trains them"),
+        ("table3:pre-ln", "no run of comt/table3 is below runs\n  comt train-lm --recipe comt/table3.yaml trains them"),
         ("table2:pre-ln", "comt/table2 has no row 'pre-ln'"),
         ("table2:pre-ln", "table2 is comt/table2; there is transponder/table2, too."),
     ],

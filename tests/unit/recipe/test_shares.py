@@ -50,8 +50,8 @@ def test_numbers_that_a_paper_prints_are_not_changed_in_silence():
 
 
 def test_a_share_and_the_steps_it_comes_to_are_one_run(small, load):
-    by_share = plan(load(small.replace("warmup_steps: 10", "warmup_steps: 0.1")), "paper", lambda _: "print")
-    by_steps = plan(load(small), "paper", lambda _: "print")
+    by_share = plan(load(small.replace("warmup_steps: 10", "warmup_steps: 0.1")), "paper", lambda _: ("print", None))
+    by_steps = plan(load(small), "paper", lambda _: ("print", None))
     assert by_share == by_steps  # settings, and with them ids
     assert load(small, "train.warmup_steps=0.25").settings["smoke"]["plain", "tiny"].train.warmup_steps == 25
 

@@ -134,7 +134,7 @@ def test_status_of_a_scale_without_runs(mixed: Bench) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("table9.yaml",)])
-def test_status_where_nothing_was_run_says_how_to_begin(arguments: tuple[str, ...]) -> None:
+def test_status_where_nothing_was_run_says_how_to_begin(bench: Bench, arguments: tuple[str, ...]) -> None:
     result = comt("status", *arguments)
     assert result.exit_code == 0
     assert result.output.startswith("Nothing was run below runs. To begin: comt train-lm --recipe table")
