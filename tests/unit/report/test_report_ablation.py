@@ -134,7 +134,7 @@ def synthetic(axis: str, columns: int, rows: int) -> AblationData:
 
 def panel(figure: Figure, title: str) -> Axes:
     """The panel of a column; of ours it is called tiny."""
-    (found,) = [axes for axes in figure.axes if axes.get_title(loc="left") == title]
+    (found,) = [axes for axes in figure.axes if axes.get_title(loc="left").split("\n")[0] == title]
     return found
 
 
