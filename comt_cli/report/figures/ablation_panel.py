@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import ScaledTranslation, Transform
+from matplotlib.transforms import Affine2DBase, ScaledTranslation, Transform
 
 from comt_cli.report import format
 from comt_cli.report.ablation import AblationData, Panel, Point
@@ -126,10 +126,11 @@ def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, f
     for point, inches in zip(on_scale, aside, strict=True):
         x, bar = at(point), curve.bar(point)
         assert x is not None
-        moved = axes.transData + ScaledTranslation(inches, 0, _dpi(axes))  # type: ignore[arg-type]
+        assert point.value is not None
+        moved = axes.transData + ScaledTranslation(inches, 0, _dpi(axes))
         axes.plot(
             [x],
-            [point.value],  # type: ignore[arg-type]  # what is on the scale has a value
+            [point.value],
             "o",
             color=colour,
             markersize=3.6,
@@ -179,7 +180,7 @@ def _aside(axes: Axes, points: Sequence[tuple[float, float]], width: float) -> l
     return moved
 
 
-def _dpi(axes: Axes) -> Transform:
+def _dpi(axes: Axes) -> Affine2DBase:
     figure = axes.get_figure(root=True)
     assert figure is not None
     return figure.dpi_scale_trans

@@ -12,7 +12,7 @@ from comt_cli.report.figures.style import page_figure, style
 _ABREAST = 8
 _LEAST_SPAN = 0.02
 """A panel shows at least this much of the value axis, so that rounding noise does not look like structure."""
-_MARKED = {0.5: "0.5: halved", 1.0: "1: no change"}
+_MARKED = {0.5: "halved", 1.0: "unchanged"}
 
 
 def draw_gate_lines(frame: pd.DataFrame, *, shared: bool = True) -> tuple[Figure, pd.DataFrame]:
@@ -68,7 +68,7 @@ def _block(
         lines.over_layers(above, layers)
         above.set_title(site)
         lines.off_scale(above, here, "value", limits, brief=True)
-        lines.references(above, _MARKED, named=number == last)
+        lines.references(above, _MARKED, named=number == last, has_room=shared)
         image = lines.token_map(below, here, "value", limits, named=number == 0)
         if shared and number:
             above.tick_params(labelleft=False)

@@ -110,8 +110,9 @@ def _span(low: float, high: float) -> str:
     return one if one == other else f"{one} to {other}"
 
 
-def references(axes: Axes, values: Mapping[float, str], *, named: bool) -> None:
-    """Grey lines at values that are in sight, with what they are beside the panel, if they are to be `named`."""
+def references(axes: Axes, values: Mapping[float, str], *, named: bool, has_room: bool = True) -> None:
+    """Grey lines at values that are in sight, with what they are beside the panel, if they are to be `named`. It has
+    room for that where a map under it has a colour bar."""
     low, high = axes.get_ylim()
     for value, words in values.items():
         if low < value < high:
@@ -120,7 +121,7 @@ def references(axes: Axes, values: Mapping[float, str], *, named: bool) -> None:
                 note = axes.annotate(words, (1, value), xycoords=axes.get_yaxis_transform(), xytext=(2, 0),
                                      textcoords="offset points", va="center", fontsize=_SMALL, color="#606060",
                                      annotation_clip=False)  # fmt: skip
-                note.set_in_layout(False)  # it stands over the colour bar of the map, in room that is there
+                note.set_in_layout(not has_room)
 
 
 def token_map(

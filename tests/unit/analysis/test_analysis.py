@@ -33,7 +33,7 @@ class Letters:
         return [*self.prompt(text), 128]
 
     def prompt(self, text):
-        return list(text.encode("ascii"))
+        return list(text.encode("ascii")) or [128]  # as of a real one: what a text begins after
 
     def pieces(self, ids) -> list[str]:
         return [chr(i) if i < 128 else "</s>" for i in ids]
@@ -109,13 +109,13 @@ def test_transponder_gate_values_are_the_formula_and_channels_are_thinned_out() 
     scalar = scalar_frame(values).set_index(["site", "layer", "position"])["value"]
     channel = channel_frame(values, "down_proj", max_channels=11)
     assert sorted(channel["channel"].unique()) == list(range(0, 32, 3))
-    assert len(channel) == 3 * (len(TEXT) + 1) * 11
+    assert len(channel) == 3 * len(TEXT) * 11
     found = channel.set_index(["layer", "position", "channel"])["value"]
     alpha = math.exp(0.3)
     inputs = site_inputs(source.model)
     for layer in (1, 3):
         gate = module_at(source.model, "down_proj", layer)
-        for position in (0, 4, len(TEXT)):
+        for position in (0, 4, len(TEXT) - 1):
             h = hidden(gate.A, inputs["down_proj", layer][position])
             z = sum(b * v for b, v in zip(gate.B_scalar[0].tolist(), h, strict=True))
             assert scalar["down_proj", layer, position] == pytest.approx(2 * sigmoid(alpha * z), abs=1e-5)
@@ -184,7 +184,7 @@ def test_texts_that_cannot_be_used_are_refused() -> None:
     source = loaded(name="comt")
     with pytest.raises(UserError, match="the text has 1 tokens; comt is watched on 2 to 64"):
         tokens_of(source, "")
-    with pytest.raises(UserError, match="the text has 101 tokens"):
+    with pytest.raises(UserError, match="the text has 100 tokens"):
         tokens_of(source, "a" * 100)
     with pytest.raises(UserError, match="no tokenizer"):
         tokens_of(LoadedModel(source.model, "m", "d"), TEXT)
@@ -226,12 +226,12 @@ def test_gates_anywhere_are_found_and_summed_up(options, widths) -> None:
     network = loaded(**options)
     values = gate_values(network, TEXT)
     assert {key: by_layer[1].shape for key, by_layer in values.factors.items()} == {
-        key: (len(TEXT) + 1, width) for key, width in widths.items()
+        key: (len(TEXT), width) for key, width in widths.items()
     }
     summary = summary_frame(values)
     assert len(summary) == 3 * len(widths)
     assert summary["saturation"].between(0, 1).all()
-    assert len(residual_stream(network, TEXT)) == 3 * (len(TEXT) + 1)
+    assert len(residual_stream(network, TEXT)) == 3 * len(TEXT)
 
 
 def test_a_path_gate_is_watched_on_what_it_reads() -> None:
