@@ -378,9 +378,9 @@ def test_train_then_report_then_again(comt, recipe, tmp_path, monkeypatch):
     assert status == 0
     assert "pre-ln+comt, tiny, seed 1: 8 steps" in err
     assert "diverged at step 2" in err
-    files = {path.suffix: path for path in (tmp_path / "results").rglob("micro.*")}
+    files = {path.suffix: path for path in (tmp_path / "runs" / "results").rglob("micro.*")}
     assert {".csv", ".md", ".tex"} <= set(files)
-    ended = (tmp_path / "runs/comt/micro").glob("*/*/seed1-*/result.json")
+    ended = (tmp_path / "runs/own/micro").glob("*/*/seed1-*/result.json")
     results = {path.parts[-4]: json.loads(path.read_text()) for path in ended}
     assert set(results) == {"pre-ln", "pre-ln+comt", "wild"}
     for text in (out, files[".md"].read_text()):
@@ -411,9 +411,9 @@ def test_fresh_trains_anew_and_keeps_the_old(comt, recipe, tmp_path):
     assert comt(*command)[0] == 0
     status, _, err = comt(*command, "--fresh")
     assert status == 0
-    assert "moved aside: runs/comt/micro/pre-ln/tiny/seed1-" in err
+    assert "moved aside: runs/own/micro/pre-ln/tiny/seed1-" in err
     assert len(list((tmp_path / "runs").rglob("result.json"))) == 2
-    new, old = sorted((tmp_path / "runs" / "comt" / "micro" / "pre-ln" / "tiny").iterdir())
+    new, old = sorted((tmp_path / "runs" / "own" / "micro" / "pre-ln" / "tiny").iterdir())
     assert old.name == f"{new.name}.replaced-1"
     assert_same_run(RunDirectory(new), RunDirectory(old))
 
@@ -421,7 +421,7 @@ def test_fresh_trains_anew_and_keeps_the_old(comt, recipe, tmp_path):
 def test_a_set_override_is_another_run(comt, recipe, tmp_path):
     command = ("train-lm", "--recipe", str(recipe), "--device", "cpu", "--rows", "pre-ln")
     for more in ((), ("--set", "train.steps=9")):
-        assert comt(*command, *more)[0] == 0
+        assert comt(*command, *more, "--overwrite")[0] == 0
     results = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("result.json")]
     assert sorted(result["steps"] for result in results) == [8, 9]
 
@@ -462,7 +462,7 @@ def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch)
     process = subprocess.Popen(
         [sys.executable, "-m", "comt_cli", *arguments], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
-    folder = tmp_path / "runs/comt/micro/pre-ln/tiny"
+    folder = tmp_path / "runs/own/micro/pre-ln/tiny"
     wait_until(lambda: folder.is_dir() and any(is_training(RunDirectory(path)) for path in folder.iterdir()))
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)

@@ -348,8 +348,8 @@ def test_no_worker_outlives_a_killed_command(tiny_corpus, tmp_path, nursery, met
     assert all(is_alive(process) for process in processes)
     command.kill()
     command.join()
-    wait_until(lambda: not any(is_alive(process) for process in processes), 5)
-    wait_until(lambda: all(RunDirectory.of(tmp_path, spec).owner() is None for spec in specs), 5)  # their locks too
+    wait_until(lambda: not any(is_alive(process) for process in processes), 20)
+    wait_until(lambda: all(RunDirectory.of(tmp_path, spec).owner() is None for spec in specs), 20)  # their locks too
 
 
 # ---- several commands on one list
