@@ -15,7 +15,7 @@ from comt_cli.files import write_json
 from comt_cli.installing import install_extra
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.recipe.slurm_queue import JOB_FILE, job_of, job_standings, readable_jobs
+from comt_cli.recipe.slurm_queue import JOB_FILE, job_of, job_standings, log_folder, readable_jobs
 from comt_cli.recipe.slurm_site import Site
 from comt_cli.training.many.slurm import TrainJob, refuse_queued, submit
 
@@ -44,7 +44,7 @@ def numbers(specs: list[RunSpec], runs: Path, site: Site = SITE) -> list[tuple[s
 
 def words(runs: Path, specs: list[RunSpec]) -> list[str]:
     standings = job_standings(readable_jobs(specs, runs).values())
-    return [standings[spec.id].words for spec in specs if spec.id in standings]
+    return [standings[spec.request].words for spec in specs if spec.request in standings]
 
 
 def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs):
@@ -64,9 +64,9 @@ def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs):
     assert numbers(specs[:1], runs, site) == [("1", True)]
     script = slurm.script("1")
     options = {line.removeprefix("#SBATCH ") for line in script if line.startswith("#SBATCH")}
-    logs = runs.resolve() / "slurm" / specs[0].id
+    logs = runs.resolve() / "slurm" / specs[0].request
     assert {
-        f"--job-name=comt-{specs[0].id}",
+        f"--job-name=comt-{specs[0].request}",
         "--time=1470",
         "--partition=gpu",
         "--gpus-per-node=2",
@@ -115,7 +115,7 @@ def test_a_run_is_submitted_once(slurm, specs, runs):
 def test_a_job_that_ended_without_a_result_has_failed_and_is_submitted_anew(slurm, specs, runs):
     numbers(specs, runs)
     slurm.forget("1")
-    log = runs / "slurm" / specs[0].id / "1_0_log.out"
+    log = runs / "slurm" / specs[0].request / "1_0_log.out"
     assert words(runs, specs) == [f"failed (job 1, see {log})", "queued (job 2)"]
     slurm.forget("2")
     assert numbers(specs, runs) == [("3", True), ("4", True)]
@@ -150,7 +150,7 @@ def test_a_run_that_was_begun_again_without_slurm_has_not_failed(slurm, specs, r
     slurm.forget("1")
     directory = RunDirectory.of(runs, specs[0])
     write_json(directory.environment_file, [])
-    submitted = (directory.path / JOB_FILE).stat().st_mtime
+    submitted = (log_folder(runs, specs[0].request) / JOB_FILE).stat().st_mtime
     os.utime(directory.environment_file, (submitted + 5, submitted + 5))
     assert words(runs, specs[:1]) == []
     log = job_of(runs, specs[0]).log  # but where the job's log goes on, the start was the job's
@@ -211,7 +211,7 @@ def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
 
 def test_a_damaged_note_is_named_and_hides_no_other_run(slurm, specs, runs):
     numbers(specs, runs)
-    (RunDirectory.of(runs, specs[0]).path / JOB_FILE).write_text("{", encoding="utf-8")
+    (log_folder(runs, specs[0].request) / JOB_FILE).write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=JOB_FILE):
         numbers(specs, runs)
     assert words(runs, specs) == ["queued (job 2)"]
