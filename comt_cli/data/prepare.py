@@ -33,7 +33,7 @@ from comt_cli.files import cache_folder, canonical_json, sha256
 from comt_cli.recipe.image_settings import ImageDataSettings
 from comt_cli.recipe.settings import DataSettings
 
-FORMAT = 2
+FORMAT = 3
 """Raise it when the same settings may give other tokens, rows or files than before
 (tests/contract/test_cache_versions.py asks for it)."""
 

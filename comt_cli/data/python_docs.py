@@ -25,7 +25,7 @@ from comt_cli.data.storage import ProgressCallback, file_lock, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
-EXTRACTOR_VERSION = 2
+EXTRACTOR_VERSION = 3
 """Part of the name of the extracted texts in the cache: raise it when the same Python may give other texts
 (tests/contract/test_cache_versions.py asks for it)."""
 MINIMUM_CHARACTERS = 40

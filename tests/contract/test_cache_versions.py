@@ -25,7 +25,7 @@ MADE = {
     "extracted texts": (
         ("python_docs.py",),
         EXTRACTOR_VERSION,
-        (2, "064776513afb3728"),
+        (3, "27f9b354bb98ef82"),
     ),
     "vocabularies": (
         ("sentencepiece_tokenizer.py", "corpus.py"),
@@ -35,7 +35,7 @@ MADE = {
     "token shards": (
         ("tokenise.py", "shards.py", "corpus.py", "tokenizer.py", "t5.py", "hub.py", "local_files.py", "prepare.py"),
         FORMAT,
-        (2, "777570956268e4bc"),
+        (3, "b92167f0eae2ccf9"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "order.py"),
@@ -45,7 +45,7 @@ MADE = {
     "contents of image folders": (
         ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py"),
         IMAGE_FORMAT,
-        (2, "1683e776f23fde8c"),
+        (3, "3211191bc62a24b3"),
     ),
 }
 

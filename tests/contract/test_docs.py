@@ -36,7 +36,7 @@ def markdown_files() -> list[Path]:
 
 FILES = markdown_files()
 NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
-GUIDES = [path for path in FILES if path.name in ("README.md", "CONTRIBUTING.md")]
+GUIDES = [path for path in FILES if path.name in ("README.md", "CONTRIBUTING.md") or path.parent.name == "docs"]
 
 
 def broken_links(path: Path, text: str) -> list[str]:

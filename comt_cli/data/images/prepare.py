@@ -13,7 +13,7 @@ from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, sha256, write_json
 from comt_cli.recipe.image_settings import ImageDataSettings
 
-FORMAT = 2
+FORMAT = 3
 """Raise it when the same settings may give other images, or the same in another order, than before
 (tests/contract/test_cache_versions.py asks for it)."""
 

@@ -117,7 +117,7 @@ def test_what_a_run_is_told_comes_from_every_place(load):
     assert tiny.train.min_lr_ratio is None
     paper = loaded.settings["paper"]["plain", "cifar100/resnet18"]
     assert (paper.data.images, paper.data.augmentation, paper.train.steps) == ("cifar100", "crop-flip", 100)
-    assert [run.command for run in plan(loaded, "paper", lambda _: "x")] == ["train-resnet"] * 8
+    assert [run.command for run in plan(loaded, "paper", lambda _: ("x", "content"))] == ["train-resnet"] * 8
 
 
 def test_a_scales_own_settings_win_over_its_setup(load):
@@ -238,7 +238,7 @@ def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
 
 def test_the_id_of_a_run_is_the_same_tomorrow():
     """Guards finished runs: whoever changes this on purpose raises SPEC_VERSION, and knows that all runs are new."""
-    assert SPEC.id == "94b9267b2ad0"
+    assert SPEC.id == "140bed221d8a"
     assert RunSpec.model_validate_json(SPEC.model_dump_json()) == SPEC
 
 

@@ -312,7 +312,7 @@ def test_a_selection_that_is_not_there(small, load):
 
     def refused(message: str, hint: str, **selection):
         with pytest.raises(UserError, match=re.escape(message)) as caught:
-            plan(loaded, selection.pop("scale", "paper"), lambda _: "", **selection)
+            plan(loaded, selection.pop("scale", "paper"), lambda _: ("", "content"), **selection)
         assert caught.value.hint == hint
         assert caught.value.exit_status == 2
 

@@ -67,7 +67,7 @@ def increase(spec: RunSpec) -> float:
 
 
 def runs_of(name: str, scale: str) -> list[RunSpec]:
-    return plan(LOADED[name], scale, lambda _: "print", seeds=[1])
+    return plan(LOADED[name], scale, lambda _: ("print", "content"), seeds=[1])
 
 
 @pytest.mark.parametrize("name", LOADED)

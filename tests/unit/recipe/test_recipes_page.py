@@ -119,7 +119,7 @@ def test_the_readme_explains_every_option_of_every_method():
 
 def test_the_readmes_own_recipe_is_right():
     (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    assert len(plan(load_recipe_text(text, methods()), "smoke", lambda _: "print")) == 9
+    assert len(plan(load_recipe_text(text, methods()), "smoke", lambda _: ("print", "content"))) == 9
 
 
 def test_the_readme_explains_every_set_of_sites():

@@ -24,7 +24,7 @@ from comt_cli.recipe.run_directory import BeingTrained, RunDirectory, RunState, 
 
 @pytest.fixture
 def spec(small, load) -> RunSpec:
-    return plan(load(small), "smoke", lambda _: "print", rows="gated")[0]
+    return plan(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
 
 
 def hold_lock(path: str, pipe) -> None:

@@ -16,7 +16,7 @@ from comt_cli.recipe.shared_runs import link_runs, set_aside, shared_runs
 
 @pytest.fixture
 def spec(small, load) -> RunSpec:
-    return plan(load(small), "smoke", lambda _: "print", rows="gated")[0]
+    return plan(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pathlib import Path
+
 import pytest
 
 from comt_cli.methods import methods
@@ -27,7 +29,7 @@ CORE_SECONDS = 1440 * 0.75
 
 
 def runs_of(name: str, scale: str) -> list[RunSpec]:
-    return plan(LOADED[name], scale, lambda data: data.model_dump_json())
+    return plan(LOADED[name], scale, lambda data: (data.model_dump_json(), data.model_dump_json()))
 
 
 def told(name: str, scale: str) -> Iterator[tuple[str, ImageSettings]]:
@@ -172,5 +174,5 @@ def test_the_rows():
 
 def test_a_table_that_is_ours_says_whose_values_stand_beside_it():
     loaded: LoadedRecipe = LOADED["comt/table1-standard"]
-    head = loaded.path.read_text().partition("\ntitle:")[0].replace("\n# ", " ")
+    head = (Path(__file__).parents[3] / loaded.path).read_text(encoding="utf-8").partition("\ntitle:")[0].replace("\n# ", " ")
     assert "they are those of Table 1, of the other recipe" in head

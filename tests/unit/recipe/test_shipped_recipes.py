@@ -51,7 +51,7 @@ def all_language(all_loaded) -> dict[str, LoadedRecipe]:
 
 
 def runs_of(loaded: LoadedRecipe, scale: str) -> list[RunSpec]:
-    return plan(loaded, scale, lambda _: "print")
+    return plan(loaded, scale, lambda _: ("print", "content"))
 
 
 def test_every_recipe_has_a_name():
