@@ -32,6 +32,7 @@ from comt_cli.commands import (
     train_lm,
     train_resnet,
 )
+from comt_cli.commands.ending import end_of_torchrun
 from comt_cli.commands.examples import Verb, VerbGroup
 from comt_cli.errors import UserError
 from comt_cli.words import printed_lines
@@ -100,16 +101,13 @@ def _common(
 def main() -> None:
     """Run the command line, and end the process with its status.
 
-    One of torchrun's that has trained is ended as `end_process` says: its threads outlive the training.
+    One of torchrun's that has trained is ended as `end_of_torchrun` says.
     """
     completion.join_colons()
     try:
         _run()
     except SystemExit as ended:
-        if "TORCHELASTIC_RUN_ID" in os.environ and "torch.distributed" in sys.modules:
-            from comt_cli.training.processes import end_process
-
-            end_process(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+        end_of_torchrun(ended.code)
         raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.machinery
 import os
 import re
 import shlex
@@ -39,7 +39,10 @@ def requirements_of(extra: str) -> list[str]:
 
 def _pip() -> str:
     python = shlex.quote(_short(Path(sys.executable)))
-    if importlib.util.find_spec("pip") is None and importlib.util.find_spec("ensurepip") is None:
+    # On the path alone: setuptools takes a look for pip by `importlib.util` for pip being started, and from then on the
+    # process has the standard library's distutils, with which neither setuptools nor torch's compiler can be imported.
+    find = importlib.machinery.PathFinder.find_spec
+    if find("pip") is None and find("ensurepip") is None:
         return f"uv pip --python {python}"
     return f"{python} -m pip"
 

@@ -65,10 +65,13 @@ def test_help_imports_nothing_heavy(arguments, tmp_path):
         assert modules & {"pydantic", "ruamel.yaml"} == set()
 
 
-@pytest.mark.parametrize("arguments", [["recipes"], ["status"], ["report", "table3.yaml"]], ids=" ".join)
-def test_reading_needs_no_torch(arguments, tmp_path):
-    status, modules = run_and_list(arguments, tmp_path)
-    assert status == 0
+@pytest.mark.parametrize(
+    ("line", "ends_with"),
+    [("recipes", 0), ("status", 0), ("report table3.yaml", 1)],  # nothing to be written ended yet
+)
+def test_reading_needs_no_torch(line, ends_with, tmp_path):
+    status, modules = run_and_list(line.split(), tmp_path)
+    assert status == ends_with
     assert "torch" not in modules
 
 

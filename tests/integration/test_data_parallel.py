@@ -77,7 +77,8 @@ def assert_close_runs(alone: RunDirectory, together: RunDirectory, drift: float)
             assert second[key] == pytest.approx(first[key], rel=1e-6 if first["step"] == 1 else drift), first["step"]
     assert others[0]["gradient_norm"] == pytest.approx(mine[0]["gradient_norm"], rel=1e-5)
     result, single = together.result(), alone.result()
-    assert result["loss"] == pytest.approx(single["loss"], rel=drift)
+    for key in ("loss", "bits_per_byte"):
+        assert result[key] == pytest.approx(single[key], rel=drift), key
     assert result["evaluation"]["tokens"] == single["evaluation"]["tokens"]
     assert result["evaluation"]["batch_size"] == single["evaluation"]["batch_size"] == 5
     # Of 18 rows one process makes batches of 5, 5, 5, 3; two make 5, 5 and then 4, 4.
@@ -86,7 +87,7 @@ def assert_close_runs(alone: RunDirectory, together: RunDirectory, drift: float)
     assert result.keys() == single.keys()
     differ = {key for key in result if result[key] != single[key]}
     assert differ <= TIMES | {
-        "loss", "perplexity", "galore_perplexity", "train_loss", "last_finite_loss", "evaluation", "processes",
+        "loss", "perplexity", "bits_per_byte", "galore_perplexity", "train_loss", "last_finite_loss", "evaluation", "processes",
     }  # fmt: skip
     states = [read_state(directory.checkpoint_file)["model"] for directory in (alone, together)]
     assert states[0].keys() == states[1].keys(), "no prefix of a wrapper"

@@ -201,15 +201,17 @@ def test_a_line_that_the_system_cuts_short(spec, expected, tmp_path, largest_fil
 
 def test_a_folder_that_was_removed(spec, expected, tmp_path):
     directory = RunDirectory.of(tmp_path / "runs", spec)
-    with pytest.raises(StorageError, match=r"cannot write .*checkpoint\.pt: No such file or directory"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl was deleted or replaced while the run was writing to it"):
         train(spec, tmp_path / "runs", listener=After(4, lambda: shutil.rmtree(directory.path)))
+    assert not directory.path.exists(), "nothing is saved where nobody kept the run"
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
 
 def test_a_folder_that_comes_back(spec, expected, tmp_path):
     directory, away = RunDirectory.of(tmp_path / "runs", spec), tmp_path / "away"
-    with pytest.raises(StorageError):
+    with pytest.raises(UserError, match=r"metrics\.jsonl was deleted or replaced") as lost:
         train(spec, tmp_path / "runs", listener=After(5, lambda: directory.path.rename(away)))
+    assert "Put it back and run the same command again" in str(lost.value.hint)
     away.rename(directory.path)
     assert read_state(directory.checkpoint_file)["progress"]["step"] == 3
     assert_same_run(train(spec, tmp_path / "runs"), expected)

@@ -59,7 +59,7 @@ def two(rank: int, recipe: str, folder: str) -> None:
 
 
 def rows_of(results: Path) -> list[dict[str, str]]:
-    with (results / "smoke" / "comt" / "micro.csv").open(newline="", encoding="utf-8") as handle:
+    with (results / "smoke" / "own" / "micro.csv").open(newline="", encoding="utf-8") as handle:
         return list(csv.DictReader(handle))
 
 

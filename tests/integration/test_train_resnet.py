@@ -60,7 +60,7 @@ def test_a_recipe_becomes_a_table(recipe, tmp_path):
     results = [json.loads(path.read_text()) for path in sorted((tmp_path / "runs" / "by-id").glob("*/result.json"))]
     assert len(results) == 4
     assert all(result["state"] == "done" and result["evaluation"]["images"] == 20 for result in results)
-    with (tmp_path / "results" / "smoke" / "comt" / "tiny-letters.csv").open() as handle:
+    with (tmp_path / "results" / "smoke" / "own" / "letters.csv").open() as handle:
         rows = list(csv.DictReader(handle))
     assert [row["row"] for row in rows] == ["plain", "pixel"]
     plain = [result["accuracy"] for result in results if not result["extra_parameters"]]
@@ -76,5 +76,7 @@ def test_the_other_command_is_named(recipe, tmp_path):
     assert refused.value.hint == f"comt train-resnet --recipe {recipe}"
     with pytest.raises(UserError, match="a recipe of comt train-lm, not of comt train-resnet") as refused:
         comt("train-resnet", "--recipe", "table3.yaml", *folders)
-    assert refused.value.hint == "comt train-lm --recipe table3.yaml"
+    assert refused.value.hint == (
+        "comt train-lm --recipe table3.yaml\n  table3 is comt/table3; there is transponder/table3, too."
+    )
     assert not (tmp_path / "runs").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +39,13 @@ def test_without_a_folder_what_the_extra_asks_for_is_installed_by_name(extra, mo
 
 def test_packages_are_quoted():
     assert install_package("torch>=2.11,<2.16").endswith(" install 'torch>=2.11,<2.16'")
+
+
+def test_a_hint_leaves_the_compilers_of_this_process_usable():
+    """Looking for pip must not turn setuptools' own distutils off, or torch can compile nothing afterwards."""
+    code = "from comt_cli.installing import install_extra; install_extra('wandb'); import distutils, setuptools"
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_other_text_promises_a_package_of_an_index():

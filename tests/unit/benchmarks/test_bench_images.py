@@ -73,7 +73,7 @@ def test_steps_of_resnets(tmp_path):
         assert row["goal_images_per_second"] == row["predicted_step_ratio"] == row["peak_mib"] == ""
     assert float(rows["pixel-eager"]["saved_mib"]) > float(rows["plain"]["saved_mib"])
     assert {path.name for path in (tmp_path / "bench").glob("*/*")} == {
-        f"step-images.{kind}" for kind in ("csv", "md", "png", "pdf")
+        f"step-images.{kind}" for kind in ("csv", "md", "png", "pdf", "txt", "tex")
     }
     # Without --precision in fp32 and bf16; blocks compiled one by one.
     assert run(tmp_path, "--variants", "plain-compiled,pixel-compiled", "--compile", "block").exit_code == 0

@@ -18,6 +18,7 @@ from comt_cli.benchmarks.kernel_cases import OPS
 from comt_cli.benchmarks.kernels import run_kernel_benchmark
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_variants import VARIANTS, Workshop
+from comt_cli.commands.options import DEFAULT_RESULTS
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
 from comt_cli.layers import attention, projection
@@ -91,7 +92,7 @@ def test_kernels_and_products(tmp_path):
         if (row["gates"], row["variant"]) in (("none", "reference-compiled"), ("none", "plain")):
             assert row["step_ratio_to_plain_compiled"] == row["forward_ratio_to_plain_compiled"] == "1.0"
         assert float(row["step_ms"]) > 0
-    assert written(tmp_path) == {f"kernels.{kind}" for kind in ("csv", "md", "png", "pdf")}
+    assert written(tmp_path) == {f"kernels.{kind}" for kind in ("csv", "md", "png", "pdf", "txt", "tex")}
 
 
 @pytest.mark.skipif(not HAS_KERNELS, reason="no kernels for the CPU here: no compiler")
@@ -99,10 +100,10 @@ def test_kernels_and_products(tmp_path):
 def test_the_choice_reads_what_is_written_here(op, tmp_path, monkeypatch):
     """Every operation in every form; and what was measured is what the choice then goes by."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(measurements, "roots", lambda: [Path("results/bench")])
+    monkeypatch.setattr(measurements, "roots", lambda: [DEFAULT_RESULTS / "bench"])
     result = run("kernels", "--ops", op, "--dtypes", "fp32", "--rounds", "3", "--device", "cpu", "--sizes", "bench")
     assert result.exit_code == 0, result.output
-    rows = rows_of(Path("results"), "kernels")
+    rows = rows_of(DEFAULT_RESULTS, "kernels")
     assert {row["gates"] for row in rows} == {"none", "comt-r2", "transponder-r8"}
     if op == "projection":  # the model has no such choice
         assert {row["variant"] for row in rows} == {"reference", "reference-compiled", "library"}
@@ -177,7 +178,7 @@ def test_predict(tmp_path):
     assert run("predict", "--results", str(tmp_path)).exit_code == 0
     folder = tmp_path / "bench" / "nvidia-h200"
     rows = {"predicted": 5 * 6, "predicted-images": 5 * 5}
-    ends = ("csv", "md", "png", "pdf")
+    ends = ("csv", "md", "png", "pdf", "txt", "tex")
     assert {path.name for path in folder.iterdir()} == {f"{name}.{end}" for name in rows for end in ends}
     for name, count in rows.items():
         lines = [line for line in (folder / f"{name}.md").read_text().splitlines() if line.startswith("| ")][2:]

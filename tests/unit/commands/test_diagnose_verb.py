@@ -15,6 +15,7 @@ from comt_cli.commands.diagnose import _BYTES, _depths
 from comt_cli.errors import UserError
 from comt_cli.report.figures.diagnose import draw_over_setups
 
+KINDS = ("png", "pdf", "txt", "tex", "csv")
 STEMS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
 
 
@@ -39,7 +40,7 @@ def rows_of(path):
 
 def test_it_writes_figures_tables_and_a_page_and_nothing_else(written):
     out, output = written
-    files = {f"{stem}.{kind}" for stem in STEMS for kind in ("png", "pdf", "csv")}
+    files = {f"{stem}.{kind}" for stem in STEMS for kind in KINDS}
     assert {path.name for path in out.iterdir()} == files | {
         "claims.csv",
         "outputs.csv",

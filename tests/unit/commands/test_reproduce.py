@@ -87,7 +87,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
             write_json(RunDirectory.of(runs, spec).result_file, DONE)
         return Summary(tuple(RunOutcome.of(shared, runs, Ending.done) for shared in shared_runs(specs)))
 
-    def write_outcome(planned, runs, results, overrides=(), *, overwrite=False) -> None:
+    def write_outcome(planned, runs, results, overrides=(), *, overwrite=False, shown=None) -> None:
+        assert shown is not None
+        assert {spec.id for spec in shown.specs} <= {spec.id for spec in planned.specs}
         heard.append(("write", planned.loaded.recipe.table, list(overrides), overwrite))
 
     monkeypatch.setattr(comt_cli.training.many.launch, "train_on", train_on)
@@ -208,6 +210,8 @@ def test_jobs_and_gpus_together_are_refused(tmp_path, monkeypatch) -> None:
     assert refused.value.exit_status == 2
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     with pytest.raises(UserError, match="--jobs 2 under torchrun"):
         comt_cli.training.many.launch.train_on(1, [], tmp_path, "cpu", 2)
 

@@ -144,7 +144,7 @@ def test_what_is_not_there_is_an_error(full: Shelf, options, says):
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_list_fits_the_terminal_and_keeps_what_is_pasted_whole(full: Shelf, columns, monkeypatch):
-    monkeypatch.setattr("comt_cli.report.terminal.WIDTH", columns)
+    monkeypatch.setenv("COLUMNS", str(columns))
     output = comt("runs").output
     assert max(map(len, output.splitlines())) <= columns
     assert all(line == line.rstrip() for line in output.splitlines())

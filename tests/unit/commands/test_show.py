@@ -57,9 +57,9 @@ def test_recipes_tells_figures_and_ablations():
     assert listed["transponder/table4"]["ablations"] == ["context", "sigmoid"]
     assert listed["comt/figure1"]["ablations"] == []
     assert not any(name.startswith("setups/") for name in listed)
-    text = comt("recipes")
-    assert "comt/figure4  figure: CoMT's gates across layers" in text
-    assert "  ablations: context, sigmoid" in text
+    (line,) = (line.split() for line in comt("recipes").splitlines() if "comt/figure4.yaml" in line)
+    assert " ".join(line).startswith("comt/figure4.yaml train-lm figure: CoMT's gates across layers")
+    assert "  ablations: context, sigmoid" in comt("recipes", "transponder/table4")
 
 
 IMAGES = """

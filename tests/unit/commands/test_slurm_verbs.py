@@ -12,12 +12,15 @@ from typer.testing import CliRunner
 
 import comt_cli.training.many.launch
 from comt_cli.app import app
+from comt_cli.commands.planning import plan_recipe
+from comt_cli.data import fingerprint
 from comt_cli.errors import UserError
-from comt_cli.files import write_json
+from comt_cli.files import read_json, write_json
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.trackers import VARIABLE
 
+CONTENT = "c0ffee0123456789"
 RECIPE = """
 title: One
 paper: mine
@@ -52,6 +55,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return FakeSlurm(tmp_path / "slurm", monkeypatch)
 
 
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data is on this machine, so that runs have their ids, and their folders, before a job begins."""
+    monkeypatch.setattr("comt_cli.commands.planning.identify", lambda data: (fingerprint(data), CONTENT))
+
+
 def comt(*arguments: str):
     return CliRunner().invoke(app, arguments)
 
@@ -76,8 +85,11 @@ def test_train_lm_submits_and_says_how_to_follow(slurm):
         *following,
     ]
     assert not Path("results").exists()
-    (number_one,) = Path("runs/mine/one/post-ln/tiny").iterdir()
-    write_json(RunDirectory(number_one).result_file, {"state": "done"})
+    (noted,) = (path for path in Path("runs/slurm").glob("*/job.json") if read_json(path) == {"job": "1"})
+    (spec,) = (spec for spec in plan_recipe("mine/one", "smoke").specs if spec.request == noted.parent.name)
+    trained = spec.with_content(CONTENT)  # as the job does, once it has prepared the data
+    RunDirectory.of(Path("runs"), trained).create(trained)
+    write_json(RunDirectory.of(Path("runs"), trained).result_file, {"state": "done"})
     slurm.forget("1")
     assert said(comt(*TRAIN)) == [
         "job 2, submitted before: mine/one pre-ln, tiny, seed 1",
@@ -86,7 +98,7 @@ def test_train_lm_submits_and_says_how_to_follow(slurm):
     ]
 
 
-def test_reproduce_submits_what_tables_share_once(slurm):
+def test_reproduce_submits_what_tables_share_once(slurm, prepared):
     lines = said(comt("reproduce", "--papers", "mine", "--slurm", "site.yaml", "--runs", "elsewhere"))
     assert [line.partition(":")[0] for line in lines] == [
         "job 1",
@@ -99,7 +111,7 @@ def test_reproduce_submits_what_tables_share_once(slurm):
     assert Path("elsewhere/mine/two/pre-ln/tiny").is_dir()
 
 
-def test_status_says_where_the_jobs_are(slurm):
+def test_status_says_where_the_jobs_are(slurm, prepared):
     comt(*TRAIN)
     slurm.put("1", "RUNNING", "node7")
     assert said(comt("status", "mine/one")) == [
@@ -112,14 +124,25 @@ def test_status_says_where_the_jobs_are(slurm):
     ]
     slurm.forget("2")
     (table,) = json.loads(comt("status", "mine/one", "--json").stdout)
-    log = f"runs/slurm/{table['open'][1]['id']}/2_0_log.out"
+    log = f"runs/slurm/{table['open'][1]['request']}/2_0_log.out"
     assert [(run["job"], run["job_state"]) for run in table["open"]] == [
         ("1", "running (job 1 on node7)"),
         ("2", f"failed (job 2, see {log})"),
     ]
 
 
-def test_status_tells_a_run_that_someone_trains_by_its_owner_unless_its_job_is_active(slurm):
+def test_status_tells_jobs_whose_data_is_to_be_prepared(slurm):
+    comt(*TRAIN)
+    slurm.put("1", "RUNNING", "node7")
+    assert said(comt("status", "mine/one")) == [
+        "mine/one smoke: 2 runs: 2 missing",
+        "  post-ln, tiny, seed 1: running (job 1 on node7), step 0 of 480",
+        "  pre-ln, tiny, seed 1: queued (job 2), step 0 of 480",
+    ]
+    assert not Path("runs/mine").exists()
+
+
+def test_status_tells_a_run_that_someone_trains_by_its_owner_unless_its_job_is_active(slurm, prepared):
     comt(*TRAIN)
     (first,) = Path("runs/mine/one/post-ln/tiny").iterdir()
     with RunDirectory(first.resolve()).lock():

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from comt_cli.errors import UserError
-from comt_cli.models import load
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.models.load import load_model
+from comt_cli.models.sources import HUB_NAME
 
 TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
 
@@ -174,5 +174,5 @@ def test_hub_names_without_network_say_so(monkeypatch) -> None:
     with pytest.raises(UserError, match="cannot be had from the Hugging Face hub: no network here\n") as caught:
         load_model("owner/model")
     assert "downloaded folder" in str(caught.value)
-    assert load._HUB_NAME.fullmatch("../model") is None
+    assert HUB_NAME.fullmatch("../model") is None
     assert "huggingface_hub" in sys.modules

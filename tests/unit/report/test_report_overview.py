@@ -50,16 +50,18 @@ def test_it_counts_and_tells_what_agrees_and_what_does_not(written: Bench) -> No
     assert "| [comt, table9](smoke/comt/table9.md) | 2 | 1 | 0 | 0 | 0 | 1 | 0 |" in text
     assert "Gates & norms\\_50% \\| a test. [table9.md](smoke/comt/table9.md)" in text
     agreeing = text.partition("Agrees with the paper:")[2].partition(":\n")[0]
-    assert "- pre-ln+comt: 5.07 % lower [-5.95, -4.20]; in the paper 11.1 % lower (c4/130m).\n" in agreeing
-    assert "- post-ln: 19.1 % higher [+7.54, +30.6], diverged here; in the paper 0.82 % higher (c4/130m)." in text
+    assert (
+        r"- pre-ln+comt: 5.07 % lower \[-5.95, -4.20\]; in the paper 11.1 % lower (c4/130m)." in agreeing.splitlines()
+    )
+    assert r"- post-ln: 19.1 % higher \[+7.54, +30.6\], diverged here; in the paper 0.82 % higher (c4/130m)." in text
     assert "One seed, so nothing is claimed:\n\n- pre-ln+own: 10.0 % lower.\n" in text
 
 
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({1: 95.0, 2: 120.0}, "Not resolved: the interval spans zero:\n\n- pre-ln+comt: 2.05 % higher [-87"),
-        ({1: 103.0, 2: 113.3}, "Disagrees with the paper:\n\n- pre-ln+comt: 3.00 % higher [+3.00, +3.00]; in the"),
+        ({1: 95.0, 2: 120.0}, "Not resolved: the interval spans zero:\n\n- pre-ln+comt: 2.05 % higher \\[-87"),
+        ({1: 103.0, 2: 113.3}, "Disagrees with the paper:\n\n- pre-ln+comt: 3.00 % higher \\[+3.00, +3.00\\]; in the"),
         ({1: 95.0}, "One seed, so nothing is claimed:\n\n- pre-ln+comt: 5.00 % lower, the paper's direction; in the"),
         ({1: 105.0}, "- pre-ln+comt: 5.00 % higher, against the paper's direction; in the paper 11.1 % lower"),
         ({1: 100.0}, "- pre-ln+comt: equal; in the paper 11.1 % lower"),
@@ -83,7 +85,7 @@ def test_a_collapsed_value_of_the_papers_is_no_percentage(bench: Bench) -> None:
             bench.finish(spec, 20.0)
     write_report(bench.loaded(), specs, bench.runs, bench.results)
     text = page(bench)
-    assert "- post-ln at c4/250m: equal [0.00, 0.00]; in the paper collapsed, 1409.79." in text
+    assert r"- post-ln at c4/250m: equal \[0.00, 0.00\]; in the paper collapsed, 1409.79." in text
     assert "## Scale paper" in text
     assert "no evidence" not in text
 

@@ -1,0 +1,59 @@
+"""What an empty cache is filled with today is what the committed results were trained on."""
+
+from __future__ import annotations
+
+import csv
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from comt_cli.commands.planning import plan_recipe
+from comt_cli.data import prepare
+from comt_cli.recipe.plan import RunSpec
+
+ROOT = Path(__file__).parents[2]
+PYTHON = "3.11.7"
+"""Whose documentation the committed language models read (concepts.md says so)."""
+MAKERS = ("sentencepiece", "numpy", "pillow", "matplotlib")
+"""The packages that decide what comes out."""
+
+
+def committed() -> list[tuple[str, str, set[str], set[str]]]:
+    """Recipe, scale, content hashes and run ids of every committed file of runs that says its recipe."""
+    found = []
+    for path in sorted((ROOT / "results").glob("*/*/*-runs.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        if rows and rows[0].get("recipe"):
+            contents, ids = ({row[key] for row in rows} for key in ("data_content", "id"))
+            found.append((rows[0]["recipe"], rows[0]["scale"], contents, ids))
+    return found
+
+
+def pinned(package: str) -> set[str]:
+    """The versions that constraints.txt allows."""
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    return set(re.findall(rf"^{package}==([^\s;]+)", text, re.MULTILINE))
+
+
+def test_committed_results_are_of_todays_data(tmp_path, monkeypatch):
+    if platform.python_version() != PYTHON:
+        pytest.skip(f"the committed results read the documentation of Python {PYTHON}")
+    for package in MAKERS:
+        if (here := metadata.version(package)) not in pinned(package):
+            pytest.skip(f"{package} {here} is not the version of constraints.txt")
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "empty"))
+    monkeypatch.chdir(ROOT)
+    files = committed()
+    assert files
+    made: dict[str, str] = {}
+    for recipe, scale, contents, ids in files:
+        specs: list[RunSpec] = plan_recipe(recipe, scale, seeds="1-3").specs
+        for spec in specs:
+            if spec.data_fingerprint not in made:
+                made[spec.data_fingerprint] = prepare(spec.settings.data).content_hash
+        assert contents <= {made[spec.data_fingerprint] for spec in specs}, recipe
+        assert ids <= {spec.with_content(made[spec.data_fingerprint]).id for spec in specs}, recipe
