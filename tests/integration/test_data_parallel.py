@@ -87,7 +87,8 @@ def assert_close_runs(alone: RunDirectory, together: RunDirectory, drift: float)
     assert result.keys() == single.keys()
     differ = {key for key in result if result[key] != single[key]}
     assert differ <= TIMES | {
-        "loss", "perplexity", "bits_per_byte", "galore_perplexity", "train_loss", "last_finite_loss", "evaluation", "processes",
+        "loss", "perplexity", "bits_per_byte", "galore_perplexity", "train_loss", "last_finite_loss", "evaluation",
+        "processes",
     }  # fmt: skip
     states = [read_state(directory.checkpoint_file)["model"] for directory in (alone, together)]
     assert states[0].keys() == states[1].keys(), "no prefix of a wrapper"

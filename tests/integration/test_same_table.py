@@ -4,6 +4,7 @@ Tolerances, of the cells that may differ. The same fp32 numbers are summed in an
 Adam's division from making more of it, so after eight steps losses of some 5 agree to 1e-6, relative, and perplexities
 of some 100 to 5e-6 of themselves: 1e-3, with room. A difference in per cent of two such is off by twice 1e-3 per cent,
 and an interval's end, over two seeds, by 12.7 (Student's t with one degree of freedom) times as much.
+Bits per byte are some 7, and proportional to the loss: 7e-6 at most, 2e-5 with room.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ scales:
 """
 MAY_DIFFER = {
     "mean": 1e-3, "stderr": 1e-3, "difference_percent": 2e-3, "interval_low": 2.6e-2, "interval_high": 2.6e-2,
+    "bits_per_byte": 2e-5,
 }  # fmt: skip
 MEASURED = {"tokens_per_second", "git_commits"}
 SHARDED = "train.sharding=fsdp"

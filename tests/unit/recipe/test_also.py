@@ -58,7 +58,9 @@ def test_added_rows_stand_at_the_end_and_are_in_no_paper(small):
         "  mine: {method: sandwich-ln, in_paper: false}\n"
         "  wide: {method: {name: comt, hidden: 64}, in_paper: false}\ncolumns:\n  c4",
     )
-    assert plan(recipe, "smoke", lambda _: ("x", "content")) == plan(loaded(written, {}), "smoke", lambda _: ("x", "content"))
+    assert plan(recipe, "smoke", lambda _: ("x", "content")) == plan(
+        loaded(written, {}), "smoke", lambda _: ("x", "content")
+    )
 
 
 def test_a_row_that_is_there_already_is_not_added_again(small):

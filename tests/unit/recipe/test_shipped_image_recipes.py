@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
 from pathlib import Path
 
 import pytest
@@ -174,5 +173,10 @@ def test_the_rows():
 
 def test_a_table_that_is_ours_says_whose_values_stand_beside_it():
     loaded: LoadedRecipe = LOADED["comt/table1-standard"]
-    head = (Path(__file__).parents[3] / loaded.path).read_text(encoding="utf-8").partition("\ntitle:")[0].replace("\n# ", " ")
+    head = (
+        (Path(__file__).parents[3] / loaded.path)
+        .read_text(encoding="utf-8")
+        .partition("\ntitle:")[0]
+        .replace("\n# ", " ")
+    )
     assert "they are those of Table 1, of the other recipe" in head
