@@ -48,7 +48,7 @@ help:  ## This list
 setup: $(READY)  ## Set up .venv, nothing else
 
 .PHONY: demo
-demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: some five minutes on two cores
+demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minutes on two cores
 	$(COMT) train-lm --recipe table3.yaml --scale smoke --results $(DEMO)
 	$(COMT) analyze-gates table3:pre-ln+comt --scale smoke --results $(DEMO)
 	$(COMT) analyze-gates table3:pre-ln+transponder --scale smoke --results $(DEMO)
