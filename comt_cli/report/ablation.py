@@ -11,6 +11,7 @@ from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.run_directory import RunState
 from comt_cli.recipe.schema import DIRECTION, Ablation, AblationName
 from comt_cli.report import ablation_words, format, trained
+from comt_cli.report.ablation_points import Curve, Panel, Point
 from comt_cli.report.caption import Caption
 from comt_cli.report.csv_tables import csv_text
 from comt_cli.report.metric import METRICS
@@ -25,38 +26,6 @@ _NEAR_FLOOR = 2
 _LARGEST = 1e100
 """Of numbers so large, or so near to 0, a drawing's own arithmetic overflows."""
 Axis = Literal["number", "category", "cost"]
-Panel = Literal["ours", "paper"]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One row under one column, ours or the paper's.
-
-    `x` is the option's value, or for the cost the extra parameters in per cent; None for a category, and where it is
-    not known. `value` is the metric (the mean over n seeds, or the printed one), None where there is none.
-    `state` is `done`, `missing`, `2 done, 1 diverged` ...; of the paper's `printed`. `collapsed`: a printed value
-    above 1000. Of our own runs it is known which diverged.
-
-    `difference` to the baseline is ours, paired by seed, in the metric's unit of differences, with the 95 % interval
-    that the verdict is taken from (None for one seed). `position` is where an axis of numbers has the point: `x`, or
-    the share that it stands for.
-    """
-
-    panel: Panel
-    column: str
-    row: str
-    baseline: bool
-    x: float | None
-    value: float | None
-    stderr: float | None
-    n: int
-    state: str
-    collapsed: bool
-    printed_increase: str | None
-    difference: float | None = None
-    interval_low: float | None = None
-    interval_high: float | None = None
-    position: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +70,14 @@ class AblationData:
     def rows(self, panel: Panel) -> list[str]:
         """The rows but the baseline that have a point on one side, in table order: its categories."""
         return list(dict.fromkeys(p.row for p in self.points if not p.baseline and p.panel == panel))
+
+    def curves(self, panel: Panel) -> list[Curve]:
+        """The curves of one side, in table order."""
+        worse_is_up = self.better == "lower"
+        return [
+            Curve(panel, name, tuple(self.of(panel, name)), self.baseline_of(panel, name), worse_is_up, self.relative)
+            for name in self.columns(panel)
+        ]
 
     def at_floor(self, point: Point) -> bool:
         """Whether a point of ours is so near to what guessing gets that its network has learned nothing to speak of."""
@@ -260,10 +237,16 @@ def _notes(table: Table, data: AblationData) -> Iterator[str]:
     ours = [point for point in data.points if point.panel == "ours"]
     seeds = format.seeds(table.seeds)
     several = len(table.columns) > 1
+    curves = [*data.curves("ours"), *data.curves("paper")]
+    if any(curve.line() for curve in curves):
+        yield f"Broken line (- -): {data.baseline}."
+    if any(curve.off_scale() for curve in curves):
+        collapse = " (a printed one above 1000 is a collapsed run)" if data.better == "lower" else ""
+        yield f"Triangles on a broken axis: values off the scale, with their numbers{collapse}."
     if any(point.interval_low is not None for point in ours):
         yield (
             f"Bars: 95 % interval of the difference to {table.baseline}, paired by seed ({seeds}) and drawn from the "
-            "broken line; a bar that reaches the line is not resolved."
+            "broken line; a bar that reaches the line is not resolved, and one that ends in an arrow goes on."
         )
     if any(point.stderr is not None and not point.baseline and point.interval_low is None for point in ours):
         yield f"Thin bars: mean ± standard error over seeds {seeds}, where there is no pair of seeds to compare."

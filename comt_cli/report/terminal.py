@@ -61,10 +61,10 @@ _SHORT = {
 _ONE_SEED = "1 seed, = or x: in the paper's direction or against it, but without an interval nothing is claimed"
 _LEGEND = {
     Verdict.agrees: "= agrees: the interval lies on the paper's side of zero",
-    Verdict.disagrees: "x against: it lies on the other side",
+    Verdict.disagrees: "x against: the interval lies on the other side",
     Verdict.better: "+ better, - worse: the interval does not hold zero",
     Verdict.worse: "+ better, - worse: the interval does not hold zero",
-    Verdict.not_resolved: "? open: it does, so nothing is resolved",
+    Verdict.not_resolved: "? open: the interval holds zero, so nothing is resolved",
     Verdict.one_seed: "1 seed: no interval, so nothing is claimed",
     Verdict.one_seed_same: _ONE_SEED,
     Verdict.one_seed_opposite: _ONE_SEED,

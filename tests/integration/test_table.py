@@ -463,9 +463,12 @@ def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch)
         [sys.executable, "-m", "comt_cli", *arguments], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
     folder = tmp_path / "runs/own/micro/pre-ln/tiny"
-    wait_until(lambda: folder.is_dir() and any(is_training(RunDirectory(path)) for path in folder.iterdir()))
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    try:
+        wait_until(lambda: folder.is_dir() and any(is_training(RunDirectory(path)) for path in folder.iterdir()))
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 143
     assert "comt: stopped after step" in err
     assert "The same command goes on from there." in err

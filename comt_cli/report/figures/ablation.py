@@ -10,9 +10,10 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-from comt_cli.report.ablation import AblationData, Panel, Point
+from comt_cli.report.ablation import AblationData
+from comt_cli.report.ablation_points import Curve, Panel, Point
 from comt_cli.report.ablation_words import row_words
-from comt_cli.report.figures.ablation_panel import SMALL, Curve, Drawn, baseline_text, draw_curve
+from comt_cli.report.figures.ablation_panel import SMALL, Drawn, baseline_text, draw_curve
 from comt_cli.report.figures.labels import place_labels
 from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, style
 
@@ -41,7 +42,7 @@ def draw_ablation(data: AblationData, *, shared: bool = False) -> Figure:
     (collapsed, above 1000, or far worse than its panel's others) is a triangle with its number on a broken axis beyond
     the end of the worse values; a run without a value is a word at the other end.
     """
-    sides: dict[Panel, list[Curve]] = {"ours": _curves(data, "ours"), "paper": _curves(data, "paper")}
+    sides: dict[Panel, list[Curve]] = {"ours": data.curves("ours"), "paper": data.curves("paper")}
     wanted = {panel: _wanted(data, panel) for panel, curves in sides.items() if curves}
     stacks, total = _arranged(sides, wanted)
     page = min(max(total, _LEAST_WIDTH), PAGE_WIDTH)
@@ -49,10 +50,9 @@ def draw_ablation(data: AblationData, *, shared: bool = False) -> Figure:
     widths = {panel: (wanted[panel] + _BESIDE) * shrink - _BESIDE for panel in stacks}
     high = max(len(stack) for side in stacks.values() for stack in side)
     is_slanted = any(_is_slanted(data, panel, widths[panel]) for panel in stacks)
-    curves = [curve for side in sides.values() for curve in side]
-    notes = _foot(data, curves, page, has_arrows=True)  # room for all that may be said
+    foot = _foot(data, page)
     with style():
-        above = 0.75 + 0.135 * (notes.count("\n") + 1) + (0.5 if is_slanted else 0)
+        above = 0.75 + 0.135 * (foot.count("\n") + 1) + (0.5 if is_slanted else 0)
         figure = page_figure(above + (1.45 if high > 1 else 1.75) * high, page)
         ratios = [(wanted[panel] + _BESIDE) * len(side) for panel, side in stacks.items()]
         parts = figure.subfigures(1, len(stacks), squeeze=False, width_ratios=ratios)
@@ -62,19 +62,10 @@ def draw_ablation(data: AblationData, *, shared: bool = False) -> Figure:
             for drawn in _side(part, data, panel, side, widths[panel], is_alone=len(stacks) == 1, shared=shared)
         ]
         figure.suptitle(textwrap.fill(data.title, letters_on(page, 9)), fontsize=9)
-        has_arrows = any(panel.has_arrows for panel in panels)
-        figure.supxlabel(_foot(data, curves, page, has_arrows=has_arrows), fontsize=SMALL, color="#404040")
+        figure.supxlabel(foot, fontsize=SMALL, color="#404040")
         if data.axis == "cost":
             _name_points(figure, panels)
     return figure
-
-
-def _curves(data: AblationData, panel: Panel) -> list[Curve]:
-    worse_is_up = data.better == "lower"
-    return [
-        Curve(panel, name, tuple(data.of(panel, name)), data.baseline_of(panel, name), worse_is_up, data.relative)
-        for name in data.columns(panel)
-    ]
 
 
 def _wanted(data: AblationData, panel: Panel) -> float:
@@ -269,15 +260,9 @@ def _is_slanted(data: AblationData, panel: Panel, width: float) -> bool:
     )
 
 
-def _foot(data: AblationData, curves: Sequence[Curve], page: float, *, has_arrows: bool) -> str:
+def _foot(data: AblationData, page: float) -> str:
     """What was trained, and how to read the marks, in lines under the figure."""
-    said = [f"Broken line (- -): {data.baseline}."] if any(curve.line() for curve in curves) else []
-    if any(curve.off_scale() for curve in curves):
-        collapse = " (a printed one above 1000 is a collapsed run)" if data.better == "lower" else ""
-        said.append(f"Triangles on a broken axis: values off the scale, with their numbers{collapse}.")
-    if has_arrows and any(point.stderr is not None for curve in curves for point in curve.points):
-        said.append("Arrows: the bar goes on.")
-    parts = [f"Trained here: {data.trained}." if data.trained else "", " ".join([*said, *data.notes])]
+    parts = [f"Trained here: {data.trained}." if data.trained else "", " ".join(data.notes)]
     return "\n".join(textwrap.fill(part, letters_on(page, SMALL)) for part in parts if part)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,73 +10,18 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Affine2DBase, ScaledTranslation, Transform
 
 from comt_cli.report import format
-from comt_cli.report.ablation import AblationData, Panel, Point
+from comt_cli.report.ablation import AblationData
+from comt_cli.report.ablation_points import Curve, Panel, Point
 from comt_cli.report.figures import broken
 from comt_cli.report.figures.style import OKABE_ITO, QUIET, ROUND
 
 COLOURS: dict[Panel, str] = {"ours": OKABE_ITO[0], "paper": OKABE_ITO[5]}
 _BAD = OKABE_ITO[5]
 SMALL = 6.5
-_OUTLIER = 1.6
-"""A value so many times worse than its panel's median stands off the scale with its number, as a collapsed one does, if
-it is also farther from the others than those are from each other."""
 _WIDE = 2.5
 """A bar so many times as long as the shorter half of its panel's does not set the scale: it leaves the frame."""
 _NEAR = 0.05
 """Inches: points nearer to each other are drawn side by side."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One column of one side: what is on the panel's scale, and what is off it, beyond the end of the worse values."""
-
-    panel: Panel
-    column: str
-    points: tuple[Point, ...]
-    baseline: Point | None
-    worse_is_up: bool
-    relative: bool
-
-    def is_off(self, point: Point) -> bool:
-        """Whether the value is collapsed, or so bad that the others could not be told apart beside it."""
-        if point.value is None or point.collapsed:
-            return point.collapsed
-        known = [p.value for p in self.points if p.value is not None and not p.collapsed] or [point.value]
-        median = statistics.median(known)
-
-        def is_bad(value: float) -> bool:
-            return value > _OUTLIER * median if self.worse_is_up else value < median / _OUTLIER
-
-        near = [value for value in known if not is_bad(value)]
-        gap = min(abs(point.value - value) for value in near)
-        return is_bad(point.value) and gap > max(near) - min(near)
-
-    def on_scale(self) -> list[Point]:
-        """The points that the axis of values is made for."""
-        return [point for point in self.points if point.value is not None and not self.is_off(point)]
-
-    def off_scale(self) -> list[Point]:
-        """The points on the broken axis."""
-        return [point for point in self.points if self.is_off(point)]
-
-    def line(self) -> Point | None:
-        """The baseline, where it has a value on the scale."""
-        known = self.baseline is not None and self.baseline.value is not None
-        return self.baseline if self.baseline is not None and known and not self.is_off(self.baseline) else None
-
-    def bar(self, point: Point) -> tuple[float, float] | None:
-        """The ends of a point's bar on the axis of values.
-
-        The paired interval of the difference, from the baseline: it reaches the baseline's line just where it contains
-        0, and the verdict calls it not resolved. Without a pair, mean ± standard error.
-        """
-        base = self.baseline.value if self.baseline is not None else None
-        if point.interval_low is not None and point.interval_high is not None and base is not None:
-            low, high = point.interval_low, point.interval_high
-            return (base * (1 + low / 100), base * (1 + high / 100)) if self.relative else (base + low, base + high)
-        if point.stderr is not None and point.value is not None:
-            return point.value - point.stderr, point.value + point.stderr
-        return None
 
 
 @dataclass(frozen=True)
@@ -90,13 +34,6 @@ class Drawn:
     strip: float
     points: tuple[tuple[Point, float], ...]
     bars: tuple[tuple[float, float, float], ...]
-
-    @property
-    def has_arrows(self) -> bool:
-        """Whether a bar is longer than it could be drawn."""
-        ends = {(low, high) for _, low, high in self.bars}
-        whole = {bar for point in self.curve.on_scale() if (bar := self.curve.bar(point)) is not None}
-        return not ends <= whole
 
 
 def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, float], width: float) -> Drawn:

@@ -13,7 +13,8 @@ from comt_cli.methods import methods
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.plan import RunSpec, plan
 from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.report.ablation import AblationData, Point, ablation_data
+from comt_cli.report.ablation import AblationData, ablation_data
+from comt_cli.report.ablation_points import Point
 from comt_cli.report.table import build_table
 
 RECIPE = """
