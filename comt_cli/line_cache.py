@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from comt_cli.files import cache_folder, canonical_json, sha256
+from comt_cli.files import cache_folder, canonical_json, parse_json, sha256
 
 FILES_KEPT = 8
 """Of a folder: each is of one version of what was computed, and several checkouts may share a cache."""
@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
     values = {}
     for line in lines:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # not JSON, not our object, not UTF-8
-            entry = json.loads(line)
+            entry = parse_json(line.decode())
             if entry["check"] == _check(entry["key"], entry["value"]):
                 values[entry["key"]] = entry["value"]
     return values

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.plan import RunSpec
+    from comt_cli.recipe.run_directory import RunDirectory
     from comt_cli.training.estimate import Estimator
 
 
@@ -114,9 +115,20 @@ def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | Non
         "steps": train.steps,
         subject_of(spec).counted: train.steps * train.batch_size * _length(spec),
         **later,
-        "state": directory.state().value,
+        "state": _state(directory),
         "directory": str(directory.shown) if spec.data_content else None,
     }
+
+
+def _state(directory: RunDirectory) -> str:
+    """Where the run stands; of one that is damaged `unreadable`, and `comt status` says why."""
+    from comt_cli.errors import UserError
+    from comt_cli.recipe.known_runs import Standing
+
+    try:
+        return directory.state().value
+    except UserError:
+        return Standing.unreadable.value
 
 
 def _length(spec: RunSpec) -> int:

@@ -33,7 +33,7 @@ from comt_cli.files import cache_folder, canonical_json, sha256
 from comt_cli.recipe.image_settings import ImageDataSettings
 from comt_cli.recipe.settings import DataSettings
 
-FORMAT = 3
+FORMAT = 4
 """Raise it when the same settings may give other tokens, rows or files than before
 (tests/contract/test_cache_versions.py asks for it)."""
 
@@ -143,7 +143,7 @@ def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallba
         return ByteTokenizer()
     if data.tokenizer == "t5":
         return t5_tokenizer(progress)
-    key = canonical_json([corpus.identity(progress), data.validation_fraction, _tokenizer_identity(data)])
+    key = canonical_json([FORMAT, corpus.identity(progress), data.validation_fraction, _tokenizer_identity(data)])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
     if not path.exists():
         with file_lock(path.with_suffix(".lock"), progress):

@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 
+from comt_cli.installing import install_extra
 from comt_cli.kernels.measurements import (
     MeasuredStep,
     likest_device,
@@ -215,9 +216,9 @@ def liger() -> tuple[str, type[torch.autograd.Function]] | str:
     """liger-kernel's version and its fused linear cross entropy; a phrase where it is not to be had."""
     version = version_of("liger-kernel")
     if version is None:
-        return "liger-kernel is not installed: it is the extra `gpu` of comt"
+        return f"liger-kernel is not installed: {install_extra('gpu')}"
     if tuple(int(part) for part in version.split(".")[:2]) < LIGER:
-        return f"liger-kernel {version} is older than {LIGER[0]}.{LIGER[1]} : it is the extra `gpu` of comt"
+        return f"liger-kernel {version} is older than {LIGER[0]}.{LIGER[1]}: {install_extra('gpu')}"
     try:  # it takes seconds, so only where it is used
         module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
         function: type[torch.autograd.Function] = module.LigerFusedLinearCrossEntropyFunction

@@ -32,7 +32,7 @@ def _count_language(network: Network) -> tuple[Llama, Cost]:
     settings = ModelSettings.model_validate_json(network.model)
     model = empty_model(settings, network.outputs, wiring_of(json.loads(network.method)))
     length, layers = network.length, model.shape.layers
-    with Trace(rows_to_trace(model.shape.heads * length**2)) as trace:
+    with Trace(rows_to_trace(model, length, model.shape.heads * length**2)) as trace:
         hidden, blocks = _kept_below_the_head(trace, model, length)
         logits = model.logits(hidden)
     flops = flops_of_one(trace, logits, lambda rows: model(_blank_rows(rows, length)))
@@ -51,7 +51,7 @@ def _count_language(network: Network) -> tuple[Llama, Cost]:
 def _count_images(network: Network) -> tuple[ResNet, Cost]:
     settings = ResNetSettings.model_validate_json(network.model)
     model = empty_resnet(settings, network.outputs, image_wiring_of(json.loads(network.method)))
-    with Trace(rows_to_trace(network.length**2)) as trace:
+    with Trace(rows_to_trace(model, network.length, network.length**2)) as trace:
         logits, kept = trace.kept_by(model, lambda: model(blank_images(trace.rows, network.length)))
     flops = flops_of_one(trace, logits, lambda images: model(blank_images(images, network.length)))
     plain = _plain_image_parameters(network.model, network.outputs)

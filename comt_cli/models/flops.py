@@ -23,7 +23,7 @@ def flops_of_row(model: Llama, length: int) -> int:
         logits: Tensor = model(torch.zeros(rows, length, dtype=torch.long, device="meta"))
         return logits
 
-    with Trace(rows_to_trace(model.shape.heads * length**2)) as trace:
+    with Trace(rows_to_trace(model, length, model.shape.heads * length**2)) as trace:
         output = run(trace.rows)
     return flops_of_one(trace, output, run)
 
@@ -37,7 +37,7 @@ def flops_of_image(model: ResNet, size: int) -> int:
         logits: Tensor = model(blank_images(images, size))
         return logits
 
-    with Trace(rows_to_trace(size**2)) as trace:
+    with Trace(rows_to_trace(model, size, size**2)) as trace:
         output = run(trace.rows)
     return flops_of_one(trace, output, run)
 

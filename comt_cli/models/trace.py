@@ -10,8 +10,8 @@ A convolution is a product in this sense. Code that has a backward pass of its o
 run backward by itself. What is left is a product whose result is detached: no gradient ever comes to it, and it is
 counted as if one did.
 
-With a prime number of rows larger than every width of the network, what grows with the rows is what that prime divides:
-a product of smaller numbers is never a multiple of it.
+With a prime number of rows that divides no size of the network, what grows with the rows is what that prime divides: a
+product of such sizes is never a multiple of it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from torch.utils.flop_counter import flop_registry
 
 from comt_cli.errors import UserError
 
-PRIMES = (1_000_003, 1_009)
-"""Numbers of rows to trace with. The second is for rows so long that sizes would overflow with the first."""
+PRIMES = (1_000_003, 1_000_033, 1_009, 1_013, 1_019, 1_021)
+"""Numbers of rows to trace with. The smaller ones are for rows so long that sizes would overflow with the first."""
 _MOST_BYTES = 2**62
 _BYTES = 8
 
@@ -46,14 +46,16 @@ _FACTORS = {
 """Where the factors of a product stand among its arguments."""
 
 
-def rows_to_trace(numbers: int) -> int:
-    """How many rows to trace a network with whose largest tensor has about so many `numbers` a row.
+def rows_to_trace(model: nn.Module, length: int, numbers: int) -> int:
+    """How many rows to trace `model` with, whose rows are so long, and whose largest tensor has about so many `numbers`
+    a row.
 
     Raises:
         UserError: a few of them have more numbers than can be counted.
     """
+    sizes = {length, *(size for parameter in model.parameters() for size in parameter.shape)}
     for rows in PRIMES:
-        if rows * numbers * _BYTES < _MOST_BYTES:
+        if rows * numbers * _BYTES < _MOST_BYTES and all(size % rows for size in sizes):
             return rows
     raise UserError(
         "a row is too long: what the model makes of it cannot be counted", "Give a shorter sequence_length."

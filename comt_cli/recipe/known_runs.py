@@ -17,13 +17,10 @@ from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.plan import BY_ID, RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.recipe.run_directory import READING_ERRORS, RunDirectory, RunState
 
 FOLDER_NAME = re.compile(r"([0-9a-f]{12})(?:\.replaced-(\d+))?")
 """What a folder that holds a run is called: its id, and a number once it was set aside."""
-
-READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading a run directory that is damaged, or of another version, can raise."""
 
 
 class Standing(StrEnum):

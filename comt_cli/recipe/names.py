@@ -18,7 +18,7 @@ def disagreements(recipe: AnyRecipe, methods: Methods, document: Document) -> It
     if recipe.baseline not in recipe.rows:
         message = f"there is no row {recipe.baseline!r}; {nearest(recipe.baseline, recipe.rows)}"
         yield Problem("baseline", message, document.line(("baseline",)))
-    has_paper = "paper" in document.data  # one that is no name is told elsewhere
+    has_paper = document.data.get("paper") is not None  # one that is no name is told elsewhere
     if not has_paper and recipe.table is not None:
         message = "says which table of a paper it is, but the recipe has no `paper`"
         yield Problem("table", message, document.line(("table",)))
@@ -30,16 +30,16 @@ def disagreements(recipe: AnyRecipe, methods: Methods, document: Document) -> It
             yield from _without_paper(name, row, document)
     for ablation_name, ablation in recipe.ablations.items():
         yield from _ablation(("ablations", ablation_name), ablation, recipe, methods, document)
-    yield from _compared_columns(recipe, document)
+    yield from _compared_columns(recipe, document, has_paper=has_paper)
 
 
-def _compared_columns(recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
+def _compared_columns(recipe: AnyRecipe, document: Document, *, has_paper: bool) -> Iterator[Problem]:
     for scale_name, scale in recipe.scales.items():
         for name, column in (scale.columns or {}).items():
             if column.compare_to is not None and column.compare_to not in recipe.columns:
                 path = ("scales", scale_name, "columns", name, "compare_to")
                 yield _no_column(column.compare_to, path, recipe, document)
-            elif column.compare_to is not None and "paper" not in document.data:
+            elif column.compare_to is not None and not has_paper:
                 path = ("scales", scale_name, "columns", name, "compare_to")
                 message = "names a column of a paper's, but the recipe has no `paper`"
                 yield Problem(dotted(path), message, document.line(path))

@@ -72,7 +72,8 @@ class RunSpec(Section):
     data_fingerprint: str
     """What is asked of the data: its settings, its source, and the versions of what prepares it."""
     data_content: str | None = None
-    """The hash of the tokens or pixels themselves; None where the data is not prepared here."""
+    """The hash of the tokens or pixels themselves (of ImageNet: of its files' names and sizes); None where the data is
+    not prepared here."""
 
     @property
     def language(self) -> Settings:
@@ -90,8 +91,9 @@ class RunSpec(Section):
     def id(self) -> str:
         """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else.
 
-        The content of the data is part of it, and what was asked of the data is not: whatever prepared the same tokens
-        or pixels, it is the same run. While the content is not known this is `request`, under which nothing is stored.
+        The settings of the data and its content are part of it, and the versions of what prepares it are not: a cache
+        that is made anew with the same tokens or pixels serves the runs that there are. While the content is not known
+        this is `request`, under which nothing is stored.
         Row, column and table are labels, so two tables that ask for the same training share its identity.
         """
         return self.request if self.data_content is None else self._hash(content=self.data_content)
@@ -171,6 +173,7 @@ def plan(
     chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
     folder, stem = loaded.folder, loaded.stem
     data: dict[str, tuple[str, str | None]] = {}
+    folders: dict[str, tuple[str | None, str]] = {}
     runs = []
     for column in chosen_columns:
         for seed in chosen_seeds:
@@ -180,6 +183,7 @@ def plan(
                 if key not in data:
                     data[key] = identify(settings.data)
                 fingerprint, content = data[key]
+                _one_folder(loaded, folders, fingerprint, getattr(settings.data, "folder", None), f"{row} at {column}")
                 runs.append(
                     RunSpec(
                         paper=folder,
@@ -196,3 +200,15 @@ def plan(
                     )
                 )
     return runs
+
+
+def _one_folder(
+    loaded: LoadedRecipe, folders: dict[str, tuple[str | None, str]], fingerprint: str, folder: str | None, cell: str
+) -> None:
+    """See to it that one data set is read from one folder: what lies in two is prepared, and noted, as one."""
+    first, where = folders.setdefault(fingerprint, (folder, cell))
+    if first != folder:
+        raise UserError(
+            f"{loaded.path}: {where} and {cell} read the same images from two folders, {first} and {folder}",
+            "One data set is read from one folder: give data.folder once, or make two tables.",
+        )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comt_cli.errors import UserError
+from comt_cli.files import read_json
 from comt_cli.recipe.plan import BY_ID, RunSpec
+from comt_cli.recipe.run_directory import READING_ERRORS, RunDirectory
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -24,7 +25,7 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
     unknown = {spec.data_fingerprint for spec in specs if spec.data_content is None}
     if not unknown:
         return list(specs)
-    contents = _contents_of_runs(runs, unknown)
+    contents = _contents_of_runs(runs, {spec.request: spec.data_fingerprint for spec in specs})
     several = {fingerprint: counts for fingerprint, counts in contents.items() if len(counts) > 1}
     if several and not ambiguous:
         fingerprint, counts = next(iter(several.items()))
@@ -44,18 +45,22 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
     ]
 
 
-def _contents_of_runs(runs: Path, fingerprints: Iterable[str]) -> dict[str, Counter[str]]:
-    """Per fingerprint, how many runs below `runs` were trained on each content."""
-    found: dict[str, Counter[str]] = {fingerprint: Counter() for fingerprint in fingerprints}
+def _contents_of_runs(runs: Path, asked: Mapping[str, str]) -> dict[str, Counter[str]]:
+    """Per fingerprint, on how many runs below `runs` each content was trained, of those that were `asked` for: the
+    fingerprints of requests. What was begun and has no checkpoint was perhaps refused its data, and says nothing."""
+    found: dict[str, Counter[str]] = {fingerprint: Counter() for fingerprint in asked.values()}
     folder = runs / BY_ID
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not _ID.fullmatch(path.name):
             continue
+        directory = RunDirectory(path)
         try:
-            spec = json.loads((path / "spec.json").read_text(encoding="utf-8"))
-            fingerprint, content = spec["data_fingerprint"], spec["data_content"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # whoever reads the run says what is wrong
+            noted = read_json(directory.spec_file)
+            fingerprint, content = noted["data_fingerprint"], noted["data_content"]
+            if fingerprint not in found or not isinstance(content, str) or directory.spec().request not in asked:
+                continue
+        except READING_ERRORS:  # whoever reads the run says what is wrong
             continue
-        if fingerprint in found and isinstance(content, str):
+        if directory.checkpoint_file.exists() or directory.result_file.exists():
             found[fingerprint][content] += 1
     return found

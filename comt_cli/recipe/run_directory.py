@@ -37,6 +37,10 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What a file system answers that knows no locks."""
 
 
+READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a run directory that is damaged, or of another version, can raise."""
+
+
 class BeingTrained(UserError):
     """Another process holds the run directory; `owner` says which."""
 
@@ -147,14 +151,23 @@ class RunDirectory:
         return result
 
     def spec(self) -> RunSpec:
-        """`spec.json`. Raises `UserError` if there is none, or it is from another version."""
+        """`spec.json`. Raises `UserError` if there is none, or it is from another version: one in which the same
+        settings had another id, and may have meant something else, too."""
         data = _read_object(self.spec_file)
         if data is None:
             raise UserError(f"{self.path} is not a run directory", "It has no spec.json.")
+        noted = data.pop("id", None)
         try:
-            return RunSpec.model_validate({key: value for key, value in data.items() if key != "id"})
+            spec = RunSpec.model_validate(data)
         except ValueError as error:
             raise UserError(f"{self.spec_file} does not fit this version of comt: {error}") from None
+        if noted != spec.id:
+            raise UserError(
+                f"{self.spec_file} does not fit this version of comt: the run's id is {noted}, and today's of these "
+                f"settings {spec.id}",
+                "It was made by another version, or changed by hand. Its checkpoint can be looked into by its path.",
+            )
+        return spec
 
     def metrics(self) -> list[dict[str, Any]]:
         """The logged steps, oldest first. A line cut short by a crash is left out."""
@@ -237,10 +250,7 @@ class RunDirectory:
         try:
             return _try_lock(handle)
         except OSError as error:
-            hint = (
-                "Runs need a file system with locks: choose another with --runs." if error.errno in NO_LOCKS else None
-            )
-            raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", hint) from error
+            raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", _no_locks(error)) from error
 
     def _is_here(self, handle: IO[str]) -> bool:
         """Whether the open lock file is the one that stands here: it could have been moved aside meanwhile."""
@@ -265,9 +275,15 @@ class RunDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return _owner(descriptor)
+        except OSError as error:
+            raise UserError(f"cannot look at {self.lock_file}: {error.strerror or error}", _no_locks(error)) from error
         finally:
             os.close(descriptor)
         return None
+
+
+def _no_locks(error: OSError) -> str | None:
+    return "Runs need a file system with locks: choose another with --runs." if error.errno in NO_LOCKS else None
 
 
 def _owner(descriptor: int) -> str:

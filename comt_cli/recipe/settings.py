@@ -167,7 +167,9 @@ SPLIT_CORPORA = ("c4",)
 
 def _steps_or_share(given: float) -> float:
     if given < 0 or (isinstance(given, float) and not 0 < given < 1):
-        raise ValueError(f"{given:g} is neither a whole number of steps nor a share of them between 0 and 1")
+        if isinstance(given, float) and given.is_integer() and given >= 0:
+            raise ValueError(f"{given!r} is no share of the steps; for so many of them write {int(given)}")
+        raise ValueError(f"{given!r} is neither a whole number of steps nor a share of them between 0 and 1")
     return given
 
 

@@ -45,7 +45,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Place:
+class JobPlace:
     """A job that Slurm has not done with: it waits, or runs on `node`."""
 
     waits: bool
@@ -104,7 +104,7 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def ask_squeue(jobs: Iterable[Job]) -> dict[str, Place]:
+def ask_squeue(jobs: Iterable[Job]) -> dict[str, JobPlace]:
     """By request, those of `jobs` that Slurm has not done with.
 
     Raises:
@@ -129,33 +129,33 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, Place]:
         number, _, rest = line.strip().partition("|")
         if number in asked and rest.endswith(f"|{asked[number].name}"):
             state, node, _ = rest.split("|", 2)
-            places[asked[number].run] = Place(state in _WAITING, node)
+            places[asked[number].run] = JobPlace(state in _WAITING, node)
     return places
 
 
 @dataclass(frozen=True)
-class Standing:
+class JobStanding:
     """Where a job stands: `queued (job 12)`. `is_active`: Slurm says that it waits or runs."""
 
     words: str
     is_active: bool
 
 
-def job_standings(jobs: Iterable[Job]) -> dict[str, Standing]:
+def job_standings(jobs: Iterable[Job]) -> dict[str, JobStanding]:
     """By request, where each job stands, for runs that have no result. Of a job that is gone from the queue, and
     without which the run was begun again, nothing is said."""
     every = list(jobs)
     try:
         places = ask_squeue(every)
     except QueueSilent as silence:
-        return {job.run: Standing(f"given to Slurm (job {job.number}; {silence.message})", False) for job in every}
+        return {job.run: JobStanding(f"given to Slurm (job {job.number}; {silence.message})", False) for job in every}
     standings = {}
     for job in every:
         place = places.get(job.run)
         if place is not None:
             state = "queued" if place.waits else "running"
             where = f" on {place.node}" if place.node and not place.waits else ""
-            standings[job.run] = Standing(f"{state} (job {job.number}{where})", True)
+            standings[job.run] = JobStanding(f"{state} (job {job.number}{where})", True)
         elif not job.superseded:
-            standings[job.run] = Standing(f"failed (job {job.number}, see {job.log})", False)
+            standings[job.run] = JobStanding(f"failed (job {job.number}, see {job.log})", False)
     return standings

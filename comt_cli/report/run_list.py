@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
-from comt_cli.recipe.known_runs import READING_ERRORS, KnownRun, Place, Standing
+from comt_cli.recipe.known_runs import KnownRun, Place, Standing
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.plan import RunSpec, identity_of
+from comt_cli.recipe.run_directory import READING_ERRORS
 from comt_cli.recipe.schema import RECIPES
 from comt_cli.report import format
 

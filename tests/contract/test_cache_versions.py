@@ -27,25 +27,29 @@ MADE = {
         EXTRACTOR_VERSION,
         (3, "27f9b354bb98ef82"),
     ),
+    # Named by the version of token shards, too: what reads the texts is among those.
     "vocabularies": (
         ("sentencepiece_tokenizer.py", "corpus.py"),
         VOCABULARY_VERSION,
         (2, "047a785b76485eee"),
     ),
     "token shards": (
-        ("tokenise.py", "shards.py", "corpus.py", "tokenizer.py", "t5.py", "hub.py", "local_files.py", "prepare.py"),
+        (
+            *("tokenise.py", "shards.py", "dataset.py", "corpus.py", "corpora.py", "tokenizer.py", "t5.py", "hub.py"),
+            *("local_files.py", "prepare.py"),
+        ),
         FORMAT,
-        (3, "b92167f0eae2ccf9"),
+        (4, "dcabb36d83b843fe"),
     ),
     "rendered letters": (
-        ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "order.py"),
+        ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),
         GLYPH_VERSIONS,
-        ({"glyphs10": 2, "glyphs100": 3}, "15d1731fa0d02548"),
+        ({"glyphs10": 2, "glyphs100": 3}, "d026fa3b0128fddf"),
     ),
     "contents of image folders": (
-        ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py"),
+        ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py", "images/statistics.py"),
         IMAGE_FORMAT,
-        (3, "3211191bc62a24b3"),
+        (4, "98d6a58b2fe609b9"),
     ),
 }
 

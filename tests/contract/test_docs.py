@@ -12,6 +12,9 @@ import pytest
 import typer.main
 
 from comt_cli.app import app
+from comt_cli.errors import UserError
+from comt_cli.methods import methods
+from comt_cli.recipe.load import find_recipe, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_OURS = {".venv", "runs", "build", "dist", "node_modules", ".git"}
@@ -21,6 +24,7 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r"^([A-Z_]+) \?=", MAKEFILE, re.MULTILINE))
 COMMAND_LINE = typer.main.get_command(app)
+PAPERS = sorted(path.name for path in (ROOT / "recipes").iterdir() if path.is_dir() and path.name != "setups")
 
 
 def markdown_files() -> list[Path]:
@@ -121,7 +125,32 @@ def comt_complaint(arguments: list[str]) -> str | None:
     missing = [option.name for option in command.params if option.required and values.get(option.name) in (None, ())]
     if missing:
         return f"needs {', '.join(missing)}"
-    return f"does not take {', '.join(left)}" if left else None
+    if left:
+        return f"does not take {', '.join(left)}"
+    return next((why for why in map(misnamed, _recipes_and_runs(values)) if why is not None), None)
+
+
+def _recipes_and_runs(values: dict[str, object]) -> Iterator[str]:
+    """What a command names recipes and runs by: `table3`, `sas/table4`, `table3:pre-ln+comt`."""
+    for key in ("recipe", "recipes", "selectors", "checkpoint", "model", "chosen"):
+        found = values.get(key)
+        words = [found] if isinstance(found, str) else list(found or ())  # type: ignore[call-overload]
+        yield from (word for word in words if re.match(rf"({'|'.join(PAPERS)})/|[^/.]+(\.yaml)?(:|$)", word))
+
+
+def misnamed(selector: str) -> str | None:
+    """Why no shipped recipe has what `recipe:row[:column[:seed]]` names. None for what is there, and for files that a
+    reader makes, which are called mine."""
+    recipe, *parts = selector.split(":")
+    if recipe.startswith("mine"):
+        return None
+    try:
+        loaded = load_recipe(find_recipe(recipe), methods())
+    except UserError as error:
+        return error.message
+    known = (loaded.recipe.rows, {column for scale in loaded.recipe.scales for column in loaded.columns(scale)})
+    wrong = [part for part, names in zip(parts, known, strict=False) if part and part not in names]
+    return f"{recipe} has no {', '.join(wrong)}" if wrong else None
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
@@ -152,6 +181,9 @@ def test_commands_in_the_help_of_every_verb_are_understood():
         ("comt show", "needs recipe"),
         ("comt show table3.yaml table4.yaml", "table4.yaml"),
         ("COMT_CACHE=/tmp/x comt train-lm --recipe table3.yaml --row pre-ln | tee log", "--row"),
+        ("comt show table33.yaml", "table33"),
+        ("comt plot-cosine table3:pre-ln+coma", "has no pre-ln+coma"),
+        ("comt train-lm --recipe sas/table44", "table44"),
         ("make dmo", "dmo"),
         ("$ make demo SCALES=smoke  # a comment", "SCALES"),
     ],

@@ -24,8 +24,8 @@ from comt_cli.files import cache_folder, sha256
 from comt_cli.recipe.image_settings import ImageDataSettings
 
 
-def cifar(data: ImageDataSettings, name: str, progress: ProgressCallback) -> ImageDataset:
-    """The images of fingerprint `name`, from `data.folder` or the cache.
+def cifar(data: ImageDataSettings, folder: Path, name: str, progress: ProgressCallback) -> ImageDataset:
+    """The images of fingerprint `name` in `folder`, which is `data.folder` or the cache's.
 
     Raises:
         UserError: they are neither there nor can be downloaded, or are damaged, or fewer than asked for; there is no
@@ -34,7 +34,6 @@ def cifar(data: ImageDataSettings, name: str, progress: ProgressCallback) -> Ima
     """
     datasets = torchvision_datasets()
     kind = datasets.CIFAR10 if data.images == "cifar10" else datasets.CIFAR100
-    folder = Path(data.folder).expanduser() if data.folder else cache_folder() / "images" / "cifar"
     if data.folder and not folder.is_dir():  # mistyped, most likely: it must not become a place to download to
         raise UserError(
             f"data.folder (of comt plot-images: --folder): there is no folder {folder} to read {data.images} from",

@@ -21,7 +21,7 @@ from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.order import sample_indices, uniform_draws
 from comt_cli.data.storage import ProgressCallback, first_line
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, canonical_json, sha256
+from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.image_settings import ImageDataSettings
 
 if TYPE_CHECKING:
@@ -125,15 +125,16 @@ def middle(image: Image, size: int) -> Image:
     return image.resize((width, height), Resampling.BILINEAR).crop((left, top, left + size, top + size))
 
 
-def imagenet(data: ImageDataSettings, name: str, progress: ProgressCallback) -> ImageDataset:
-    """The images of fingerprint `name` in `data.folder`, or in the cache.
+def imagenet(data: ImageDataSettings, folder: Path, name: str, progress: ProgressCallback) -> ImageDataset:
+    """The images of fingerprint `name` in `folder`.
 
-    A file's place in its side is shuffled once and for all: the first so many hold all classes.
+    A file's place in its side is shuffled once and for all: the first so many hold all classes. Of the files' content
+    their sizes stand for the pixels: copies that were scaled or encoded anew differ in them, and reading 140 GB before
+    a run starts would take longer than people wait.
 
     Raises:
         UserError: the folder is not as it must be, or has fewer images than asked for.
     """
-    folder = Path(data.folder).expanduser() if data.folder else cache_folder() / "images" / "imagenet"
     progress("listing the files of imagenet", 0, None)
     train, validation = (_list(folder / part, data) for part in ("train", "val"))
     if train.classes != validation.classes:
@@ -147,7 +148,10 @@ def imagenet(data: ImageDataSettings, name: str, progress: ProgressCallback) -> 
             how_many("validation_images", data.validation_images, len(validation.samples), data.images),
         ),
     )
-    content = [[Path(file).relative_to(folder).as_posix() for file in side.files] for side in sides]
+    content = [
+        [[Path(file).relative_to(folder).as_posix(), Path(file).stat().st_size] for file in side.files]
+        for side in sides
+    ]
     return ImageDataset(
         fingerprint=name,
         content_hash=sha256(canonical_json(content))[:16],

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
 from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.data.storage import ProgressCallback, make_folder
 from comt_cli.errors import StorageError
-from comt_cli.files import cache_folder, canonical_json, sha256, write_json
+from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 from comt_cli.recipe.image_settings import ImageDataSettings
 
-FORMAT = 3
+FORMAT = 4
 """Raise it when the same settings may give other images, or the same in another order, than before
 (tests/contract/test_cache_versions.py asks for it)."""
 
@@ -35,21 +34,47 @@ def image_fingerprint(data: ImageDataSettings) -> str:
 
 
 def known_image_content(data: ImageDataSettings, name: str) -> str | None:
-    """The content hash of the images of fingerprint `name` as they were last prepared here; None if they were not."""
+    """The content hash of the images of fingerprint `name` as they were last prepared here; None if they were not, or
+    if files were added to their folder, removed or replaced since."""
     if data.images in ("glyphs10", "glyphs100"):
         from comt_cli.data.images.glyphs import rendered_content
 
         return rendered_content(name)
     try:
-        content = json.loads(_content_note(data, name).read_text(encoding="utf-8"))["content"]
+        note = read_json(_content_note(data, name))
+        content = note["content"] if note["folder"] == _stamp(data) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return content if isinstance(content, str) else None
 
 
+def _stamp(data: ImageDataSettings) -> str:
+    """What changes with the files of the folder: names, times and sizes in it and in its folders. A folder of those
+    has a new time when a file in it comes or goes; of a million images none is looked at by itself.
+
+    Raises:
+        OSError: there is no such folder, or it may not be read.
+    """
+    folder = folder_of(data)
+    inner = [folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())]
+    seen = []
+    for entry in sorted(entry for each in inner for entry in each.iterdir()):
+        status = entry.stat()
+        size = 0 if entry.is_dir() else status.st_size
+        seen.append([entry.relative_to(folder).as_posix(), size, status.st_mtime_ns])
+    return sha256(canonical_json(seen))[:16]
+
+
+def folder_of(data: ImageDataSettings) -> Path:
+    """Where images lie that are not rendered: `data.folder`, else a folder in the cache."""
+    if data.folder:
+        return Path(data.folder).expanduser()
+    return cache_folder() / "images" / ("imagenet" if data.images == "imagenet" else "cifar")
+
+
 def _content_note(data: ImageDataSettings, name: str) -> Path:
     """Where the content of images is noted that are read from a folder of the user's: one note a folder."""
-    folder = str(Path(data.folder).expanduser().absolute()) if data.folder else ""
+    folder = str(folder_of(data).absolute()) if data.folder else ""
     return cache_folder() / "images" / "contents" / f"{name}-{sha256(folder)[:8]}.json"
 
 
@@ -57,9 +82,9 @@ def _noting_content(data: ImageDataSettings, name: str, dataset: ImageDataset) -
     """`dataset`, whose content is noted. In a cache that may only be read it is found out anew every time."""
     note = _content_note(data, name)
     if known_image_content(data, name) != dataset.content_hash:
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(StorageError, OSError):
             make_folder(note.parent)
-            write_json(note, {"content": dataset.content_hash})
+            write_json(note, {"content": dataset.content_hash, "folder": _stamp(data)})
     return dataset
 
 
@@ -78,10 +103,10 @@ def prepare_images(data: ImageDataSettings, progress: ProgressCallback) -> Image
     if data.images == "imagenet":
         from comt_cli.data.images.imagenet import imagenet
 
-        return _noting_content(data, name, imagenet(data, name, progress))
+        return _noting_content(data, name, imagenet(data, folder_of(data), name, progress))
     from comt_cli.data.images.cifar import cifar
 
-    return _noting_content(data, name, cifar(data, name, progress))
+    return _noting_content(data, name, cifar(data, folder_of(data), name, progress))
 
 
 def _identity(data: ImageDataSettings) -> list[Any]:

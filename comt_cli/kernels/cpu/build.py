@@ -103,7 +103,7 @@ def _load() -> ctypes.CDLL:
 
 def target() -> str:
     """The flag that says for which processor to compile."""
-    pretended = os.environ.get("ATEN_CPU_CAPABILITY", "").lower()
+    pretended = os.environ.get("ATEN_CPU_CAPABILITY", "")
     if platform.machine() == "x86_64" and pretended in PRETENDED:
         return PRETENDED[pretended]
     return NATIVE[platform.machine()]

@@ -62,7 +62,7 @@ class RunQueue:
         """Look what other processes have made of the open runs."""
         for shared in self.open:
             self._look(shared)
-            owner = shared.directory(self.runs).owner() if shared.id not in self._outcomes else None
+            owner = self._owner(shared) if shared.id not in self._outcomes else None
             if owner is not None:
                 self.record(RunOutcome.of(shared, self.runs, Ending.elsewhere, f"by {owner}"))
 
@@ -86,8 +86,7 @@ class RunQueue:
             outcome = self._outcomes.get(shared.id)
             if outcome is None or outcome.ending is not Ending.elsewhere:
                 continue
-            directory = shared.directory(self.runs)
-            owner = directory.owner()
+            owner = self._owner(shared)
             self._look(shared)  # after the lock: its owner writes the result first
             if self._outcomes[shared.id].ending is Ending.elsewhere:
                 if owner is None:
@@ -95,6 +94,14 @@ class RunQueue:
                     self._waiting.append(shared)
                 else:
                     self.record(RunOutcome.of(shared, self.runs, Ending.elsewhere, f"by {owner}"))
+
+    def _owner(self, shared: SharedRun) -> str | None:
+        """The process that trains it; None where there is none, or where one cannot look: then nobody can train it."""
+        try:
+            return shared.directory(self.runs).owner()
+        except UserError as error:
+            self.record(RunOutcome.refused(shared, self.runs, error))
+            return None
 
     def left(self) -> int:
         """How many runs nobody has trained to their end, nor is training, and did not fail."""

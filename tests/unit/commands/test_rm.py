@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import resource
 import shutil
 import tempfile
 from pathlib import Path
@@ -115,6 +117,21 @@ def test_a_run_that_is_being_trained_is_not_deleted_nor_any_other(shelf: Shelf, 
         process.join()
 
 
+def test_more_runs_than_files_may_be_open(shelf: Shelf, three):
+    """Each is held only while it is deleted. A lock that is no file holds nothing, and is deleted with the rest."""
+    (shelf.runs / "by-id" / three[0] / ".lock").unlink(missing_ok=True)
+    (shelf.runs / "by-id" / three[0] / ".lock").symlink_to("/dev/null")
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 4, hard))  # a lock, and what deleting a folder opens
+    try:
+        remove_runs(known_runs(shelf.runs), shelf.runs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        os.close(taken[0])
+    assert not ids(shelf.runs)
+
+
 def test_replaced_runs(shelf: Shelf, three):
     specs = [shelf.spec("pre-ln", 1), shelf.spec("pre-ln+comt", 1)]
     set_aside(specs, shelf.runs)
@@ -171,6 +188,20 @@ def test_what_an_earlier_call_was_stopped_at_is_no_run_and_goes_with_the_next(sh
     assert [path for path in shelf.runs.rglob("*") if path.is_symlink() and not path.exists()] == []
     remove_runs(known_runs(shelf.runs)[:1], shelf.runs)
     assert len(list((shelf.runs / "by-id").iterdir())) == 1
+
+
+def test_a_call_that_was_stopped_before_it_deleted_leaves_no_link_to_nothing(shelf: Shelf, three, monkeypatch):
+    real = Path.rename
+
+    def stopped(path, target):
+        real(path, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            remove_runs(known_runs(shelf.runs)[:1], shelf.runs)
+    assert [path for path in shelf.runs.rglob("*") if path.is_symlink() and not path.exists()] == []
 
 
 @settings(max_examples=15)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from comt_cli.data import EvaluationBatches, TrainBatches, fingerprint, prepare, uniform_draws
+from comt_cli.data import EvaluationBatches, TrainBatches, fingerprint, identify, prepare, uniform_draws
 from comt_cli.data.images import imagenet
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.errors import UserError
@@ -198,6 +198,24 @@ def test_runs_of_one_table_that_crop_and_that_do_not_are_read_apart(folder: Path
     assert fingerprint(settings(folder, augmentation="resized-crop-flip")) != fingerprint(settings(folder))
     one, other = (ImageDataSettings(images="cifar10", augmentation=each) for each in ("none", "crop"))
     assert fingerprint(one) == fingerprint(other)
+
+
+def test_the_content_of_a_folder_is_of_the_files_that_lie_there_now(folder: Path) -> None:
+    """What was noted when it was prepared counts until a file comes, goes or changes its size; ImageNet scaled by
+    somebody under the same names is other data."""
+    data = settings(folder)
+    noted = prepare(data).content_hash
+    assert identify(data) == (fingerprint(data), noted)
+    image = folder / "train" / "n00000001" / "train_0.JPEG"
+    content = Image.open(image).resize((12, 12))
+    image.unlink()
+    assert identify(data)[1] is None
+    content.save(image)
+    assert identify(data)[1] is None
+    scaled = prepare(data).content_hash
+    assert identify(data)[1] == scaled != noted
+    shutil.rmtree(folder)
+    assert identify(data)[1] is None
 
 
 def test_parts_of_imagenet_are_cut_by_the_draws(folder: Path) -> None:

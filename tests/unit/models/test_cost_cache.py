@@ -58,7 +58,7 @@ def test_the_key_has_all_that_a_cost_depends_on(tmp_path):
     assert network_of(tiny_spec(corpus, seed=2, steps=31)) == network_of(specs[0])
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xff\xfe not JSON\n", b'{"key": 1}\n[]\n7\n'])
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe not JSON\n", b'{"key": 1}\n[]\n7\n', b"[" * 100_000])
 def test_a_damaged_file_is_counted_anew(damage):
     spec = image_spec()
     cost = cost_of(spec)

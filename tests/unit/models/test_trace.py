@@ -86,6 +86,14 @@ def test_what_an_image_classifier_keeps_grows_with_its_images(options):
     assert [kept.at(images) for images in (2, 3)] == expected
 
 
+def test_the_rows_divide_no_size_of_the_network():
+    """What is kept for each row would else be told from what is kept once by mistake."""
+    long = trace_module.rows_to_trace(nn.Linear(8, 2018), 12, 2**42)
+    assert long == 1_013
+    assert trace_module.rows_to_trace(nn.Linear(8, 8), 1_013 * 3, 2**42) == 1_009
+    assert trace_module.rows_to_trace(nn.Linear(8, 1_000_003, device="meta"), 12, 64) == 1_000_033
+
+
 def parameter(*shape: int) -> Tensor:
     return torch.zeros(*shape, device="meta", requires_grad=True)
 

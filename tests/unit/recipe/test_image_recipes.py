@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from comt_cli.errors import UserError
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.plan import RunSpec, plan
 from comt_cli.recipe.problems import RecipeError
@@ -246,3 +247,13 @@ def test_letters_lie_in_no_folder_of_ones_own():
     with pytest.raises(ValueError, match="folder: glyphs100 is drawn into the cache"):
         ImageDataSettings(images="glyphs100", folder="/somewhere")
     assert ImageDataSettings(images="cifar100", folder="/somewhere").folder == "/somewhere"
+
+
+def test_one_data_set_is_read_from_one_folder(load):
+    """Two folders would be prepared as one, and one row would show numbers of the other's images."""
+    head, _, scales = SMALL.partition("  smoke:")
+    one = head + scales[scales.index("  paper:") :]
+    two = one.replace("    in_paper: false", "    in_paper: false\n    settings: {data: {folder: /elsewhere}}")
+    assert plan(load(one), "paper", lambda data: (data.images, None))
+    with pytest.raises(UserError, match=r"gated at .* read the same images from two folders, None and /elsewhere"):
+        plan(load(two), "paper", lambda data: (data.images, None))

@@ -222,6 +222,8 @@ def test_a_recipe_needs_no_paper_but_then_has_no_printed_values(small, load):
     assert head in small
     told = problems_of(small.replace(head, "table: table1\n"), load)
     assert "table: says which table of a paper it is, but the recipe has no `paper`" in told[0]
+    empty = problems_of(small.replace(head, "paper:\ntable: table1\n"), load)
+    assert [line.split(": ", 1)[1] for line in empty] == [line.split(": ", 1)[1] for line in told]
     assert any("rows.plain.paper: has values, but the recipe has no `paper` that prints them" in line for line in told)
 
 

@@ -44,9 +44,17 @@ def test_runs_on_different_content_cannot_stand_in_one_column(tmp_path):
     for content, seed in (("one", 1), ("two", 1), ("two", 2)):
         write_run(tmp_path, content, seed)
     with pytest.raises(UserError, match=r"on glyphs10 in .* different content: two \(2 runs\), one \(1 run\)"):
-        adopt_contents([spec(None)], tmp_path)
+        adopt_contents([spec(None), spec(None, seed=2)], tmp_path)
     assert adopt_contents([spec(None)], tmp_path, ambiguous=True) == [spec(None)]
     assert len(RunQueue([spec(None)], tmp_path).open) == 1  # training prepares the data, and then knows
+
+
+def test_only_what_was_asked_for_and_trained_counts(tmp_path):
+    """A run of another table, and a folder that was made and then refused its data, are in nobody's way."""
+    write_run(tmp_path, "one")
+    write_run(tmp_path, "two", seed=7)
+    RunDirectory.of(tmp_path, spec("two")).create(spec("two"))
+    assert adopt_contents([spec(None)], tmp_path) == [spec("one")]
 
 
 def test_a_damaged_or_set_aside_run_says_nothing(tmp_path):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, canonical_json, write_json
-from comt_cli.recipe.plan import RunSpec, plan
+from comt_cli.recipe.plan import SPEC_VERSION, RunSpec, plan
 from comt_cli.recipe.run_directory import BeingTrained, RunDirectory, RunState, read_lines
 
 
@@ -121,6 +121,9 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     ):
         pass
     assert "--runs" in str(refused.value.hint)
+    with pytest.raises(UserError, match=r"cannot look at .*No locks available") as unseen:
+        RunDirectory(tmp_path).owner()
+    assert "--runs" in str(unseen.value.hint)
 
 
 def test_why_it_failed(tmp_path, spec):
@@ -158,6 +161,15 @@ def test_a_spec_of_another_version_or_none(tmp_path):
     write_json(tmp_path / "spec.json", {"paper": "comt", "colour": "red"})
     with pytest.raises(UserError, match="does not fit this version"):
         RunDirectory(tmp_path).spec()
+
+
+def test_a_spec_whose_id_is_another_today(tmp_path, spec, monkeypatch):
+    """It can be read and would pass for a run of today, which was trained otherwise."""
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    monkeypatch.setattr("comt_cli.recipe.plan.SPEC_VERSION", SPEC_VERSION + 1)
+    with pytest.raises(UserError, match=f"the run's id is {directory.path.name}, and today's of these settings"):
+        directory.spec()
 
 
 def test_metrics(tmp_path):

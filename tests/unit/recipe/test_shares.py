@@ -81,7 +81,7 @@ def test_a_half_is_rounded_up_whatever_its_binary_fraction():
     ("old", "new", "expected"),
     [
         ("warmup_steps: 10", "warmup_steps: 1.5", "1.5 is neither a whole number of steps nor a share of them"),
-        ("warmup_steps: 10", "warmup_steps: 10.0", "10 is neither a whole number of steps nor a share of them"),
+        ("warmup_steps: 10", "warmup_steps: 10.0", "10.0 is no share of the steps; for so many of them write 10"),
         ("warmup_steps: 10", "warmup_steps: -3", "-3 is neither a whole number of steps nor a share of them"),
         ("warmup_steps: 10", "warmup_steps: ten", '"ten" does not fit: should be a whole number'),
         ("warmup_steps: 10", "warmup_steps: true", "true does not fit: should be a whole number"),
