@@ -49,7 +49,7 @@ MADE = {
     "contents of image folders": (
         ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py", "images/statistics.py"),
         IMAGE_FORMAT,
-        (4, "98d6a58b2fe609b9"),
+        (4, "e8de5f83d338cde4"),
     ),
 }
 

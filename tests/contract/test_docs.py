@@ -139,17 +139,21 @@ def _recipes_and_runs(values: dict[str, object]) -> Iterator[str]:
 
 
 def misnamed(selector: str) -> str | None:
-    """Why no shipped recipe has what `recipe:row[:column[:seed]]` names. None for what is there, and for files that a
-    reader makes, which are called mine."""
+    """Why no shipped recipe has what `recipe:row[:column[:seed]]` names. None for what is there, for the beginning of
+    an id, and for files that a reader makes, which are called mine, or my something."""
     recipe, *parts = selector.split(":")
-    if recipe.startswith("mine"):
+    if recipe.startswith(("mine", "my-")) or re.fullmatch(r"[0-9a-f]{3,12}", recipe):
         return None
     try:
         loaded = load_recipe(find_recipe(recipe), methods())
     except UserError as error:
         return error.message
     known = (loaded.recipe.rows, {column for scale in loaded.recipe.scales for column in loaded.columns(scale)})
-    wrong = [part for part, names in zip(parts, known, strict=False) if part and part not in names]
+    wrong = [
+        part
+        for part, names in zip(parts, known, strict=False)
+        if part and part not in {*names, *(name.replace("/", "-") for name in names)}
+    ]
     return f"{recipe} has no {', '.join(wrong)}" if wrong else None
 
 
