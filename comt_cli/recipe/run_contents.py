@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from comt_cli.errors import UserError
+from comt_cli.files import read_json
 from comt_cli.recipe.plan import BY_ID, RunSpec
 
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -52,10 +52,10 @@ def _contents_of_runs(runs: Path, fingerprints: Iterable[str]) -> dict[str, Coun
         if not _ID.fullmatch(path.name):
             continue
         try:
-            spec = json.loads((path / "spec.json").read_text(encoding="utf-8"))
+            spec = read_json(path / "spec.json")
             fingerprint, content = spec["data_fingerprint"], spec["data_content"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # whoever reads the run says what is wrong
+        except (OSError, ValueError, KeyError, TypeError):  # whoever reads the run says what is wrong
             continue
-        if fingerprint in found and isinstance(content, str):
+        if isinstance(fingerprint, str) and fingerprint in found and isinstance(content, str):
             found[fingerprint][content] += 1
     return found

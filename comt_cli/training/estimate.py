@@ -10,13 +10,13 @@ each worker takes the next one as soon as it is free, and what a worker needs to
 from __future__ import annotations
 
 import heapq
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comt_cli.files import read_json
 from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.accounting import code_version, cost_of, network_of, total_flops
 from comt_cli.recipe.plan import BY_ID, RunSpec
@@ -43,7 +43,7 @@ class Finished:
     batch_size: int
     step_flops: float
     flops_per_second: float
-    evaluation_rows: int
+    evaluation_rows: float
 
 
 def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finished]:
@@ -51,13 +51,12 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
     found = []
     for file in sorted((runs / BY_ID).glob("*/result.json")):
         try:
-            result = json.loads(file.read_text(encoding="utf-8"))
+            result = read_json(file)
             device = str(result["device"])
             if result["state"] != "done" or result["processes"] != processes or not _is_on(device, where):
                 continue
-            spec = json.loads(file.with_name("spec.json").read_text(encoding="utf-8"))
-            found.append(_finished(device, spec, result))
-        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+            found.append(_finished(device, read_json(file.with_name("spec.json")), result))
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
             continue
     return found
 
@@ -69,9 +68,8 @@ def _is_on(device: str, where: Hardware) -> bool:
 
 def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Finished:
     model, train = spec["settings"]["model"], spec["settings"]["train"]
-    flops, seconds, evaluation = float(result["flops"]), float(result["train_seconds"]), result["evaluation"]
-    if not (0 < flops < math.inf and 0 < seconds < math.inf):
-        raise ValueError
+    flops, evaluation = _plausible(result["flops"]), result["evaluation"]
+    rows = (_plausible(evaluation[key]) for key in ("batches", "batch_size", "processes"))
     return Finished(
         device=device,
         images=model["family"] == "resnet",
@@ -79,10 +77,17 @@ def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Fini
         method=spec["method"],
         precision=train["precision"],
         batch_size=int(train["batch_size"]),
-        step_flops=flops / int(result["steps"]),
-        flops_per_second=flops / seconds,
-        evaluation_rows=int(evaluation["batches"]) * int(evaluation["batch_size"]) * int(evaluation["processes"]),
+        step_flops=_plausible(flops / _plausible(result["steps"])),
+        flops_per_second=_plausible(flops / float(result["train_seconds"])),
+        evaluation_rows=_plausible(math.prod(rows)),
     )
+
+
+def _plausible(value: Any) -> float:
+    """A count, FLOPs or FLOP/s of a file that may come from anywhere. Raises `ValueError` where no run has so many."""
+    if not 1 <= float(value) < 1e30:
+        raise ValueError(value)
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Estimator:
                 run.method != spec.method,
                 run.batch_size != train.batch_size,
                 self.where.kind == "cpu" and not run.device.endswith(threads),
-                abs(math.log(run.step_flops / step_flops)),
+                abs(math.log(run.step_flops) - math.log(step_flops)),
             )
 
         return min(there, key=distance, default=None)

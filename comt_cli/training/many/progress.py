@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -40,6 +41,7 @@ class Start:
         runs: the folder of the run directories.
         workers: what trains them, by name: `cuda:0`, `cpu 1`.
         device: what people call the device, with each worker's threads.
+        processes: how many share every run, each on such a device.
     """
 
     every: Sequence[RunSpec]
@@ -48,13 +50,26 @@ class Start:
     runs: Path
     workers: Sequence[str]
     device: str
+    processes: int = 1
 
     @classmethod
-    def of(cls, queue: RunQueue, workers: Sequence[str], device: str) -> Start:
+    def of(cls, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> Start:
         """Of a queue from which nothing was taken yet."""
         before = [(each.spec, each.result) for each in queue.summary().outcomes if each.result is not None]
         every, waiting = ([shared.spec for shared in runs] for runs in (queue.every, queue.open))
-        return cls(every, waiting, before, queue.runs, workers, device)
+        return cls(every, waiting, before, queue.runs, workers, device, processes)
+
+    @property
+    def timed(self) -> list[tuple[RunSpec, float]]:
+        """Those of `before` that were trained to their end as these will be, and the seconds of their steps."""
+        as_here = {"state": "done", "device": self.device, "processes": self.processes}
+        alike = [(spec, result) for spec, result in self.before if as_here.items() <= result.items()]
+        return [(spec, result["train_seconds"]) for spec, result in alike if _is_time(result.get("train_seconds"))]
+
+
+def _is_time(seconds: object) -> bool:
+    """Whether this is a time that something took: `result.json` may come from anywhere."""
+    return isinstance(seconds, int | float) and 0 < seconds < math.inf
 
 
 class Stage(StrEnum):
@@ -147,9 +162,8 @@ class Telling(Display):
         self.began, self.done = time.monotonic(), len(start.every) - len(start.waiting)
         self.places = [Place(name) for name in start.workers]
         self.time_left = TimeLeft(start.waiting, time.monotonic)
-        for spec, result in start.before:
-            if result.get("device") == start.device and result.get("state") == "done":
-                self.time_left.finished_before(spec, result["train_seconds"])
+        for spec, seconds in start.timed:
+            self.time_left.finished_before(spec, seconds)
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
         self.places[worker] = Place(self.places[worker].name, Stage.starting, time.monotonic(), spec)

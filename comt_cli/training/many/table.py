@@ -64,8 +64,7 @@ def _train_all(
     if datasets is None:
         datasets = prepare_all(queue, display.preparing, stop)
     by_id = {shared.id: shared for shared in queue.every}
-    name = f"{world.size} x {device_name(world.device)}" if world.size > 1 else device_name(world.device)
-    display.queue_started(Start.of(queue, [str(world.device)], name))
+    display.queue_started(Start.of(queue, [str(world.device)], device_name(world.device), world.size))
     listener = Teller(display) if world.is_main else Listener()
     tried = 0
     while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from pathlib import Path
 
 import pytest
@@ -102,15 +104,24 @@ def test_the_likest_run_counts(corpus, tmp_path):
         {"state": "diverged"},
         {"train_seconds": 0},
         {"flops": None},
+        {"flops": 10**320},
+        {"flops": 1e-318},
+        {"train_seconds": 1e300},
+        {"steps": -5},
+        {"steps": math.inf},
         {"evaluation": None},
+        {"evaluation": {"batches": 10**250, "batch_size": 10**250, "processes": 1}},
     ],
 )
 def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, odd):
     monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 5e9)
     finish(tiny_spec(corpus), tmp_path, 1e9, **odd)
     finish(image_spec(), tmp_path, 1e9)
-    (tmp_path / "by-id" / "0").mkdir()
-    (tmp_path / "by-id" / "0" / "result.json").write_text("{")
+    for name, text in (("cut", "{"), ("deep", "[" * 100_000)):
+        (tmp_path / "by-id" / name).mkdir()
+        (tmp_path / "by-id" / name / "result.json").write_text(text)
+    (tmp_path / "by-id" / "pipe").mkdir()
+    os.mkfifo(tmp_path / "by-id" / "pipe" / "result.json")
     estimate = Estimator(tmp_path, CPU, 1, 1).of(tiny_spec(corpus))
     assert estimate.seconds == pytest.approx(total_flops(tiny_spec(corpus)) / 5e9)
     assert estimate.source == "a training step measured here"
