@@ -38,6 +38,14 @@ WRONG = {
     "bench": (["bench", "step", "--device", "cuda:3"], "0 CUDA devices are visible"),
     "show": (["show", "comt/table3", "--device", "cuda"], "0 CUDA devices are visible"),
     "show on two": (["show", "comt/table3", "--gpus", "2", "--jobs", "2"], "--jobs 2 with --gpus 2"),
+    "train-lm": (["train-lm", "--recipe", "comt/table3", "--device", "cuda"], "0 CUDA devices are visible"),
+    "train-lm anew": (
+        ["train-lm", "--recipe", "comt/table3", "--gpus", "3", "--fresh"],
+        "cannot be shared evenly by 3 processes",
+    ),
+    "train-resnet": (["train-resnet", "--recipe", "comt/table1", "--device", "gpu"], "there is no such device"),
+    "ablate": (["ablate", "sigmoid", "--device", "cuda"], "0 CUDA devices are visible"),
+    "reproduce": (["reproduce", "--device", "cuda:1"], "0 CUDA devices are visible"),
 }
 
 
