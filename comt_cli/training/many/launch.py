@@ -79,9 +79,7 @@ def train_on(
             try:
                 _train_together(processes, specs, runs, device)
             finally:
-                data = {shared.spec.data_fingerprint: shared.spec.settings.data for shared in queue.open}
-                known = {fingerprint: identify(settings)[1] for fingerprint, settings in data.items()}
-                queue.data_prepared({name: content for name, content in known.items() if content is not None})
+                queue.data_prepared(_prepared_contents(queue))
                 queue.look_at_open()
         elif jobs == 1 or len(queue.every) == 1:
             _train_here(queue, device)
@@ -105,6 +103,22 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     if processes > 1:
         check_memory("--gpus", processes)
         check_count(hardware(device), processes)
+
+
+def _prepared_contents(queue: RunQueue) -> dict[str, str]:
+    """By fingerprint, the content of the open runs' data as it is prepared here.
+
+    Data that is not what was planned any more is left out, and what cannot be read: what ended the training must be
+    told, not that.
+    """
+    data = {shared.spec.data_fingerprint: shared.spec.settings.data for shared in queue.open}
+    contents = {}
+    for planned, settings in data.items():
+        with contextlib.suppress(UserError):
+            fingerprint, content = identify(settings)
+            if fingerprint == planned and content is not None:
+                contents[fingerprint] = content
+    return contents
 
 
 def _train_here(
