@@ -113,18 +113,19 @@ def print_all(tables: list[Planned], runs: Path, trained: Trained) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from comt_cli.commands.plan_costs import ENDED, Counting, checked_hardware, estimator_for, time_left
+    from comt_cli.commands.plan_costs import Counting, checked_hardware, estimator_for, time_left
     from comt_cli.recipe.run_contents import adopt_contents
-    from comt_cli.recipe.run_directory import RunDirectory
+    from comt_cli.recipe.run_directory import ENDED, RunDirectory
     from comt_cli.report.format import duration
+    from comt_cli.training.estimate import finished_runs
 
-    where = checked_hardware(trained)
+    where = checked_hardware(trained, [spec for planned in tables for spec in planned.specs])
     plans = [adopt_contents(planned.specs, runs, ambiguous=True) for planned in tables]
     specs = [spec for plan in plans for spec in plan]
     states = {spec.id: RunDirectory.of(runs, spec).state().value for spec in specs}
     with Counting(specs) as counting:
         counting.count(specs)
-    estimator = estimator_for(specs, runs, trained)
+    estimator = estimator_for(specs, where, finished_runs(runs, where, trained.gpus), trained)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for header in ("recipe", "runs", "done", "shared", "to do", "time"):
         table.add_column(header, justify="left" if header == "recipe" else "right", no_wrap=True)

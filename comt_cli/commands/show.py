@@ -67,15 +67,16 @@ def plan_rows(
     """One dictionary a run: who it is, what it costs, where it stands. Without `costs` those are None."""
     from comt_cli.commands.plan_costs import Counting, Trained, checked_hardware, estimator_for
     from comt_cli.recipe.run_contents import adopt_contents
+    from comt_cli.training.estimate import finished_runs
 
     trained = trained or Trained()
-    checked_hardware(trained)
+    where = checked_hardware(trained, planned.specs)
     specs = adopt_contents(planned.specs, runs, ambiguous=True)
     estimator = None
     if costs:
         with Counting(specs) as counting:
             counting.count(specs)
-        estimator = estimator_for(specs, runs, trained)
+        estimator = estimator_for(specs, where, finished_runs(runs, where, trained.gpus), trained)
     return [_row(planned, spec, runs, estimator) for spec in specs]
 
 
@@ -139,11 +140,14 @@ def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = 
     """
     from rich.console import Console
 
-    from comt_cli.commands.plan_costs import ENDED, Counting, checked_hardware, estimator_for
+    from comt_cli.commands.plan_costs import Counting, checked_hardware, estimator_for
     from comt_cli.recipe.run_contents import adopt_contents
+    from comt_cli.recipe.run_directory import ENDED
     from comt_cli.report.format import plural
+    from comt_cli.training.estimate import finished_runs
 
-    where = checked_hardware(trained)
+    where = checked_hardware(trained, planned.specs)
+    finished = finished_runs(runs, where, trained.gpus) if costs else []
     recipe = planned.loaded.recipe
     console = Console(highlight=False)
     # Numbers cut off are worse than lines that a narrow terminal wraps.
@@ -162,7 +166,7 @@ def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = 
             if costs:
                 counting.count(specs)
                 counted = ordered[: len(printed) + len(specs)]
-                estimator = estimator_for(ordered, runs, trained, counted)
+                estimator = estimator_for(ordered, where, finished, trained, counted)
             rows = [_row(planned, spec, runs, estimator) for spec in specs]
             printed += rows
             console.print()

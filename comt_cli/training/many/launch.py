@@ -100,6 +100,8 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     check_device_name(device)
     for spec in specs:
         check_share(spec.settings.train.batch_size, processes)
+    if jobs is not None:
+        check_memory("--jobs", min(jobs, len({spec.id for spec in specs})))
     if processes > 1:
         check_memory("--gpus", processes)
         check_count(hardware(device), processes)

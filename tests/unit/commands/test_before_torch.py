@@ -38,6 +38,7 @@ WRONG = {
     "bench": (["bench", "step", "--device", "cuda:3"], "0 CUDA devices are visible"),
     "show": (["show", "comt/table3", "--device", "cuda"], "0 CUDA devices are visible"),
     "show on two": (["show", "comt/table3", "--gpus", "2", "--jobs", "2"], "--jobs 2 with --gpus 2"),
+    "show on three": (["show", "comt/table3", "--gpus", "3"], "cannot be shared evenly by 3 processes"),
     "train-lm": (["train-lm", "--recipe", "comt/table3", "--device", "cuda"], "0 CUDA devices are visible"),
     "train-lm anew": (
         ["train-lm", "--recipe", "comt/table3", "--gpus", "3", "--fresh"],
