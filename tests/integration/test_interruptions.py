@@ -236,10 +236,18 @@ def test_a_line_that_the_system_cuts_short(spec, expected, tmp_path, largest_fil
 
 def test_a_folder_that_was_removed(spec, expected, tmp_path):
     directory = RunDirectory.of(tmp_path / "runs", spec)
-    with pytest.raises(UserError, match=r"metrics\.jsonl was deleted or replaced while the run was writing to it"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl was deleted or replaced while the run was writing") as lost:
         train(spec, tmp_path / "runs", listener=After(4, lambda: shutil.rmtree(directory.path)))
+    assert not isinstance(lost.value, StorageError), "other runs go on"
     assert not directory.path.exists(), "nothing is saved where nobody kept the run"
     assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_folder_of_all_runs_that_was_removed(spec, tmp_path):
+    """The next run would fare no better: a queue ends."""
+    with pytest.raises(StorageError, match="by-id, the folder of the runs, was removed while one was writing to it"):
+        train(spec, tmp_path / "runs", listener=After(4, lambda: shutil.rmtree(tmp_path / "runs")))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_folder_that_comes_back(spec, expected, tmp_path):
