@@ -17,7 +17,7 @@ from comt_cli.training.many.live_display import LiveDisplay
 from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.training.many.plain_display import PlainDisplay
 from comt_cli.training.many.progress import Display, Start, make_display
-from comt_cli.training.many.screen import as_text
+from comt_cli.training.many.screen import Line
 from comt_cli.training.progress import StepReport
 
 DEVICE = "AMD EPYC, 1 thread"
@@ -219,6 +219,11 @@ def terminal(width: int) -> tuple[LiveDisplay, io.StringIO]:
 def seen(display: LiveDisplay, width: int) -> list[str]:
     """The lines that are redrawn."""
     return [as_text(line) for line in display.lines(width)]
+
+
+def as_text(line: Line) -> str:
+    """The line with its bar drawn in characters."""
+    return "".join(part if isinstance(part, str) else "━" * part.full + "─" * (part.cells - part.full) for part in line)
 
 
 def printed(screen: io.StringIO) -> list[str]:
