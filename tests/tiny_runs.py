@@ -210,4 +210,4 @@ class StopAt(Listener):
         if self.left == 0:
             raise self.error("stopped by the test")
 
-    run_started = step_done = evaluating = run_finished = _hear  # type: ignore[assignment]
+    run_started = step_done = evaluating = _hear  # type: ignore[assignment]

@@ -24,14 +24,6 @@ from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
 from comt_cli.training.devices import prepare_process
 
-VARIANTS = {
-    "plain": "our LLaMA without gates",
-    "plain-fused": "the same with our fused operations",
-    "comt": "CoMT, h = 2, at all seven projections",
-    "comt-fused": "the same with our fused operations",
-    "transponder": "Transponder, r = 8, at all seven projections",
-    "transponder-fused": "the same with our fused operations",
-}
 PLAIN = ["plain", "plain-fused"]
 BATCHES = (1, 4, 16, 64)
 PROMPT = 512

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.benchmarks.image_shapes import ImageShape
+from comt_cli.benchmarks.names import IMAGE_VARIANTS
 from comt_cli.benchmarks.step_turns import CompileWhat, Prepared, Unavailable
 from comt_cli.benchmarks.workshop import not_fused, prepared, share_weights
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
@@ -30,23 +31,7 @@ _METHODS: dict[str, dict[str, Any]] = {
     "window": {"name": "comt-sliding-window", "ratio": 64},
     "pixel": {"name": "comt-pixel", "hidden": 2},
 }
-_SAME = {
-    "compiled": "the same under torch.compile",
-    "fused-eager": "the same with our fused operations (batch norm with gate, addition and ReLU), uncompiled",
-    "fused": "the same, the rest compiled",
-}
 PEER = "torchvision"
-IMAGE_VARIANTS = {
-    PEER: "torchvision's ResNet of that name, with this stem, uncompiled",
-    f"{PEER}-compiled": "the same under torch.compile",
-    "plain": "our ResNet, no modulators: the reference path, uncompiled",
-    **{f"plain-{how}": meaning for how, meaning in _SAME.items()},
-    "window-eager": "CoMT's sliding window, C_in // 64 filters, at the convolutions of all blocks: the reference path, "
-    "uncompiled",
-    **{f"window-{how}": meaning for how, meaning in _SAME.items()},
-    "pixel-eager": "CoMT's pixel modulator, h = 2, at the norms of all blocks: the reference path, uncompiled",
-    **{f"pixel-{how}": meaning for how, meaning in _SAME.items()},
-}
 BEST_PLAIN = ["plain", "plain-compiled", "plain-fused-eager", "plain-fused"]
 """The quickest of these is what modulated steps are measured against: on a CPU it need not be a compiled one."""
 OPTIONAL = ("torchvision", "torchvision-compiled", "window-eager", "pixel-eager")

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.benchmarks.names import GATES
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import ops
 from comt_cli.kernels.modulation import Modulation
@@ -24,15 +25,6 @@ from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.llama import Block
 
-OPS = {
-    "heads": "gates of q, k and v, and rotary positions",
-    "swiglu": "gates of gate and up, and SwiGLU",
-    "add_norm": "a gate, the residual addition, and the norm behind it",
-    "modulate": "gates alone",
-    "projection": "a matrix product and its gates",
-}
-GATES = {"none": "pre-ln", "comt-r2": "comt", "transponder-r8": "transponder"}
-"""Names of the rows, and the method whose gates they are."""
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 VARIANTS = {
     "reference": "the model's path in PyTorch, as it comes",

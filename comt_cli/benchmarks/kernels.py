@@ -15,8 +15,9 @@ from torch import Tensor
 
 from comt_cli.benchmarks import gemm
 from comt_cli.benchmarks.failures import failed
-from comt_cli.benchmarks.kernel_cases import DTYPES, GATES, Case, Part, case, groups
+from comt_cli.benchmarks.kernel_cases import DTYPES, Case, Part, case, groups
 from comt_cli.benchmarks.memory import free, saved_bytes
+from comt_cli.benchmarks.names import GATES
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import Times, all_turns, ratio, stopwatch_for
 from comt_cli.benchmarks.shapes import Shape

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import torch
 
-from comt_cli.benchmarks import decode, kernel_cases
+from comt_cli.benchmarks import decode
 from comt_cli.benchmarks.decode import run_decode_benchmark
 from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES, IMAGE_SHAPES, ImageShape
-from comt_cli.benchmarks.image_variants import IMAGE_VARIANTS
 from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
+from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, IMAGE_VARIANTS, OPS
 from comt_cli.benchmarks.shapes import GPU_SIZES, SHAPES, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.step_images import run_image_step_benchmark
@@ -149,7 +149,7 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
 
 def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
     """First as much of everything as nine minutes are likely to hold, then the rest."""
-    make = _Makers(device, rounds, WANTED_STEPS, WANTED_IMAGE_STEPS["cpu"], tuple(decode.VARIANTS), by_blocks=False)
+    make = _Makers(device, rounds, WANTED_STEPS, WANTED_IMAGE_STEPS["cpu"], tuple(DECODE_VARIANTS), by_blocks=False)
     bench, smoke, images = SHAPES["bench"], SHAPES["smoke"], IMAGE_SHAPES["resnet18-b32"]
     types = ("fp32", "bf16")
     precisions: tuple[Precision, ...] = ("fp32", "bf16-pure")
@@ -183,7 +183,7 @@ class _Makers:
 
     def kernels(self, shape: Shape, dtype: str, seconds: float) -> Stage:
         def run(go_on: GoOn) -> Iterator[News]:
-            ops, gates = list(kernel_cases.OPS), list(kernel_cases.GATES)
+            ops, gates = list(OPS), list(GATES)
             return run_kernel_benchmark([shape], ops, gates, [dtype], self.device, self.rounds, go_on)
 
         return Stage("kernels", f"kernels at {shape.size}, {dtype}", seconds, run)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from comt_cli.benchmarks.names import STEP_VARIANTS
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import CompileWhat, Prepared, Unavailable
 from comt_cli.benchmarks.workshop import not_fused, prepared, share_weights
@@ -24,19 +25,6 @@ from comt_cli.training.objective import SummedLoss, prepare_compiler
 from comt_cli.training.optimisation import make_optimizer
 from comt_cli.training.precision import compute_context, parameter_dtype, product_dtype
 
-VARIANTS = {
-    "transformers": "LlamaForCausalLM of the transformers library, as it comes",
-    "transformers-compiled": "the same under torch.compile",
-    "plain": "our LLaMA, Pre-LN, no gates, uncompiled",
-    "plain-compiled": "the same under torch.compile",
-    "plain-fused": "the same with our fused operations (rotation, SwiGLU, addition and norm), the rest compiled",
-    "comt-eager": "CoMT, h = 2, at all seven projections: the reference path, uncompiled",
-    "comt-compiled": "the same under torch.compile",
-    "comt-fused": "the same with our fused operations, the rest compiled",
-    "transponder-eager": "Transponder, r = 8, at all seven projections: the reference path, uncompiled",
-    "transponder-compiled": "the same under torch.compile",
-    "transponder-fused": "the same with our fused operations, the rest compiled",
-}
 BEST_PLAIN = ["plain-compiled", "plain-fused"]
 """The quicker of these is what gated steps are measured against."""
 PEER = "transformers"
@@ -139,7 +127,7 @@ class Workshop:
 
 def _make_room() -> None:
     # Every variant needs two versions of the code that all share, one with gradients and one without.
-    prepare_compiler(versions=4 * len(VARIANTS), keep_others=True)
+    prepare_compiler(versions=4 * len(STEP_VARIANTS), keep_others=True)
 
 
 def import_transformers() -> Any:

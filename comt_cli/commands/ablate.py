@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.recipe.plan import RunSpec
     from comt_cli.recipe.schema import AblationName
+    from comt_cli.recipe.slurm_site import Site
 
 
 def _names(incomplete: str) -> list[str]:
@@ -123,7 +124,7 @@ def ablate(
     if dry_run:
         from comt_cli.commands.plan_costs import Trained
 
-        _print_plans(wanted, runs, Trained(device, jobs, gpus))
+        _print_plans(wanted, runs, Trained(device, jobs, gpus), site)
         return
 
     from comt_cli.commands.outcome import check_places, end, write_outcomes
@@ -313,10 +314,10 @@ def _shown(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _print_plans(plans: list[Planned], runs: Path, trained: Trained) -> None:
+def _print_plans(plans: list[Planned], runs: Path, trained: Trained, site: Site | None) -> None:
     from comt_cli.commands.show import print_plan
 
     for position, planned in enumerate(plans):
         if position:
             typer.echo()
-        print_plan(planned, runs, trained)
+        print_plan(planned, runs, trained, site=site)

@@ -106,33 +106,36 @@ def step(
 
       comt bench step --sizes resnet18-b32 --precision fp32
     """
-    loading("PyTorch and the benchmarks", device)
     from typing import get_args
 
     from comt_cli.benchmarks.image_shapes import IMAGE_SHAPES, default_image_sizes
-    from comt_cli.benchmarks.image_variants import IMAGE_VARIANTS, import_torchvision_models
-    from comt_cli.benchmarks.image_variants import PEER as IMAGE_PEER
+    from comt_cli.benchmarks.names import IMAGE_VARIANTS, STEP_VARIANTS
     from comt_cli.benchmarks.shapes import SHAPES, default_sizes
-    from comt_cli.benchmarks.step import run_step_benchmark
-    from comt_cli.benchmarks.step_images import run_image_step_benchmark
-    from comt_cli.benchmarks.step_variants import PEER, VARIANTS, import_transformers
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
+
+    named = None if sizes is None else select(sizes, [*SHAPES, *IMAGE_SHAPES], "size")
+    chosen = select(variants, {**STEP_VARIANTS, **IMAGE_VARIANTS}, "variant")
+    precisions = None if precision is None else select(precision, get_args(Precision), "precision")
+    for size in named or ():
+        there = STEP_VARIANTS if size in SHAPES else IMAGE_VARIANTS
+        if not set(there) & set(chosen):
+            raise UserError(f"--variants {variants}: of {size} there are no such", f"It has {', '.join(there)}.")
+    loading("PyTorch and the benchmarks", device)
+    from comt_cli.benchmarks.image_variants import PEER as IMAGE_PEER
+    from comt_cli.benchmarks.image_variants import import_torchvision_models
+    from comt_cli.benchmarks.step import run_step_benchmark
+    from comt_cli.benchmarks.step_images import run_image_step_benchmark
+    from comt_cli.benchmarks.step_variants import PEER, import_transformers
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
-    usual = [*default_sizes(where.type, "step"), *default_image_sizes(where.type)]
-    wanted = usual if sizes is None else select(sizes, [*SHAPES, *IMAGE_SHAPES], "size")
-    chosen = select(variants, {**VARIANTS, **IMAGE_VARIANTS}, "variant")
+    wanted = named or [*default_sizes(where.type, "step"), *default_image_sizes(where.type)]
     plan = {
-        size: [name for name in chosen if name in (VARIANTS if size in SHAPES else IMAGE_VARIANTS)] for size in wanted
+        size: [name for name in chosen if name in (STEP_VARIANTS if size in SHAPES else IMAGE_VARIANTS)]
+        for size in wanted
     }
-    precisions = None if precision is None else select(precision, get_args(Precision), "precision")
-    for size, of_size in plan.items():
-        if sizes is not None and not of_size:
-            there = VARIANTS if size in SHAPES else IMAGE_VARIANTS
-            raise UserError(f"--variants {variants}: of {size} there are no such", f"It has {', '.join(there)}.")
     for peer, library in ((PEER, import_transformers), (IMAGE_PEER, import_torchvision_models)):
         if variants is not None and any(name.startswith(peer) for of_size in plan.values() for name in of_size):
             library()  # asked for by name: told at once, before anything is compiled
@@ -180,22 +183,24 @@ def kernels(
 
       comt bench kernels --sizes 60m --ops swiglu,heads --dtypes bf16
     """
-    loading("PyTorch and the benchmarks", device)
-    from comt_cli.benchmarks import kernel_cases
-    from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
-    from comt_cli.benchmarks.shapes import sizes_from
+    from comt_cli.benchmarks.names import DTYPES, GATES, OPS
+    from comt_cli.benchmarks.shapes import SHAPES, sizes_from
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import select
     from comt_cli.recipe.sizes import LlamaSize
-    from comt_cli.training.devices import pick_device
 
     if gemm and (ops is not None or gates is not None):
         raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops and --gates out.")
+    select(sizes, SHAPES, "size")
+    types = select(dtypes, DTYPES, "type")
+    kinds = select(gates, GATES, "kind of gates")
+    operations = select(ops, OPS, "operation")
+    loading("PyTorch and the benchmarks", device)
+    from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
+    from comt_cli.training.devices import pick_device
+
     where = pick_device(device)
     shapes = sizes_from(sizes, where.type, "kernels")
-    types = select(dtypes, kernel_cases.DTYPES, "type")
-    kinds = select(gates, kernel_cases.GATES, "kind of gates")
-    operations = select(ops, kernel_cases.OPS, "operation")
     if tune:
         if where.type != "cuda":
             raise UserError("--tune: tile sizes are searched for on a CUDA device", "Leave --tune out.")
@@ -231,17 +236,21 @@ def decode(
 
       comt bench decode --sizes 60m --batch 1,64
     """
-    loading("PyTorch and the benchmarks", device)
-    from comt_cli.benchmarks.decode import DTYPES, VARIANTS, run_decode_benchmark
-    from comt_cli.benchmarks.shapes import sizes_from
+    from comt_cli.benchmarks.names import DECODE_VARIANTS, DTYPES
+    from comt_cli.benchmarks.shapes import SHAPES, sizes_from
     from comt_cli.recipe.load import select
+
+    select(sizes, SHAPES, "size")
+    chosen = select(variants, DECODE_VARIANTS, "variant")
+    types = select(dtypes, DTYPES, "type")
+    batches = _batches(batch)
+    loading("PyTorch and the benchmarks", device)
+    from comt_cli.benchmarks.decode import run_decode_benchmark
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
-    chosen = select(variants, VARIANTS, "variant")
-    types = select(dtypes, DTYPES, "type")
     shapes = sizes_from(sizes, where.type, "decode")
-    news = run_decode_benchmark(shapes, chosen, types, _batches(batch), where, rounds)
+    news = run_decode_benchmark(shapes, chosen, types, batches, where, rounds)
     outcome = Outcome()
     _write(_pages()["decode"], news, results, outcome)
     outcome.end()
@@ -388,34 +397,24 @@ def _batches(text: str) -> list[int]:
 
 
 def _pages() -> dict[str, Page]:
-    from comt_cli.benchmarks import (
-        decode,
-        gemm,
-        image_roofline,
-        image_shapes,
-        image_variants,
-        kernel_cases,
-        roofline,
-        shapes,
-        step_variants,
-    )
+    from comt_cli.benchmarks import gemm, image_roofline, image_shapes, kernel_cases, names, roofline, shapes
     from comt_cli.report import benchmark_pages as pages
 
     sizes = list(shapes.SHAPES)
-    ops = {**kernel_cases.OPS, "gemm": "the library's matrix product alone"}
-    gates = list(dict.fromkeys([*kernel_cases.GATES, *gemm.COLUMNS]))
+    ops = {**names.OPS, "gemm": "the library's matrix product alone"}
+    gates = list(dict.fromkeys([*names.GATES, *gemm.COLUMNS]))
     predicted = [f"{method}-{design}" for method in ("comt", "transponder") for design in roofline.DESIGNS]
     of_images = [f"{method}-{design}" for method in image_roofline.METHODS for design in image_roofline.DESIGNS]
     image_sizes = list(image_shapes.IMAGE_SHAPES)
     return {
-        "step": replace(pages.step_page(step_variants.VARIANTS, sizes), renew=shapes.step_goals),
+        "step": replace(pages.step_page(names.STEP_VARIANTS, sizes), renew=shapes.step_goals),
         "step-images": replace(
-            pages.image_step_page(image_variants.IMAGE_VARIANTS, image_sizes), renew=image_shapes.image_step_goals
+            pages.image_step_page(names.IMAGE_VARIANTS, image_sizes), renew=image_shapes.image_step_goals
         ),
-        "kernels": pages.kernels_page(
-            {**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, list(kernel_cases.DTYPES)
+        "kernels": pages.kernels_page({**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, list(names.DTYPES)),
+        "decode": replace(
+            pages.decode_page(names.DECODE_VARIANTS, sizes, list(names.DTYPES)), renew=shapes.decode_goals
         ),
-        "decode": replace(pages.decode_page(decode.VARIANTS, sizes, list(decode.DTYPES)), renew=shapes.decode_goals),
         "predicted": pages.predicted_page(predicted, sizes),
         "predicted-images": pages.predicted_images_page(of_images, image_sizes),
     }

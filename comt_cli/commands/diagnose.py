@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -78,25 +78,39 @@ def diagnose(
     chosen_seeds = parse_seeds(seeds) or []
     if width is not None:
         _check_width(width, max(*chosen_depths, _DEPTH))
+    branches = select(branch, _BRANCHES.split(","), "branch")
+    names = _connections(connections)
     loading("the networks")
     from comt_cli.analysis.diagnose.networks import SETUPS
 
-    setups = [SETUPS[name] for name in select(branch, SETUPS, "branch")]
-    wirings = _wirings(connections, setups)
+    setups = [SETUPS[name] for name in branches]
+    wirings = _wirings(names, setups)
     _measure(wirings, setups, chosen_depths, chosen_seeds, width, out or results / "diagnose")
 
 
-def _wirings(connections: str, setups: Iterable[Setup]) -> dict[str, Wiring]:
-    """The connections by the names given, each of which every set-up has a place for."""
-    from comt_cli.analysis.diagnose.networks import wiring_named
-    from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+def _connections(text: str) -> list[str]:
+    """The names of connections, or of methods, that are given. Raises `UserError` where there is none, or no such."""
+    from comt_cli.methods import methods
+    from comt_cli.methods.base import ResidualName
+    from comt_cli.recipe.problems import nearest
 
-    if connections.strip() == "all":
-        names = list(RESIDUAL_CONNECTIONS)
-    else:
-        names = list(dict.fromkeys(name.strip() for name in connections.split(",") if name.strip()))
+    known = list(get_args(ResidualName))
+    if text.strip() == "all":
+        return known
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise UserError("no connection was selected", f"there are {', '.join(RESIDUAL_CONNECTIONS)}")
+        raise UserError("no connection was selected", f"there are {', '.join(known)}")
+    known = list(dict.fromkeys([*known, *methods("train-lm")]))
+    for name in names:
+        if name not in known:
+            raise UserError(f"there is no residual connection or method {name!r}", nearest(name, known))
+    return names
+
+
+def _wirings(names: Iterable[str], setups: Iterable[Setup]) -> dict[str, Wiring]:
+    """The connections of these names, each of which every set-up has a place for."""
+    from comt_cli.analysis.diagnose.networks import wiring_named
+
     wirings = {name: wiring_named(name) for name in names}
     for setup in setups:
         for name, wiring in wirings.items():

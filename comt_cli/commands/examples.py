@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,9 +70,3 @@ def _parts(command: str) -> Iterator[str]:
         if word.startswith("--") and words and not words[0].startswith("-"):
             word = f"{word} {words.pop(0)}"
         yield word
-
-
-def commands_in(help_text: str) -> list[list[str]]:
-    """The words of every example in a rendered help, as a shell would hand them to the program."""
-    joined = re.sub(r"\\\n\s*", "", help_text)
-    return [shlex.split(line) for line in joined.splitlines() if re.match(rf" {{{INDENT}}}{PROGRAM}( |$)", line)]

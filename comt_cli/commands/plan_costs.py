@@ -5,17 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from comt_cli.recipe.plan import RunSpec
-    from comt_cli.training.estimate import Estimator
+    from comt_cli.training.estimate import Estimator, Finished
     from comt_cli.training.hardware import Hardware
-
-ENDED = ("done", "diverged")
-"""States of runs of which nothing is left to do."""
 
 
 @dataclass(frozen=True)
@@ -76,41 +72,40 @@ class Counting:
 
 
 def estimator_for(
-    specs: Sequence[RunSpec], runs: Path, trained: Trained, counted: Sequence[RunSpec] | None = None
+    specs: Sequence[RunSpec],
+    where: Hardware,
+    finished: Sequence[Finished],
+    trained: Trained,
+    counted: Sequence[RunSpec] | None = None,
 ) -> Estimator:
     """Estimates the time of these runs as one command would train them. Those of `counted`, all if not given, decide
-    how many the memory holds; their costs should be known.
-
-    Raises:
-        UserError: there is no such device, or `jobs` and `gpus` do not go together.
-    """
+    how many the memory holds; their costs should be known."""
     from comt_cli.recipe.shared_runs import shared_runs
     from comt_cli.training.estimate import Estimator
     from comt_cli.training.many.jobs import runs_at_once
 
-    where = checked_hardware(trained)
     if trained.gpus > 1:
-        return Estimator(runs, where, 1, None, trained.gpus)
+        return Estimator(finished, where, 1, None, trained.gpus)
     at_once, threads = runs_at_once(
         where.kind, where.count, trained.jobs, shared_runs(specs), shared_runs(counted or specs)
     )
-    return Estimator(runs, where, at_once, threads)
+    return Estimator(finished, where, at_once, threads)
 
 
-def checked_hardware(trained: Trained) -> Hardware:
-    """The device, once it is sure that the options go together. Raises `UserError` where they do not."""
+def checked_hardware(trained: Trained, specs: Sequence[RunSpec]) -> Hardware:
+    """The device, once it is sure that these runs can be trained so. Raises `UserError` where they cannot."""
     from comt_cli.training.hardware import hardware
-    from comt_cli.training.many.jobs import check_jobs
-    from comt_cli.training.processes import check_device
+    from comt_cli.training.many.launch import check_training
 
-    check_device(trained.device, trained.gpus)
-    check_jobs(trained.jobs, trained.gpus)
+    check_training(trained.gpus, specs, trained.device, trained.jobs)
     return hardware(trained.device)
 
 
 def time_left(specs: Sequence[RunSpec], states: Sequence[str], estimator: Estimator) -> float:
     """Seconds until all of these runs are done, each training once; 0 where all are."""
+    from comt_cli.recipe.run_directory import ENDED
     from comt_cli.training.estimate import makespan
 
     open_runs = {spec.id: spec for spec, state in zip(specs, states, strict=True) if state not in ENDED}
-    return makespan((estimator.of(spec).seconds for spec in open_runs.values()), estimator.at_once)
+    at_once = min(estimator.at_once, len(open_runs))
+    return makespan((estimator.of(spec, at_once).seconds for spec in open_runs.values()), at_once)

@@ -62,8 +62,8 @@ def with_contents(planned: Planned, runs: Path) -> Planned:
         UserError: see `adopt_contents`.
     """
     data = {spec.data_fingerprint: spec.settings.data for spec in planned.specs}
-    contents = {fingerprint: identify(settings)[1] for fingerprint, settings in data.items()}
-    specs = [spec.with_content(contents[spec.data_fingerprint] or spec.data_content) for spec in planned.specs]
+    here = dict(map(identify, data.values()))  # of data that has changed since it was planned, another fingerprint
+    specs = [spec.with_content(here.get(spec.data_fingerprint) or spec.data_content) for spec in planned.specs]
     return replace(planned, specs=adopt_contents(specs, runs))
 
 

@@ -12,6 +12,7 @@ from comt_cli.commands import options
 if TYPE_CHECKING:
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import Planned
+    from comt_cli.recipe.slurm_site import Site
 
 
 def reproduce(
@@ -54,7 +55,7 @@ def reproduce(
     site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
     tables = _planned(scale, papers, seeds, also)
     if dry_run:
-        print_all(tables, runs, Trained(device, jobs, gpus))
+        print_all(tables, runs, Trained(device, jobs, gpus), site)
         return
     specs = [spec for table in tables for spec in table.specs]
     check_places(tables if site is None else (), runs, results, overwrite=overwrite)
@@ -103,9 +104,9 @@ def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] 
     return planned
 
 
-def print_all(tables: list[Planned], runs: Path, trained: Trained) -> None:
+def print_all(tables: list[Planned], runs: Path, trained: Trained, site: Site | None = None) -> None:
     """One line a recipe: its runs, how many are done, how many are trained for an earlier recipe anyway, and the time
-    of the rest. Then all of it as the one queue that it is.
+    of the rest, which at a `site` is not known. Then all of it as the one queue that it is.
 
     Raises:
         UserError: there is no such device, or its options do not go together.
@@ -113,42 +114,48 @@ def print_all(tables: list[Planned], runs: Path, trained: Trained) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from comt_cli.commands.plan_costs import ENDED, Counting, checked_hardware, estimator_for, time_left
+    from comt_cli.commands.plan_costs import Counting, checked_hardware, estimator_for, time_left
     from comt_cli.recipe.run_contents import adopt_contents
-    from comt_cli.recipe.run_directory import RunDirectory
+    from comt_cli.recipe.run_directory import ENDED, RunDirectory
     from comt_cli.report.format import duration
+    from comt_cli.training.estimate import finished_runs
 
-    where = checked_hardware(trained)
+    where = checked_hardware(trained, [spec for planned in tables for spec in planned.specs]) if site is None else None
     plans = [adopt_contents(planned.specs, runs, ambiguous=True) for planned in tables]
     specs = [spec for plan in plans for spec in plan]
     states = {spec.id: RunDirectory.of(runs, spec).state().value for spec in specs}
-    with Counting(specs) as counting:
-        counting.count(specs)
-    estimator = estimator_for(specs, runs, trained)
+    estimator = None
+    if where is not None:
+        with Counting(specs) as counting:
+            counting.count(specs)
+        estimator = estimator_for(specs, where, finished_runs(runs, where, trained.gpus), trained)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for header in ("recipe", "runs", "done", "shared", "to do", "time"):
+    for header in ("recipe", "runs", "done", "shared", "to do", *(("time",) if estimator is not None else ())):
         table.add_column(header, justify="left" if header == "recipe" else "right", no_wrap=True)
     seen: set[str] = set()
     for planned, plan in zip(tables, plans, strict=True):
-        recipe, own = planned.loaded.recipe, {spec.id: spec for spec in plan}
+        own = {spec.id: spec for spec in plan}
         done = {name for name in own if states[name] in ENDED}
         shared = (own.keys() & seen) - done
         left = [spec for name, spec in own.items() if name not in done | shared]
-        seconds = time_left(left, [states[spec.id] for spec in left], estimator)
-        counts = (len(own), len(done), len(shared), len(left))
-        table.add_row(f"{recipe.paper}/{recipe.table}", *map(str, counts), duration(seconds) if left else "-")
+        cells = [str(count) for count in (len(own), len(done), len(shared), len(left))]
+        if estimator is not None:
+            seconds = time_left(left, [states[spec.id] for spec in left], estimator)
+            cells.append(duration(seconds) if left else "-")
+        table.add_row(planned.loaded.name, *cells)
         seen |= own.keys()
     console = Console(highlight=False)
     console.width = max(console.width, 80)
     console.print(table)
     left_over = sum(state not in ENDED for state in states.values())
+    summary = f"\n{len(tables)} recipes, {len(states)} different runs, {left_over} to do"
+    if estimator is None or where is None:
+        console.print(f"{summary}: each a job for Slurm, but those that are in its queue.")
+        return
     open_specs = [spec for spec in specs if states[spec.id] not in ENDED]
     sources = dict.fromkeys(estimator.of(spec).source for spec in open_specs)
     seconds = time_left(specs, [states[spec.id] for spec in specs], estimator)
     at_once = f", {estimator.at_once} at a time" if estimator.at_once > 1 else ""
-    console.print(
-        f"\n{len(tables)} recipes, {len(states)} different runs, {left_over} to do, about {duration(seconds)}{at_once} "
-        f"on {where.name}."
-    )
+    console.print(f"{summary}, about {duration(seconds)}{at_once} on {where.name}.")
     if sources:
         console.print(f"Time is estimated from {' and from '.join(sources)}.")

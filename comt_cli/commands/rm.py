@@ -95,8 +95,14 @@ def _chosen(selectors: list[str], runs: Path, scale: str | None, replaced: bool)
             is_whole = any(run.name == text for run in here)
             here = [run for run in here if is_whole or run.is_replaced == replaced]
         if not here:
-            kind, hint = ("moved aside", "") if replaced else ("there but those that were moved aside", " --replaced")
-            raise UserError(f"{text}: no run of it is {kind}", f"comt runs --state replaced lists them.{hint}")
+            if replaced:
+                raise UserError(
+                    f"{text}: no run of it is moved aside", "comt runs --state replaced lists those that are."
+                )
+            raise UserError(
+                f"{text}: no run of it is there but those that were moved aside",
+                "comt runs --state replaced lists them; --replaced deletes them.",
+            )
         found |= {run.name: run for run in here}
     return list(found.values())
 

@@ -91,7 +91,7 @@ def _is_id(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectedRuns:
     """The runs that a selector means, as they are there; `planned` of them are what its recipe, as it is, asks for:
     those on the data that is prepared here, else all that were asked the same."""
 
@@ -99,7 +99,7 @@ class Selection:
     planned: list[KnownRun]
 
 
-def select_runs(text: str, runs: Path, scale: str | None = None) -> Selection:
+def select_runs(text: str, runs: Path, scale: str | None = None) -> SelectedRuns:
     """Every run below `runs` that `text`, which is no path, means; those set aside too.
 
     Raises:
@@ -107,7 +107,7 @@ def select_runs(text: str, runs: Path, scale: str | None = None) -> Selection:
     """
     known = known_runs(runs)
     if _is_id(text):
-        return Selection(_by_id(text, known, runs), [])
+        return SelectedRuns(_by_id(text, known, runs), [])
     table = _Table.called(text, known, scale)
     wanted = _Wanted.parsed(text)
     matching = [run for run in known if any(wanted.fits(place, run.seed) for place in table.places(run))]
@@ -115,17 +115,18 @@ def select_runs(text: str, runs: Path, scale: str | None = None) -> Selection:
     if not found:
         raise _nothing(text, wanted, table, matching, known, scale, runs)
     exactly = [run for run in found if run.id in table.planned]
-    return Selection(found, exactly or [run for run in found if table.plans(run) is not None])
+    return SelectedRuns(found, exactly or [run for run in found if table.plans(run) is not None])
 
 
-def runs_of_table(recipe: str, known: Sequence[KnownRun]) -> list[tuple[KnownRun, Place]]:
-    """Those of `known` that stand in the table of a recipe, whatever they were trained with, each with its place there.
+def runs_of_table(text: str, known: Sequence[KnownRun]) -> list[tuple[KnownRun, Place]]:
+    """Those of `known` that a recipe, or a selector, means, whatever they were trained with, each with its place there.
 
     Raises:
-        UserError: there is neither such a recipe nor a run of its table.
+        UserError: there is neither such a recipe nor a run of its table, or it has no such row or column.
     """
-    table = _Table.called(recipe, known, None)
-    return [(run, place) for run in known for place in table.places(run)]
+    table, wanted = _Table.called(text, known, None), _Wanted.parsed(text)
+    _check_names(text, wanted, table, known)
+    return [(run, place) for run in known for place in table.places(run) if wanted.fits(place, run.seed)]
 
 
 def _by_id(text: str, known: Iterable[KnownRun], runs: Path) -> list[KnownRun]:
@@ -268,16 +269,9 @@ def _nothing(
     scale: str | None,
     runs: Path,
 ) -> UserError:
-    """Why a selector means no run: a name is wrong, the scale is, or nothing of it was trained."""
+    """Why a selector means no run: the scale is wrong, or nothing of it was trained. Raises it where a name is."""
+    _check_names(text, wanted, table, known)
     there = [run for run in known if table.places(run)]
-    places = [place for run in there for place in table.places(run)]
-    rows = [*table.names[0], *(place.row for place in places)]
-    columns = [*table.names[1], *(place.column for place in places)]
-    others = also_called(text.partition(":")[0])
-    note = "" if others is None else f"\n  {others}"
-    for what, name, valid in (("row", wanted.row, rows), ("column", wanted.column, columns)):
-        if name is not None and _dashed(name) not in map(_dashed, valid):
-            return UserError(f"{text}: {table.name} has no {what} {name!r}", nearest(name, dict.fromkeys(valid)) + note)
     if other_scales:
         return UserError(
             f"{text} has no run of scale {scale}; there are others\n{_listing(other_scales)}",
@@ -288,11 +282,28 @@ def _nothing(
     train = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
     if there:
         return UserError(f"no run below {runs} is {text}; of {table.name} there are\n{_listing(there)}", train)
-    return UserError(f"no run of {table.name} is below {runs}", train + note)
+    return UserError(f"no run of {table.name} is below {runs}", train + _namesakes_of(text))
+
+
+def _check_names(text: str, wanted: _Wanted, table: _Table, known: Sequence[KnownRun]) -> None:
+    """Raise `UserError` where a selector names a row or a column that neither the recipe nor a run of its table has."""
+    places = [place for run in known for place in table.places(run)]
+    rows = [*table.names[0], *(place.row for place in places)]
+    columns = [*table.names[1], *(place.column for place in places)]
+    for what, name, valid in (("row", wanted.row, rows), ("column", wanted.column, columns)):
+        if name is not None and _dashed(name) not in map(_dashed, valid):
+            hint = nearest(name, dict.fromkeys(valid)) + _namesakes_of(text)
+            raise UserError(f"{text}: {table.name} has no {what} {name!r}", hint)
+
+
+def _namesakes_of(text: str) -> str:
+    """A line of a hint with the other recipes that a selector's name might have meant; "" where there is none."""
+    others = also_called(text.partition(":")[0])
+    return "" if others is None else f"\n  {others}"
 
 
 def _listing(found: Sequence[KnownRun]) -> str:
-    """The runs as selectors that mean each alone: one a line, with what tells them apart."""
+    """A line for each run: its folder's name, which means it alone, the selector of its place, its scale and state."""
     lines = []
     for run in found[:_MOST_LISTED]:
         seed = "?" if run.seed is None else run.seed

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.plan import RunSpec
     from comt_cli.recipe.run_directory import RunDirectory
+    from comt_cli.recipe.slurm_site import Site
     from comt_cli.training.estimate import Estimator
 
 
@@ -68,41 +69,41 @@ def plan_rows(
     """One dictionary a run: who it is, what it costs, where it stands. Without `costs` those are None."""
     from comt_cli.commands.plan_costs import Counting, Trained, checked_hardware, estimator_for
     from comt_cli.recipe.run_contents import adopt_contents
+    from comt_cli.training.estimate import finished_runs
 
     trained = trained or Trained()
-    checked_hardware(trained)
+    where = checked_hardware(trained, planned.specs)
     specs = adopt_contents(planned.specs, runs, ambiguous=True)
     estimator = None
     if costs:
         with Counting(specs) as counting:
             counting.count(specs)
-        estimator = estimator_for(specs, runs, trained)
-    return [_row(planned, spec, runs, estimator) for spec in specs]
+        estimator = estimator_for(specs, where, finished_runs(runs, where, trained.gpus), trained)
+    return [_row(planned, spec, runs, estimator, costs=costs) for spec in specs]
 
 
-def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None) -> dict[str, Any]:
+def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None, *, costs: bool) -> dict[str, Any]:
     from comt_cli.models.accounting import cost_of, total_flops, training_bytes
     from comt_cli.recipe.run_directory import RunDirectory
     from comt_cli.report.subject import subject_of
 
     train, directory = spec.settings.train, RunDirectory.of(runs, spec)
-    costs: dict[str, Any] = dict.fromkeys(("parameters", "extra_parameters", "extra_parameters_percent"))
+    counted: dict[str, Any] = dict.fromkeys(("parameters", "extra_parameters", "extra_parameters_percent"))
     later: dict[str, Any] = dict.fromkeys(
         ("flops", "estimated_memory_bytes", "estimated_seconds", "estimated_from"),
     )
-    if estimator is not None:
-        cost, estimate = cost_of(spec), estimator.of(spec)
-        costs = {
+    if costs:
+        cost = cost_of(spec)
+        counted = {
             "parameters": cost.parameters,
             "extra_parameters": cost.extra_parameters,
             "extra_parameters_percent": round(cost.extra_parameters_percent, 4),
         }
-        later = {
-            "flops": total_flops(spec),
-            "estimated_memory_bytes": training_bytes(spec, train.micro_batch_size or train.batch_size),
-            "estimated_seconds": round(estimate.seconds, 1),
-            "estimated_from": estimate.source,
-        }
+        later["flops"] = total_flops(spec)
+        later["estimated_memory_bytes"] = training_bytes(spec, train.micro_batch_size or train.batch_size)
+    if estimator is not None:
+        estimate = estimator.of(spec)
+        later |= {"estimated_seconds": round(estimate.seconds, 1), "estimated_from": estimate.source}
     return {
         "row": spec.row,
         "column": spec.column,
@@ -110,7 +111,7 @@ def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | Non
         "id": spec.id if spec.data_content else None,  # not known before the data is prepared
         "data_content": spec.data_content,
         "method": spec.method,
-        **costs,
+        **counted,
         "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column),
         "steps": train.steps,
         subject_of(spec).counted: train.steps * train.batch_size * _length(spec),
@@ -143,19 +144,31 @@ def _memory(size: float) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.0f} MiB"
 
 
-def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = True) -> None:
-    """The plan as a table a column, each printed once it is counted, and the time that all of it takes.
+def print_plan(
+    planned: Planned,
+    runs: Path,
+    trained: Trained,
+    *,
+    costs: bool = True,
+    fresh: bool = False,
+    site: Site | None = None,
+) -> None:
+    """The plan as a table a column, each printed once it is counted, and the time that all of it takes; or, with a
+    `site`, how many runs are jobs there, of whose time nothing is known here. `fresh`: what is there is trained anew.
 
     Raises:
         UserError: there is no such device, or its options do not go together.
     """
     from rich.console import Console
 
-    from comt_cli.commands.plan_costs import ENDED, Counting, checked_hardware, estimator_for
+    from comt_cli.commands.plan_costs import Counting, checked_hardware, estimator_for
     from comt_cli.recipe.run_contents import adopt_contents
+    from comt_cli.recipe.run_directory import ENDED
     from comt_cli.report.format import plural
+    from comt_cli.training.estimate import finished_runs
 
-    where = checked_hardware(trained)
+    where = checked_hardware(trained, planned.specs) if site is None else None
+    finished = finished_runs(runs, where, trained.gpus) if where is not None and costs else []
     recipe = planned.loaded.recipe
     console = Console(highlight=False)
     # Numbers cut off are worse than lines that a narrow terminal wraps.
@@ -173,16 +186,22 @@ def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = 
         for column, specs in by_column.items():
             if costs:
                 counting.count(specs)
+            if costs and where is not None:
                 counted = ordered[: len(printed) + len(specs)]
-                estimator = estimator_for(ordered, runs, trained, counted)
-            rows = [_row(planned, spec, runs, estimator) for spec in specs]
+                estimator = estimator_for(ordered, where, finished, trained, counted)
+            rows = [_row(planned, spec, runs, estimator, costs=costs) for spec in specs]
+            for row in rows if fresh else ():
+                row["state"] = ANEW.get(row["state"], row["state"])
             printed += rows
             console.print()
             console.print(_column_table(column, rows, specs))
             console.file.flush()
     left = sum(row["state"] not in ENDED for row in printed)
     summary = f"\n{plural(len(printed), 'run')}, {left} to do"
-    if estimator is None:
+    if site is not None:
+        console.print(f"{summary}: each a job for Slurm, but those that are in its queue.")
+        return
+    if estimator is None or where is None:
         console.print(f"{summary}. Costs were not counted.")
         return
     console.print(f"{summary}, about {_words_of_time(ordered, printed, estimator)} on {where.name}.")
@@ -192,6 +211,10 @@ def print_plan(planned: Planned, runs: Path, trained: Trained, *, costs: bool = 
         f"Time is estimated from {' and from '.join(sources)}; memory, roughly, from the tensors that the model keeps."
         f"{tokens}"
     )
+
+
+ANEW = dict.fromkeys(("done", "diverged", "unfinished"), "anew")
+"""What `--fresh` makes of the states of runs."""
 
 
 def _words_of_time(specs: list[RunSpec], rows: list[dict[str, Any]], estimator: Estimator) -> str:
@@ -211,8 +234,9 @@ def _column_table(column: str, rows: list[dict[str, Any]], specs: list[RunSpec])
 
     counted = subject_of(specs[0]).counted
     table = Table(box=None, header_style="bold", pad_edge=False)
-    has_costs = rows[0]["parameters"] is not None
-    before, after = (("parameters", "+%", "paper's"), ("FLOPs", "time", "memory")) if has_costs else ((), ())
+    has_costs, has_times = (rows[0][key] is not None for key in ("parameters", "estimated_seconds"))
+    before = ("parameters", "+%", "paper's") if has_costs else ()
+    after = ("FLOPs", *(("time",) if has_times else ()), "memory") if has_costs else ()
     for header in (column, "seed", *before, counted, *after, "state"):
         is_text = header in (column, "state")
         table.add_column(header, justify="left" if is_text else "right", no_wrap=True)
@@ -221,6 +245,7 @@ def _column_table(column: str, rows: list[dict[str, Any]], specs: list[RunSpec])
         if has_costs:
             increase = f"{row['extra_parameters_percent']:z.2f}"
             cells = [f"{row['parameters']:,}", increase, row["paper_increase"] or "-", *cells, f"{row['flops']:.2g}"]
-            cells += [duration(row["estimated_seconds"]), _memory(row["estimated_memory_bytes"])]
+            cells += [duration(row["estimated_seconds"])] if has_times else []
+            cells.append(_memory(row["estimated_memory_bytes"]))
         table.add_row(row["row"], str(row["seed"]), *cells, row["state"])
     return table

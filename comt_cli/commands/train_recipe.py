@@ -61,12 +61,6 @@ def train_recipe(
     planned = plan_loaded(loaded, scale, rows=selection.rows, columns=selection.columns, seeds=selection.seeds)
     # The whole table, not only the part that is selected: training one row must not erase the others.
     table = plan_loaded(loaded, scale, seeds=selection.seeds)
-    if dry_run:
-        from comt_cli.commands.plan_costs import Trained
-        from comt_cli.commands.show import print_plan
-
-        print_plan(planned, runs, Trained(where.device, where.jobs, where.gpus))
-        return
 
     from comt_cli.commands.outcome import check_places, end, write_outcomes
     from comt_cli.recipe.run_contents import adopt_contents
@@ -76,6 +70,12 @@ def train_recipe(
     from comt_cli.training.trackers import tracking
 
     check_places([table] if site is None else (), runs, where.results, selection.overrides or (), overwrite=overwrite)
+    if dry_run:
+        from comt_cli.commands.plan_costs import Trained
+        from comt_cli.commands.show import print_plan
+
+        print_plan(planned, runs, Trained(where.device, where.jobs, where.gpus), fresh=fresh, site=site)
+        return
     with tracking(where.track):
         if site is not None:
             submit_runs(planned.specs, runs, where.device, site, fresh=fresh)

@@ -5,7 +5,6 @@ Reads only. What is asked of a run is read when it is asked, so that a folder of
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import UserError
+from comt_cli.files import read_json
 from comt_cli.recipe.plan import BY_ID, RunSpec
 from comt_cli.recipe.run_directory import READING_ERRORS, RunDirectory, RunState
 
@@ -84,7 +84,7 @@ class KnownRun:
     def labels(self) -> Mapping[str, Any]:
         """What `spec.json` says, of whichever version; {} where it cannot be read."""
         try:
-            data = json.loads(self.directory.spec_file.read_text(encoding="utf-8"))
+            data = read_json(self.directory.spec_file)
         except READING_ERRORS:
             return {}
         return data if isinstance(data, dict) else {}

@@ -37,7 +37,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What a file system answers that knows no locks."""
 
 
-READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading a run directory that is damaged, or of another version, can raise."""
 
 

@@ -45,7 +45,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class JobPlace:
+class ActiveJob:
     """A job that Slurm has not done with: it waits, or runs on `node`."""
 
     waits: bool
@@ -104,7 +104,7 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def ask_squeue(jobs: Iterable[Job]) -> dict[str, JobPlace]:
+def ask_squeue(jobs: Iterable[Job]) -> dict[str, ActiveJob]:
     """By request, those of `jobs` that Slurm has not done with.
 
     Raises:
@@ -129,7 +129,7 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, JobPlace]:
         number, _, rest = line.strip().partition("|")
         if number in asked and rest.endswith(f"|{asked[number].name}"):
             state, node, _ = rest.split("|", 2)
-            places[asked[number].run] = JobPlace(state in _WAITING, node)
+            places[asked[number].run] = ActiveJob(state in _WAITING, node)
     return places
 
 

@@ -59,7 +59,7 @@ def save_checkpoint(
         try:
             torch.save(state, writer)  # type: ignore[arg-type]
         except RuntimeError as error:
-            raise (writer.refusal or error) from None
+            raise (writer.ended_by or error) from None
 
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
@@ -95,18 +95,18 @@ def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sav
 
 
 class _Writer:
-    """A file that remembers what the system refused: torch's archive writer turns a full disk into an error of its own,
-    that some offset was not reached."""
+    """A file that remembers what ended its writing: of a full disk, and of a Ctrl-C, torch's archive writer makes an
+    error of its own, that some offset was not reached."""
 
     def __init__(self, handle: IO[bytes]) -> None:
         self._handle = handle
-        self.refusal: OSError | None = None
+        self.ended_by: OSError | KeyboardInterrupt | None = None
 
     def write(self, content: Any) -> int:
         try:
             return self._handle.write(content)
-        except OSError as error:
-            self.refusal = error
+        except (OSError, KeyboardInterrupt) as error:
+            self.ended_by = error
             raise
 
     def flush(self) -> None:

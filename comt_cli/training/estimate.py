@@ -2,30 +2,33 @@
 
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
 of: finished runs of this device, the likest first (the same network and batch, else the same network, else the same
-kind, nearest in the FLOPs of a step); a training step of the table's first open run, measured where it is small; the
-speed of a matrix product, of which training reaches a typical share. A table takes as long as its open runs do when
-each worker takes the next one as soon as it is free, and what a worker needs to start.
+kind, nearest in the FLOPs of a step and not far from them); a training step of the first such run that is asked for,
+measured where it is small; the speed of a matrix product, of which training reaches a typical share. Runs that are
+trained at once share the cores, or the GPUs. A table takes as long as its open runs do when each worker takes the next
+one as soon as it is free, and what a worker needs to start.
 """
 
 from __future__ import annotations
 
 import heapq
-import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from comt_cli.files import read_json
 from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.accounting import code_version, cost_of, network_of, total_flops
 from comt_cli.recipe.plan import BY_ID, RunSpec
 from comt_cli.recipe.settings import Settings
 from comt_cli.training.hardware import Hardware
-from comt_cli.training.many.jobs import usual_threads
+from comt_cli.training.many.jobs import usable_cores, usual_threads
 
 START_SECONDS = 10.0
 """What a worker needs before its first step: torch and the data."""
+MOST_APART = 4.0
+"""How many times the FLOPs of a step, or what part of them, another network may have for its speed to tell anything."""
 FORWARD_SHARE = 1 / 3
 """Of a training step's FLOPs, what evaluating the same rows takes."""
 
@@ -43,7 +46,7 @@ class Finished:
     batch_size: int
     step_flops: float
     flops_per_second: float
-    evaluation_rows: int
+    evaluation_rows: float
 
 
 def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finished]:
@@ -51,13 +54,12 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
     found = []
     for file in sorted((runs / BY_ID).glob("*/result.json")):
         try:
-            result = json.loads(file.read_text(encoding="utf-8"))
+            result = read_json(file)
             device = str(result["device"])
             if result["state"] != "done" or result["processes"] != processes or not _is_on(device, where):
                 continue
-            spec = json.loads(file.with_name("spec.json").read_text(encoding="utf-8"))
-            found.append(_finished(device, spec, result))
-        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+            found.append(_finished(device, read_json(file.with_name("spec.json")), result))
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
             continue
     return found
 
@@ -69,9 +71,8 @@ def _is_on(device: str, where: Hardware) -> bool:
 
 def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Finished:
     model, train = spec["settings"]["model"], spec["settings"]["train"]
-    flops, seconds, evaluation = float(result["flops"]), float(result["train_seconds"]), result["evaluation"]
-    if not (0 < flops < math.inf and 0 < seconds < math.inf):
-        raise ValueError
+    flops, evaluation = _plausible(result["flops"]), result["evaluation"]
+    rows = (_plausible(evaluation[key]) for key in ("batches", "batch_size", "processes"))
     return Finished(
         device=device,
         images=model["family"] == "resnet",
@@ -79,10 +80,17 @@ def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Fini
         method=spec["method"],
         precision=train["precision"],
         batch_size=int(train["batch_size"]),
-        step_flops=flops / int(result["steps"]),
-        flops_per_second=flops / seconds,
-        evaluation_rows=int(evaluation["batches"]) * int(evaluation["batch_size"]) * int(evaluation["processes"]),
+        step_flops=_plausible(flops / _plausible(result["steps"])),
+        flops_per_second=_plausible(flops / float(result["train_seconds"])),
+        evaluation_rows=_plausible(math.prod(rows)),
     )
+
+
+def _plausible(value: Any) -> float:
+    """A count, FLOPs or FLOP/s of a file that may come from anywhere. Raises `ValueError` where no run has so many."""
+    if not 1 <= float(value) < 1e30:
+        raise ValueError(value)
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -94,16 +102,31 @@ class Estimate:
 
 
 class Estimator:
-    """Estimates runs that are trained `at_once` on `where`, each with `threads` (None: as torch chooses)."""
+    """Estimates runs that are trained `at_once` on `where`, each with `threads` (None: as torch chooses), or by several
+    `processes`. `finished` are those of `finished_runs` there."""
 
-    def __init__(self, runs: Path, where: Hardware, at_once: int, threads: int | None, processes: int = 1) -> None:
+    def __init__(
+        self, finished: Sequence[Finished], where: Hardware, at_once: int, threads: int | None, processes: int = 1
+    ) -> None:
         self.where, self.at_once, self.processes = where, at_once, processes
         self.threads = threads or usual_threads()
-        self._finished = finished_runs(runs, where, processes)
+        self._finished = finished
         self._reached: dict[tuple[bool, str], tuple[float, str]] = {}
 
-    def of(self, spec: RunSpec) -> Estimate:
-        """The whole run: its steps, and its evaluations where a finished run says how large one is."""
+    def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
+        """The whole run, one of so many at once (None: of as many as there may be): its steps, and its evaluations
+        where a finished run says how large one is."""
+        alone = self._alone(spec)
+        return replace(alone, seconds=alone.seconds * self._slower(at_once or self.at_once))
+
+    def _slower(self, at_once: int) -> float:
+        """How many times as long a run takes for having to share the processor's cores, or the GPUs, with others."""
+        if self.where.kind != "cpu":
+            return max(1.0, at_once / self.where.count)
+        cores = usable_cores()  # more threads than these are as slow already where one run has them to itself
+        return max(1.0, at_once * min(self.threads, cores) / cores)
+
+    def _alone(self, spec: RunSpec) -> Estimate:
         flops = total_flops(spec)
         like = self._likest(spec)
         if like is None:
@@ -112,13 +135,18 @@ class Estimator:
         every = spec.settings.train.evaluate_every
         evaluations = 1 + (spec.settings.train.steps - 1) // every if every else 1
         flops += evaluations * like.evaluation_rows * FORWARD_SHARE * cost_of(spec).flops_per_row
-        return Estimate(flops / like.flops_per_second, f"runs finished on this device ({like.device})")
+        other = "" if like.model == _model(spec) else " of another size"
+        return Estimate(flops / like.flops_per_second, f"runs{other} finished on this device ({like.device})")
 
     def _likest(self, spec: RunSpec) -> Finished | None:
         train, images = spec.settings.train, not isinstance(spec.settings, Settings)
-        model = spec.settings.model.model_dump(mode="json")
-        step_flops = total_flops(spec) / train.steps
-        there = [run for run in self._finished if (run.images, run.precision) == (images, train.precision)]
+        model, step_flops = _model(spec), total_flops(spec) / train.steps
+        there = [
+            run
+            for run in self._finished
+            if (run.images, run.precision) == (images, train.precision)
+            and (run.model == model or 1 / MOST_APART <= run.step_flops / step_flops <= MOST_APART)
+        ]
         threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
 
         def distance(run: Finished) -> tuple[bool | float, ...]:
@@ -127,7 +155,7 @@ class Estimator:
                 run.method != spec.method,
                 run.batch_size != train.batch_size,
                 self.where.kind == "cpu" and not run.device.endswith(threads),
-                abs(math.log(run.step_flops / step_flops)),
+                abs(math.log(run.step_flops) - math.log(step_flops)),
             )
 
         return min(there, key=distance, default=None)
@@ -165,9 +193,15 @@ class Estimator:
             share = measured_speed.CONVOLUTIONAL_SHARE if images else measured_speed.TYPICAL_SHARE
             reached = measured_speed.estimated_flops_per_second(device, spec.settings.train.precision, share)
             source = "the speed of matrix products here, and rough"
-        reached *= self.processes
+        if self.where.kind == "cuda":  # each has its own; on the CPU they share the cores
+            reached *= self.processes
         _speeds().put(self._key(spec), [reached, source])
         return reached, source
+
+
+def _model(spec: RunSpec) -> dict[str, Any]:
+    """The network's settings as `spec.json` has them."""
+    return spec.settings.model.model_dump(mode="json")
 
 
 def _speeds() -> LineCache:

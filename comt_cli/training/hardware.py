@@ -49,6 +49,16 @@ def check_device_name(device: str | None) -> None:
             raise UserError(f"--device {device}: {len(names)} CUDA devices are visible here", "comt doctor says why.")
 
 
+def check_count(where: Hardware, processes: int) -> None:
+    """Processes that share a run take a GPU each; on the CPU any number can.
+
+    Raises:
+        UserError: there are fewer GPUs.
+    """
+    if where.kind == "cuda" and processes > where.count:
+        raise UserError(f"--gpus {processes}: {where.count} CUDA devices are visible here", "comt doctor says why.")
+
+
 def hardware(device: str | None) -> Hardware:
     """The device of that name, or the best there is.
 

@@ -74,7 +74,6 @@ class Training:
             if isinstance(finished, BeingTrained):
                 raise finished
             if isinstance(finished, dict):
-                self.listener.run_finished(self.spec, finished)
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
@@ -251,7 +250,6 @@ class Training:
 
     def _end(self, result: dict[str, Any]) -> dict[str, Any]:
         self.writer.result(result)
-        self.listener.run_finished(self.spec, result)
         return result
 
     def _rows_at_once(self) -> int:

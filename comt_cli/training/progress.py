@@ -52,9 +52,6 @@ class Listener:
     def evaluated(self, done: int, total: int) -> None:
         """`done` of the evaluation's `total` batches are evaluated."""
 
-    def run_finished(self, spec: RunSpec, result: dict[str, Any]) -> None:
-        """A run has its result."""
-
     def warn(self, text: str) -> None:
         """Something about the run at hand that its reader must know."""
 

@@ -52,9 +52,16 @@ class LineLog:
 
         Raises:
             UserError: the file was deleted or replaced since it was opened; what is written goes into nothing.
+            StorageError: so was the folder of all runs: the next would fare no better.
         """
         self._guard(lambda: os.fsync(self._handle.fileno()))
         if not self._is_here():
+            all_runs = self.path.parent.parent
+            if not all_runs.is_dir():
+                raise StorageError(
+                    f"{all_runs}, the folder of the runs, was removed while one was writing to it",
+                    "What was trained since is lost. Put it back, then run the same command again.",
+                )
             raise UserError(
                 f"{self.path} was deleted or replaced while the run was writing to it",
                 "Its lines are lost. Put it back and run the same command again, or train anew with --fresh.",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.commands.examples import broken, commands_in
+from comt_cli.commands.examples import INDENT, broken
 
 
 def pages(group, path=()):
@@ -25,6 +28,12 @@ def rendered(page: str, width: int) -> str:
     result = CliRunner().invoke(app, [*page.split(), "--help"], env={"COLUMNS": str(width)}, terminal_width=width)
     assert result.exit_code == 0
     return result.output
+
+
+def commands_in(help_text: str) -> list[list[str]]:
+    """The words of every example in a rendered help, as a shell would hand them to the program."""
+    joined = re.sub(r"\\\n\s*", "", help_text)
+    return [shlex.split(line) for line in joined.splitlines() if re.match(rf" {{{INDENT}}}comt( |$)", line)]
 
 
 def parse(words: list[str]) -> None:

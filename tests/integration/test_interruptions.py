@@ -8,8 +8,9 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from dying import is_training, train_obediently, wait_until
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.files import atomic_file
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.training import checkpoint
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.signals import StopSignal
 
@@ -92,6 +95,38 @@ def hear_two_signals(echo_seconds: float) -> None:
         assert stop.number == signal.SIGTERM
         os.kill(os.getpid(), signal.SIGTERM)
     os._exit(5)
+
+
+class Interrupted:
+    """A file whose fifth writing a second Ctrl-C comes into."""
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        self.handle, self.left = handle, 5
+
+    def write(self, content: bytes) -> int:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return self.handle.write(content)
+
+    def flush(self) -> None:
+        self.handle.flush()
+
+
+def test_a_second_signal_while_a_checkpoint_is_written(spec, tmp_path, monkeypatch):
+    """torch makes an error of its own of it, by which the run would seem to have failed, with status 1."""
+
+    @contextlib.contextmanager
+    def interrupted(path: Path) -> Iterator[Interrupted]:
+        with atomic_file(path) as handle:
+            yield Interrupted(handle)
+
+    monkeypatch.setattr(checkpoint, "atomic_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(spec, tmp_path)
+    directory = RunDirectory.of(tmp_path, spec)
+    assert not directory.checkpoint_file.exists()
+    assert not list(directory.path.glob(".*.tmp"))
 
 
 def test_handlers_are_put_back_and_left_alone_in_threads():
@@ -201,10 +236,18 @@ def test_a_line_that_the_system_cuts_short(spec, expected, tmp_path, largest_fil
 
 def test_a_folder_that_was_removed(spec, expected, tmp_path):
     directory = RunDirectory.of(tmp_path / "runs", spec)
-    with pytest.raises(UserError, match=r"metrics\.jsonl was deleted or replaced while the run was writing to it"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl was deleted or replaced while the run was writing") as lost:
         train(spec, tmp_path / "runs", listener=After(4, lambda: shutil.rmtree(directory.path)))
+    assert not isinstance(lost.value, StorageError), "other runs go on"
     assert not directory.path.exists(), "nothing is saved where nobody kept the run"
     assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_a_folder_of_all_runs_that_was_removed(spec, tmp_path):
+    """The next run would fare no better: a queue ends."""
+    with pytest.raises(StorageError, match="by-id, the folder of the runs, was removed while one was writing to it"):
+        train(spec, tmp_path / "runs", listener=After(4, lambda: shutil.rmtree(tmp_path / "runs")))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_folder_that_comes_back(spec, expected, tmp_path):

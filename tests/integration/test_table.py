@@ -430,7 +430,7 @@ def test_a_set_override_is_another_run(comt, recipe, tmp_path):
     ("options", "says"),
     [
         (("--device", "tpu9"), "--device tpu9"),
-        (("--device", "xpu"), "this program does not use xpu"),
+        (("--device", "xpu"), "Use cuda, cuda:1, mps or cpu."),
         (("--device", "cuda:99"), "CUDA devices are visible here"),
         (("--seeds", "x"), "seeds are whole numbers"),
     ],

@@ -163,7 +163,7 @@ def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
     assert [ending for number, ending in enumerate(endings, 1) if number != seed] == [Ending.done] * 2
     assert endings[seed - 1] is Ending.failed
     directory = RunDirectory.of(tmp_path, specs[seed - 1])
-    assert directory.error() == "its process was ended by SIGKILL, as the system does where memory runs out"
+    assert directory.error() == "its process was killed by SIGKILL, as the system does where memory runs out"
     assert directory.state() is RunState.unfinished
     assert Crew(specs, tmp_path).run() == [Ending.done] * 3
     assert len(json.loads(directory.environment_file.read_text())) == 2

@@ -22,6 +22,7 @@ from typing import Any
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.shared_runs import SharedRun
+from comt_cli.training.many.endings import ending
 from comt_cli.training.many.jobs import Workers
 from comt_cli.training.many.outcomes import Ending, RunOutcome, TrainingFailed
 from comt_cli.training.many.progress import Display, Start
@@ -232,7 +233,7 @@ class Dispatcher:
         worker.process.join(PATIENCE_SECONDS)
         worker.process.kill()
         worker.process.join()
-        how = f"its process {_how_it_ended(worker.process.exitcode)}"
+        how = f"its process {ending(worker.process.exitcode)}"
         shared = worker.shared
         if shared is None:
             return
@@ -286,14 +287,3 @@ def worker_names(devices: Sequence[str]) -> list[str]:
         device if devices.count(device) == 1 else f"{device} {devices[: position + 1].count(device)}"
         for position, device in enumerate(devices)
     ]
-
-
-def _how_it_ended(status: int | None) -> str:
-    if status is None or status >= 0:
-        return f"ended with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    memory = ", as the system does where memory runs out" if -status == signal.SIGKILL else ""
-    return f"was ended by {name}{memory}"

@@ -69,17 +69,12 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
 
     device = pick_device(device_name)
     if jobs is not None:
-        jobs = min(jobs, len(runs))
-        check_memory("--jobs", jobs)
-    if device.type == "cuda":
-        named = device_name is not None and ":" in device_name
-        gpus = [str(device)] if named else [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-        wanted = jobs or min(len(gpus), len(runs))
-        return Workers(tuple(gpus[index % len(gpus)] for index in range(wanted)), name=name_of(device))
-    if device.type != "cpu":
-        return Workers((str(device),) * (jobs or 1), name=name_of(device))
-    at_once, threads = runs_at_once("cpu", 1, jobs, runs)
-    return Workers(("cpu",) * at_once, threads, name_of(device, threads))
+        check_memory("--jobs", min(jobs, len(runs)))
+    devices = [str(device)]
+    if device.type == "cuda" and (device_name is None or ":" not in device_name):
+        devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    at_once, threads = runs_at_once(device.type, len(devices), jobs, runs)
+    return Workers(tuple(devices[index % len(devices)] for index in range(at_once)), threads, name_of(device, threads))
 
 
 def runs_at_once(
@@ -87,6 +82,8 @@ def runs_at_once(
 ) -> tuple[int, int | None]:
     """How many of these runs are trained at once on `count` devices of a kind, by the rule above, and the threads of
     each; None leaves those to torch. The memory is that of `sized`, if given: of others it is not known yet."""
+    if jobs is not None:
+        jobs = max(1, min(jobs, len(runs)))
     if kind != "cpu":
         return jobs or min(count, max(1, len(runs))), None
     cores = usable_cores()

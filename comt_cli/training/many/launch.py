@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -19,12 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from comt_cli.data import identify
+from comt_cli.data import Dataset, ImageDataset, identify
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
+from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.many.endings import Overheard, endings, speak_through
 from comt_cli.training.many.jobs import check_jobs, check_memory
-from comt_cli.training.many.outcomes import Summary, TrainingFailed
+from comt_cli.training.many.outcomes import Summary, TrainingFailed, check_not_stopped
+from comt_cli.training.many.progress import make_display
 from comt_cli.training.many.queue import RunQueue
 from comt_cli.training.processes import (
     check_device,
@@ -59,6 +61,7 @@ def train_on(
     """
     check_device(device, processes)
     check_jobs(jobs, processes)
+    check_device_name(device)
     if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
         raise UserError(
             f"--gpus {processes}, but torchrun started {os.environ['WORLD_SIZE']} processes", "Leave --gpus out."
@@ -76,9 +79,7 @@ def train_on(
             try:
                 _train_together(processes, specs, runs, device)
             finally:
-                data = {shared.spec.data_fingerprint: shared.spec.settings.data for shared in queue.open}
-                known = {fingerprint: identify(settings)[1] for fingerprint, settings in data.items()}
-                queue.data_prepared({name: content for name, content in known.items() if content is not None})
+                queue.data_prepared(_prepared_contents(queue))
                 queue.look_at_open()
         elif jobs == 1 or len(queue.every) == 1:
             _train_here(queue, device)
@@ -96,28 +97,54 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     """
     check_device(device, processes)
     check_jobs(jobs, processes)
+    check_device_name(device)
     for spec in specs:
         check_share(spec.settings.train.batch_size, processes)
+    if jobs is not None:
+        check_memory("--jobs", min(jobs, len({spec.id for spec in specs})))
     if processes > 1:
         check_memory("--gpus", processes)
-
-    if device != "cpu":  # which is always there, and needs no PyTorch to be asked for
-        from comt_cli.training.devices import pick_device
-
-        pick_device(device, processes - 1)
+        check_count(hardware(device), processes)
 
 
-def _train_here(queue: RunQueue, device: str | None) -> Summary:
-    from comt_cli.training.many.table import train_queue
+def _prepared_contents(queue: RunQueue) -> dict[str, str]:
+    """By fingerprint, the content of the open runs' data as it is prepared here.
 
-    return train_queue(queue, device)
+    Data that is not what was planned any more is left out, and what cannot be read: what ended the training must be
+    told, not that.
+    """
+    data = {shared.spec.data_fingerprint: shared.spec.settings.data for shared in queue.open}
+    contents = {}
+    for planned, settings in data.items():
+        with contextlib.suppress(UserError):
+            fingerprint, content = identify(settings)
+            if fingerprint == planned and content is not None:
+                contents[fingerprint] = content
+    return contents
+
+
+def _train_here(
+    queue: RunQueue, device: str | None, datasets: Mapping[str, Dataset | ImageDataset] | None = None
+) -> Summary:
+    """Train the queue in this process, which imports PyTorch for it: that takes seconds, and so is told first."""
+    display = make_display(is_main_process())
+    try:
+        with StopSignal(display.stopping) as stop:
+            if "torch" not in sys.modules:
+                display.preparing("starting PyTorch", 0, None)
+            from comt_cli.training.many.table import train_queue
+
+            if not launched_by_torchrun():  # whose other processes would wait for this one
+                check_not_stopped(stop)
+            return train_queue(queue, device, display, stop, datasets)
+    finally:
+        display.close()
 
 
 def _train_in_workers(queue: RunQueue, runs: Path, device: str | None, jobs: int | None) -> None:
     """Prepare the data while a scout imports PyTorch and compiles kernels; then have as many workers as it says."""
     from comt_cli.training.many.dispatch import Dispatcher
     from comt_cli.training.many.preparing import prepare_all
-    from comt_cli.training.many.progress import make_display
     from comt_cli.training.many.scout import scouting
 
     display = make_display()
@@ -134,9 +161,7 @@ def _train_in_workers(queue: RunQueue, runs: Path, device: str | None, jobs: int
                 return
     finally:
         display.close()
-    from comt_cli.training.many.table import train_queue
-
-    train_queue(queue, workers.devices[0], datasets)
+    _train_here(queue, workers.devices[0], datasets)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from comt_cli.training.many.opening import opening
 from comt_cli.training.many.outcomes import RunOutcome, run_name
-from comt_cli.training.many.progress import Place, Stage, Start, Telling, in_words, names_of
+from comt_cli.training.many.progress import Stage, Start, Telling, WorkerState, in_words, names_of
 from comt_cli.training.many.screen import Bar, Line, Row, lay_out
 from comt_cli.training.many.time_left import spoken
 from comt_cli.words import wrap
@@ -103,7 +103,7 @@ class LiveDisplay(Telling):
         running = sum(place.step / place.spec.settings.train.steps for place in self.places if place.spec is not None)
         return (self.done + running) / max(1, len(self.start.every))
 
-    def _row(self, number: int, place: Place) -> Row:
+    def _row(self, number: int, place: WorkerState) -> Row:
         spec = place.spec
         assert spec is not None
         label = place.name if len(self.places) > 1 else ""

@@ -47,7 +47,8 @@ def _count(found: Iterable[object], noun: str) -> str:
 
 def _at_once(start: Start) -> str:
     number = min(len(start.workers), len(start.waiting))
-    return f"on {start.device}" if number == 1 else f"{number} at a time on {start.device}"
+    device = f"{start.processes} x {start.device}" if start.processes > 1 else start.device
+    return f"on {device}" if number == 1 else f"{number} at a time on {device}"
 
 
 def _folder(start: Start) -> str:
@@ -59,5 +60,6 @@ def _folder(start: Start) -> str:
 def _time(start: Start, seconds: float | None) -> str:
     if seconds is None:
         return "not known before the first steps"
-    finished = "1 run that is" if len(start.before) == 1 else f"{len(start.before)} runs that are"
+    number = len(start.timed)
+    finished = "1 run that is" if number == 1 else f"{number} runs that are"
     return f"about {spoken(seconds)}, by {finished} finished"

@@ -7,9 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from comt_cli.errors import UserError
+from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.shared_runs import SharedRun
+from comt_cli.training.signals import StopSignal
 
 MEND_FIRST = "Mend that first; the same command then tries again."
 
@@ -18,6 +19,12 @@ class TrainingFailed(UserError):
     """Something was found to be wrong after training had begun. What was saved before is intact."""
 
     exit_status = 1
+
+
+def check_not_stopped(stop: StopSignal) -> None:
+    """Raise `RunInterrupted` where a signal has come before the first run has begun."""
+    if stop.number is not None:
+        raise RunInterrupted("stopped before a run had begun", "The same command begins with them.", stop.number)
 
 
 class Ending(StrEnum):

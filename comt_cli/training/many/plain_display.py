@@ -9,7 +9,7 @@ import time
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.many.opening import opening
 from comt_cli.training.many.outcomes import RunOutcome, run_name
-from comt_cli.training.many.progress import Place, Stage, Start, Telling, in_words
+from comt_cli.training.many.progress import Stage, Start, Telling, WorkerState, in_words
 from comt_cli.training.many.time_left import spoken
 
 SILENT_SECONDS = 30.0
@@ -81,7 +81,7 @@ class PlainDisplay(Telling):
                 all_left = f"; all runs: about {spoken(left)} left" if left is not None else ""
                 self._say(f"[{self.done}/{total}] {'; '.join(running)}{all_left}")
 
-    def _where(self, number: int, place: Place) -> str:
+    def _where(self, number: int, place: WorkerState) -> str:
         assert place.spec is not None
         name = f"{self._at(number)}{self._name(place.spec)}"
         if place.stage is Stage.starting:

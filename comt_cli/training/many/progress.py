@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -40,6 +41,7 @@ class Start:
         runs: the folder of the run directories.
         workers: what trains them, by name: `cuda:0`, `cpu 1`.
         device: what people call the device, with each worker's threads.
+        processes: how many share every run, each on such a device.
     """
 
     every: Sequence[RunSpec]
@@ -48,13 +50,26 @@ class Start:
     runs: Path
     workers: Sequence[str]
     device: str
+    processes: int = 1
 
     @classmethod
-    def of(cls, queue: RunQueue, workers: Sequence[str], device: str) -> Start:
+    def of(cls, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> Start:
         """Of a queue from which nothing was taken yet."""
         before = [(each.spec, each.result) for each in queue.summary().outcomes if each.result is not None]
         every, waiting = ([shared.spec for shared in runs] for runs in (queue.every, queue.open))
-        return cls(every, waiting, before, queue.runs, workers, device)
+        return cls(every, waiting, before, queue.runs, workers, device, processes)
+
+    @property
+    def timed(self) -> list[tuple[RunSpec, float]]:
+        """Those of `before` that were trained to their end as these will be, and the seconds of their steps."""
+        as_here = {"state": "done", "device": self.device, "processes": self.processes}
+        alike = [(spec, result) for spec, result in self.before if as_here.items() <= result.items()]
+        return [(spec, result["train_seconds"]) for spec, result in alike if _is_time(result.get("train_seconds"))]
+
+
+def _is_time(seconds: object) -> bool:
+    """Whether this is a time that something took: `result.json` may come from anywhere."""
+    return isinstance(seconds, int | float) and 0 < seconds < math.inf
 
 
 class Stage(StrEnum):
@@ -67,8 +82,8 @@ class Stage(StrEnum):
 
 
 @dataclass
-class Place:
-    """Where a worker is; `since` is when its stage began."""
+class WorkerState:
+    """What a worker is at; `since` is when its stage began."""
 
     name: str
     stage: Stage = Stage.idle
@@ -119,7 +134,7 @@ class Display:
         """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
 
     def tick(self) -> None:
-        """Called about every second."""
+        """Time goes by. Called every second or sooner where there are workers, else after a logged step or a batch."""
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -130,7 +145,7 @@ class Telling(Display):
 
     def __init__(self) -> None:
         self.start: Start | None = None
-        self.places: list[Place] = []
+        self.places: list[WorkerState] = []
         self.time_left = TimeLeft(())
         self.began = time.monotonic()
         self.done = 0
@@ -145,18 +160,17 @@ class Telling(Display):
     def queue_started(self, start: Start) -> None:
         self.start, self.stage = start, ""
         self.began, self.done = time.monotonic(), len(start.every) - len(start.waiting)
-        self.places = [Place(name) for name in start.workers]
+        self.places = [WorkerState(name) for name in start.workers]
         self.time_left = TimeLeft(start.waiting, time.monotonic)
-        for spec, result in start.before:
-            if result.get("device") == start.device and result.get("state") == "done":
-                self.time_left.finished_before(spec, result["train_seconds"])
+        for spec, seconds in start.timed:
+            self.time_left.finished_before(spec, seconds)
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
-        self.places[worker] = Place(self.places[worker].name, Stage.starting, time.monotonic(), spec)
+        self.places[worker] = WorkerState(self.places[worker].name, Stage.starting, time.monotonic(), spec)
         self.time_left.taken(worker, spec)
 
     def run_started(self, worker: int, spec: RunSpec, step: int) -> None:
-        self.places[worker] = Place(self.places[worker].name, Stage.training, time.monotonic(), spec, step)
+        self.places[worker] = WorkerState(self.places[worker].name, Stage.training, time.monotonic(), spec, step)
         self.time_left.started(worker, spec, step)
 
     def step_done(self, worker: int, report: StepReport) -> None:
@@ -175,11 +189,11 @@ class Telling(Display):
         self.time_left.evaluated(worker, done, total)
 
     def run_given_back(self, worker: int, spec: RunSpec) -> None:
-        self.places[worker] = Place(self.places[worker].name)
+        self.places[worker] = WorkerState(self.places[worker].name)
         self.time_left.given_back(worker, spec)
 
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
-        self.places[worker] = Place(self.places[worker].name)
+        self.places[worker] = WorkerState(self.places[worker].name)
         self.time_left.ended(worker, completed=ended.ended and not ended.already)
         self.done += ended.ended
 
@@ -191,7 +205,7 @@ class Telling(Display):
         return self.time_left.of_all(max(1, len(self.places)))
 
 
-def _stop_text(places: Sequence[Place], stage: str, *, again: bool) -> str:
+def _stop_text(places: Sequence[WorkerState], stage: str, *, again: bool) -> str:
     running = [place.spec for place in places if place.spec is not None and place.stage is not Stage.starting]
     starting = sum(place.stage is Stage.starting for place in places)
     lost = max((spec.settings.train.save_every for spec in running), default=0)

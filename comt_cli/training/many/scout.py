@@ -1,8 +1,8 @@
 """A process that goes ahead of the workers while the data is being prepared.
 
 It finds out how many workers there can be, and on which devices, which takes PyTorch: so the command's own process
-never imports it. And it compiles the kernels that the runs will use, once, where each worker would otherwise want them
-at the same time.
+need not import it, unless it then trains by itself. And it compiles the kernels that the runs will use, once, where
+each worker would otherwise want them at the same time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Settings
 from comt_cli.recipe.shared_runs import SharedRun
 from comt_cli.training.many.jobs import Workers, plan_workers
-from comt_cli.training.many.outcomes import TrainingFailed
+from comt_cli.training.many.outcomes import TrainingFailed, check_not_stopped
 from comt_cli.training.many.server import context_for, start_server
 from comt_cli.training.processes import die_with_parent, end_process
 from comt_cli.training.signals import StopSignal
@@ -46,16 +46,14 @@ class Scout:
             TrainingFailed: it ended without a word.
         """
         while not self._pipe.poll(0.1):
-            if stop.number is not None:
-                raise RunInterrupted(
-                    "stopped before a run had begun", "The same command begins with them.", stop.number
-                )
+            check_not_stopped(stop)
         try:
             found = self._pipe.recv()
         except EOFError:
             self._starter.join()
             if self._process.pid is not None:
                 self._process.join(PATIENCE_SECONDS)
+            check_not_stopped(stop)  # of a signal to the whole group of processes it may have been the first to hear
             raise TrainingFailed(
                 f"the process that looks for devices ended with status {self._process.exitcode}",
                 "What it wrote stands above. --jobs 1 trains without it.",
@@ -94,7 +92,8 @@ def _start(process: BaseProcess, pipe: Connection) -> None:
 
 def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> None:
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C: its parent says when to end
+    for number in (signal.SIGINT, signal.SIGUSR2):  # a terminal's Ctrl-C, Slurm's warning: its parent says when to end
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through what is open: a compiler's folder is removed
     signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
     try:

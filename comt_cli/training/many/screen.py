@@ -119,10 +119,3 @@ def _two_lines(row: Row, width: int) -> list[Line]:
         full = round(LEAST_BAR * min(1.0, max(0.0, row.share)))
         return [*lines, [GAP, Bar(LEAST_BAR, full), GAP + facts]]
     return [*lines, *([GAP + text] for text in wrap(facts, max(1, width - len(GAP))))]
-
-
-def as_text(line: Line, full: str = "━", empty: str = "─") -> str:
-    """The line with its bar drawn in characters."""
-    return "".join(
-        part if isinstance(part, str) else full * part.full + empty * (part.cells - part.full) for part in line
-    )

@@ -33,22 +33,27 @@ def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> Sum
         RunInterrupted: a signal came; the state is saved.
         StorageError: something could not be written; runs that were finished stay finished.
     """
-    return train_queue(RunQueue(specs, runs), device)
+    queue, display = RunQueue(specs, runs), make_display(is_main_process())
+    try:
+        with StopSignal(display.stopping) as stop:
+            return train_queue(queue, device, display, stop)
+    finally:
+        display.close()
 
 
 def train_queue(
-    queue: RunQueue, device: str | None, datasets: Mapping[str, Dataset | ImageDataset] | None = None
+    queue: RunQueue,
+    device: str | None,
+    display: Display,
+    stop: StopSignal,
+    datasets: Mapping[str, Dataset | ImageDataset] | None = None,
 ) -> Summary:
     """`train_table` for a queue that is made already; what becomes of each run stands in it, also after an error.
 
     `datasets` are the queue's, where they are prepared already.
     """
-    display = make_display(is_main_process())
-    try:
-        with StopSignal(display.stopping) as stop, join_world(device) as world:
-            _train_all(queue, world, display, stop, datasets)
-    finally:
-        display.close()
+    with join_world(device) as world:
+        _train_all(queue, world, display, stop, datasets)
     return queue.summary()
 
 
@@ -64,8 +69,7 @@ def _train_all(
     if datasets is None:
         datasets = prepare_all(queue, display.preparing, stop)
     by_id = {shared.id: shared for shared in queue.every}
-    name = f"{world.size} x {device_name(world.device)}" if world.size > 1 else device_name(world.device)
-    display.queue_started(Start.of(queue, [str(world.device)], name))
+    display.queue_started(Start.of(queue, [str(world.device)], device_name(world.device), world.size))
     listener = Teller(display) if world.is_main else Listener()
     tried = 0
     while True:

@@ -34,6 +34,7 @@ _VALUES: Final = {
     "images_per_second": "train/images_per_second",
     "validation_loss": "evaluation/loss",
     "validation_perplexity": "evaluation/perplexity",
+    "validation_bits_per_byte": "evaluation/bits_per_byte",
     "validation_accuracy": "evaluation/accuracy",
     "validation_top5_accuracy": "evaluation/top5_accuracy",
 }

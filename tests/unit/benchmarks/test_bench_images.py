@@ -22,7 +22,8 @@ from comt_cli.benchmarks.image_roofline import (
     roofline_of,
 )
 from comt_cli.benchmarks.image_shapes import IMAGE_SHAPES, ImageGoals, ImageShape, image_goals_of
-from comt_cli.benchmarks.image_variants import IMAGE_VARIANTS, ImageWorkshop, torchvision_resnet
+from comt_cli.benchmarks.image_variants import ImageWorkshop, torchvision_resnet
+from comt_cli.benchmarks.names import IMAGE_VARIANTS
 from comt_cli.benchmarks.step_images import run_image_step_benchmark
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice

@@ -14,10 +14,10 @@ from comt_cli.app import app
 from comt_cli.benchmarks import decode, gemm, kernel_cases, shapes, step, step_variants
 from comt_cli.benchmarks.failures import NotMeasured
 from comt_cli.benchmarks.gemm import Product, widths
-from comt_cli.benchmarks.kernel_cases import OPS
 from comt_cli.benchmarks.kernels import run_kernel_benchmark
+from comt_cli.benchmarks.names import OPS, STEP_VARIANTS
 from comt_cli.benchmarks.shapes import Shape
-from comt_cli.benchmarks.step_variants import VARIANTS, Workshop
+from comt_cli.benchmarks.step_variants import Workshop
 from comt_cli.commands.options import DEFAULT_RESULTS
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
@@ -55,8 +55,8 @@ def test_step(tmp_path):
     arguments = ("step", "--sizes", "bench", "--rounds", "3", "--device", "cpu", "--results", str(tmp_path))
     assert run(*arguments, "--precision", "fp32").exit_code == 0
     rows = {row["variant"]: row for row in rows_of(tmp_path, "step")}
-    missing = set() if HAS_KERNELS else {name for name in VARIANTS if name.endswith("-fused")}
-    assert list(rows) == [name for name in VARIANTS if name not in missing]
+    missing = set() if HAS_KERNELS else {name for name in STEP_VARIANTS if name.endswith("-fused")}
+    assert list(rows) == [name for name in STEP_VARIANTS if name not in missing]
     assert {row["rounds"] for row in rows.values()} == {"3"}
     best = rows["plain"]["best_plain"]
     assert best in step_variants.BEST_PLAIN
@@ -118,7 +118,8 @@ def test_the_choice_reads_what_is_written_here(op, tmp_path, monkeypatch):
 
 def check_all_forms(op: str, shape: Shape) -> None:
     """fp32: sums of some 20 terms, so 1e-5 is many times what rounding makes; a wrong form is off by tenths."""
-    from comt_cli.benchmarks.kernel_cases import GATES, case, groups
+    from comt_cli.benchmarks.kernel_cases import case, groups
+    from comt_cli.benchmarks.names import GATES
 
     for part in groups(op):
         for gates in GATES:

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
-from comt_cli.benchmarks import decode, image_variants, kernels, shapes, stages, step_variants
+from comt_cli.benchmarks import decode, kernels, names, shapes, stages, step_variants
 from comt_cli.benchmarks.failures import Failed, NotMeasured, failed
 from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES
 from comt_cli.benchmarks.shapes import GPU_SIZES, Shape
@@ -247,7 +247,7 @@ def test_steps_on_a_gpu(monkeypatch):
             list(stage.run(lambda: True))
     assert [call[0].size for call in calls] == list(GPU_SIZES)
     assert {call[1:] for call in calls} == {("bf16-pure", stages.WANTED_STEPS, CUDA, 7, "block")}
-    assert {*stages.WANTED_STEPS} <= {*step_variants.VARIANTS}
+    assert {*stages.WANTED_STEPS} <= {*names.STEP_VARIANTS}
     assert {*step_variants.BEST_PLAIN} <= {*stages.WANTED_STEPS}
     calls.clear()
     monkeypatch.setattr(stages, "run_image_step_benchmark", lambda *arguments: calls.append(arguments) or iter(()))
@@ -256,14 +256,14 @@ def test_steps_on_a_gpu(monkeypatch):
             list(stage.run(lambda: True))
     assert [call[0].size for call in calls] == list(IMAGE_GPU_SIZES)
     assert {call[1:] for call in calls} == {("bf16-mixed", stages.WANTED_IMAGE_STEPS["cuda"], CUDA, 7, "block")}
-    assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*decode.VARIANTS}
+    assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*names.DECODE_VARIANTS}
 
 
 @pytest.mark.parametrize(("device", "compiled"), [("cuda", True), ("cuda", False), ("cpu", False)])
 @pytest.mark.parametrize("gate", choice.NORM_WIDTHS)
 def test_what_auto_compares_is_measured(device, compiled, gate):
     wanted = stages.WANTED_IMAGE_STEPS[device]
-    assert {*choice.compared_steps(gate, compiled)} <= {*wanted} <= {*image_variants.IMAGE_VARIANTS}
+    assert {*choice.compared_steps(gate, compiled)} <= {*wanted} <= {*names.IMAGE_VARIANTS}
 
 
 def test_decoding_runs_with_the_settings_of_generate():

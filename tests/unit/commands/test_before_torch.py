@@ -35,9 +35,26 @@ WRONG = {
     "export": (["export", NOWHERE, "out"], "there is no model"),
     "export over another": (["export", "owner/model", "unfinished"], "not an empty folder"),
     "diagnose": (["diagnose", "--depths", "deep"], "--depths deep"),
+    "diagnose of nothing": (["diagnose", "--connections", "nonsense"], "no residual connection or method 'nonsense'"),
+    "diagnose in nothing": (["diagnose", "--branch", "nonsense"], "no branch 'nonsense'"),
     "bench": (["bench", "step", "--device", "cuda:3"], "0 CUDA devices are visible"),
+    "bench step": (["bench", "step", "--variants", "nonsense"], "no variant 'nonsense'"),
+    "bench step of others": (["bench", "step", "--sizes", "bench", "--variants", "window-fused"], "there are no such"),
+    "bench kernels": (["bench", "kernels", "--ops", "nonsense"], "no operation 'nonsense'"),
+    "bench kernels of a size": (["bench", "kernels", "--sizes", "nonsense"], "no size 'nonsense'"),
+    "bench decode": (["bench", "decode", "--variants", "nonsense"], "no variant 'nonsense'"),
+    "bench decode of none": (["bench", "decode", "--batch", "0"], "--batch 0"),
     "show": (["show", "comt/table3", "--device", "cuda"], "0 CUDA devices are visible"),
     "show on two": (["show", "comt/table3", "--gpus", "2", "--jobs", "2"], "--jobs 2 with --gpus 2"),
+    "show on three": (["show", "comt/table3", "--gpus", "3"], "cannot be shared evenly by 3 processes"),
+    "train-lm": (["train-lm", "--recipe", "comt/table3", "--device", "cuda"], "0 CUDA devices are visible"),
+    "train-lm anew": (
+        ["train-lm", "--recipe", "comt/table3", "--gpus", "3", "--fresh"],
+        "cannot be shared evenly by 3 processes",
+    ),
+    "train-resnet": (["train-resnet", "--recipe", "comt/table1", "--device", "gpu"], "there is no such device"),
+    "ablate": (["ablate", "sigmoid", "--device", "cuda"], "0 CUDA devices are visible"),
+    "reproduce": (["reproduce", "--device", "cuda:1"], "0 CUDA devices are visible"),
 }
 
 

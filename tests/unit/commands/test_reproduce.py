@@ -136,6 +136,9 @@ def test_a_dry_run_is_one_plan_of_all_recipes(calls, monkeypatch) -> None:
         ["mine/two", "4", "0", "4", "0"],
     ]
     assert "3 recipes, 5 different runs, 5 to do, about" in result.stdout
+    copy = Path("recipes/mine/two.yaml")
+    copy.write_text(copy.read_text().replace("paper: mine\ntable: two\n", ""))
+    assert "\nmine/two" in reproduce("--dry-run", "--device", "cpu").stdout, "called as its file is"
     assert ", 2 at a time on" in result.stdout
     assert calls == []
 
@@ -201,6 +204,23 @@ def test_train_lm_trains_what_is_selected_and_writes_the_whole(calls) -> None:
     result = comt("train-lm", "--recipe", "mine/one", *arguments)
     assert result.exit_code == 0, result.output
     assert calls == [("train", [("one", "pre-ln", 1)], 1, 2), ("write", "one", ["train.steps=2"], False)]
+
+
+def test_a_dry_run_of_train_lm_is_of_what_the_command_would_do(calls, monkeypatch) -> None:
+    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    command = ("train-lm", "--recipe", "mine/one", "--device", "cpu", "--jobs", "1")
+    comt(*command, "--rows", "pre-ln")
+    assert "4 runs, 2 to do" in comt(*command, "--dry-run").stdout
+    anew = comt(*command, "--dry-run", "--fresh").stdout
+    assert "4 runs, 4 to do" in anew
+    assert [line.split()[-1] for line in anew.splitlines() if line.startswith("pre-ln")] == ["anew", "anew"]
+
+    def refuse(*_, **__) -> None:
+        raise UserError("the table would not be written")
+
+    monkeypatch.setattr(comt_cli.commands.outcome, "check_places", refuse)
+    assert "the table would not be written" in str(comt(*command, "--dry-run").exception)
+    assert len(calls) == 2
 
 
 def test_jobs_and_gpus_together_are_refused(tmp_path, monkeypatch) -> None:

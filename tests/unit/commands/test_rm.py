@@ -136,7 +136,9 @@ def test_replaced_runs(shelf: Shelf, three):
     specs = [shelf.spec("pre-ln", 1), shelf.spec("pre-ln+comt", 1)]
     set_aside(specs, shelf.runs)
     shelf.done(specs[0])
-    assert comt("rm", "mine/gates:pre-ln+comt", "--yes").exception is not None  # only one that was set aside
+    refused = comt("rm", "mine/gates:pre-ln+comt", "--yes").exception  # only one that was set aside
+    assert isinstance(refused, UserError)
+    assert refused.hint == "comt runs --state replaced lists them; --replaced deletes them."
     assert comt("rm", "mine/gates:pre-ln+comt", "--replaced", "--yes").exit_code == 0
     assert ids(shelf.runs) == {three[0], three[1], f"{three[0]}.replaced-1"}
     assert comt("rm", "--replaced", "--yes").exit_code == 0

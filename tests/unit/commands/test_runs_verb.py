@@ -68,6 +68,18 @@ def test_a_run_that_is_at_work_says_so(full: Shelf):
     assert (row["state"], row["step"], row["steps"]) == ("running", 50, 200)
 
 
+def test_a_selector_chooses_among_a_tables_runs(full: Shelf):
+    assert {row["row"] for row in listed("mine/gates:pre-ln+comt")} == {"pre-ln+comt"}
+    assert [row["seed"] for row in listed("mine/gates:pre-ln+comt::2", "mine/gates:a/b:docs/tiny:1")] == [1, 2]
+    assert listed("mine/gates:pre-ln::7") == []
+    for text, says in (
+        ("mine/gates:pre-lm", "mine/gates has no row 'pre-lm'\n  did you mean pre-ln?"),
+        ("mine/gates::docs/tny", "mine/gates has no column 'docs/tny'"),
+        ("mine/gates:pre-ln::x", "the seed 'x' is no whole number"),
+    ):
+        assert says in str(comt("runs", text).exception)
+
+
 def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: Shelf):
     settings = {json.dumps(row["settings"]) for row in listed("mine/gates")}
     assert settings == {"{}", '{"train.steps": 40, "train.learning_rate": 0.01}'}  # the warm-up is a share of the steps

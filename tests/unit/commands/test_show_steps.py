@@ -14,7 +14,8 @@ from comt_cli.commands.plan_costs import Trained
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.commands.show import print_plan
 from comt_cli.models import accounting
-from comt_cli.training import measured_speed
+from comt_cli.training import estimate, measured_speed
+from comt_cli.training.many import jobs
 
 RECIPE = """
 title: Two widths
@@ -44,6 +45,9 @@ def recipe(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for module in (estimate, jobs):
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
     accounting._cost.cache_clear()
     Path("text.txt").write_text("a text")
     Path("widths.yaml").write_text(RECIPE)
@@ -80,6 +84,18 @@ def test_each_column_is_printed_before_the_next_is_counted(monkeypatch, capsys):
     assert "wide" not in before_wide
 
 
+def test_finished_runs_are_read_once(monkeypatch):
+    heard = []
+    monkeypatch.setattr(estimate, "finished_runs", lambda *arguments: heard.append(arguments) or [])
+    show()
+    assert len(heard) == 1
+
+
+def test_a_batch_that_cannot_be_shared_is_refused():
+    result = CliRunner().invoke(app, ["show", "widths.yaml", "--device", "cpu", "--gpus", "3"])
+    assert "a batch of 2 rows cannot be shared evenly by 3 processes" in str(result.exception)
+
+
 def test_without_costs_nothing_is_counted(monkeypatch):
     monkeypatch.setattr("comt_cli.models.counting.count", None)
     result = show("--no-cost")
@@ -99,6 +115,7 @@ def test_json_is_clean_and_has_the_times():
 
 def test_the_whole_counts_what_runs_at_once():
     assert re.search(r"8 runs, 8 to do, about 1\d s, 2 at a time on", show("--jobs", "2").stdout)
+    assert ", 8 at a time on" in show("--jobs", "1000").stdout
     one = show("--jobs", "1").stdout
     assert "8 runs, 8 to do, about" in one
     assert "at a time" not in one

@@ -180,6 +180,17 @@ def test_a_wrong_site_file_is_an_error_before_anything_is_submitted_even_in_a_dr
     assert slurm.lines() == []
 
 
+@pytest.mark.parametrize("verb", [TRAIN, ("reproduce", "--papers", "mine", "--slurm", "site.yaml")])
+def test_a_dry_run_tells_jobs_and_no_time_of_this_machine(slurm, monkeypatch, verb):
+    monkeypatch.setattr("comt_cli.training.estimate.Estimator", None)
+    result = comt(*verb, "--dry-run", "--device", "cuda:99")
+    assert result.exit_code == 0, result.output
+    assert "2 to do: each a job for Slurm, but those that are in its queue." in " ".join(result.stdout.split())
+    assert "time" not in result.stdout
+    assert slurm.lines() == []
+    assert not Path("runs").exists()
+
+
 def test_fresh_leaves_queued_runs_alone(slurm):
     comt(*TRAIN)
     refused = comt(*TRAIN, "--fresh").exception

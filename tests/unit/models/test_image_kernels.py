@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from comt_cli.benchmarks.image_variants import IMAGE_VARIANTS
+from comt_cli.benchmarks.names import IMAGE_VARIANTS
 from comt_cli.kernels import choice, cpu, measurements
 from comt_cli.layers.convolution import ConvolutionNorm
 from comt_cli.layers.initialise import initialise

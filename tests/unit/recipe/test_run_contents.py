@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
 from comt_cli.errors import UserError
+from comt_cli.recipe.known_runs import Standing, known_runs
 from comt_cli.recipe.run_contents import adopt_contents
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.training.many.queue import RunQueue
@@ -60,7 +64,14 @@ def test_only_what_was_asked_for_and_trained_counts(tmp_path):
 def test_a_damaged_or_set_aside_run_says_nothing(tmp_path):
     write_run(tmp_path, "one").path.rename(tmp_path / "by-id" / f"{spec('one').id}.replaced-1")
     write_run(tmp_path, "two").spec_file.write_text("[" * 100_000, encoding="utf-8")
+    lists = json.dumps({"data_fingerprint": [], "data_content": "three"})
+    write_run(tmp_path, "three").spec_file.write_text(lists, encoding="utf-8")
+    pipe = write_run(tmp_path, "four").spec_file
+    pipe.unlink()
+    os.mkfifo(pipe)  # who opens it waits for somebody to write into it
     assert adopt_contents([spec(None)], tmp_path) == [spec(None)]
+    assert [run.standing for run in known_runs(tmp_path) if not run.is_replaced] == [Standing.unreadable] * 3
+    assert sorted(run.label("data_content") for run in known_runs(tmp_path)) == ["?", "?", "one", "three"]
 
 
 def test_a_queue_learns_what_was_prepared(tmp_path):

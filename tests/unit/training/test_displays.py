@@ -17,11 +17,18 @@ from comt_cli.training.many.live_display import LiveDisplay
 from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.training.many.plain_display import PlainDisplay
 from comt_cli.training.many.progress import Display, Start, make_display
-from comt_cli.training.many.screen import as_text
+from comt_cli.training.many.screen import Line
 from comt_cli.training.progress import StepReport
 
 DEVICE = "AMD EPYC, 1 thread"
-DONE = {"state": "done", "perplexity": 23.456, "train_seconds": 61.4, "tokens_per_second": 12345.6, "device": DEVICE}
+DONE = {
+    "state": "done",
+    "perplexity": 23.456,
+    "train_seconds": 61.4,
+    "tokens_per_second": 12345.6,
+    "device": DEVICE,
+    "processes": 1,
+}
 ROWS = ["post-ln", "pre-ln", "layernorm-scaling", "pre-ln+transponder"]
 
 
@@ -154,6 +161,40 @@ def test_one_run_in_this_process(shared, capsys, clock):
     ]
 
 
+@pytest.mark.parametrize(
+    ("odd", "pace"),
+    [
+        ({}, 61.4),
+        ({"train_seconds": None}, None),
+        ({"train_seconds": "61"}, None),
+        ({"train_seconds": 0}, None),
+        ({"train_seconds": float("inf")}, None),
+        ({"processes": 2}, None),
+        ({"device": "NVIDIA H200"}, None),
+        ({"state": "diverged"}, None),
+    ],
+)
+def test_finished_runs_tell_the_time_that_were_trained_as_these_will_be(shared, capsys, odd, pace):
+    specs = [each.spec for each in shared]
+    before = [(specs[0], DONE | odd), (specs[1], {"state": "done"})]
+    display = PlainDisplay()
+    display.queue_started(Start(specs, specs[2:4], before, Path("runs"), ["cpu"], DEVICE))
+    assert display.all_left() == (None if pace is None else pytest.approx(2 * pace))
+    said = capsys.readouterr().err
+    assert ("by 1 run that is finished" if pace else "not known before the first steps") in said
+
+
+def test_processes_that_share_every_run(shared, capsys):
+    """A result names the device of one of them."""
+    specs = [each.spec for each in shared]
+    before = [(specs[0], DONE | {"device": "NVIDIA H200", "processes": 2})]
+    display = PlainDisplay()
+    display.queue_started(Start(specs, specs[1:], before, Path("runs"), ["cuda:0"], "NVIDIA H200", 2))
+    said = capsys.readouterr().err
+    assert "where: on 2 x NVIDIA H200; files in" in said
+    assert "by 1 run that is finished" in said
+
+
 def test_the_table_is_named_where_there_are_several(shared, capsys):
     spec = shared[0].spec
     other = SharedRun((spec.model_copy(update={"table": "table5", "seed": 9}),))
@@ -178,6 +219,11 @@ def terminal(width: int) -> tuple[LiveDisplay, io.StringIO]:
 def seen(display: LiveDisplay, width: int) -> list[str]:
     """The lines that are redrawn."""
     return [as_text(line) for line in display.lines(width)]
+
+
+def as_text(line: Line) -> str:
+    """The line with its bar drawn in characters."""
+    return "".join(part if isinstance(part, str) else "━" * part.full + "─" * (part.cells - part.full) for part in line)
 
 
 def printed(screen: io.StringIO) -> list[str]:

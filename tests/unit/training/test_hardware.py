@@ -7,7 +7,7 @@ import pytest
 from comt_cli.errors import UserError
 from comt_cli.kernels import torch_build as build
 from comt_cli.training import hardware
-from comt_cli.training.hardware import Hardware, check_device_name
+from comt_cli.training.hardware import Hardware, check_count, check_device_name
 
 CUDA = "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
 
@@ -46,6 +46,10 @@ def test_gpus_are_counted(monkeypatch):
     assert hardware.hardware("cpu").kind == "cpu"
     with pytest.raises(UserError, match="2 CUDA devices are visible"):
         hardware.hardware("cuda:2")
+    check_count(hardware.hardware("cuda"), 2)
+    check_count(hardware.hardware("cpu"), 3)
+    with pytest.raises(UserError, match="--gpus 3: 2 CUDA devices are visible"):
+        check_count(hardware.hardware(None), 3)
 
 
 def test_what_the_driver_cannot_say_is_asked_of_torch(monkeypatch):

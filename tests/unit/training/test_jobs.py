@@ -12,7 +12,7 @@ from tiny_runs import tiny_spec
 from comt_cli.errors import UserError
 from comt_cli.recipe.shared_runs import shared_runs
 from comt_cli.training.many import jobs
-from comt_cli.training.many.jobs import Workers, plan_workers, usable_cores
+from comt_cli.training.many.jobs import Workers, plan_workers, runs_at_once, usable_cores
 
 
 @pytest.fixture
@@ -96,6 +96,8 @@ def test_what_is_done_already_changes_nothing(runs, tiny_corpus, tmp_path, monke
 
 def test_no_more_processes_than_runs_and_none_of_a_slip_of_the_hand(runs, monkeypatch):
     assert len(plan_workers("cpu", 10**12, runs(5)).devices) == 5
+    assert runs_at_once("cpu", 1, 10**12, runs(5)) == (5, 1)
+    assert runs_at_once("cuda", 2, 10**12, runs(5)) == (5, None)
     monkeypatch.setattr(jobs, "_memory_bytes", lambda: 4 * jobs.PROCESS_BYTES)
     with pytest.raises(UserError, match=r"--jobs 20: .* would take about 12 GiB, and this machine has 2") as refused:
         plan_workers("cpu", 10**12, runs(20))

@@ -27,6 +27,7 @@ TAGS = {
     "tokens_per_second": "train/tokens_per_second",
     "validation_loss": "evaluation/loss",
     "validation_perplexity": "evaluation/perplexity",
+    "validation_bits_per_byte": "evaluation/bits_per_byte",
 }
 Points = dict[str, dict[int, float]]
 
