@@ -84,8 +84,8 @@ class Curve:
     def bar(self, point: Point) -> tuple[float, float] | None:
         """The ends of a point's bar on the axis of values.
 
-        The paired interval of the difference, from the baseline: it reaches the baseline's line just where it contains
-        0, and the verdict calls it not resolved. Without a pair, mean ± standard error.
+        The paired interval of the difference, or of the ratio, from the baseline: it reaches the baseline's line just
+        where it contains 0, and the verdict calls it not resolved. Without a pair, mean ± standard error.
         """
         base = self.baseline.value if self.baseline is not None else None
         if point.interval_low is not None and point.interval_high is not None and base is not None:

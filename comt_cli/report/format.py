@@ -21,7 +21,10 @@ def summary(ours: Summary) -> str:
 
 
 def signed(number: float) -> str:
-    """A difference with its sign: two decimals, one from 10 up, none from 100 up; without its unit."""
+    """A difference with its sign: two decimals, one from 10 up, none from 100 up, `+2.3e+07` from a million up; without
+    its unit."""
+    if abs(number) >= 1e6:
+        return f"{number:+.1e}"
     decimals = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
     text = f"{number:+.{decimals}f}"
     return text if float(text) else f"{0:.{decimals}f}"

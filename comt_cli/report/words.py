@@ -33,7 +33,7 @@ def _origin(table: Table) -> Iterator[str]:
     said = source(table)
     yield f"{said[0].upper()}{said[1:]} at scale {table.scale}: {table.scale_description.rstrip('.')}."
     yield f"Cells show {METRICS[table.metric].words} ({better}): mean ± standard error (number of seeds), {seeds}."
-    yield f"Differences are paired by seed, {table.unit.beside(table.baseline)}, with the 95 % interval of Student's t."
+    yield f"Differences are paired by seed, {table.unit.paired(table.baseline)}."
     if (bold := bold_rule(table)) is not None:
         yield bold
     if any(entry.bits_per_byte is not None for entry in table.entries.values()):
@@ -54,7 +54,7 @@ def bold_rule(table: Table) -> str | None:
     """What bold means, where anything is."""
     if not any(entry.best for entry in table.entries.values()):
         return None
-    return "Bold: the best mean, and every mean that is not resolved as worse than it."
+    return f"Bold: the best mean over all seeds, where it is resolved as better than {table.baseline}."
 
 
 def verdict(table: Table) -> str:

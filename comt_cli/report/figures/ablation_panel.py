@@ -20,6 +20,8 @@ _BAD = OKABE_ITO[5]
 SMALL = 6.5
 _WIDE = 2.5
 """A bar so many times as long as the shorter half of its panel's does not set the scale: it leaves the frame."""
+_FAR = 2.0
+"""Nor does one that reaches so many times higher than all values: the interval of two seeds may, of their ratio."""
 _NEAR = 0.05
 """Inches: points nearer to each other are drawn side by side."""
 
@@ -149,7 +151,7 @@ def _limits(
     values: Sequence[float], bars: Sequence[tuple[float, float]], floor: float | None
 ) -> tuple[float, float] | None:
     """The ends of an axis: all values, and every bar but those that are far longer than most and than the values'
-    span."""
+    span, or reach far beyond all values."""
     if not values:
         return None
     low, high = min(values), max(values)
@@ -158,7 +160,7 @@ def _limits(
     lengths = sorted((bar[1] - bar[0]) / 2 for bar in bars)
     if lengths:
         longest = max(_WIDE * lengths[(len(lengths) - 1) // 2], high - low)
-        usual = [bar for bar in bars if (bar[1] - bar[0]) / 2 <= longest]
+        usual = [bar for bar in bars if (bar[1] - bar[0]) / 2 <= longest and bar[1] <= _FAR * high]
         low, high = min([low, *(bar[0] for bar in usual)]), max([high, *(bar[1] for bar in usual)])
     least = 0.05 if len(values) == 1 else 0.004  # a single value is no reason to show its third decimal
     span = max(high - low, least * abs(high), 1e-6)

@@ -66,6 +66,19 @@ def test_one_bar_that_is_far_longer_than_the_others_leaves_the_frame() -> None:
     ] == [4]
 
 
+def test_two_seeds_that_differ_much_leave_the_axis_to_the_values(bench: Bench) -> None:
+    """The interval of their ratio reaches higher than any value by orders of magnitude."""
+    bench.ended("baseline", (1, 2))
+    for row in ("2", "8", "16"):
+        bench.ended(row, (1,), value=100.0)
+        bench.ended(row, (2,), value=150.0)
+    axes = panel(draw_ablation(bench.data(seeds=[1, 2])), "tiny")
+    low, high = axes.get_ylim()
+    assert 0 < low < high < 200
+    for _, lower, upper in bars(axes):
+        assert low < lower < upper < high
+
+
 def test_one_seed_has_no_bars(whole: Bench) -> None:
     several, one = whole.data(), whole.data(seeds=[1])
     assert [len(bars(panel(draw_ablation(data), "tiny"))) for data in (several, one)] == [3, 0]

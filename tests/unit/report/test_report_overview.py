@@ -51,16 +51,19 @@ def test_it_counts_and_tells_what_agrees_and_what_does_not(written: Bench) -> No
     assert "Gates & norms\\_50% \\| a test. [table9.md](smoke/comt/table9.md)" in text
     agreeing = text.partition("Agrees with the paper:")[2].partition(":\n")[0]
     assert (
-        r"- pre-ln+comt: 5.07 % lower \[-5.95, -4.20\]; in the paper 11.1 % lower (c4/130m)." in agreeing.splitlines()
+        r"- pre-ln+comt: 5.07 % lower \[-5.94, -4.19\]; in the paper 11.1 % lower (c4/130m)." in agreeing.splitlines()
     )
-    assert r"- post-ln: 19.1 % higher \[+7.54, +30.6\], diverged here; in the paper 0.82 % higher (c4/130m)." in text
+    assert r"- post-ln: 19.1 % higher \[+8.08, +31.2\], diverged here; in the paper 0.82 % higher (c4/130m)." in text
     assert "One seed, so nothing is claimed:\n\n- pre-ln+own: 10.0 % lower.\n" in text
 
 
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({1: 95.0, 2: 120.0}, "Not resolved: the interval spans zero:\n\n- pre-ln+comt: 2.05 % higher \\[-87"),
+        (
+            {1: 95.0, 2: 120.0},
+            "Not resolved: the interval spans zero:\n\n- pre-ln+comt: 1.80 % higher \\[-57.7, +145\\]; in",
+        ),
         ({1: 103.0, 2: 113.3}, "Disagrees with the paper:\n\n- pre-ln+comt: 3.00 % higher \\[+3.00, +3.00\\]; in the"),
         ({1: 95.0}, "One seed, so nothing is claimed:\n\n- pre-ln+comt: 5.00 % lower, the paper's direction; in the"),
         ({1: 105.0}, "- pre-ln+comt: 5.00 % higher, against the paper's direction; in the paper 11.1 % lower"),
