@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -141,8 +142,8 @@ def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def settings_text(row: Mapping[str, Any]) -> str:
-    """The differing settings as they could be typed: `train.steps=10 method.hidden=4`."""
-    return " ".join(
+    """The differing settings as they could be typed: `train.steps=10 'method.sites=["q_proj"]'`."""
+    return shlex.join(
         f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
         for key, value in (row["settings"] or {}).items()
     )
