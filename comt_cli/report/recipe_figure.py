@@ -19,6 +19,11 @@ from comt_cli.report.write import other_recipe, place
 FILES = ("png", "pdf", "txt", "tex", "csv")
 OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
 """What is drawn from the gradient norms that training logged; the others need the trained network."""
+_SAYS: dict[Drawing, tuple[str, str]] = {
+    "residual-stream": ("comt", "pre-ln"),
+    "block-gradients": ("sas", "sas-resnet"),
+}
+"""Of what a paper says something that a caption repeats: the paper and the method that it drew."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,9 @@ class RecipeFigure:
     """The runs that are drawn, all of the first column and the first seed, and the figure's place.
 
     `title` and `trained` are for its caption: the recipe's, and what the networks in it were trained on, with the
-    settings that were changed on the command line. `of_another_recipe` says whose files are there, where they are not
-    this recipe's.
+    settings that were changed on the command line; `as_in_paper` are the rows beside which it may repeat what the paper
+    says of its own figure, since they are its method. `of_another_recipe` says whose files are there, where they are
+    not this recipe's.
 
     Beside the figure lies `<stem>-runs.csv`, as beside a table: the runs that it was drawn from.
     """
@@ -40,6 +46,7 @@ class RecipeFigure:
     stem: str
     title: str
     trained: str
+    as_in_paper: tuple[str, ...]
     of_another_recipe: str | None
 
     @property
@@ -135,5 +142,8 @@ def recipe_figure(
         stem=stem,
         title=recipe.title,
         trained=of_runs(chosen, overrides),
+        as_in_paper=tuple(
+            spec.row for spec in chosen if (recipe.paper, spec.method["name"]) == _SAYS.get(recipe.figure.draw)
+        ),
         of_another_recipe=other_recipe(written, loaded),
     )

@@ -29,6 +29,7 @@ def draw_gate_lines(frame: pd.DataFrame, *, shared: bool = True) -> tuple[Figure
     blocks = [sites[start : start + _ABREAST] for start in range(0, len(sites), _ABREAST)]
     heights = (1.2, max(0.6, lines.ROW * shown) + (0.0 if shared else 0.35))
     whole = _padded(robust_ends(drawn["value"].to_numpy()))
+    is_broken = False
     with style():
         figure = page_figure((0.85 + sum(heights)) * len(blocks))
         parts = figure.subfigures(len(blocks), 1, squeeze=False)[:, 0]
@@ -37,8 +38,9 @@ def draw_gate_lines(frame: pd.DataFrame, *, shared: bool = True) -> tuple[Figure
                 site: whole if shared else _padded(robust_ends(drawn.loc[drawn["site"] == site, "value"].to_numpy()))
                 for site in block
             }
-            _block(part, drawn, ends, heights, shared=shared, tokens=tokens)
+            is_broken |= _block(part, drawn, ends, heights, shared=shared, tokens=tokens)
         figure.supxlabel("layer", fontsize=8)
+    drawn.attrs.update({lines.BROKEN: is_broken, lines.SHARED: shared})
     return figure, drawn
 
 
@@ -56,7 +58,9 @@ def _block(
     *,
     shared: bool,
     tokens: int,
-) -> None:
+) -> bool:
+    """Draw the columns of some sites; returns whether one of them has a broken axis."""
+    is_broken = False
     panels = part.subplots(2, len(ends), gridspec_kw={"height_ratios": heights}, squeeze=False)
     layers, shown = int(drawn["layer"].max()), drawn["position"].nunique()
     last = len(ends) - 1
@@ -67,7 +71,7 @@ def _block(
         lines.value_axis(above, limits, least=_LEAST_SPAN)
         lines.over_layers(above, layers)
         above.set_title(site)
-        lines.off_scale(above, here, "value", limits, brief=True)
+        is_broken |= lines.off_scale(above, here, "value", limits, brief=True)
         lines.references(above, _MARKED, named=number == last, has_room=shared)
         image = lines.token_map(below, here, "value", limits, named=number == 0)
         if shared and number:
@@ -88,3 +92,4 @@ def _block(
         bar.set_label("gate value")
     panels[0][0].set_ylabel("gate value")
     panels[1][0].set_ylabel(f"token{lines.shown_tokens(shown, tokens)}")
+    return is_broken
