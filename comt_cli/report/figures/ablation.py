@@ -16,6 +16,7 @@ from comt_cli.report.ablation_words import row_words
 from comt_cli.report.figures.ablation_panel import SMALL, Drawn, baseline_text, draw_curve
 from comt_cli.report.figures.labels import place_labels
 from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, style
+from comt_cli.report.trained import in_words
 
 _STRIPS = 3
 """So many panels stand above each other before a second stack is begun."""
@@ -110,7 +111,7 @@ def _side(
     high = max(len(stack) for stack in stacks)
     grid = part.subplots(high, len(stacks), squeeze=False)
     letter = "" if is_alone else "(a) " if panel == "ours" else "(b) "
-    heading = f"trained here, scale {data.scale}" if panel == "ours" else f"as printed ({data.paper})"
+    heading = f"trained here, scale {data.scale}" if panel == "ours" else f"as printed in {data.paper}"
     part.suptitle(textwrap.fill(letter + heading, letters_on((width + _BESIDE) * len(stacks), 8)), fontsize=8)
     part.supylabel(f"{data.metric} ({data.better} is better)" if high > 1 else data.metric, fontsize=8)
     numbers = sorted({x for stack in stacks for curve in stack for p in curve.points if (x := _x(p)) is not None})
@@ -148,15 +149,16 @@ def _around(drawn: Drawn, data: AblationData, width: float, *, is_last: bool) ->
     if below:
         axes.tick_params(axis="y", pad=3)
     pad = 3 + 72 * above
-    axes.set_title(curve.column, fontsize=7, loc="left", pad=pad)
+    column = in_words(curve.column)
+    axes.set_title(column, fontsize=7, loc="left", pad=pad)
     said = baseline_text(curve)
     named = f"- - {data.baseline} {said}"
-    room = width - _LETTER * 0.9 * len(curve.column) - 0.1
+    room = width - _LETTER * 0.9 * len(column) - 0.1
     shown = named if len(named) * _LETTER * 0.85 < room else f"- - {said}"
     if len(shown) * _LETTER * 0.85 < room:
         axes.set_title(shown, fontsize=SMALL, loc="right", pad=pad, color="#606060")
     else:  # in a line of its own
-        axes.set_title(f"{curve.column}\n{shown}", fontsize=7, loc="left", pad=pad)
+        axes.set_title(f"{column}\n{shown}", fontsize=7, loc="left", pad=pad)
 
 
 def _share(drawn: Sequence[Drawn]) -> None:
