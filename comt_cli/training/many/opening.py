@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from comt_cli.training.many.progress import Start
-from comt_cli.training.many.time_left import spoken
+from comt_cli.words import duration
 
 
 def opening(start: Start, seconds: float | None) -> list[tuple[str, str]]:
@@ -60,4 +60,4 @@ def _time(start: Start, seconds: float | None) -> str:
     if seconds is None:
         return "not known before the first steps"
     finished = "1 run that is" if len(start.before) == 1 else f"{len(start.before)} runs that are"
-    return f"about {spoken(seconds)}, by {finished} finished"
+    return f"about {duration(seconds)}, by {finished} finished"
