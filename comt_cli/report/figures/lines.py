@@ -81,20 +81,21 @@ def log_ticks(axes: Axes, ratio: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *, brief: bool = False) -> bool:
+def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *, brief: bool = False) -> float:
     """Strips for the layers that have values off the scale, each in a line of its own with the least and the greatest
     of these, or in a panel that has room for a `brief` number with the farthest. Many layers are marked in one line,
-    and the least and the greatest value of all stand beyond it. Returns whether there are any."""
-    layers, is_broken = int(frame["layer"].max()), False
+    and the least and the greatest value of all stand beyond it. Returns the inches that the strips take."""
+    layers, inches = int(frame["layer"].max()), 0.0
     for above in (True, False):
         beyond = frame[frame[value] > ends.high] if above else frame[frame[value] < ends.low]
         if beyond.empty:
             continue
-        is_broken, marker = True, "^" if above else "v"
+        marker = "^" if above else "v"
         ranges = beyond.groupby("layer")[value].agg(["min", "max"])
         ranges = ranges.sort_values("max" if above else "min", ascending=above)  # as on an axis: the farthest last
         levels = len(ranges) if len(ranges) <= _APART else 2
         strip = broken.strip(axes, levels, above=above)
+        inches += broken.height(levels)
         for number, (layer, line) in enumerate(ranges.iterrows()):
             place, level = float(str(layer)), number if len(ranges) <= _APART else 0
             strip.plot([place], [level], marker, color=_MEDIAN, markersize=3.4, clip_on=False)
@@ -109,7 +110,7 @@ def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *,
             axes.set_title(axes.get_title(), pad=4 + 72 * broken.height(levels))
         else:
             axes.tick_params(axis="x", pad=3 + 72 * broken.height(levels))
-    return is_broken
+    return inches
 
 
 def _tell(strip: Axes, text: str, place: tuple[float, float], *, is_left: bool) -> None:

@@ -184,6 +184,8 @@ def test_many_layers_off_the_scale_share_a_line_and_a_text() -> None:
         (layer, 0) for layer in (9, 10, 11, 12)
     ]
     assert strip.texts[0].xy[1] == 1
+    plain, _ = figures.draw_gate_lines(grid(12, 9, value=(0.9, 1.0)).assign(site="v_proj"))
+    assert figure.get_figheight() > plain.get_figheight(), "the strip takes no room from the panels"
 
 
 def test_a_caption_tells_of_what_was_drawn_alone() -> None:
