@@ -47,7 +47,8 @@ _INTRODUCTION = (
     "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
     "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is told. Where the paper "
     "prints no value, *better* and *worse* say on which side of zero the interval lies. Each interval is taken by "
-    "itself: of twenty differences that are not there, one would seem resolved.",
+    "itself: of twenty differences that are not there, one would seem resolved. Differences in per cent are of the "
+    "geometric mean of the seeds' ratios, with the interval of Student's t on their logarithms.",
     "",
 )
 
