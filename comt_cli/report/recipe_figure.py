@@ -12,11 +12,11 @@ from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.recipe.schema import DRAWINGS_OF_ALL_ROWS, Drawing
+from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.trained import of_runs
 from comt_cli.report.write import other_recipe, place
 
-FILES = ("png", "pdf", "txt", "tex", "csv")
 OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
 """What is drawn from the gradient norms that training logged; the others need the trained network."""
 _SAYS: dict[Drawing, tuple[str, str]] = {
@@ -52,7 +52,7 @@ class RecipeFigure:
     @property
     def files(self) -> list[Path]:
         """The picture, the page, the caption and the numbers."""
-        return [self.folder / f"{self.stem}.{kind}" for kind in FILES]
+        return [self.folder / f"{self.stem}.{kind}" for kind in FIGURE_FILES]
 
     @property
     def runs_csv(self) -> Path:

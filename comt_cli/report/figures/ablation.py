@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from comt_cli.report.ablation import AblationData
-from comt_cli.report.ablation_points import Curve, Panel, Point
+from comt_cli.report.ablation_points import Curve, Panel
 from comt_cli.report.ablation_words import row_words
 from comt_cli.report.figures.ablation_panel import SMALL, Drawn, baseline_text, draw_curve
 from comt_cli.report.figures.labels import place_labels
@@ -114,7 +114,7 @@ def _side(
     heading = f"trained here, scale {data.scale}" if panel == "ours" else f"as printed in {data.paper}"
     part.suptitle(textwrap.fill(letter + heading, letters_on((width + _BESIDE) * len(stacks), 8)), fontsize=8)
     part.supylabel(f"{data.metric} ({data.better} is better)" if high > 1 else data.metric, fontsize=8)
-    numbers = sorted({x for stack in stacks for curve in stack for p in curve.points if (x := _x(p)) is not None})
+    numbers = sorted({x for stack in stacks for curve in stack for p in curve.points if (x := p.abscissa) is not None})
     drawn = []
     places = {row: float(number) for number, row in enumerate(data.rows(panel))}
     for across, stack in enumerate(stacks):
@@ -167,10 +167,6 @@ def _share(drawn: Sequence[Drawn]) -> None:
     for panel in drawn:
         if len(panel.axes.get_yticks()):
             panel.axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
-
-
-def _x(point: Point) -> float | None:
-    return point.x if point.position is None else point.position
 
 
 def _x_axis(axes: Axes, data: AblationData, panel: Panel, numbers: Sequence[float], width: float) -> None:
@@ -278,7 +274,7 @@ def _name_points(figure: Figure, panels: Sequence[Drawn]) -> None:
         data = axes.transData
         together: dict[tuple[float, float], list[str]] = {}
         for point, inches in panel.points:
-            if (x := _x(point)) is not None and point.value is not None:
+            if (x := point.abscissa) is not None and point.value is not None:
                 right, up = data.transform((x, point.value))
                 place = data.inverted().transform((right + inches * figure.get_dpi(), up))
                 together.setdefault((float(place[0]), point.value), []).append(row_words(point.row))
@@ -289,7 +285,7 @@ def _name_points(figure: Figure, panels: Sequence[Drawn]) -> None:
             left, right = axes.get_xlim()
             ends = axes.transData.transform([(left, line.value), (right, line.value)])
             taken.append(Bbox([ends[0] - 1, ends[1] + 1]))
-            if (x := _x(line)) is not None and line.row not in {point.row for point in curve.points}:
+            if (x := line.abscissa) is not None and line.row not in {point.row for point in curve.points}:
                 named.append((x, line.value, row_words(line.row)))
         place_labels(axes, named, "#303030", SMALL - 0.5, taken)
 

@@ -46,7 +46,7 @@ def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, f
     colour = COLOURS[curve.panel]
 
     def at(point: Point) -> float | None:
-        return places.get(point.row) if data.axis == "category" else _position(point)
+        return places.get(point.row) if data.axis == "category" else point.abscissa
 
     on_scale = [point for point in curve.on_scale() if at(point) is not None]
     line = curve.line()
@@ -82,8 +82,8 @@ def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, f
             drawn.append(_draw_bar(axes, moved, x, bar, limits, colour, is_paired=point.interval_low is not None))
     if line is not None and line.value is not None:
         axes.axhline(line.value, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
-        if data.axis == "cost" and line.position is not None:
-            axes.plot([line.position], [line.value], "s", color="#606060", markerfacecolor="white", markersize=3.6)
+        if data.axis == "cost" and line.abscissa is not None:
+            axes.plot([line.abscissa], [line.value], "s", color="#606060", markerfacecolor="white", markersize=3.6)
     if floor is not None:
         axes.axhline(floor, color=_BAD, linewidth=0.7, linestyle=":", zorder=1)
         axes.annotate("guessing", (1, floor), xycoords=axes.get_yaxis_transform(), xytext=(2, 0), fontsize=SMALL,
@@ -98,10 +98,6 @@ def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, f
                 color=_BAD if "diverged" in point.state else QUIET,
             )  # fmt: skip
     return Drawn(axes, curve, strip, tuple(zip(on_scale, aside, strict=True)), tuple(drawn))
-
-
-def _position(point: Point) -> float | None:
-    return point.x if point.position is None else point.position
 
 
 def _aside(axes: Axes, points: Sequence[tuple[float, float]], width: float) -> list[float]:

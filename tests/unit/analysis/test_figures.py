@@ -238,6 +238,12 @@ def test_a_caption_is_text_and_latex(tmp_path: Path) -> None:
     assert r"\label{fig:smoke-figure-1}" in latex
 
 
+def test_the_name_of_a_file_is_what_latex_reads() -> None:
+    assert r"]{figure_1 $&.pdf}" in CAPTION.latex("figure_1 $&", "x")
+    (line,) = [line for line in CAPTION.latex("50%#~a", "x").splitlines() if "includegraphics" in line]
+    assert line.endswith(r"{50\csname @percentchar\endcsname \string#\string~a.pdf}")
+
+
 def test_the_lines_are_the_csv() -> None:
     frame = stream(5, MAX_LINES + 3)
     figure, drawn = figures.draw_residual_stream(frame)

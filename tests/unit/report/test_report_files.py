@@ -69,7 +69,7 @@ def test_nothing_is_written_before_a_run_ended(bench: Bench) -> None:
     text = io.StringIO()
     print_report(report, text)
     (row,) = re.findall(r"^pre-ln  .*(?:\n .*)+", text.getvalue(), re.MULTILINE)
-    told = " ".join(line[:27].removeprefix("pre-ln").strip() for line in row.split("\n"))
+    told = " ".join(line[:28].removeprefix("pre-ln").strip() for line in row.split("\n"))
     assert told == "1 unfinished, 2 missing (step 30 of 200)"
     assert "wrote" not in text.getvalue()
 
@@ -140,6 +140,12 @@ def test_the_terminal_gets_plain_text_of_bounded_width(mixed: Bench) -> None:
     assert "\x1b" not in text
     assert "[1] 1 of 3 seeds diverged (seed 3 at step 120, last finite loss 7.25)" in text
     assert "collapsed" in text
+
+
+def test_headings_are_whole_where_there_is_room(bench: Bench) -> None:
+    lines = printed(table_of(bench)).splitlines()
+    (head,) = [line for line in lines if line.startswith("method")]
+    assert "  ours ± s.e. (n)  " in head
 
 
 def test_only_complete_cells_compete_for_bold(mixed: Bench) -> None:
