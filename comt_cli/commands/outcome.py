@@ -268,7 +268,7 @@ def _write_recipe_figure(loaded: LoadedRecipe, figure: RecipeFigure) -> list[Pat
     assert loaded.recipe.figure is not None
     drawn, frame = _draw(loaded.recipe.figure, figure)
     sign(drawn, figure.trained)
-    said = caption(figure.draw, figure.title, figure.trained, frame, loaded.recipe.baseline)
+    said = caption(figure.draw, figure.title, figure.trained, frame, loaded.recipe.baseline, figure.as_in_paper)
     written = write_figure(drawn, frame, figure.folder, figure.stem, said)
     # Last: it says which runs, of which recipe, the others are of.
     write_text(figure.runs_csv, runs_csv(figure.runs, loaded.origin))

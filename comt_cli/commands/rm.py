@@ -52,7 +52,8 @@ def rm(
     from comt_cli.recipe.known_runs import known_runs
     from comt_cli.recipe.remove_runs import remove_runs
     from comt_cli.report import format
-    from comt_cli.report.run_list import computing_seconds, described, print_runs, print_text, summary_text
+    from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
+    from comt_cli.report.terminal import say
 
     if not selectors and not replaced:
         raise UserError("say which runs to delete", "comt runs lists them; comt rm --help has examples.")
@@ -69,7 +70,7 @@ def rm(
     seconds = computing_seconds(listed)
     paid = f" that took {format.duration(seconds)} to train" if seconds else ""
     typer.echo()
-    print_text(f"{summary_text(listed)}{paid}; {format.plural(_links(chosen), 'link')} to them.")
+    say(f"{summary_text(listed)}{paid}; {format.plural(_links(chosen), 'link')} to them.")
     also = sorted({table for row in listed for table in row["tables"] if table != row["recipe"]})
     if also:
         typer.echo(f"They stand in {format.listing(also)}, too.")

@@ -54,7 +54,8 @@ def runs(
     """
     from comt_cli.commands.planning import also_rows
     from comt_cli.recipe.known_runs import known_runs
-    from comt_cli.report.run_list import described, print_runs, print_text, summary_text
+    from comt_cli.report.run_list import described, print_runs, summary_text
+    from comt_cli.report.terminal import say
 
     added = also_rows(also)
     every = known_runs(runs)
@@ -69,7 +70,7 @@ def runs(
         return
     print_runs(listed)
     typer.echo()
-    print_text(f"{summary_text(listed)} in {runs}/by-id/ID")
+    say(f"{summary_text(listed)} in {runs}/by-id/ID")
     for row in listed:
         if row["problem"] is not None:
             typer.echo(f"  {row['name']}: {row['problem']}", err=True)

@@ -15,8 +15,10 @@ from comt_cli.report.ablation_points import Curve, Panel, Point
 from comt_cli.report.caption import Caption
 from comt_cli.report.csv_tables import csv_text
 from comt_cli.report.metric import METRICS
+from comt_cli.report.remarks import other_settings
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import collapsed
+from comt_cli.report.words import paper_name
 from comt_cli.report.write import place
 
 COST = "cost"
@@ -147,7 +149,7 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
         points=tuple(points),
         notes=(),
         trained=trained.of_table(table),
-        paper=table.paper or "",
+        paper=paper_name(table.paper or ""),
         relative=table.unit.is_relative,
         shares=share is not None,
         floors={column: floor for column, floor in floors.items() if floor is not None},
@@ -233,7 +235,8 @@ def _increase(printed: str | None) -> float | None:
 
 
 def _notes(table: Table, data: AblationData) -> Iterator[str]:
-    """What must be said beside the marks: what bars are, seeds that are absent, what could not be placed."""
+    """What must be said beside the marks: what bars are, seeds that are absent, rows that were trained otherwise, what
+    could not be placed."""
     ours = [point for point in data.points if point.panel == "ours"]
     seeds = format.seeds(table.seeds)
     several = len(table.columns) > 1
@@ -272,6 +275,8 @@ def _notes(table: Table, data: AblationData) -> Iterator[str]:
     absent = [f"{_named(point, several=several)} ({point.state})" for point in ours if not point.n]
     if absent:
         yield f"Without a value: {format.listing(absent)}."
+    rows = {point.row for point in ours}
+    yield from other_settings([run.spec for run in table.runs() if run.spec.row in rows], table.baseline)
     if data.axis == "cost" and any((point.printed_increase or "").startswith("<") for point in data.points):
         yield "An increase printed as <1 % is drawn at 0.5 %."
     if data.axis == "cost":
@@ -281,7 +286,7 @@ def _notes(table: Table, data: AblationData) -> Iterator[str]:
 
 
 def _named(point: Point, *, several: bool) -> str:
-    return f"{point.row} at {point.column}" if several else point.row
+    return f"{point.row} at {trained.in_words(point.column)}" if several else point.row
 
 
 def _is_partial(entry: Entry) -> bool:

@@ -22,8 +22,8 @@ class Point:
     above 1000. Of our own runs it is known which diverged.
 
     `difference` to the baseline is ours, paired by seed, in the metric's unit of differences, with the 95 % interval
-    that the verdict is taken from (None for one seed). `position` is where an axis of numbers has the point: `x`, or
-    the share that it stands for.
+    that the verdict is taken from (None for one seed). `position` is where an axis of numbers has the point
+    if not at `x`: at the share that it stands for.
     """
 
     panel: Panel
@@ -41,6 +41,11 @@ class Point:
     interval_low: float | None = None
     interval_high: float | None = None
     position: float | None = None
+
+    @property
+    def abscissa(self) -> float | None:
+        """Where an axis of numbers has the point; None where there is no such axis, or no number."""
+        return self.x if self.position is None else self.position
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,8 @@ class Curve:
     def bar(self, point: Point) -> tuple[float, float] | None:
         """The ends of a point's bar on the axis of values.
 
-        The paired interval of the difference, from the baseline: it reaches the baseline's line just where it contains
-        0, and the verdict calls it not resolved. Without a pair, mean ± standard error.
+        The paired interval of the difference, or of the ratio, from the baseline: it reaches the baseline's line just
+        where it contains 0, and the verdict calls it not resolved. Without a pair, mean ± standard error.
         """
         base = self.baseline.value if self.baseline is not None else None
         if point.interval_low is not None and point.interval_high is not None and base is not None:

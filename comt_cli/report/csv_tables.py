@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "data_contents": " ".join(dict.fromkeys(run.content for run in cell.runs if run.result and run.content)),
         "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None),
         "recipe": table.recipe_origin,
-        "changed_settings": " ".join(table.overrides),
+        "changed_settings": shlex.join(table.overrides),
     }
 
 

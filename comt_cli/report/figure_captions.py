@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pandas as pd
 
@@ -10,15 +10,26 @@ from comt_cli.recipe.schema import Drawing
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures.block_gradients import findings as block_findings
 from comt_cli.report.figures.gate_summary import has_saturated
+from comt_cli.report.figures.lines import BROKEN, SHARED
 from comt_cli.report.figures.residual_stream import PAPERS_MEAN
 
-_BROKEN = "What is far from everything else stands on a broken axis, with its least and greatest value."
 _LINES = "Above a thin line a token and their median, below the map of token and layer."
 
 
-def caption(draw: Drawing, title: str, trained: str, frame: pd.DataFrame, baseline: str = "") -> Caption:
-    """Of what was drawn from `frame`, as the drawing returned it; `baseline` is the row that others stand beside."""
-    return Caption(title, trained, _READING[draw], tuple(_FINDINGS[draw](frame, baseline)))
+def caption(
+    draw: Drawing,
+    title: str,
+    trained: str,
+    frame: pd.DataFrame,
+    baseline: str = "",
+    as_in_paper: Collection[str] = (),
+) -> Caption:
+    """Of what was drawn from `frame`, as the drawing returned it; `baseline` is the row that others stand beside.
+
+    What the paper says of its own figure is repeated beside the rows `as_in_paper` alone (`RecipeFigure`): it is said
+    of no other network.
+    """
+    return Caption(title, trained, tuple(_READING[draw](frame)), tuple(_FINDINGS[draw](frame, baseline, as_in_paper)))
 
 
 def summary_caption(trained: str, frame: pd.DataFrame) -> Caption:
@@ -37,17 +48,18 @@ def maps_caption(trained: str, *, shared: bool) -> Caption:
     return Caption("Gates of an image classifier over the pixels of validation images", trained, (reading,))
 
 
-def _of_stream(frame: pd.DataFrame, _: str) -> list[str]:
+def _of_stream(frame: pd.DataFrame, _: str, as_in_paper: Collection[str]) -> list[str]:
     cosine, ratio = frame["cosine"], frame["norm_ratio"]
     late = frame[frame["layer"] > 1]
     behind = f" ({late['cosine'].mean():.2f} behind the first layer)" if len(late) else ""
+    beside = f"; CoMT's paper says of LLaMA2-7B that it is generally around {PAPERS_MEAN:g}" if as_in_paper else ""
     return [
-        f"Mean over tokens and layers of the cosine similarity: {cosine.mean():.2f}{behind}; CoMT's paper says of "
-        f"LLaMA2-7B that it is generally around {PAPERS_MEAN:g}. Median of the norm ratio: {ratio.median():.2f}."
+        f"Mean over tokens and layers of the cosine similarity: {cosine.mean():.2f}{behind}{beside}. Median of the "
+        f"norm ratio: {ratio.median():.2f}."
     ]
 
 
-def _of_values(frame: pd.DataFrame, _: str) -> list[str]:
+def _of_values(frame: pd.DataFrame, *_: object) -> list[str]:
     value = frame["value"]
     said = [f"Values from {value.min():.2g} to {value.max():.2g}, mean {value.mean():.2f}."]
     keys = [key for key in ("site", "layer", "channel") if key in frame]
@@ -61,7 +73,7 @@ def _all_of(keys: list[str]) -> str:
     return " and ".join(part for part in (", ".join(names[key] for key in keys[:-1]), names[keys[-1]]) if part)
 
 
-def _of_convolutions(frame: pd.DataFrame, _: str) -> list[str]:
+def _of_convolutions(frame: pd.DataFrame, *_: object) -> list[str]:
     return [
         f"{row}: median over convolutions {own['median'].median():.2g}; the greatest norm of a step is that of "
         f"{own['convolution'].iloc[int(own['greatest'].argmax())]}, {own['greatest'].max():.2g}."
@@ -70,7 +82,7 @@ def _of_convolutions(frame: pd.DataFrame, _: str) -> list[str]:
     ]
 
 
-def _of_shares(frame: pd.DataFrame, _: str) -> list[str]:
+def _of_shares(frame: pd.DataFrame, *_: object) -> list[str]:
     blocks = frame["block"].nunique()
     ranges = [f"{share} {own['mean'].min():.3g} to {own['mean'].max():.3g}" for share, own in _by(frame, "share")]
     return [f"Over {blocks} residual blocks: {', '.join(ranges)}."]
@@ -80,25 +92,56 @@ def _by(frame: pd.DataFrame, key: str) -> list[tuple[str, pd.DataFrame]]:
     return [(str(name), own) for name, own in frame.groupby(key, sort=False)]
 
 
-_READING: dict[Drawing, tuple[str, ...]] = {
-    "residual-stream": (
-        "(a) cosine similarity and (b) ratio of the norms of each layer's output and input.",
-        _LINES,
-        _BROKEN,
-    ),
-    "gate-values": (_LINES, "All panels have one axis and one scale of colours, unless each has its own.", _BROKEN),
-    "channel-gates": ("Above a surface a layer, below the map of token and channel; one scale of colours.",),
-    "conv-gradients": (
+def _read_stream(frame: pd.DataFrame) -> list[str]:
+    titles = "(a) cosine similarity and (b) ratio of the norms of each layer's output and input."
+    return [titles, _LINES, *_broken(frame, "its least and greatest value")]
+
+
+def _read_values(frame: pd.DataFrame) -> list[str]:
+    together = "All panels have one axis and one scale of colours."
+    apart = "Every panel has an axis and a scale of colours of its own."
+    several = [together if frame.attrs[SHARED] else apart] if frame["site"].nunique() > 1 else []
+    return [_LINES, *several, *_broken(frame, "the farthest value")]
+
+
+def _broken(frame: pd.DataFrame, told: str) -> list[str]:
+    return [f"What is far from everything else stands on a broken axis, with {told}."] if frame.attrs[BROKEN] else []
+
+
+def _read_channels(_: pd.DataFrame) -> list[str]:
+    return [
+        "Above surfaces, below maps of token and channel, of the layers that are named over them; one scale of colours."
+    ]
+
+
+def _read_convolutions(_: pd.DataFrame) -> list[str]:
+    return [
         "L2 norms of the gradient before clipping, on logarithmic scales: (a) median and greatest of the logged steps "
-        "for each convolution, (b) median and greatest of the convolutions at each step, and a map for each run.",
-    ),
-    "residual-shares": ("Means over validation images. All axes span as much, each about its own middle.",),
-    "block-gradients": (
+        "for each convolution, (b) median and greatest of the convolutions at each step, and a map for each run."
+    ]
+
+
+def _read_shares(frame: pd.DataFrame) -> list[str]:
+    several = ["All axes span as much, each about its own middle."] if frame["share"].nunique() > 1 else []
+    return ["Means over validation images.", *several]
+
+
+def _read_blocks(_: pd.DataFrame) -> list[str]:
+    return [
         "Means over images, on a logarithmic scale; the band is twice the standard error over these images, not over "
-        "trainings.",
-    ),
+        "trainings."
+    ]
+
+
+_READING: dict[Drawing, Callable[[pd.DataFrame], list[str]]] = {
+    "residual-stream": _read_stream,
+    "gate-values": _read_values,
+    "channel-gates": _read_channels,
+    "conv-gradients": _read_convolutions,
+    "residual-shares": _read_shares,
+    "block-gradients": _read_blocks,
 }
-_FINDINGS: dict[Drawing, Callable[[pd.DataFrame, str], list[str]]] = {
+_FINDINGS: dict[Drawing, Callable[[pd.DataFrame, str, Collection[str]], list[str]]] = {
     "residual-stream": _of_stream,
     "gate-values": _of_values,
     "channel-gates": _of_values,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from comt_cli import words
 from comt_cli.report.statistics import Paired, Summary
 
 
 def value(number: float) -> str:
     """A metric: two decimals, as the papers print it; none from 10000 up."""
-    return f"{number:.2f}" if abs(number) < 10_000 else f"{number:.0f}"
+    text = f"{number:.2f}"
+    return text if abs(float(text)) < 10_000 else f"{number:.0f}"
 
 
 def summary(ours: Summary) -> str:
@@ -21,10 +23,13 @@ def summary(ours: Summary) -> str:
 
 
 def signed(number: float) -> str:
-    """A difference with its sign: two decimals, one from 10 up, none from 100 up; without its unit."""
-    decimals = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
-    text = f"{number:+.{decimals}f}"
-    return text if float(text) else f"{0:.{decimals}f}"
+    """A difference with its sign: two decimals, one from 10 up, none from 100 up, `+2.3e+07` from a million up; without
+    its unit."""
+    for decimals, limit in ((2, 10), (1, 100), (0, 1e6)):
+        text = f"{number:+.{decimals}f}"
+        if abs(float(text)) < limit:
+            return text if float(text) else f"{0:.{decimals}f}"
+    return f"{number:+.1e}"
 
 
 def difference(paired: Paired) -> str:
@@ -56,33 +61,29 @@ def speed(per_second: float) -> str:
 
 def short_count(number: float) -> str:
     """`812`, `3.9 k`, `131 M`, `2.2 B`, `1.3 T`."""
-    for limit, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
-        if number >= limit:
-            scaled = number / limit
-            return f"{scaled:.1f}{unit}" if scaled < 100 else f"{scaled:.0f}{unit}"
-    return f"{number:.0f}"
+    return _in_units(number, ("", "k", "M", "B", "T"))
 
 
 def size(count: float) -> str:
     """Bytes: `812 B`, `5.2 MB`, `131 GB`; a thousand of one unit are one of the next."""
-    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= limit:
-            scaled = count / limit
-            return f"{scaled:.1f} {unit}" if scaled < 100 else f"{scaled:.0f} {unit}"
-    return f"{count:.0f} B"
+    return _in_units(count, ("B", "kB", "MB", "GB", "TB"))
 
 
-def duration(seconds: float) -> str:
-    """`42 s`, `7 min`, `2 h 10 min`, `12 d 4 h`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours = minutes // 60
-    if hours < 48:
-        return f"{hours} h {minutes % 60} min"
-    return f"{hours // 24} d {hours % 24} h"
+def _in_units(number: float, units: Sequence[str]) -> str:
+    """In the first unit in which less than a thousand are shown, each a thousand times the one before, or in the last:
+    three digits at most, one decimal at most, and none of the first unit."""
+    for power in range(len(units)):
+        scaled = number / 1000**power
+        text = f"{scaled:.{1 if power else 0}f}"
+        if float(text) >= 100:
+            text = f"{scaled:.0f}"
+        if float(text) < 1000:
+            break
+    return f"{text} {units[power]}".rstrip()
+
+
+duration = words.duration
+"""`40 s`, `12 min`, `3 h 20 min`, `2 days 5 h`, as training says it too."""
 
 
 def plural(number: int, noun: str) -> str:

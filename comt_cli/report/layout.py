@@ -55,7 +55,7 @@ def headings(table: Table) -> dict[Key, str]:
         "paper_difference": f"paper's {table.unit.sign}",
         "verdict": "verdict",
         "parameters": "parameters",
-        "paper_increase": "paper's",
+        "paper_increase": "paper's parameters",
         "speed": f"{table.subject.counted}/s",
     }
     texts = [_cells(table, entry) for entry in table.entries.values()]

@@ -19,7 +19,7 @@ def markdown(table: Table) -> str:
     parts = [
         f"# {escaped(table.title)}",
         f"*{escaped(of_table(table))}*",
-        escaped(words.origin(table)),
+        escaped(f"{words.origin(table, list(headings(table)))} {words.scale(table)}"),
         f"**Verdict.** {escaped(words.verdict(table))}",
     ]
     for column in table.columns:

@@ -12,7 +12,7 @@ class Unit:
     """The unit of a difference to the baseline.
 
     `name` ends the CSV's keys (`difference_percent`), `sign` stands in headings, `spoken` after a number in a sentence.
-    A relative one is 100 (x - b) / b, the other x - b.
+    A relative one is 100 (x / b - 1), the other x - b.
     """
 
     name: str
@@ -20,9 +20,14 @@ class Unit:
     spoken: str
     is_relative: bool
 
-    def beside(self, baseline: str) -> str:
-        """What the differences are, as a part of a sentence."""
-        return f"in per cent of {baseline}" if self.is_relative else f"in percentage points (pts) against {baseline}"
+    def paired(self, baseline: str) -> str:
+        """How differences over several seeds are taken (`statistics.paired_difference`), as a part of a sentence."""
+        if self.is_relative:
+            return (
+                f"ratios to {baseline} in per cent (geometric mean), with the 95 % interval of Student's t on their "
+                "logarithms"
+            )
+        return f"in percentage points (pts) against {baseline}, with the 95 % interval of Student's t"
 
 
 PERCENT = Unit("percent", "%", "%", is_relative=True)

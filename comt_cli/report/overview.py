@@ -5,6 +5,7 @@ It is made from the files below the results folder alone, so that it can be made
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -38,22 +39,24 @@ _SCALES_OF_IMAGES = {
 }
 """What is added where image tables are among them."""
 
+_DEFAULT = Path("runs/results")
+"""The folder that the command line means where none is named."""
+
 _INTRODUCTION = (
-    "# Results",
-    "",
-    "Made by `comt report --overview` from the files in this folder; every number below is in one of them.",
-    "",
     "A table compares each of its rows with its baseline, seed by seed. *Agrees* and *disagrees*: over several seeds, "
     "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
     "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is told. Where the paper "
     "prints no value, *better* and *worse* say on which side of zero the interval lies. Each interval is taken by "
-    "itself: of twenty differences that are not there, one would seem resolved.",
+    "itself: of twenty differences that are not there, one would seem resolved. Differences in per cent are of the "
+    "geometric mean of the seeds' ratios, with the interval of Student's t on their logarithms.",
     "",
 )
 
 _GROUPS: tuple[tuple[str, str, tuple[Verdict, ...]], ...] = (
     ("agree", "Agrees with the paper", (Verdict.agrees,)),
     ("disagree", "Disagrees with the paper", (Verdict.disagrees,)),
+    ("better", "Better than the baseline; the paper prints no value", (Verdict.better,)),
+    ("worse", "Worse than the baseline; the paper prints no value", (Verdict.worse,)),
     ("not resolved", "Not resolved: the interval spans zero", (Verdict.not_resolved,)),
     (
         "one seed",
@@ -73,8 +76,13 @@ _GROUPS: tuple[tuple[str, str, tuple[Verdict, ...]], ...] = (
         ),
     ),
     ("no result", "Without a result so far", (Verdict.no_result, Verdict.no_baseline, Verdict.no_common_seed)),
+    (
+        "no direction",
+        "Without a published direction",
+        (Verdict.no_baseline_in_paper, Verdict.equal_in_paper, Verdict.both_collapsed_in_paper),
+    ),
 )
-"""Heading of the count, heading of the list, verdicts."""
+"""Heading of the count, heading of the list, verdicts. Every verdict is in one, but that of the baseline itself."""
 
 
 def write_overview(results: Path) -> Path:
@@ -88,13 +96,23 @@ def write_overview(results: Path) -> Path:
     if not written:
         raise UserError(f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one.")
     page = results / "README.md"
-    lines = [*_INTRODUCTION]
+    made = f"Made by `{_command(results)}` from the files in this folder; every number below is in one of them."
+    lines = ["# Results", "", made, "", *_INTRODUCTION]
     for scale, found in written.items():
         lines += _scale(results, scale, found)
     text = "\n".join([*lines, *_others(results)]).rstrip() + "\n"
     if not page.exists() or page.read_text(encoding="utf-8") != text:
         write_text(page, text)
     return page
+
+
+def _command(results: Path) -> str:
+    """What writes the page of this folder, from the working directory."""
+    whole, here = results.resolve(), Path.cwd()
+    if whole == _DEFAULT.resolve():
+        return "comt report --overview"
+    shown = whole.relative_to(here) if whole.is_relative_to(here) else results
+    return f"comt report --overview --results {shlex.quote(str(shown))}"
 
 
 def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
@@ -185,14 +203,12 @@ def _tally(scale: str, tables: Sequence[Written]) -> str:
 
 
 def _counts(results: Path, tables: Sequence[Written]) -> Iterator[str]:
-    """How many published directions of each table hold or not, and how many rows without one are better or worse."""
-    words = [*(word for word, _, _ in _GROUPS), "better", "worse"]
-    yield f"| table | directions | {' | '.join(words)} |"
-    yield "| :--- | ---: |" + " ---: |" * len(words)
+    """Into which groups the cells of each table fall, all but those of its baseline."""
+    yield f"| table | compared | {' | '.join(word for word, _, _ in _GROUPS)} |"
+    yield "| :--- | ---: |" + " ---: |" * len(_GROUPS)
     for one in tables:
-        judged = [cell for cell in one.cells if cell.direction]
-        counts = [len(judged), *(sum(cell.verdict in verdicts for cell in judged) for _, _, verdicts in _GROUPS)]
-        counts += [sum(cell.verdict is verdict for cell in one.cells) for verdict in (Verdict.better, Verdict.worse)]
+        compared = [cell for cell in one.cells if cell.verdict is not Verdict.baseline]
+        counts = [len(compared), *(sum(cell.verdict in verdicts for cell in compared) for _, _, verdicts in _GROUPS)]
         yield f"| {_name(results, one)} | {' | '.join(str(count) for count in counts)} |"
 
 
@@ -202,11 +218,11 @@ def _table(results: Path, one: Written) -> Iterator[str]:
     at = "" if len(columns) > 1 else f" at {next(iter(columns))}"
     yield from (*_heading(results, one), "")
     if one.changed_settings:
-        arguments = " ".join(f"--set {argument}" for argument in one.changed_settings.split())
+        arguments = " ".join(f"--set {shlex.quote(argument)}" for argument in one.changed_settings)
         yield from (f"Trained with `{arguments}`.", "")
     better = f"{METRICS[metric].words}, {DIRECTION[metric]} is better"
     yield from (f"Differences to {escaped(baseline + at)} with their 95 % intervals; {better}.", "")
-    for heading, verdicts in _LISTS:
+    for _, heading, verdicts in _GROUPS:
         cells = [cell for cell in one.cells if cell.verdict in verdicts]
         if cells:
             yield from (f"{heading}:", "", *(f"- {_sentence(cell, len(columns) > 1)}" for cell in cells), "")
@@ -214,23 +230,10 @@ def _table(results: Path, one: Written) -> Iterator[str]:
         yield from (f"![{escaped(path.stem)}]({_address(results, path)})", "")
 
 
-_LISTS = (
-    ("Better than the baseline; the paper prints no value", (Verdict.better,)),
-    ("Worse than the baseline; the paper prints no value", (Verdict.worse,)),
-    *((heading, verdicts) for _, heading, verdicts in _GROUPS),
-    (
-        "Without a published direction",
-        (
-            Verdict.no_baseline_in_paper,
-            Verdict.equal_in_paper,
-            Verdict.both_collapsed_in_paper,
-        ),
-    ),
-)
-
-
 def _figure(results: Path, one: Written) -> Iterator[str]:
     yield from (*_heading(results, one), "")
+    if one.caption:
+        yield from (escaped(one.caption), "")
     drawn: dict[str, list[str]] = {}
     for run in one.runs:
         drawn.setdefault(f"{escaped(run['column'])}, seed {run['seed']}", []).append(escaped(run["row"]))

@@ -61,7 +61,7 @@ def print_progress(
     from rich.table import Table
     from rich.text import Text
 
-    from comt_cli.report.terminal import console_for
+    from comt_cli.report.terminal import console_for, print_grid
 
     console = console_for(file)
     grid = Table(box=None, pad_edge=False, show_edge=False)
@@ -71,7 +71,4 @@ def print_progress(
     for row in rows:
         cells = (collection.cells.get((row, column)) for column in columns)
         grid.add_row(Text(row), *(Text("" if cell is None else cell_text(cell, metric)) for cell in cells))
-    with console.capture() as drawn:
-        console.print(grid)
-    for line in drawn.get().splitlines():  # without the spaces that fill the last column
-        console.print(Text.from_ansi(f"  {line}".rstrip()), soft_wrap=True)
+    print_grid(console, grid, indent="  ")

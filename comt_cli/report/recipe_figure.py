@@ -12,13 +12,18 @@ from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.recipe.schema import DRAWINGS_OF_ALL_ROWS, Drawing
+from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.trained import of_runs
 from comt_cli.report.write import other_recipe, place
 
-FILES = ("png", "pdf", "txt", "tex", "csv")
 OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
 """What is drawn from the gradient norms that training logged; the others need the trained network."""
+_SAYS: dict[Drawing, tuple[str, str]] = {
+    "residual-stream": ("comt", "pre-ln"),
+    "block-gradients": ("sas", "sas-resnet"),
+}
+"""Of what a paper says something that a caption repeats: the paper and the method that it drew."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,9 @@ class RecipeFigure:
     """The runs that are drawn, all of the first column and the first seed, and the figure's place.
 
     `title` and `trained` are for its caption: the recipe's, and what the networks in it were trained on, with the
-    settings that were changed on the command line. `of_another_recipe` says whose files are there, where they are not
-    this recipe's.
+    settings that were changed on the command line; `as_in_paper` are the rows beside which it may repeat what the paper
+    says of its own figure, since they are its method. `of_another_recipe` says whose files are there, where they are
+    not this recipe's.
 
     Beside the figure lies `<stem>-runs.csv`, as beside a table: the runs that it was drawn from.
     """
@@ -40,12 +46,13 @@ class RecipeFigure:
     stem: str
     title: str
     trained: str
+    as_in_paper: tuple[str, ...]
     of_another_recipe: str | None
 
     @property
     def files(self) -> list[Path]:
         """The picture, the page, the caption and the numbers."""
-        return [self.folder / f"{self.stem}.{kind}" for kind in FILES]
+        return [self.folder / f"{self.stem}.{kind}" for kind in FIGURE_FILES]
 
     @property
     def runs_csv(self) -> Path:
@@ -135,5 +142,8 @@ def recipe_figure(
         stem=stem,
         title=recipe.title,
         trained=of_runs(chosen, overrides),
+        as_in_paper=tuple(
+            spec.row for spec in chosen if (recipe.paper, spec.method["name"]) == _SAYS.get(recipe.figure.draw)
+        ),
         of_another_recipe=other_recipe(written, loaded),
     )

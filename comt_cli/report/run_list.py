@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import textwrap
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
@@ -142,8 +142,8 @@ def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def settings_text(row: Mapping[str, Any]) -> str:
-    """The differing settings as they could be typed: `train.steps=10 method.hidden=4`."""
-    return " ".join(
+    """The differing settings as they could be typed: `train.steps=10 'method.sites=["q_proj"]'`."""
+    return shlex.join(
         f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
         for key, value in (row["settings"] or {}).items()
     )
@@ -170,7 +170,7 @@ def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -
     from rich.table import Table
     from rich.text import Text
 
-    from comt_cli.report.terminal import console_for
+    from comt_cli.report.terminal import console_for, print_grid, say
 
     console = console_for(file)
 
@@ -181,7 +181,7 @@ def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -
         recipe, scale, column, settings, metric = names
         if position:
             console.print()
-        print_text(f"{recipe}, {scale}, {column}{f', {settings}' if settings else ''}", file, style="bold")
+        say(f"{recipe}, {scale}, {column}{f', {settings}' if settings else ''}", file, style="bold")
         grid = Table(box=None, pad_edge=False, show_edge=False)
         for title, side in (("row", "left"), ("seed", "right"), (metric.replace("_", " ") or "result", "right")):
             grid.add_column(title, justify=side, no_wrap=title == "seed", overflow="fold")  # type: ignore[arg-type]
@@ -192,21 +192,7 @@ def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -
             day, _, clock = row["written"].partition("T")
             cells = (row["row"], seed, outcome_text(row), f"{day} {clock[:5]}", format.size(row["bytes"]), row["name"])
             grid.add_row(*map(Text, cells))
-        with console.capture() as drawn:
-            console.print(grid)
-        for line in drawn.get().splitlines():  # without the spaces that fill the last column
-            console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
-
-
-def print_text(text: str, file: IO[str] | None = None, style: str = "") -> None:
-    """Print a sentence, wrapped at the width of the lists, without a space at the end of a line."""
-    from rich.text import Text
-
-    from comt_cli.report.terminal import console_for
-
-    console = console_for(file)
-    for line in textwrap.wrap(text, console.width, break_on_hyphens=False):
-        console.print(Text(line, style=style), soft_wrap=True)
+        print_grid(console, grid)
 
 
 def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:

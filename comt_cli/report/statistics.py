@@ -23,13 +23,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean difference to the baseline over the n seeds both have, in the metric's unit of differences.
+    """Difference to the baseline over the n seeds both have, in the metric's unit of differences (`paired_difference`).
 
     `low` and `high` bound the 95 % interval of Student's t with n - 1 degrees of freedom; None for one seed.
     """
 
     mean: float
-    stderr: float | None
     low: float | None
     high: float | None
     n: int
@@ -53,32 +52,47 @@ def summarise(values: Sequence[float]) -> Summary | None:
 
 
 def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: Unit) -> Paired | None:
-    """Mean over common seeds s of the difference d_s, and mean +- t(0.975, n - 1) times its standard error.
+    """Mean over common seeds s of d_s, and mean +- t(0.975, n - 1) times its standard error.
 
     Pairing by seed takes out what the seeds share: the same order of samples, and the same initial weights.
-    None where there is no common seed, or a baseline of zero to take a share of.
+
+    Points are d_s = ours - baseline. A relative difference is d_s = log(ours / baseline), of which mean and ends are
+    told as 100 (exp(.) - 1): the geometric mean of the ratios, and an interval that cannot go below -100 %. Of
+    perplexities, d_s is the difference of the losses in nats.
+
+    None where there is no common seed, or a number that is not finite, or no ratio since one is not positive.
     """
-    apart = [difference(ours[seed], baseline[seed], unit) for seed in sorted(ours.keys() & baseline.keys())]
-    known = [each for each in apart if each is not None]
-    summary = summarise(known) if len(known) == len(apart) else None
+    pairs = [(ours[seed], baseline[seed]) for seed in sorted(ours.keys() & baseline.keys())]
+    if not all(_can_be_compared(number, unit) for pair in pairs for number in pair):
+        return None
+    apart = [math.log(value) - math.log(other) if unit.is_relative else value - other for value, other in pairs]
+    summary = summarise(apart)
     if summary is None:
         return None
     if summary.stderr is None:
-        return Paired(summary.mean, None, None, None, 1)
+        return Paired(_told(summary.mean, unit), None, None, 1)
     margin = student_t(0.5 + CONFIDENCE / 2, summary.n - 1) * summary.stderr
-    return Paired(summary.mean, summary.stderr, summary.mean - margin, summary.mean + margin, summary.n)
+    mean, low, high = (_told(each, unit) for each in (summary.mean, summary.mean - margin, summary.mean + margin))
+    return Paired(mean, low, high, summary.n)
 
 
 def difference(value: float | None, baseline: float | None, unit: Unit) -> float | None:
-    """100 (value - baseline) / baseline, or value - baseline where the unit is points.
+    """100 (value / baseline - 1), or value - baseline where the unit is points.
 
-    None where one of them is missing, and for a share of zero.
+    None where one of them is missing, and where there is no ratio since one is not positive.
     """
-    if value is None or baseline is None:
+    if value is None or baseline is None or not (_can_be_compared(value, unit) and _can_be_compared(baseline, unit)):
         return None
-    if not unit.is_relative:
-        return value - baseline
-    return 100 * (value - baseline) / baseline if baseline else None
+    return 100 * (value - baseline) / baseline if unit.is_relative else value - baseline
+
+
+def _can_be_compared(number: float, unit: Unit) -> bool:
+    return math.isfinite(number) and (number > 0 or not unit.is_relative)
+
+
+def _told(apart: float, unit: Unit) -> float:
+    # the interval of two seeds that differ much may end where no float can hold the exponential
+    return 100 * math.expm1(min(apart, 700.0)) if unit.is_relative else apart
 
 
 @functools.cache

@@ -154,7 +154,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
     entries: dict[tuple[str, str], Entry] = {}
     for column in columns:
         built = {row: _entry(loaded, collection.cells, collection.cells[row, column], scale, footnotes) for row in rows}
-        best = _best(built.values(), metric)
+        best = _best(list(built.values()), recipe.baseline, metric)
         entries.update({(row, column): replace(entry, best=row in best) for row, entry in built.items()})
     return Table(
         title=recipe.title,
@@ -235,26 +235,28 @@ def _outcome(cell: Cell | None, values: dict[int, float]) -> Outcome:
     return Outcome(len(values), len(cell.having(RunState.diverged)) if cell else 0)
 
 
-def _best(entries: Iterable[Entry], metric: MetricName) -> set[str]:
-    """The rows in bold: the best mean, and every mean that is not resolved as worse than it, paired by seed.
+def _best(entries: Sequence[Entry], baseline: str, metric: MetricName) -> set[str]:
+    """The row in bold, with those that are the same runs: the best mean, where its difference to the baseline is
+    resolved and an improvement.
 
-    Only cells of which every seed has a value compete. One seed claims nothing, and where all of several rows would be
-    bold nothing is said by it: then there is none.
+    Only cells of which every seed has a value compete, and the baseline must be one of them.
     """
-    known = [entry for entry in entries if entry.ours is not None and entry.ours.n == len(entry.cell.runs) > 1]
-    if len(known) < 2:
-        return set()
-    values = {entry.cell.row: entry.cell.values(metric) for entry in known}
-    means = {entry.cell.row: entry.ours.mean for entry in known if entry.ours is not None}
-    best = min(means, key=lambda row: means[row] if DIRECTION[metric] == "lower" else -means[row])
-    behind = {row: paired_difference(values[row], values[best], METRICS[metric].unit) for row in values}
-    worse = 1 if DIRECTION[metric] == "lower" else -1
-    bold = {
-        row
-        for row, apart in behind.items()
-        if row == best or (apart is not None and not (apart.excludes_zero and apart.mean * worse > 0))
+    better = 1 if DIRECTION[metric] == "higher" else -1
+    means = {
+        entry.cell.row: better * entry.ours.mean
+        for entry in entries
+        if entry.ours is not None and entry.ours.n == len(entry.cell.runs)
     }
-    return bold if len(bold) < len(known) else set()
+    if baseline not in means:
+        return set()
+    return {
+        entry.cell.row
+        for entry in entries
+        if means.get(entry.cell.row) == max(means.values())
+        and entry.difference is not None
+        and entry.difference.excludes_zero
+        and better * entry.difference.mean > 0
+    }
 
 
 def _reference(specs: Sequence[RunSpec], column: str, baseline: str) -> RunSpec:

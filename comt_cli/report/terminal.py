@@ -17,6 +17,7 @@ from comt_cli.report.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as Grid
 
 WIDTH = 100
 """Where the output is no terminal and $COLUMNS says nothing."""
@@ -108,7 +109,7 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
     for column in table.columns:
         console.print()
         _say(console, f"{column}. {beside(table, column)}".rstrip(". ") + ".", "dim")
-        _print_grid(console, table, column, layout)
+        print_grid(console, _grid(table, column, layout, console.width))
         if "parameters" not in layout.keys and (told := increases(table, column)) is not None:
             _say(console, told, "dim")
     console.print()
@@ -132,9 +133,21 @@ def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
         yield f"Too narrow for {', '.join(left_out)}: the files have them."
 
 
-def say(text: str, file: IO[str] | None = None) -> None:
+def say(text: str, file: IO[str] | None = None, style: str = "") -> None:
     """Print a sentence (to standard output if `file` is None), broken between words alone."""
-    _say(console_for(file), text)
+    _say(console_for(file), text, style)
+
+
+def print_grid(console: Console, grid: Grid, indent: str = "") -> None:
+    """Print a grid without the spaces that fill its last column."""
+    from rich.text import Text
+
+    with console.capture() as drawn:
+        console.print(grid)
+    for line in drawn.get().removesuffix("\n").split("\n"):
+        text = Text.from_ansi(f"{indent}{line}")
+        text.rstrip()
+        console.print(text, soft_wrap=True)
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
@@ -151,22 +164,22 @@ def _layout(table: Table, width: int) -> _Layout:
     keys = list(headings(table))
     layout = _Layout(tuple(keys), stacked=False)
     for dropped in (None, *_DROPPED):
-        if dropped in _STACKED_BEFORE and not layout.stacked and _width(table, layout) > width:
+        if dropped in _STACKED_BEFORE and not layout.stacked and not _fits(table, layout, width):
             layout = _Layout(layout.keys, stacked=True)
-        if _width(table, layout) <= width:
+        if _fits(table, layout, width):
             break
         if dropped is not None:
             layout = _Layout(tuple(key for key in layout.keys if key != dropped), layout.stacked)
     return layout
 
 
-def _width(table: Table, layout: _Layout) -> int:
+def _fits(table: Table, layout: _Layout, width: int) -> bool:
     texts = [_cells(line, layout) for column in table.columns for line in lines(table, column)]
-    heads = _heads(table, layout, texts)
-    widths = [
-        max(_longest(heads[position]), *(_longest(cells[position]) for cells in texts))
-        for position in range(len(layout.keys))
-    ]
+    return _width(_heads(table, layout, texts, width), texts) <= width
+
+
+def _width(heads: list[str], texts: list[list[str]]) -> int:
+    widths = [max(map(_longest, column)) for column in zip(heads, *texts, strict=True)]
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
@@ -193,34 +206,32 @@ def _cells(line: Line, layout: _Layout) -> list[str]:
     return texts
 
 
-def _heads(table: Table, layout: _Layout, texts: list[list[str]]) -> list[str]:
-    """The headings, broken between words to about the width of what stands below."""
+def _heads(table: Table, layout: _Layout, texts: list[list[str]], width: int) -> list[str]:
+    """The headings; broken between words, to about the width of what stands below, where `width` has no room for them
+    as they are."""
     names = headings(table)
-    heads = []
-    for position, key in enumerate(layout.keys):
+    heads = [names[key] for key in layout.keys]
+    if _width(heads, texts) <= width:
+        return heads
+    broken = []
+    for position, head in enumerate(heads):
         below = max(_longest(cells[position]) for cells in texts)
-        widest = max(map(len, names[key].split()))
-        wrapped = textwrap.wrap(names[key], max(below, widest), break_long_words=False, break_on_hyphens=False)
-        heads.append("\n".join(wrapped))
-    return heads
+        widest = max(map(len, head.split()))
+        wrapped = textwrap.wrap(head, max(below, widest), break_long_words=False, break_on_hyphens=False)
+        broken.append("\n".join(wrapped))
+    return broken
 
 
-def _print_grid(console: Console, table: Table, column: str, layout: _Layout) -> None:
+def _grid(table: Table, column: str, layout: _Layout, width: int) -> Grid:
     from rich.table import Table as Grid
     from rich.text import Text
 
     every = [_cells(line, layout) for each in table.columns for line in lines(table, each)]
     grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
-    for key, heading in zip(layout.keys, _heads(table, layout, every), strict=True):
+    for key, heading in zip(layout.keys, _heads(table, layout, every, width), strict=True):
         grid.add_column(Text(heading), justify="left" if key in _LEFT else "right", no_wrap=True, vertical="top")
     for line in lines(table, column):
         styles = {"ours": "bold" if line.best else ""}
         cells = zip(layout.keys, _cells(line, layout), strict=True)
         grid.add_row(*(Text(text, style=styles.get(key, "")) for key, text in cells))
-    if console.is_terminal:
-        console.print(grid)
-        return
-    with console.capture() as captured:
-        console.print(grid)
-    for text in captured.get().rstrip("\n").split("\n"):
-        console.print(Text(text.rstrip()), soft_wrap=True)
+    return grid

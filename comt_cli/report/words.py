@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 
 from comt_cli.recipe.schema import DIRECTION
 from comt_cli.report import format
+from comt_cli.report.layout import Key
 from comt_cli.report.metric import METRICS
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import Verdict
@@ -14,35 +16,54 @@ _CONTENT_DIGITS = 12
 """Of a hash of data, that a page shows; the CSV of the runs has it whole."""
 
 
+_PAPERS = {"comt": "CoMT", "transponder": "Transponder", "sas": "SAS"}
+_PRINTED = re.compile(r"table([A-Z]?\d+)")
+
+
+def paper_name(paper: str) -> str:
+    """A paper as one speaks of it, by its method: `CoMT` for `comt`."""
+    return _PAPERS.get(paper, paper)
+
+
 def source(table: Table) -> str:
-    """Which table this is: `table3 of the paper comt (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
+    """Which table this is: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
     if table.paper is None:
         return f"recipe {table.recipe_file}"
-    named = f"{table.printed_table} of the paper {table.paper}" if table.printed_table else f"paper {table.paper}"
+    number = _PRINTED.fullmatch(table.printed_table or "")
+    named = f"Table {number[1]} of {paper_name(table.paper)}" if number else paper_name(table.paper)
     return f"{named} (recipe {table.recipe_file})"
 
 
-def origin(table: Table) -> str:
-    """Where the table comes from, what a cell shows, on what it was made."""
-    return " ".join(_origin(table))
+def scale(table: Table) -> str:
+    """What the table's scale is."""
+    return f"Scale {table.scale}: {table.scale_description.rstrip('.')}."
 
 
-def _origin(table: Table) -> Iterator[str]:
+def origin(table: Table, shown: Collection[Key]) -> str:
+    """Where the table comes from, what a cell shows, on what it was made; explains the columns that are `shown`.
+
+    Scale and seeds stand beside it, in what was trained.
+    """
+    return " ".join(_origin(table, shown))
+
+
+def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
     better = f"{DIRECTION[table.metric]} is better"
-    seeds = f"seed{'s' if len(table.seeds) > 1 else ''} {format.seeds(table.seeds)}"
     said = source(table)
-    yield f"{said[0].upper()}{said[1:]} at scale {table.scale}: {table.scale_description.rstrip('.')}."
-    yield f"Cells show {METRICS[table.metric].words} ({better}): mean ± standard error (number of seeds), {seeds}."
-    yield f"Differences are paired by seed, {table.unit.beside(table.baseline)}, with the 95 % interval of Student's t."
+    yield f"{said[0].upper()}{said[1:]}."
+    yield f"Cells show {METRICS[table.metric].words} ({better}): mean ± standard error (number of seeds)."
+    if "difference" in shown:
+        yield f"Differences are paired by seed, {table.unit.paired(table.baseline)}."
     if (bold := bold_rule(table)) is not None:
         yield bold
-    if any(entry.bits_per_byte is not None for entry in table.entries.values()):
+    if "bits_per_byte" in shown:
         yield "Bits per byte do not depend on the vocabulary, as perplexities do."
-    if table.has_increases:
-        yield (
-            f"Parameters are those beyond {table.subject.plain}; the paper's printed increase beside "
-            f"them is that of the paper's column, {table.subject.differs} at the smaller scales."
+    if "parameters" in shown:
+        printed = (
+            f"; the paper's printed increase beside them is that of the paper's column, {table.subject.differs} at the "
+            "smaller scales"
         )
+        yield f"Parameters are those beyond {table.subject.plain}{printed if table.has_increases else ''}."
     if table.devices:
         commits = f", commit {format.listing(table.commits)}" if table.commits else ""
         yield f"Trained on {format.listing(table.devices)}{commits}."
@@ -54,15 +75,16 @@ def bold_rule(table: Table) -> str | None:
     """What bold means, where anything is."""
     if not any(entry.best for entry in table.entries.values()):
         return None
-    return "Bold: the best mean, and every mean that is not resolved as worse than it."
+    return f"Bold: the best mean over all seeds, where it is resolved as better than {table.baseline}."
 
 
 def verdict(table: Table) -> str:
     """How many of the published directions hold, do not hold, or cannot be told from these runs, by name.
 
-    Of rows without a published direction: which are better or worse than the baseline.
+    Of rows with a printed value but no direction why there is none, and of rows without a printed value which are
+    better or worse than the baseline: every row is named, but the baseline.
     """
-    sentences = [*_published(table), *_own(table)]
+    sentences = [*_published(table), *_undirected(table), *_own(table)]
     if not sentences:
         return "There is nothing to compare with the baseline."
     every = list(table.entries.values())
@@ -84,6 +106,12 @@ def _published(table: Table) -> Iterator[str]:
         yield f"Of {counted} against {table.baseline}, {_told(table, judged, _GROUPS)}."
     elif table.paper is not None:
         yield "The paper gives no direction to compare with."
+
+
+def _undirected(table: Table) -> Iterator[str]:
+    printed = [entry for entry in table.entries.values() if not entry.direction and entry.paper is not None]
+    if told := _told(table, printed, _UNDIRECTED_GROUPS):
+        yield f"With a printed value but no direction, {told}."
 
 
 def _own(table: Table) -> Iterator[str]:
@@ -109,6 +137,14 @@ _GROUPS: Groups = (
     ("with a baseline that diverged here but not in the paper", (Verdict.baseline_diverged_here,)),
     ("without a result so far", (Verdict.no_result,)),
     ("without a baseline of ours to compare with", (Verdict.no_baseline, Verdict.no_common_seed)),
+)
+_UNDIRECTED_GROUPS: Groups = (
+    ("equal to the baseline in the paper", (Verdict.equal_in_paper,)),
+    ("collapsed in the paper as its baseline did", (Verdict.both_collapsed_in_paper,)),
+    ("without a baseline in the paper", (Verdict.no_baseline_in_paper,)),
+    ("diverged here as in the paper", (Verdict.diverged_in_both,)),
+    ("diverged here", (Verdict.diverged_here,)),
+    ("without a result so far", (Verdict.no_result,)),
 )
 _OWN_GROUPS: Groups = (
     ("better", (Verdict.better,)),

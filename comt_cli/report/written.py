@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,13 +51,18 @@ class WrittenCell:
 
 @dataclass(frozen=True)
 class Written:
-    """A table (`cells`) or a figure of a paper (no cells), with the runs behind it and its pictures."""
+    """A table (`cells`) or a figure of a paper (no cells), with the runs behind it and its pictures.
+
+    `title` is a table's; of a figure, `caption` has its title, what was trained, and how it is read.
+    `changed_settings` are the `--set` arguments behind the runs.
+    """
 
     scale: str
     paper: str
     name: str
     title: str
-    changed_settings: str
+    caption: str
+    changed_settings: tuple[str, ...]
     cells: tuple[WrittenCell, ...]
     runs: tuple[Line, ...]
     files: tuple[Path, ...]
@@ -85,7 +91,7 @@ def written_below(results: Path, scale: str) -> list[Written]:
 
 
 def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Mapping[str, object]) -> Written:
-    page = folder / f"{name}.md"
+    page, said = folder / f"{name}.md", folder / f"{name}.txt"
     title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if page.exists() else ""
     # Of a table the ablations' pictures, but not those of another table whose name begins with this one's.
     others = [other for other in tables if other.startswith(f"{name}-")]
@@ -101,12 +107,24 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
         paper=folder.name,
         name=name,
         title=title,
-        changed_settings=next((line.get("changed_settings") or "" for line in lines), ""),
+        caption=said.read_text(encoding="utf-8") if said.exists() and not lines else "",
+        changed_settings=_changed_settings(folder / f"{name}.csv", lines),
         cells=tuple(_cells(folder / f"{name}.csv", lines)),
         runs=tuple(_read(folder / f"{name}-runs.csv")),
         files=tuple(path for path in files if path.exists()),
         pictures=(*((own,) if own.exists() and not lines else ()), *pictures),
     )
+
+
+def _changed_settings(path: Path, lines: list[Line]) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(next((line.get("changed_settings") or "" for line in lines), "")))
+    except ValueError as error:  # a quotation that does not end
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is not a table of this program: {error}", "comt report writes it anew.")
 
 
 def _cells(path: Path, lines: list[Line]) -> Iterator[WrittenCell]:
@@ -135,7 +153,7 @@ def _cells(path: Path, lines: list[Line]) -> Iterator[WrittenCell]:
                 comparison=(line["run_ids"], baseline["run_ids"] if baseline else ""),
             )
         except (KeyError, ValueError) as error:
-            raise UserError(f"{path} is not a table of this program: {error}", "comt report writes it anew.") from None
+            raise _damaged(path, error) from None
 
 
 def _is_table(lines: list[Line]) -> bool:

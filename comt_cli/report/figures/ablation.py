@@ -11,11 +11,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from comt_cli.report.ablation import AblationData
-from comt_cli.report.ablation_points import Curve, Panel, Point
+from comt_cli.report.ablation_points import Curve, Panel
 from comt_cli.report.ablation_words import row_words
 from comt_cli.report.figures.ablation_panel import SMALL, Drawn, baseline_text, draw_curve
 from comt_cli.report.figures.labels import place_labels
 from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, style
+from comt_cli.report.trained import in_words
 
 _STRIPS = 3
 """So many panels stand above each other before a second stack is begun."""
@@ -110,10 +111,10 @@ def _side(
     high = max(len(stack) for stack in stacks)
     grid = part.subplots(high, len(stacks), squeeze=False)
     letter = "" if is_alone else "(a) " if panel == "ours" else "(b) "
-    heading = f"trained here, scale {data.scale}" if panel == "ours" else f"as printed ({data.paper})"
+    heading = f"trained here, scale {data.scale}" if panel == "ours" else f"as printed in {data.paper}"
     part.suptitle(textwrap.fill(letter + heading, letters_on((width + _BESIDE) * len(stacks), 8)), fontsize=8)
     part.supylabel(f"{data.metric} ({data.better} is better)" if high > 1 else data.metric, fontsize=8)
-    numbers = sorted({x for stack in stacks for curve in stack for p in curve.points if (x := _x(p)) is not None})
+    numbers = sorted({x for stack in stacks for curve in stack for p in curve.points if (x := p.abscissa) is not None})
     drawn = []
     places = {row: float(number) for number, row in enumerate(data.rows(panel))}
     for across, stack in enumerate(stacks):
@@ -148,15 +149,16 @@ def _around(drawn: Drawn, data: AblationData, width: float, *, is_last: bool) ->
     if below:
         axes.tick_params(axis="y", pad=3)
     pad = 3 + 72 * above
-    axes.set_title(curve.column, fontsize=7, loc="left", pad=pad)
+    column = in_words(curve.column)
+    axes.set_title(column, fontsize=7, loc="left", pad=pad)
     said = baseline_text(curve)
     named = f"- - {data.baseline} {said}"
-    room = width - _LETTER * 0.9 * len(curve.column) - 0.1
+    room = width - _LETTER * 0.9 * len(column) - 0.1
     shown = named if len(named) * _LETTER * 0.85 < room else f"- - {said}"
     if len(shown) * _LETTER * 0.85 < room:
         axes.set_title(shown, fontsize=SMALL, loc="right", pad=pad, color="#606060")
     else:  # in a line of its own
-        axes.set_title(f"{curve.column}\n{shown}", fontsize=7, loc="left", pad=pad)
+        axes.set_title(f"{column}\n{shown}", fontsize=7, loc="left", pad=pad)
 
 
 def _share(drawn: Sequence[Drawn]) -> None:
@@ -165,10 +167,6 @@ def _share(drawn: Sequence[Drawn]) -> None:
     for panel in drawn:
         if len(panel.axes.get_yticks()):
             panel.axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
-
-
-def _x(point: Point) -> float | None:
-    return point.x if point.position is None else point.position
 
 
 def _x_axis(axes: Axes, data: AblationData, panel: Panel, numbers: Sequence[float], width: float) -> None:
@@ -276,7 +274,7 @@ def _name_points(figure: Figure, panels: Sequence[Drawn]) -> None:
         data = axes.transData
         together: dict[tuple[float, float], list[str]] = {}
         for point, inches in panel.points:
-            if (x := _x(point)) is not None and point.value is not None:
+            if (x := point.abscissa) is not None and point.value is not None:
                 right, up = data.transform((x, point.value))
                 place = data.inverted().transform((right + inches * figure.get_dpi(), up))
                 together.setdefault((float(place[0]), point.value), []).append(row_words(point.row))
@@ -287,7 +285,7 @@ def _name_points(figure: Figure, panels: Sequence[Drawn]) -> None:
             left, right = axes.get_xlim()
             ends = axes.transData.transform([(left, line.value), (right, line.value)])
             taken.append(Bbox([ends[0] - 1, ends[1] + 1]))
-            if (x := _x(line)) is not None and line.row not in {point.row for point in curve.points}:
+            if (x := line.abscissa) is not None and line.row not in {point.row for point in curve.points}:
                 named.append((x, line.value, row_words(line.row)))
         place_labels(axes, named, "#303030", SMALL - 0.5, taken)
 

@@ -20,6 +20,8 @@ _BAD = OKABE_ITO[5]
 SMALL = 6.5
 _WIDE = 2.5
 """A bar so many times as long as the shorter half of its panel's does not set the scale: it leaves the frame."""
+_FAR = 2.0
+"""Nor does one that reaches so many times higher than all values: the interval of two seeds may, of their ratio."""
 _NEAR = 0.05
 """Inches: points nearer to each other are drawn side by side."""
 
@@ -44,7 +46,7 @@ def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, f
     colour = COLOURS[curve.panel]
 
     def at(point: Point) -> float | None:
-        return places.get(point.row) if data.axis == "category" else _position(point)
+        return places.get(point.row) if data.axis == "category" else point.abscissa
 
     on_scale = [point for point in curve.on_scale() if at(point) is not None]
     line = curve.line()
@@ -80,8 +82,8 @@ def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, f
             drawn.append(_draw_bar(axes, moved, x, bar, limits, colour, is_paired=point.interval_low is not None))
     if line is not None and line.value is not None:
         axes.axhline(line.value, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
-        if data.axis == "cost" and line.position is not None:
-            axes.plot([line.position], [line.value], "s", color="#606060", markerfacecolor="white", markersize=3.6)
+        if data.axis == "cost" and line.abscissa is not None:
+            axes.plot([line.abscissa], [line.value], "s", color="#606060", markerfacecolor="white", markersize=3.6)
     if floor is not None:
         axes.axhline(floor, color=_BAD, linewidth=0.7, linestyle=":", zorder=1)
         axes.annotate("guessing", (1, floor), xycoords=axes.get_yaxis_transform(), xytext=(2, 0), fontsize=SMALL,
@@ -96,10 +98,6 @@ def draw_curve(axes: Axes, data: AblationData, curve: Curve, places: dict[str, f
                 color=_BAD if "diverged" in point.state else QUIET,
             )  # fmt: skip
     return Drawn(axes, curve, strip, tuple(zip(on_scale, aside, strict=True)), tuple(drawn))
-
-
-def _position(point: Point) -> float | None:
-    return point.x if point.position is None else point.position
 
 
 def _aside(axes: Axes, points: Sequence[tuple[float, float]], width: float) -> list[float]:
@@ -149,7 +147,7 @@ def _limits(
     values: Sequence[float], bars: Sequence[tuple[float, float]], floor: float | None
 ) -> tuple[float, float] | None:
     """The ends of an axis: all values, and every bar but those that are far longer than most and than the values'
-    span."""
+    span, or reach far beyond all values."""
     if not values:
         return None
     low, high = min(values), max(values)
@@ -158,7 +156,7 @@ def _limits(
     lengths = sorted((bar[1] - bar[0]) / 2 for bar in bars)
     if lengths:
         longest = max(_WIDE * lengths[(len(lengths) - 1) // 2], high - low)
-        usual = [bar for bar in bars if (bar[1] - bar[0]) / 2 <= longest]
+        usual = [bar for bar in bars if (bar[1] - bar[0]) / 2 <= longest and bar[1] <= _FAR * high]
         low, high = min([low, *(bar[0] for bar in usual)]), max([high, *(bar[1] for bar in usual)])
     least = 0.05 if len(values) == 1 else 0.004  # a single value is no reason to show its third decimal
     span = max(high - low, least * abs(high), 1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -47,9 +49,10 @@ def draw_block_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     return figure, frame
 
 
-def findings(frame: pd.DataFrame, baseline: str) -> list[str]:
-    """What the lines come to, beside what SAS's paper says of its Figure 4: that the gradients of x + F are basically
-    the same in all blocks, that with SAS more is allocated to the lower ones, and that its gradients are greater."""
+def findings(frame: pd.DataFrame, baseline: str, as_in_paper: Collection[str]) -> list[str]:
+    """What the lines come to; of the rows `as_in_paper`, which are SAS, beside what SAS's paper says of its Figure 4:
+    that the gradients of x + F are basically the same in all blocks, that with SAS more is allocated to the lower ones,
+    and that its gradients are greater."""
     thirds = {str(row): _thirds(own) for row, own in frame.groupby("row", sort=False)}
     said = [
         f"The gradient of {row} is {low / high:.2g} times as large in the lower third of the blocks as in the "
@@ -66,6 +69,8 @@ def findings(frame: pd.DataFrame, baseline: str) -> list[str]:
             f"The gradient of {row} is {lower:.2g} times that of {baseline} in the lower third, and {overall:.2g} "
             "times over all blocks."
         )
+        if row not in as_in_paper:
+            continue
         lifts = own[0] / own[1] > base[0] / base[1]
         said.append(
             f"The paper's figure shows more gradient in the lower blocks with SAS: {_seen(is_so=lifts)}. It shows "

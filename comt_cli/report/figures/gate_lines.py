@@ -29,6 +29,7 @@ def draw_gate_lines(frame: pd.DataFrame, *, shared: bool = True) -> tuple[Figure
     blocks = [sites[start : start + _ABREAST] for start in range(0, len(sites), _ABREAST)]
     heights = (1.2, max(0.6, lines.ROW * shown) + (0.0 if shared else 0.35))
     whole = _padded(robust_ends(drawn["value"].to_numpy()))
+    strips = 0.0
     with style():
         figure = page_figure((0.85 + sum(heights)) * len(blocks))
         parts = figure.subfigures(len(blocks), 1, squeeze=False)[:, 0]
@@ -37,8 +38,10 @@ def draw_gate_lines(frame: pd.DataFrame, *, shared: bool = True) -> tuple[Figure
                 site: whole if shared else _padded(robust_ends(drawn.loc[drawn["site"] == site, "value"].to_numpy()))
                 for site in block
             }
-            _block(part, drawn, ends, heights, shared=shared, tokens=tokens)
+            strips = max(strips, _block(part, drawn, ends, heights, shared=shared, tokens=tokens))
+        figure.set_figheight(figure.get_figheight() + strips * len(blocks))
         figure.supxlabel("layer", fontsize=8)
+    drawn.attrs.update({lines.BROKEN: strips > 0, lines.SHARED: shared})
     return figure, drawn
 
 
@@ -56,7 +59,9 @@ def _block(
     *,
     shared: bool,
     tokens: int,
-) -> None:
+) -> float:
+    """Draw the columns of some sites; returns the inches of strips that the highest of them has."""
+    strips = 0.0
     panels = part.subplots(2, len(ends), gridspec_kw={"height_ratios": heights}, squeeze=False)
     layers, shown = int(drawn["layer"].max()), drawn["position"].nunique()
     last = len(ends) - 1
@@ -67,7 +72,7 @@ def _block(
         lines.value_axis(above, limits, least=_LEAST_SPAN)
         lines.over_layers(above, layers)
         above.set_title(site)
-        lines.off_scale(above, here, "value", limits, brief=True)
+        strips = max(strips, lines.off_scale(above, here, "value", limits, brief=True))
         lines.references(above, _MARKED, named=number == last, has_room=shared)
         image = lines.token_map(below, here, "value", limits, named=number == 0)
         if shared and number:
@@ -88,3 +93,4 @@ def _block(
         bar.set_label("gate value")
     panels[0][0].set_ylabel("gate value")
     panels[1][0].set_ylabel(f"token{lines.shown_tokens(shown, tokens)}")
+    return strips

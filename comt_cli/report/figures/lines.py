@@ -17,6 +17,11 @@ from comt_cli.report.figures.tokens import MAX_LINES, token_labels
 
 ROW = 0.118
 """Inches of a token's line in a map."""
+BROKEN, SHARED = "is_broken", "is_shared"
+"""What a drawing notes in `attrs` of the frame that it returns, for the caption: whether an axis is broken, and whether
+all panels share theirs."""
+_APART = 3
+"""Of so many layers off the scale each has a line of its own in the strip; more of them share one."""
 _MEDIAN = OKABE_ITO[0]
 _SMALL = 6.5
 
@@ -76,33 +81,43 @@ def log_ticks(axes: Axes, ratio: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *, brief: bool = False) -> None:
-    """Strips for the layers that have values off the scale, with the least and the greatest of these; the farthest
-    alone in a panel that has room for a `brief` number."""
-    layers = int(frame["layer"].max())
+def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *, brief: bool = False) -> float:
+    """Strips for the layers that have values off the scale, each in a line of its own with the least and the greatest
+    of these, or in a panel that has room for a `brief` number with the farthest. Many layers are marked in one line,
+    and the least and the greatest value of all stand beyond it. Returns the inches that the strips take."""
+    layers, inches = int(frame["layer"].max()), 0.0
     for above in (True, False):
         beyond = frame[frame[value] > ends.high] if above else frame[frame[value] < ends.low]
         if beyond.empty:
             continue
-        strip = broken.strip(axes, 1, above=above)
+        marker = "^" if above else "v"
         ranges = beyond.groupby("layer")[value].agg(["min", "max"])
-        # of neighbours only the farthest has room for its numbers
-        is_apart = len(ranges) == 1 or (len(ranges) == 2 and ranges.index.max() - ranges.index.min() > 0.5 * layers)
-        told = ranges.index if is_apart else [ranges["max"].idxmax() if above else ranges["min"].idxmin()]
-        for layer, line in ranges.iterrows():
-            strip.plot([float(str(layer))], [0], "^" if above else "v", color=_MEDIAN, markersize=3.4, clip_on=False)
-            if layer in told:
-                left = float(str(layer)) > 0.6 * layers
-                strip.annotate(
-                    _span(line["max" if above and brief else "min"], line["min" if brief and not above else "max"]),
-                    (float(str(layer)), 0), xytext=(-4 if left else 4, 0),
-                    textcoords="offset points", ha="right" if left else "left", va="center_baseline",
-                    fontsize=_SMALL, color=_MEDIAN, annotation_clip=False,
-                )  # fmt: skip
+        ranges = ranges.sort_values("max" if above else "min", ascending=above)  # as on an axis: the farthest last
+        levels = len(ranges) if len(ranges) <= _APART else 2
+        strip = broken.strip(axes, levels, above=above)
+        inches += broken.height(levels)
+        for number, (layer, line) in enumerate(ranges.iterrows()):
+            place, level = float(str(layer)), number if len(ranges) <= _APART else 0
+            strip.plot([place], [level], marker, color=_MEDIAN, markersize=3.4, clip_on=False)
+            if len(ranges) <= _APART:
+                low, high = line["max" if above and brief else "min"], line["min" if brief and not above else "max"]
+                _tell(strip, _span(low, high), (place, level), is_left=place > 0.6 * layers)
+        if len(ranges) > _APART:
+            counted = "" if brief else f"{len(ranges)} layers: "
+            told = counted + _span(ranges["min"].min(), ranges["max"].max())
+            _tell(strip, told, (axes.get_xlim()[0], 1), is_left=False)
         if above:
-            axes.set_title(axes.get_title(), pad=4 + 72 * broken.height(1))
+            axes.set_title(axes.get_title(), pad=4 + 72 * broken.height(levels))
         else:
-            axes.tick_params(axis="x", pad=3 + 72 * broken.height(1))
+            axes.tick_params(axis="x", pad=3 + 72 * broken.height(levels))
+    return inches
+
+
+def _tell(strip: Axes, text: str, place: tuple[float, float], *, is_left: bool) -> None:
+    strip.annotate(
+        text, place, xytext=(-4 if is_left else 4, 0), textcoords="offset points",
+        ha="right" if is_left else "left", va="center_baseline", fontsize=_SMALL, color=_MEDIAN, annotation_clip=False,
+    )  # fmt: skip
 
 
 def _span(low: float, high: float) -> str:

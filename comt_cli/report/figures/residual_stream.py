@@ -11,7 +11,7 @@ from comt_cli.report.figures.style import page_figure, style
 
 PAPERS_MEAN = 0.2
 """What CoMT's paper says of LLaMA2-7B: the mean cosine similarity over tokens and layers is generally around it."""
-_MARKED = {"cosine": {PAPERS_MEAN: "0.2: mean in\nCoMT's paper"}, "norm_ratio": {1.0: "unchanged"}}
+_MARKED = {"cosine": {PAPERS_MEAN: "0.2: LLaMA2-7B\nin CoMT's paper"}, "norm_ratio": {1.0: "unchanged"}}
 
 
 def draw_residual_stream(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -29,6 +29,7 @@ def draw_residual_stream(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         "cosine": ("(a) direction kept by each layer", "cosine(input, output)", False),
         "norm_ratio": ("(b) growth of the norm in each layer", "norm of output / input (log scale)", True),
     }
+    strips = 0.0
     with style():
         figure = page_figure(1.35 + sum(heights))
         panels = figure.subplots(2, 2, gridspec_kw={"height_ratios": heights})
@@ -38,7 +39,7 @@ def draw_residual_stream(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             lines.value_axis(above, ends, log=log, least=0.05)
             lines.over_layers(above, layers)
             above.set_title(title)
-            lines.off_scale(above, drawn, value, ends)
+            strips = max(strips, lines.off_scale(above, drawn, value, ends))
             above.set_ylabel(label)
             lines.references(above, _MARKED[value], named=True)
             image = lines.token_map(below, drawn, value, ends, log=log, named=value == "cosine")
@@ -51,4 +52,6 @@ def draw_residual_stream(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 lines.log_ticks(bar.ax, ends.high / ends.low)
         panels[1][0].set_ylabel(f"token{lines.shown_tokens(shown, tokens)}")
         panels[0][0].legend(handles=[panels[0][0].get_lines()[shown]], loc="best")
+        figure.set_figheight(figure.get_figheight() + strips)
+    drawn.attrs[lines.BROKEN] = strips > 0
     return figure, drawn

@@ -11,15 +11,11 @@ from PIL import Image
 
 from comt_cli.errors import StorageError
 from comt_cli.files import atomic_file, write_text
-from comt_cli.report.caption import Caption
+from comt_cli.report.caption import FIGURE_FILES, Caption
 from comt_cli.report.figures.style import DPI, PAGE_WIDTH, style
 
 _HEAVY = 380_000
 """Bytes. Figures are committed beside the tables, and a repository keeps every version."""
-
-
-KINDS = ("png", "pdf", "txt", "tex", "csv")
-"""The files of a figure, in the order in which they are written: the numbers last."""
 
 
 def write_figure(figure: Figure, frame: pd.DataFrame | str, folder: Path, stem: str, caption: Caption) -> list[Path]:
@@ -44,8 +40,8 @@ def write_figure(figure: Figure, frame: pd.DataFrame | str, folder: Path, stem: 
         "tex": caption.latex(stem, f"{folder.name}-{stem}", figure.get_figwidth() / PAGE_WIDTH),
         "csv": frame,
     }
-    paths = [folder / f"{stem}.{kind}" for kind in KINDS]
-    for kind, path in zip(KINDS, paths, strict=True):
+    paths = [folder / f"{stem}.{kind}" for kind in FIGURE_FILES]
+    for kind, path in zip(FIGURE_FILES, paths, strict=True):
         if kind in pictures:
             with atomic_file(path) as handle:
                 handle.write(pictures[kind])

@@ -13,8 +13,7 @@ from comt_cli.training.many.opening import opening
 from comt_cli.training.many.outcomes import RunOutcome, run_name
 from comt_cli.training.many.progress import Stage, Start, Telling, WorkerState, in_words, names_of
 from comt_cli.training.many.screen import Bar, Line, Row, lay_out
-from comt_cli.training.many.time_left import spoken
-from comt_cli.words import wrap
+from comt_cli.words import duration, wrap
 
 DRAWS_PER_SECOND = 2
 """Enough to see that it lives; drawing takes some of a processor that is there to train."""
@@ -93,7 +92,7 @@ class LiveDisplay(Telling):
         total, left = len(self.start.every), self.all_left()
         facts = [f"{self.done} of {total} runs"]
         if left is not None:
-            facts.append(f"{spoken(left)} left")
+            facts.append(f"{duration(left)} left")
         details = (f"{_clock(time.monotonic() - self.began)} so far",)
         return Row("all", (), self._share(), tuple(facts), details)
 
@@ -117,7 +116,7 @@ class LiveDisplay(Telling):
             done = f"eval {place.evaluated[0]:,}/{place.evaluated[1]:,}" if place.evaluated else "evaluating"
             share = place.evaluated[0] / place.evaluated[1] if place.evaluated else 0.0
             return Row(label, names, share, (done, f"{self._turning()} {seconds}"))
-        facts = (f"{place.step:,}/{steps:,}", f"{spoken(left)} left" if left is not None else self._turning())
+        facts = (f"{place.step:,}/{steps:,}", f"{duration(left)} left" if left is not None else self._turning())
         return Row(label, names, place.step / steps, facts, place.report.details if place.report else ())
 
     def _turning(self) -> str:

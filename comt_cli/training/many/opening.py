@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from comt_cli.training.many.progress import Start
-from comt_cli.training.many.time_left import spoken
+from comt_cli.words import duration
 
 
 def opening(start: Start, seconds: float | None) -> list[tuple[str, str]]:
@@ -62,4 +62,4 @@ def _time(start: Start, seconds: float | None) -> str:
         return "not known before the first steps"
     number = len(start.timed)
     finished = "1 run that is" if number == 1 else f"{number} runs that are"
-    return f"about {spoken(seconds)}, by {finished} finished"
+    return f"about {duration(seconds)}, by {finished} finished"

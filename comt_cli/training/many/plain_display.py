@@ -10,7 +10,7 @@ from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.many.opening import opening
 from comt_cli.training.many.outcomes import RunOutcome, run_name
 from comt_cli.training.many.progress import Stage, Start, Telling, WorkerState, in_words
-from comt_cli.training.many.time_left import spoken
+from comt_cli.words import duration
 
 SILENT_SECONDS = 30.0
 """How long it may be silent; then a line says where everything is."""
@@ -78,7 +78,7 @@ class PlainDisplay(Telling):
             if running:
                 left = self.all_left()
                 total = len(self.start.every) if self.start is not None else 0
-                all_left = f"; all runs: about {spoken(left)} left" if left is not None else ""
+                all_left = f"; all runs: about {duration(left)} left" if left is not None else ""
                 self._say(f"[{self.done}/{total}] {'; '.join(running)}{all_left}")
 
     def _where(self, number: int, place: WorkerState) -> str:
@@ -93,7 +93,7 @@ class PlainDisplay(Telling):
             done = f" {place.evaluated[0]:,} of {place.evaluated[1]:,} batches" if place.evaluated else ""
             said.append(f"evaluating{done}")
         if (left := self.time_left.of_run(number)) is not None:
-            said.append(f"{spoken(left)} left")
+            said.append(f"{duration(left)} left")
         return f"{name}: {', '.join(said)}"
 
     def stopping(self, again: bool) -> None:

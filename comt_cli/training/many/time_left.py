@@ -206,17 +206,3 @@ def _typical(job: _Job, sources: Sequence[_Paces]) -> float | None:
         if (pace := paces.of_its_kind(job)) is not None:
             return pace
     return next((pace for paces in sources if (pace := paces.by_its_work(job)) is not None), None)
-
-
-def spoken(seconds: float) -> str:
-    """A time that is left, as precise as it can be trusted: 40 s, 12 min, 3 h 20 min, 2 days 5 h."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        hours, rest = divmod(round(minutes / 10) * 10, 60)
-        return f"{hours} h {rest} min" if rest else f"{hours} h"
-    days, hours = divmod(round(minutes / 60), 24)
-    return f"{days} days {hours} h" if hours else f"{days} days"

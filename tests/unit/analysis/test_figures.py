@@ -11,11 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from comt_cli.errors import StorageError
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
+from comt_cli.report.figure_captions import caption
 from comt_cli.report.figures.broken import robust_ends
 from comt_cli.report.figures.lines import drawn_tokens
 from comt_cli.report.figures.style import layer_ticks, series_colours, style
@@ -147,6 +149,62 @@ def test_a_first_layer_far_from_the_others_stands_on_a_broken_axis_with_its_valu
     assert {each.get_text() for each in ratio.texts} == {"unchanged"}
 
 
+def off_scale_frames(off: dict[int, float]) -> dict[str, tuple[Figure, pd.DataFrame]]:
+    """A stream and gates of 4 layers; three tokens have the values `off` in these layers, and the rest is near 1."""
+    few, steady = grid(4, 9)["position"] < 3, grid(4, 9, value=(0.9, 1.0))
+    frame = steady.assign(value=np.where(few, steady["layer"].map(off).fillna(steady["value"]), steady["value"]))
+    gates = pd.concat([frame.assign(site="v_proj"), steady.assign(site="o_proj")], ignore_index=True)
+    residual = stream(4, 9).assign(cosine=frame["value"], norm_ratio=steady["value"])
+    return {"gate-values": figures.draw_gate_lines(gates), "residual-stream": figures.draw_residual_stream(residual)}
+
+
+@pytest.mark.parametrize("off", [{1: 5.0, 2: 3.0}, {1: -5.0, 2: -3.0}, {3: 5.0, 4: 6.0}, {1: 5.0, 2: -3.0, 3: 6.0}])
+def test_numbers_off_the_scale_stand_beside_every_mark_and_on_none(off: dict[int, float]) -> None:
+    for figure, _ in off_scale_frames(off).values():
+        with style():
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            strips = [strip for axes in figure.axes for strip in axes.child_axes]
+            told = [text for strip in strips for text in strip.texts]
+            lines = [line for strip in strips for line in strip.get_lines() if line.get_marker() in ("^", "v")]
+            boxes = [each.get_window_extent(canvas.get_renderer()) for each in (*told, *lines)]
+        assert sorted(float(text.get_text()) for text in told) == sorted(off.values())
+        assert len(lines) == len(off)
+        assert not any(one.overlaps(other) for number, one in enumerate(boxes) for other in boxes[:number])
+
+
+def test_many_layers_off_the_scale_share_a_line_and_a_text() -> None:
+    frame = grid(12, 9, value=(0.9, 1.0)).assign(site="v_proj")
+    frame["value"] = np.where((frame["layer"] > 8) & (frame["position"] > 2), frame["layer"] * 1.0, frame["value"])
+    figure, _ = figures.draw_gate_lines(frame)
+    (strip,) = figure.axes[0].child_axes
+    assert [text.get_text() for text in strip.texts] == ["9 to 12"]
+    marks = [line for line in strip.get_lines() if line.get_marker() == "^"]
+    assert [(float(mark.get_xdata()[0]), float(mark.get_ydata()[0])) for mark in marks] == [
+        (layer, 0) for layer in (9, 10, 11, 12)
+    ]
+    assert strip.texts[0].xy[1] == 1
+    plain, _ = figures.draw_gate_lines(grid(12, 9, value=(0.9, 1.0)).assign(site="v_proj"))
+    assert figure.get_figheight() > plain.get_figheight(), "the strip takes no room from the panels"
+
+
+def test_a_caption_tells_of_what_was_drawn_alone() -> None:
+    for off, is_broken in (({1: 5.0, 2: 3.0}, True), ({}, False)):
+        for draw, (_, drawn) in off_scale_frames(off).items():
+            said = caption(draw, "A title", "a network", drawn).text()
+            assert ("broken axis" in said) == is_broken
+            assert "paper" not in said, "it is of no network that the paper shows"
+    frame = lines(4, 3)
+    for shared, words in ((True, "one scale of colours"), (False, "a scale of colours of its own")):
+        said = caption("gate-values", "A title", "", figures.draw_gate_lines(frame, shared=shared)[1]).text()
+        assert words in said
+        assert "unless" not in said
+    alone = figures.draw_gate_lines(lines(4, 3, ["v_proj"]))[1]
+    assert "panel" not in caption("gate-values", "A title", "", alone).text()
+    (*_, residual) = off_scale_frames({})["residual-stream"]
+    assert "CoMT's paper says" in caption("residual-stream", "A title", "", residual, "pre-ln", ["pre-ln"]).text()
+
+
 @pytest.mark.parametrize("draw", [DRAWINGS[name] for name in ("lines", "stream", "surfaces", "summary")])
 def test_files_are_written_together_and_again_the_same(draw, tmp_path: Path) -> None:
     contents = []
@@ -178,6 +236,12 @@ def test_a_caption_is_text_and_latex(tmp_path: Path) -> None:
     assert r"\caption{\textbf{What is shown?} pre-ln: 480 steps. Lines are 95 \% of it. Mean 0.80.}" in latex
     assert r"{figure_1.pdf}" in latex
     assert r"\label{fig:smoke-figure-1}" in latex
+
+
+def test_the_name_of_a_file_is_what_latex_reads() -> None:
+    assert r"]{figure_1 $&.pdf}" in CAPTION.latex("figure_1 $&", "x")
+    (line,) = [line for line in CAPTION.latex("50%#~a", "x").splitlines() if "includegraphics" in line]
+    assert line.endswith(r"{50\csname @percentchar\endcsname \string#\string~a.pdf}")
 
 
 def test_the_lines_are_the_csv() -> None:

@@ -220,10 +220,20 @@ def test_what_the_gradients_show_is_said_beside_the_paper() -> None:
     sas = frame["row"] == "sas"
     frame.loc[sas, "mean"] = 2.0
     frame.loc[sas & (frame["block"] <= 3), "mean"] = 4.0
-    said = " ".join(findings(frame, "plain"))
+    said = " ".join(findings(frame, "plain", ["sas"]))
     assert "The gradient of sas is 4 times that of plain in the lower third" in said
     assert "more gradient in the lower blocks with SAS: so it is here" in said
     assert "greater gradients overall with SAS: so it is here" in said
-    said = " ".join(findings(frame.assign(mean=np.where(sas, frame["block"] / 20, 1.0)), "plain"))
+    said = " ".join(findings(frame.assign(mean=np.where(sas, frame["block"] / 20, 1.0)), "plain", ["sas"]))
     assert "more gradient in the lower blocks with SAS: here it is the other way round" in said
     assert "greater gradients overall with SAS: here it is the other way round" in said
+
+
+def test_what_the_paper_shows_is_not_claimed_of_another_method() -> None:
+    frame = blocks(9, ["plain", "sas", "rezero"], "row")
+    said = findings(frame, "plain", ["sas"])
+    assert sum("paper" in sentence for sentence in said) == 1
+    others = " ".join(findings(frame, "plain", []))
+    assert "paper" not in others
+    assert "SAS" not in others
+    assert "The gradient of rezero is" in others

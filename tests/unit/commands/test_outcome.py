@@ -28,6 +28,7 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
+from comt_cli.report.recipe_figure import recipe_figure
 
 RECIPE = """
 title: A figure
@@ -409,3 +410,17 @@ def test_of_several_runs_each_that_cannot_be_drawn_is_told(handed, capsys) -> No
     shares = image_figure("residual-shares", rows="gated")
     assert outcome(shares, capsys) == "mine/figure8 (smoke) is not drawn: its row base was not selected.\n"
     assert handed == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "also", "rows"),
+    [("sas/figure4", "rezero", ("sas",)), ("comt/figure1", None, ("pre-ln",)), ("comt/figure4", None, ())],
+)
+def test_a_caption_may_repeat_the_paper_beside_the_papers_own_method_alone(handed, recipe, also, rows) -> None:
+    path = Path(__file__).parents[3] / "recipes" / f"{recipe}.yaml"
+    planned = plan_recipe(path, "smoke", also={also: {"name": also}} if also else None)
+    figure = recipe_figure(planned.loaded, planned.specs, RUNS, RESULTS)
+    assert figure is not None
+    assert figure.as_in_paper == rows
+    if also:
+        assert also in {run.spec.row for run in figure.runs}

@@ -45,7 +45,7 @@ def test_a_run_at_work_shows_its_steps_and_what_is_left(partly: Shelf):
     lines = [{"step": step, "seconds": step / 2, "tokens_per_second": 9.0} for step in (10, 50)]
     directory.timings_file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     with directory.lock():
-        assert "1 diverged, running 50/200, 1 min to go" in comt("mine/gates").output
+        assert "1 diverged, running 50/200, 75 s to go" in comt("mine/gates").output
 
 
 def test_options_are_those_of_the_training(shelf: Shelf):

@@ -16,6 +16,7 @@ from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.report.ablation import AblationData, ablation_data
 from comt_cli.report.ablation_points import Point
 from comt_cli.report.table import build_table
+from comt_cli.report.trained import in_words
 
 RECIPE = """
 title: Widths
@@ -131,7 +132,7 @@ def spread(*numbers: float) -> AblationData:
 
 def panel(figure: Figure, title: str) -> Axes:
     """The panel of a column; of ours it is called tiny."""
-    (found,) = [axes for axes in figure.axes if axes.get_title(loc="left").split("\n")[0] == title]
+    (found,) = [axes for axes in figure.axes if axes.get_title(loc="left").split("\n")[0] == in_words(title)]
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 from ablation_cases import VALUES, Bench, accuracies, bars, beyond, marks, panel, said_below, synthetic, texts
 
 from comt_cli.recipe.schema import AblationName
+from comt_cli.report.ablation import ablation_data
 from comt_cli.report.ablation_words import QUESTIONS, SHARES, axis_words, row_words
 from comt_cli.report.figures import draw_ablation
 from comt_cli.report.figures.style import PAGE_WIDTH
@@ -64,6 +65,19 @@ def test_one_bar_that_is_far_longer_than_the_others_leaves_the_frame() -> None:
     assert [
         bar[0] for bar in bars(axes) if bar[1] < low + 0.05 * (high - low) and bar[2] > high - 0.05 * (high - low)
     ] == [4]
+
+
+def test_two_seeds_that_differ_much_leave_the_axis_to_the_values(bench: Bench) -> None:
+    """The interval of their ratio reaches higher than any value by orders of magnitude."""
+    bench.ended("baseline", (1, 2))
+    for row in ("2", "8", "16"):
+        bench.ended(row, (1,), value=100.0)
+        bench.ended(row, (2,), value=150.0)
+    axes = panel(draw_ablation(bench.data(seeds=[1, 2])), "tiny")
+    low, high = axes.get_ylim()
+    assert 0 < low < high < 200
+    for _, lower, upper in bars(axes):
+        assert low < lower < upper < high
 
 
 def test_one_seed_has_no_bars(whole: Bench) -> None:
@@ -133,6 +147,12 @@ def test_axes_have_words_and_not_the_programs_keys(whole: Bench) -> None:
     figure = draw_ablation(data := whole.data())
     said = [part.get_supxlabel() for part in figure.subfigs]
     assert said == ["modulator width h (log scale)"] * 2
+    titles = {axes.get_title(loc="left").split("\n")[0] for axes in figure.axes}
+    assert titles - {""} == {"tiny", "C4, 60m", "C4, 130m", "C4, 250m"}
+    assert [part.get_suptitle() for part in figure.subfigs] == [
+        "(a) trained here, scale smoke",
+        "(b) as printed in CoMT",
+    ]
     assert "table9" not in figure.get_suptitle()
     assert data.title == figure.get_suptitle() == QUESTIONS["hidden-size"]
     assert draw_ablation(whole.data("modules")).subfigs[0].get_supxlabel() == ""
@@ -147,6 +167,22 @@ def test_what_was_trained_stands_in_the_picture_and_in_the_caption(whole: Bench)
     assert "seeds 1-3; scale smoke" in data.trained
     assert data.trained in said_below(draw_ablation(data)).replace("- ", "-")
     assert data.trained in data.caption().text()
+
+
+def test_rows_that_were_trained_otherwise_are_told_where_they_are_shown(bench: Bench) -> None:
+    text = bench.recipe.read_text()
+    for row in ("16", "8"):
+        text = text.replace(f"hidden: {row}}}, ", f"hidden: {row}}}, settings: {{train: {{learning_rate: 5e-4}}}}, ")
+    bench.recipe.write_text(text)
+    for row in VALUES:
+        bench.ended(row)
+    told = "16 differs from the baseline in settings too: train.learning_rate."
+    assert told in bench.data("modules").notes
+    rows = build_table(bench.loaded(), bench.specs(), bench.runs).only(("baseline", "2", "8"), ("tiny",))
+    without = ablation_data(bench.loaded(), rows, "modules")
+    assert without is not None
+    assert told not in without.notes
+    assert told.replace("16", "8", 1) in without.notes
 
 
 def test_a_start_stands_at_the_share_that_it_is() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from comt_cli.errors import StorageError
 from comt_cli.report.latex import escaped, latex
+from comt_cli.report.layout import headings
 from comt_cli.report.markdown import markdown
 from comt_cli.report.table import Table, build_table
 from comt_cli.report.terminal import WIDTH, print_table
@@ -68,7 +69,7 @@ def test_nothing_is_written_before_a_run_ended(bench: Bench) -> None:
     text = io.StringIO()
     print_report(report, text)
     (row,) = re.findall(r"^pre-ln  .*(?:\n .*)+", text.getvalue(), re.MULTILINE)
-    told = " ".join(line[:27].removeprefix("pre-ln").strip() for line in row.split("\n"))
+    told = " ".join(line[:28].removeprefix("pre-ln").strip() for line in row.split("\n"))
     assert told == "1 unfinished, 2 missing (step 30 of 200)"
     assert "wrote" not in text.getvalue()
 
@@ -141,6 +142,12 @@ def test_the_terminal_gets_plain_text_of_bounded_width(mixed: Bench) -> None:
     assert "collapsed" in text
 
 
+def test_headings_are_whole_where_there_is_room(bench: Bench) -> None:
+    lines = printed(table_of(bench)).splitlines()
+    (head,) = [line for line in lines if line.startswith("method")]
+    assert "  ours ± s.e. (n)  " in head
+
+
 def test_only_complete_cells_compete_for_bold(mixed: Bench) -> None:
     table = table_of(mixed)
     assert [entry.cell.row for entry in table.entries.values() if entry.best] == ["pre-ln+comt"]
@@ -151,6 +158,46 @@ def test_the_verdict_counts_and_names(mixed: Bench) -> None:
     assert "Of 2 published directions against pre-ln, agreeing: 1 (pre-ln+comt)" in text
     assert "diverged here but not in the paper: 1 (post-ln)" in text
     assert "scale smoke alone" in text
+
+
+@pytest.mark.parametrize("baseline", ["26.95", "null", "1300"])
+@pytest.mark.parametrize("states", ["done", "diverged", "missing"])
+def test_the_verdict_names_rows_of_which_the_paper_shows_no_direction(bench: Bench, baseline: str, states: str) -> None:
+    text = bench.recipe.read_text().replace("c4/130m: 26.73", f"c4/130m: {baseline}").replace("23.77", "1400")
+    bench.recipe.write_text(text)
+    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
+    for row in ("post-ln", "pre-ln+comt"):
+        if states == "done":
+            bench.done(row, {1: 95.0, 2: 104.0, 3: 100.0})
+        elif states == "diverged":
+            bench.diverged(row, 1, 2, 3)
+    table = table_of(bench)
+    named = [name for group in re.findall(r": \d+ \(([^)]*)\)", verdict(table)) for name in re.split(", | and ", group)]
+    assert sorted(named) == ["post-ln", "pre-ln+comt", "pre-ln+own"]
+
+
+def test_a_caption_says_what_is_shown_and_nothing_twice(mixed: Bench) -> None:
+    table = table_of(mixed)
+    page, caption = markdown(table), re.search(r"\\caption\{.*\}", latex(table))
+    assert caption is not None
+    for text in (page.partition("**Verdict.**")[0], caption[0]):
+        assert "Table 9 of CoMT (recipe comt/table9.yaml)" in text
+        assert text.count("1-3") == 1
+        assert text.count("Parameters are those beyond the plain Pre-LN model") == 1
+    assert "scale smoke" in caption[0]
+    assert "A tiny model" not in caption[0], "how long a scale takes is no matter of a document"
+    assert "Bits per byte" not in caption[0]
+    assert "Scale smoke: A tiny model." in page
+
+
+def test_what_parameters_are_is_said_wherever_they_are_shown(mixed: Bench) -> None:
+    mixed.recipe.write_text(mixed.recipe.read_text().replace(", paper_increase: {c4/130m: <1%}", ""))
+    table = table_of(mixed)
+    assert list(headings(table).values())[-2:] == ["parameters", "tokens/s"]
+    page, text = markdown(table), latex(table)
+    assert "Parameters are those beyond the plain Pre-LN model of the same size." in page
+    assert "printed increase" not in page
+    assert "Parameters are" not in text, "they are not shown there"
 
 
 def test_one_seed_claims_nothing(mixed: Bench) -> None:

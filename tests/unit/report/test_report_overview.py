@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,10 @@ from urllib.parse import unquote
 
 import pytest
 
+from comt_cli.commands.options import DEFAULT_RESULTS
 from comt_cli.errors import UserError
-from comt_cli.report.overview import write_overview
+from comt_cli.report.overview import _DEFAULT, _GROUPS, write_overview
+from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
@@ -47,20 +50,48 @@ def test_it_says_on_what_the_results_were_made(written: Bench) -> None:
 def test_it_counts_and_tells_what_agrees_and_what_does_not(written: Bench) -> None:
     text = page(written)
     assert "**Of 2 published directions at scale smoke: agree 1, diverged 1.**" in text
-    assert "| [comt, table9](smoke/comt/table9.md) | 2 | 1 | 0 | 0 | 0 | 1 | 0 |" in text
+    assert "| [comt, table9](smoke/comt/table9.md) | 3 | 1 | 0 | 0 | 0 | 0 | 1 | 1 | 0 | 0 |" in text
+    assert "Made by `comt report --overview --results results` from the files" in text
     assert "Gates & norms\\_50% \\| a test. [table9.md](smoke/comt/table9.md)" in text
     agreeing = text.partition("Agrees with the paper:")[2].partition(":\n")[0]
     assert (
-        r"- pre-ln+comt: 5.07 % lower \[-5.95, -4.20\]; in the paper 11.1 % lower (c4/130m)." in agreeing.splitlines()
+        r"- pre-ln+comt: 5.07 % lower \[-5.94, -4.19\]; in the paper 11.1 % lower (c4/130m)." in agreeing.splitlines()
     )
-    assert r"- post-ln: 19.1 % higher \[+7.54, +30.6\], diverged here; in the paper 0.82 % higher (c4/130m)." in text
+    assert r"- post-ln: 19.1 % higher \[+8.08, +31.2\], diverged here; in the paper 0.82 % higher (c4/130m)." in text
     assert "One seed, so nothing is claimed:\n\n- pre-ln+own: 10.0 % lower.\n" in text
+
+
+def test_every_compared_cell_is_counted_once_and_listed_once(bench: Bench) -> None:
+    grouped = [verdict for _, _, verdicts in _GROUPS for verdict in verdicts]
+    assert sorted(grouped) == sorted(set(Verdict) - {Verdict.baseline})
+    text = bench.recipe.read_text().replace("c4/130m: 26.95", "c4/130m: 26.73")  # equal to its baseline's
+    bench.recipe.write_text(text)
+    for row, values in {
+        "pre-ln": (100, 110),
+        "post-ln": (99, 120),
+        "pre-ln+comt": (90, 99),
+        "pre-ln+own": (99, 112),
+    }.items():
+        bench.done(row, dict(enumerate(values, start=1)))
+    write_report(bench.loaded(), bench.specs(seeds=[1, 2]), bench.runs, bench.results)
+    text = page(bench)
+    heads, counts = (
+        [part.strip() for part in next(line for line in text.splitlines() if line.startswith(start)).split("|")[2:-1]]
+        for start in ("| table |", "| [comt, table9]")
+    )
+    found = {head: int(count) for head, count in zip(heads, counts, strict=True) if count != "0"}
+    assert found == {"compared": 3, "agree": 1, "not resolved": 1, "no direction": 1}
+    listed = [line.split(":")[0] for line in text.partition("### comt, table9")[2].splitlines() if line[:2] == "- "]
+    assert sorted(listed) == ["- post-ln", "- pre-ln+comt", "- pre-ln+own"]
 
 
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({1: 95.0, 2: 120.0}, "Not resolved: the interval spans zero:\n\n- pre-ln+comt: 2.05 % higher \\[-87"),
+        (
+            {1: 95.0, 2: 120.0},
+            "Not resolved: the interval spans zero:\n\n- pre-ln+comt: 1.80 % higher \\[-57.7, +145\\]; in",
+        ),
         ({1: 103.0, 2: 113.3}, "Disagrees with the paper:\n\n- pre-ln+comt: 3.00 % higher \\[+3.00, +3.00\\]; in the"),
         ({1: 95.0}, "One seed, so nothing is claimed:\n\n- pre-ln+comt: 5.00 % lower, the paper's direction; in the"),
         ({1: 105.0}, "- pre-ln+comt: 5.00 % higher, against the paper's direction; in the paper 11.1 % lower"),
@@ -109,11 +140,13 @@ def test_pictures_are_shown_and_every_link_leads_somewhere(written: Bench) -> No
         path.touch()
     (folder / "figure4-runs.csv").write_text("\n".join(runs.splitlines()[:2]))
     (folder / "figure4.csv").write_text("layer,position\n1,0\n")
+    (folder / "figure4.txt").write_text("Gates of a_method. LLaMA tiny; seed 1. Lines are tokens.\n")
     (written.results / "bench" / "cpu").mkdir(parents=True)
     (written.results / "bench" / "cpu" / "step.md").touch()
     text = page(written)
     assert "![table9-hidden-size](smoke/comt/table9-hidden-size.png)" in text
-    assert "### comt, figure4" in text
+    figure = text.partition("### comt, figure4\n")[2]
+    assert figure.split("\n\n")[1] == "Gates of a\\_method. LLaMA tiny; seed 1. Lines are tokens."
     assert "Drawn from post-ln, tiny, seed 1.\n\n![figure4](smoke/comt/figure4.png)" in text
     targets = [unquote(target) for target in re.findall(r"\]\(([^)]+)\)", text)]
     assert len(targets) > 8
@@ -130,9 +163,21 @@ def test_tables_of_older_versions_are_told_with_what_they_have(written: Bench) -
     assert "- Networks: 1.2 M parameters." in text
 
 
-def test_changed_settings_are_told(mixed: Bench) -> None:
-    write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results, ["train.save_every=7", "train.log_every=2"])
-    assert "Trained with `--set train.save_every=7 --set train.log_every=2`." in page(mixed)
+def test_changed_settings_are_told_as_they_were_typed(mixed: Bench) -> None:
+    changed = ["train.save_every=7", "data.corpus=files:my texts/*.txt"]
+    write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results, changed)
+    text = page(mixed)
+    (arguments,) = re.findall("Trained with `(.*)`", text)
+    assert shlex.split(arguments) == ["--set", changed[0], "--set", changed[1]]
+
+
+def test_the_command_that_makes_it_names_a_folder_that_is_not_the_usual_one(written: Bench) -> None:
+    assert _DEFAULT == DEFAULT_RESULTS
+    shutil.move(written.results, DEFAULT_RESULTS)
+    assert "Made by `comt report --overview` from" in write_overview(DEFAULT_RESULTS).read_text()
+    for folder, shown in (("a b", "'a b'"), (written.folder.parent / "elsewhere", written.folder.parent / "elsewhere")):
+        shutil.copytree(DEFAULT_RESULTS, folder)
+        assert f"Made by `comt report --overview --results {shown}` from" in write_overview(Path(folder)).read_text()
 
 
 def test_without_a_table_it_says_what_makes_one(tmp_path: Path) -> None:

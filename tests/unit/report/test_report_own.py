@@ -21,7 +21,7 @@ from comt_cli.report.markdown import escaped, markdown
 from comt_cli.report.table import Table, build_table
 from comt_cli.report.terminal import print_table
 from comt_cli.report.trained import of_table
-from comt_cli.report.words import verdict
+from comt_cli.report.words import bold_rule, verdict
 from comt_cli.report.write import kept_whatever_ends, write_report
 
 if TYPE_CHECKING:
@@ -82,12 +82,19 @@ def test_a_table_without_printed_values_has_no_columns_for_them_and_speaks_of_no
     assert verdict(table).startswith("Against pre-ln, better: 1 (narrow); worse: 1 (wide); not resolved, since")
 
 
-def test_bold_are_the_best_mean_and_what_is_not_resolved_as_worse(own: Bench) -> None:
-    table = table_of(own)
-    assert [row for (row, _), entry in table.entries.items() if entry.best] == ["narrow", "wider"]
-    one_seed = build_table(own.loaded(), own.specs(seeds=[1]), own.runs)
-    assert not any(entry.best for entry in one_seed.entries.values())
-    assert {str(entry.verdict) for entry in one_seed.entries.values()} == {"-", "one seed"}
+def test_bold_is_the_best_mean_where_it_is_resolved_as_better_than_the_baseline(own: Bench) -> None:
+    def bold(**selection: object) -> list[str]:
+        table = build_table(own.loaded(), own.specs(**selection), own.runs)
+        assert (bold_rule(table) is None) == (not any(entry.best for entry in table.entries.values()))
+        return [row for (row, _), entry in table.entries.items() if entry.best]
+
+    assert bold() == ["narrow"]
+    assert bold_rule(table_of(own)) == "Bold: the best mean over all seeds, where it is resolved as better than pre-ln."
+    assert bold(rows="narrow,wide,wider") == [], "nothing to be better than"
+    assert bold(seeds=[1]) == [], "one seed shows no error"
+    own.done("wider", {1: 40.0, 2: 120.0, 3: 90.0})  # the best mean by far, of one seed
+    assert table_of(own).entries["wider", "tiny"].verdict == "not resolved"
+    assert bold() == []
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 120])

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from comt_cli.report.metric import PERCENT, POINTS
 from comt_cli.report.statistics import Paired, difference, paired_difference, student_t, summarise
+
+POSITIVE = st.floats(1e-300, 1e300)
 
 
 # Two-sided 95 % points and others, as every printed table of Student's t has them.
@@ -59,20 +63,40 @@ def test_one_value_has_no_error_and_none_no_mean() -> None:
     assert summarise([]) is None
 
 
-def test_paired_difference_by_hand() -> None:
-    # -10 %, -20 %, -30 %: mean -20, s = 10, standard error 10 / sqrt(3), t(0.975, 2) = 4.30265
-    paired = paired_difference({1: 90.0, 2: 160.0, 3: 70.0}, {1: 100.0, 2: 200.0, 3: 100.0}, PERCENT)
+def test_paired_ratios_by_hand() -> None:
+    # ratios e^-0.1, e^-0.2, e^-0.3: mean logarithm -0.2, s = 0.1, standard error 0.1 / sqrt(3), t(0.975, 2) = 4.30265
+    baseline = {1: 100.0, 2: 200.0, 3: 50.0}
+    ours = {seed: value * math.exp(-0.1 * seed) for seed, value in baseline.items()}
+    paired = paired_difference(ours, baseline, PERCENT)
     assert paired is not None
-    margin = 4.30265 * 10 / math.sqrt(3)
-    assert (paired.mean, paired.n) == (pytest.approx(-20.0), 3)
-    assert paired.stderr == pytest.approx(10 / math.sqrt(3))
-    assert (paired.low, paired.high) == (pytest.approx(-20 - margin, abs=1e-3), pytest.approx(-20 + margin, abs=1e-3))
+    margin = 4.30265 * 0.1 / math.sqrt(3)
+    assert (paired.mean, paired.n) == (pytest.approx(100 * (math.exp(-0.2) - 1)), 3)
+    assert paired.low == pytest.approx(100 * (math.exp(-0.2 - margin) - 1), abs=1e-3)
+    assert paired.high == pytest.approx(100 * (math.exp(-0.2 + margin) - 1), abs=1e-3)
     assert not paired.excludes_zero
+
+
+# Two of three runs collapsed: means of percentages would have an interval that ends at -190 %.
+@example([(98.4, 105.1), (376.2, 112.0), (377.0, 126.9)])
+@example([(1.0, 1e5), (1e5, 1.0)])
+@given(st.lists(st.tuples(POSITIVE, POSITIVE), min_size=1, max_size=6))
+def test_a_ratio_is_never_less_than_nothing(pairs: list[tuple[float, float]]) -> None:
+    ours, baseline = ({seed: pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
+    paired = paired_difference(ours, baseline, PERCENT)
+    assert paired is not None
+    assert -100 <= paired.mean < math.inf
+    if len(pairs) > 1:
+        assert paired.low is not None
+        assert paired.high is not None
+        assert -100 <= paired.low <= paired.mean <= paired.high < math.inf
+    turned = paired_difference(baseline, ours, PERCENT)
+    assert turned is not None
+    assert turned.excludes_zero == paired.excludes_zero, "it does not matter which of the two is called the baseline"
 
 
 def test_only_common_seeds_are_paired() -> None:
     paired = paired_difference({1: 90.0, 2: 1.0}, {1: 100.0, 3: 5.0}, PERCENT)
-    assert paired == Paired(pytest.approx(-10.0), None, None, None, 1)
+    assert paired == Paired(pytest.approx(-10.0), None, None, 1)
     assert paired_difference({1: 1.0}, {2: 1.0}, PERCENT) is None
     assert paired_difference({}, {1: 1.0}, POINTS) is None
 
@@ -80,14 +104,20 @@ def test_only_common_seeds_are_paired() -> None:
 def test_equal_differences_exclude_zero_without_an_error() -> None:
     paired = paired_difference({1: 90.0, 2: 90.0}, {1: 100.0, 2: 100.0}, PERCENT)
     assert paired is not None
-    assert paired.stderr == 0
+    assert paired.low == paired.mean == paired.high == pytest.approx(-10)
     assert paired.excludes_zero
 
 
-def test_no_per_cent_of_zero() -> None:
-    assert paired_difference({1: 1.0}, {1: 0.0}, PERCENT) is None
-    assert paired_difference({1: 1.0, 2: 3.0}, {1: 0.0, 2: 2.0}, PERCENT) is None
-    assert difference(1.0, 0.0, PERCENT) is None
+@pytest.mark.parametrize("number", [0.0, -1.0, math.inf, math.nan])
+def test_there_is_no_ratio_of_what_is_not_positive(number: float) -> None:
+    assert paired_difference({1: 1.0}, {1: number}, PERCENT) is None
+    assert paired_difference({1: number, 2: 3.0}, {1: 1.0, 2: 2.0}, PERCENT) is None
+    assert difference(1.0, number, PERCENT) is None
+    assert difference(number, 1.0, PERCENT) is None
+    assert (paired_difference({1: 1.0}, {1: number}, POINTS) is None) == (not math.isfinite(number))
+
+
+def test_a_share_of_what_is_printed() -> None:
     assert difference(None, 2.0, PERCENT) is None
     assert difference(1.0, 2.0, PERCENT) == -50
 

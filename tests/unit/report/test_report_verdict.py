@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from comt_cli.report.statistics import Paired
 from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
 
-RESOLVED_LOWER = Paired(-5.0, 1.0, -8.0, -2.0, 3)
-RESOLVED_HIGHER = Paired(5.0, 1.0, 2.0, 8.0, 3)
-UNRESOLVED = Paired(-1.0, 1.0, -5.0, 3.0, 3)
+RESOLVED_LOWER = Paired(-5.0, -8.0, -2.0, 3)
+RESOLVED_HIGHER = Paired(5.0, 2.0, 8.0, 3)
+UNRESOLVED = Paired(-1.0, -5.0, 3.0, 3)
 ALL, SOME_DIVERGED, ALL_DIVERGED, NONE = Outcome(3, 0), Outcome(2, 1), Outcome(0, 3), Outcome(0, 0)
 
 
@@ -47,11 +47,11 @@ def verdict(
         (RESOLVED_HIGHER, 27.0, "agrees"),
         (UNRESOLVED, 23.0, "not resolved"),
         (UNRESOLVED, 27.0, "not resolved"),
-        (Paired(0.0, 0.0, 0.0, 0.0, 2), 23.0, "not resolved"),
-        (Paired(-5.0, 1.0, -8.0, 0.0, 3), 23.0, "not resolved"),
-        (Paired(-5.0, None, None, None, 1), 23.0, "one seed (same direction)"),
-        (Paired(5.0, None, None, None, 1), 23.0, "one seed (opposite direction)"),
-        (Paired(0.0, None, None, None, 1), 23.0, "one seed (no difference)"),
+        (Paired(0.0, 0.0, 0.0, 2), 23.0, "not resolved"),
+        (Paired(-5.0, -8.0, 0.0, 3), 23.0, "not resolved"),
+        (Paired(-5.0, None, None, 1), 23.0, "one seed (same direction)"),
+        (Paired(5.0, None, None, 1), 23.0, "one seed (opposite direction)"),
+        (Paired(0.0, None, None, 1), 23.0, "one seed (no difference)"),
         (RESOLVED_HIGHER, 1400.0, "agrees"),  # a collapsed row is worse than its baseline
         (RESOLVED_LOWER, 1400.0, "disagrees"),
     ],
@@ -102,7 +102,7 @@ def test_what_has_no_direction_says_why(case: dict[str, object], expected: str) 
 def test_without_a_printed_value_the_interval_alone_decides(mean, half, n, metric, baseline) -> None:
     """Better or worse is said where the interval lies wholly on that side of zero, and only there."""
     interval = (None, None) if n == 1 else (mean - half, mean + half)
-    found = verdict(difference=Paired(mean, half, *interval, n), paper=None, paper_baseline=baseline, metric=metric)
+    found = verdict(difference=Paired(mean, *interval, n), paper=None, paper_baseline=baseline, metric=metric)
     sign = 0 if n == 1 or mean - half <= 0 <= mean + half else 1 if mean > 0 else -1
     sign *= -1 if metric == "perplexity" else 1
     expected = "one seed" if n == 1 else {1: "better", 0: "not resolved", -1: "worse"}[sign]
@@ -112,7 +112,7 @@ def test_without_a_printed_value_the_interval_alone_decides(mean, half, n, metri
 def test_no_combination_is_left_out() -> None:
     outcomes = [ALL, SOME_DIVERGED, ALL_DIVERGED, NONE]
     papers = [None, 23.0, 26.0, 1400.0]
-    differences = [None, RESOLVED_LOWER, UNRESOLVED, Paired(1.0, None, None, None, 1)]
+    differences = [None, RESOLVED_LOWER, UNRESOLVED, Paired(1.0, None, None, 1)]
     for ours, baseline, paper, paper_baseline, difference in itertools.product(
         outcomes, outcomes, papers, papers, differences
     ):

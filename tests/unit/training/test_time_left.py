@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import image_spec, tiny_spec
 
-from comt_cli.training.many.time_left import TimeLeft, spoken
+from comt_cli.training.many.time_left import TimeLeft
+from comt_cli.words import duration
 
 
 class Clock:
@@ -175,8 +176,9 @@ def test_no_plan_is_shorter_than_its_longest_run_nor_longer_than_all_in_a_row(ti
         (7199, "2 h"),
         (12000, "3 h 20 min"),
         (86400, "24 h"),
+        (47.95 * 3600, "2 days"),
         (190000, "2 days 5 h"),
     ],
 )
 def test_a_time_in_words(seconds, words):
-    assert spoken(seconds) == words
+    assert duration(seconds) == words
