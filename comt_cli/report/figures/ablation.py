@@ -28,6 +28,8 @@ _BESIDE = 0.62
 """Inches beside a panel: its ticks, and its share of the axis' name."""
 _TIGHT = 1.15
 """Panels may be so many times narrower than they would like to be, before they are stacked."""
+_LEANING = 0.65
+"""About what slanted names leave of a panel's width."""
 _LEAST_WIDTH = 3.6
 """Inches: a narrower figure has no room for what is written under it."""
 
@@ -150,10 +152,14 @@ def _around(drawn: Drawn, data: AblationData, width: float, *, is_last: bool) ->
         axes.tick_params(axis="y", pad=3)
     pad = 3 + 72 * above
     column = in_words(curve.column)
+    # Slanted names below take room from the panel. Where it is too narrow, corpus and size stand below each other.
+    narrowed = _LEANING * width if _is_slanted(data, curve.panel, width) else width
+    if _LETTER * 0.9 * len(column) > narrowed:
+        column = column.replace(", ", ",\n")
     axes.set_title(column, fontsize=7, loc="left", pad=pad)
     said = baseline_text(curve)
     named = f"- - {data.baseline} {said}"
-    room = width - _LETTER * 0.9 * len(column) - 0.1
+    room = width - _LETTER * 0.9 * max(map(len, column.splitlines())) - 0.1
     shown = named if len(named) * _LETTER * 0.85 < room else f"- - {said}"
     if len(shown) * _LETTER * 0.85 < room:
         axes.set_title(shown, fontsize=SMALL, loc="right", pad=pad, color="#606060")

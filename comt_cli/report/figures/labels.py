@@ -12,6 +12,8 @@ _NEAR, _FAR = 4.0, 13.0
 """Points (1/72 inch) between a point and its name."""
 _RADIUS = 3.0
 """Pixels around a point's centre that no name may cover."""
+_CUT = 3
+"""A name that leaves its panel, and may be cut, is as bad as so many that cover something."""
 _PLACES = tuple(
     (across * distance, up * distance)
     for distance in (_NEAR, _FAR, 2 * _FAR, 3 * _FAR, 4 * _FAR)
@@ -48,10 +50,10 @@ def place_labels(
 
 
 def _faults(box: Bbox, obstacles: Sequence[Bbox], axes: Axes) -> int:
-    """How many things a name would cover, and whether it would leave the panel."""
+    """How many things a name would cover; leaving the panel counts for several."""
     frame = axes.get_window_extent()
     outside = box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1
-    return int(outside) + sum(box.overlaps(obstacle) for obstacle in obstacles)
+    return _CUT * int(outside) + sum(box.overlaps(obstacle) for obstacle in obstacles)
 
 
 def _write(

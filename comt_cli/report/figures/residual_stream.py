@@ -11,7 +11,7 @@ from comt_cli.report.figures.style import page_figure, style
 
 PAPERS_MEAN = 0.2
 """What CoMT's paper says of LLaMA2-7B: the mean cosine similarity over tokens and layers is generally around it."""
-_MARKED = {"cosine": {PAPERS_MEAN: "0.2: LLaMA2-7B\nin CoMT's paper"}, "norm_ratio": {1.0: "unchanged"}}
+_MARKED = {"cosine": {PAPERS_MEAN: "0.2: CoMT\nsays of\nLLaMA2-7B"}, "norm_ratio": {1.0: "unchanged"}}
 
 
 def draw_residual_stream(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
