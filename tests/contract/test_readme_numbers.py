@@ -32,7 +32,7 @@ def test_the_table_is_the_committed_one():
 def test_what_the_demo_prints_is_what_seed_1_gave():
     with (ROOT / "results/smoke/comt/table3-runs.csv").open(encoding="utf-8") as handle:
         seed_1 = {run["row"]: run for run in csv.DictReader(handle) if run["seed"] == "1"}
-    (block,) = (part for part in re.findall(r"```\n(.*?)```", README, re.DOTALL) if part.startswith("method"))
+    (block,) = re.findall(r"^```\n(method .*?)^```", README, re.DOTALL | re.MULTILINE)
     lines = [line.split() for line in block.splitlines()[1:]]
     assert len(lines) > 3
     for row, perplexity, _, bits_per_byte, *_ in lines:
