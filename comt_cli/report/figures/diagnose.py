@@ -20,6 +20,8 @@ _PLAIN = "plain"
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _WORDS = {"depth": "depth, blocks", "layer": "block, counted from the input"}
+_WIDE = 3
+"""So many panels beside each other are wide enough for these in a line."""
 _EVERY = 0.35
 """Of a panel's diagonal, between two markers of a line."""
 _TITLE_LETTERS = 90
@@ -49,7 +51,8 @@ def draw_over_setups(
                     _line(axes, line.sort_values(x), x, value, looks[str(name)])
                 _log_axis(axes, *((low, high) if high / low < 1e6 else _ends(drawn, value)))
                 axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-                axes.set_xlabel(_WORDS.get(x, x))
+                words = _WORDS.get(x, x)
+                axes.set_xlabel(textwrap.fill(words, 18) if len(setups) > _WIDE else words)
             letter = f"({chr(ord('a') + number)}) " if len(values) > 1 else ""
             row[0].set_ylabel(f"{letter}{label}\n(log scale)")
         for axes, setup in zip(panels[0], setups, strict=True):
