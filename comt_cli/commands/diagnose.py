@@ -181,6 +181,7 @@ def _measure(
     from comt_cli.report.figures.diagnose import draw_gradient_by_loss, draw_over_setups
     from comt_cli.report.figures.style import sign
 
+    origin = origin_on(torch.device("cpu"))  # before anything is written: it says whether the checkout is clean
     compared = {**wirings, **measure.plain()}
     every_depth = sorted({*depths, _DEPTH})
     deep = pd.concat([measure.gradient_by_depth(setup, compared, every_depth, seeds, width) for setup in setups])
@@ -214,7 +215,6 @@ def _measure(
     for stem, (figure, drawn) in drawings.items():
         sign(figure, captions[stem].trained)
         figures.write_figure(figure, drawn, out, stem, captions[stem])
-    origin = origin_on(torch.device("cpu"))
     where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
     for stem, frame in (("claims", claims), ("outputs", outputs), ("identity", identity)):
         text = frame.assign(**where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
