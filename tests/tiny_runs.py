@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from comt_cli.data import Dataset, ImageDataset, ImageSide, fingerprint, prepare
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.identity import fingerprint
+from comt_cli.data.images.dataset import ImageDataset, ImageSide
+from comt_cli.data.prepare import prepare
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory

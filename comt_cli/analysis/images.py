@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from comt_cli.data import EvaluationBatches, ImageBatch, ImageDataset, prepare
+from comt_cli.data.evaluation import EvaluationBatches
+from comt_cli.data.images.dataset import ImageBatch, ImageDataset
+from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.models.load_image import LoadedImageModel
 from comt_cli.training.devices import pick_device

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from comt_cli.models.accounting import Cost, Network
     from comt_cli.recipe.plan import RunSpec
     from comt_cli.training.estimate import Estimator, Finished
     from comt_cli.training.hardware import Hardware
@@ -26,23 +30,34 @@ class Trained:
 class Counting:
     """Counts the networks of runs, those that nobody counted yet, and says on the error stream how far it is.
 
-    Used as a context manager: what a terminal shows is wiped when it is left.
+    Many networks are counted by as many processes as there are cores. Used as a context manager: what a terminal shows
+    is wiped when it is left.
     """
+
+    MANY = 16
+    """Networks that take longer to count here than other processes take to start."""
 
     def __init__(self, specs: Sequence[RunSpec]) -> None:
         from comt_cli.models.accounting import to_count
 
-        self._total = sum(1 for _ in to_count(specs))
+        self._specs = list(to_count(specs))
+        self._total = len(self._specs)
         self._done = 0
         self._rewrites = sys.stderr.isatty()
+        self._elsewhere: dict[Network, Future[tuple[Cost, bool]]] = {}
+        self._left = ExitStack()
 
     def count(self, specs: Iterable[RunSpec]) -> None:
         """Count what is not known of these runs."""
-        from comt_cli.models.accounting import cost_of, to_count
+        from comt_cli.models.accounting import cost_of, network_of, remember, to_count
 
         for spec in list(to_count(specs)):
             self._say()
-            cost_of(spec)
+            network = network_of(spec)
+            if network in self._elsewhere:
+                remember(network, *self._elsewhere[network].result())
+            else:
+                cost_of(spec)
             self._done += 1
         self.wipe()
 
@@ -58,11 +73,27 @@ class Counting:
             print(f"counting {self._total} network{plural} ...", file=sys.stderr, flush=True)
         else:
             self._say()
+        if self._total >= self.MANY:
+            self._start_processes()
         return self
+
+    def _start_processes(self) -> None:
+        from concurrent.futures import ProcessPoolExecutor
+
+        from comt_cli.models.accounting import counted, network_of
+        from comt_cli.training.many.jobs import usable_cores
+        from comt_cli.training.many.server import context_for, start_server
+
+        start_server(self._specs)
+        pool = ProcessPoolExecutor(usable_cores(), context_for(["cpu"]))
+        self._left.callback(pool.shutdown, cancel_futures=True)
+        networks = map(network_of, self._specs)
+        self._elsewhere = {network: pool.submit(counted, network) for network in networks}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left.close()
         self.wipe()
 
     def _say(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data import identify
+from comt_cli.data.identity import identify
 from comt_cli.errors import UserError
 from comt_cli.methods import methods
 from comt_cli.recipe.load import LoadedRecipe, find_recipe, load_recipe

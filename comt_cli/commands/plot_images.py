@@ -55,7 +55,7 @@ def plot_images(
     import numpy as np
     import torch
 
-    from comt_cli.data import prepare
+    from comt_cli.data.prepare import prepare
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption
     from comt_cli.training.image_input import ImageInput
@@ -133,7 +133,7 @@ def _choose(labels: NDArray[np.int64], classes: int) -> pd.DataFrame:
     import numpy as np
     import pandas as pd
 
-    from comt_cli.data import sample_indices
+    from comt_cli.data.order import sample_indices
 
     order = sample_indices(_SEED, 0, len(labels), len(labels))
     labels_in_order = labels[order]

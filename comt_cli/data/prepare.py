@@ -1,4 +1,4 @@
-"""From a corpus to token shards, once: the fingerprint, the tokenizer, and the writing that survives being killed."""
+"""From a corpus to token shards, once: the tokenizer, and the writing that survives being killed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 import shutil
 from importlib import metadata
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
@@ -14,64 +14,20 @@ from comt_cli import __version__ as comt_version
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus, train_texts
 from comt_cli.data.dataset import Dataset, check_rows, open_dataset
+from comt_cli.data.identity import FORMAT, corpus_fingerprint, prepared_folder, tokenizer_identity
 from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.data.images.prepare import image_fingerprint, known_image_content, prepare_images
+from comt_cli.data.images.prepare import prepare_images
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
-from comt_cli.data.sentencepiece_tokenizer import (
-    TRAINER,
-    TRAINING_CHARACTERS,
-    VOCABULARY_VERSION,
-    train_sentencepiece,
-)
+from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
 from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
-from comt_cli.data.t5 import T5_SHA256, t5_tokenizer
+from comt_cli.data.t5 import t5_tokenizer
 from comt_cli.data.tokenise import tokenise
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
-from comt_cli.errors import StorageError, UserError
+from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, sha256
 from comt_cli.recipe.image_settings import ImageDataSettings
 from comt_cli.recipe.settings import DataSettings
-
-FORMAT = 4
-"""Raise it when the same settings may give other tokens, rows or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
-
-
-def fingerprint(data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None) -> str:
-    """16 hexadecimal digits that identify the rows or images that `data` describes; needs no network, no tokenising
-    and no rendering.
-
-    Equal fingerprints mean equal corpus, tokenizer, split, limits and layout of rows. For `python-docs` and
-    `files:GLOB` the text itself is hashed (for `python-docs` after extracting it once, a few seconds); for the corpora
-    of the hub it is what is asked of the hub. For images see `images.prepare.image_fingerprint`.
-
-    Raises:
-        UserError: the corpus cannot be read (no file matches, for instance).
-    """
-    if isinstance(data, ImageDataSettings):
-        return image_fingerprint(data)
-    return _fingerprint(data, corpus_for(data), progress or no_progress)
-
-
-def identify(
-    data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None
-) -> tuple[str, str | None]:
-    """The `fingerprint` of what `data` describes, and the content hash of what is prepared of it in the cache.
-
-    The content is None where nothing is prepared, or what is there cannot be read (`prepare` says why). Needs no
-    network and prepares nothing, but see `fingerprint`.
-
-    Raises:
-        UserError: the corpus cannot be read.
-    """
-    name = fingerprint(data, progress)
-    if isinstance(data, ImageDataSettings):
-        return name, known_image_content(data, name)
-    try:
-        return name, Manifest.read(_folder(name), name).content_hash()
-    except UserError:
-        return name, None
 
 
 @overload
@@ -102,39 +58,13 @@ def prepare_corpus(
 ) -> Dataset:
     """`prepare` for a corpus that is given, in shards of at most `part_bytes`."""
     report = progress or no_progress
-    name = _fingerprint(data, corpus, report)
-    folder = _folder(name)
+    name = corpus_fingerprint(data, corpus, report)
+    folder = prepared_folder(name)
     if not (folder / MANIFEST).exists():
         with file_lock(folder.with_name(f"{name}.lock"), report):
             if not (folder / MANIFEST).exists():  # another process may have made it while we waited
                 _write(data, corpus, name, report, part_bytes)
     return open_dataset(data, folder, name, report)
-
-
-def _folder(name: str) -> Path:
-    return cache_folder() / "corpora" / name
-
-
-def _fingerprint(data: DataSettings, corpus: Corpus, progress: ProgressCallback = no_progress) -> str:
-    identity = corpus.identity(progress)
-    content = {
-        "format": FORMAT,
-        "corpus": identity,
-        "tokenizer": _tokenizer_identity(data),
-        "rows": data.rows,
-        "sequence_length": data.sequence_length,
-        "max_train_tokens": data.max_train_tokens,
-        "validation_fraction": data.validation_fraction,
-    }
-    return sha256(canonical_json(content))[:16]
-
-
-def _tokenizer_identity(data: DataSettings) -> list[Any]:
-    """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
-    if data.tokenizer == "sentencepiece":
-        made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
-        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by]
-    return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes"]
 
 
 def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
@@ -143,7 +73,7 @@ def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallba
         return ByteTokenizer()
     if data.tokenizer == "t5":
         return t5_tokenizer(progress)
-    key = canonical_json([FORMAT, corpus.identity(progress), data.validation_fraction, _tokenizer_identity(data)])
+    key = canonical_json([FORMAT, corpus.identity(progress), data.validation_fraction, tokenizer_identity(data)])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
     if not path.exists():
         with file_lock(path.with_suffix(".lock"), progress):
@@ -154,7 +84,7 @@ def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallba
 
 
 def _write(data: DataSettings, corpus: Corpus, name: str, progress: ProgressCallback, part_bytes: int) -> None:
-    folder = _folder(name)
+    folder = prepared_folder(name)
     make_folder(folder)
     tokenizer_path = folder / TOKENIZER
     if not tokenizer_path.exists():

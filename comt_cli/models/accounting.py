@@ -116,27 +116,43 @@ def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
     return cost.parameters * state + (cost.kept_always + cost.kept_per_row * rows_at_once) * activation
 
 
-@functools.lru_cache(maxsize=1024)
+_COUNTED: dict[Network, Cost] = {}
+
+
 def _cost(network: Network) -> Cost:
     known = _known(network)
     if known is not None:
         return known
+    return remember(network, *counted(network))
+
+
+def counted(network: Network) -> tuple[Cost, bool]:
+    """`counting.count`, by a name that a process can be handed which has not imported torch yet."""
     from comt_cli.models.counting import count
 
-    cost, depends_on_us_alone = count(network)
+    return count(network)
+
+
+def remember(network: Network, cost: Cost, depends_on_us_alone: bool) -> Cost:
+    """Note what `counting.count` found: for this process, and for later ones where nothing else can change it."""
+    _COUNTED[network] = cost
     if depends_on_us_alone:
         _cache().put(asdict(network), asdict(cost))
     return cost
 
 
 def _known(network: Network) -> Cost | None:
-    """The cost as an earlier process counted it; None if none did."""
-    found: Any = _cache().get(asdict(network))
-    try:
-        cost = Cost(**found)
-    except TypeError:
-        return None
-    return cost if all(type(number) is int for number in asdict(cost).values()) else None
+    """The cost as it was counted before, perhaps by an earlier process; None if it was not."""
+    if network not in _COUNTED:
+        found: Any = _cache().get(asdict(network))
+        try:
+            cost = Cost(**found)
+        except TypeError:
+            return None
+        if not all(type(number) is int for number in asdict(cost).values()):
+            return None
+        _COUNTED[network] = cost
+    return _COUNTED[network]
 
 
 def _cache() -> LineCache:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.scanner import Scanner
 from ruamel.yaml.tokens import (
     AliasToken,
     BlockEndToken,
@@ -76,43 +78,55 @@ def read(path: Path) -> Document:
 
 def parse(text: str, source: Path | str) -> Document:
     """Parse YAML text; `source` names it in errors. Raises `RecipeError` where nothing can be made of it."""
+    yaml = YAML(typ="safe", pure=True)
+    not_data: list[Problem] = []
+    yaml.Scanner = partial(_Scanner, not_data)
     try:
-        _check_tokens(text, source)
-        node = YAML(pure=True).compose(text)
-        walker = _Walker(source)
-        data = walker.value(node, ()) if node is not None else {}
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise RecipeError(source, [Problem("", f"is not YAML: {error.problem or error.context}", line)]) from None
+        node = yaml.compose(text)
     except YAMLError as error:
-        raise RecipeError(source, [Problem("", f"is not YAML: {error}")]) from None
+        raise RecipeError(source, not_data or [_unreadable(error)]) from None
+    if not_data:
+        raise RecipeError(source, not_data)
+    walker = _Walker(yaml.constructor)
+    data = walker.value(node, ()) if node is not None else {}
     return Document(data, walker.lines, walker.problems)
 
 
-def _check_tokens(text: str, source: Path | str) -> None:
-    """Refuse what is not plain data and what is nested too deeply, before anything is built from it."""
-    problems: list[Problem] = []
-    depth = 0
-    for token in YAML(pure=True).scan(text):
+def _unreadable(error: YAMLError) -> Problem:
+    if not isinstance(error, MarkedYAMLError):
+        return Problem("", f"is not YAML: {error}")
+    line = error.problem_mark.line + 1 if error.problem_mark else None
+    return Problem("", f"is not YAML: {error.problem or error.context}", line)
+
+
+class _Scanner(Scanner):
+    """Notes in `problems` what is not data, and refuses what is nested too deeply before anything is built from it."""
+
+    def __init__(self, problems: list[Problem], loader: Any = None) -> None:
+        super().__init__(loader)
+        self.problems = problems
+        self._depth = 0
+
+    def get_token(self) -> Any:
+        token = super().get_token()
         line = token.start_mark.line + 1
         if type(token) in _NOT_DATA:
-            problems.append(Problem("", f"{_NOT_DATA[type(token)]} is not allowed: a recipe is plain data", line))
-        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
-        if depth > MAX_DEPTH:
-            problems.append(Problem("", "is nested too deeply", line))
-            break
-    if problems:
-        raise RecipeError(source, problems)
+            message = f"{_NOT_DATA[type(token)]} is not allowed: a recipe is plain data"
+            self.problems.append(Problem("", message, line))
+        self._depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if self._depth > MAX_DEPTH:
+            self.problems.append(Problem("", "is nested too deeply", line))
+            raise YAMLError
+        return token
 
 
 class _Walker:
     """Turns composed nodes into plain data, noting lines and repeated keys on the way."""
 
-    def __init__(self, source: Path | str) -> None:
-        self.source = source
+    def __init__(self, constructor: Any) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[Problem] = []
-        self._constructor = YAML(typ="safe", pure=True).constructor
+        self._constructor = constructor
 
     def value(self, node: Node, path: KeyPath) -> Any:
         if isinstance(node, MappingNode):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from comt_cli.data import IGNORE
+from comt_cli.data.side import IGNORE
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.evaluation import finite, sums_over
 from comt_cli.training.objective import ClassifierLoss

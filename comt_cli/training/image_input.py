@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from comt_cli.data import ImageBatch, ImageDataset
+from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.recipe.image_settings import Augmentation
 
 _BLACK = 0

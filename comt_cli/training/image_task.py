@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data import ImageBatch, ImageDataset
+from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice
 from comt_cli.models.build import empty_resnet, image_wiring_of, materialise

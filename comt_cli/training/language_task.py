@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comt_cli.data import Batch, Dataset, Rows
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.rows import Batch, Rows
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.build import empty_model, materialise, wiring_of

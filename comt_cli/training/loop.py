@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from comt_cli.data import Dataset, ImageDataset
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.errors import RunInterrupted
 from comt_cli.kernels.choice import Choice
 from comt_cli.recipe.plan import RunSpec

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Generic, Literal, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from comt_cli.data import EvaluationBatches, TrainBatches
+from comt_cli.data.evaluation import EvaluationBatches
+from comt_cli.data.loader import TrainBatches
 from comt_cli.data.side import B, Side
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from comt_cli.data import Dataset, ImageDataset
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.language_task import LanguageTask

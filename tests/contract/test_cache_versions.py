@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from comt_cli.data.identity import FORMAT
 from comt_cli.data.images.glyph_render import VERSION as GLYPH_VERSIONS
 from comt_cli.data.images.prepare import FORMAT as IMAGE_FORMAT
-from comt_cli.data.prepare import FORMAT
 from comt_cli.data.python_docs import EXTRACTOR_VERSION
 from comt_cli.data.sentencepiece_tokenizer import VOCABULARY_VERSION
 from comt_cli.files import sha256
@@ -36,10 +36,10 @@ MADE = {
     "token shards": (
         (
             *("tokenise.py", "shards.py", "dataset.py", "corpus.py", "corpora.py", "tokenizer.py", "t5.py", "hub.py"),
-            *("local_files.py", "prepare.py"),
+            *("local_files.py", "identity.py", "prepare.py"),
         ),
         FORMAT,
-        (4, "dcabb36d83b843fe"),
+        (4, "c73d8f74aae8e05c"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),
@@ -49,7 +49,7 @@ MADE = {
     "contents of image folders": (
         ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py", "images/statistics.py"),
         IMAGE_FORMAT,
-        (4, "e8de5f83d338cde4"),
+        (4, "889f544e9a875343"),
     ),
 }
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from tiny_runs import tiny_spec, train, write_corpus
 
-from comt_cli.data import fingerprint, prepare
+from comt_cli.data.identity import fingerprint
+from comt_cli.data.prepare import prepare
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.report.subject import subject_of

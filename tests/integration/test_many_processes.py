@@ -17,7 +17,7 @@ from dying import wait_until
 from test_interruptions import After
 from tiny_runs import assert_same_run, tiny_spec
 
-from comt_cli.data import prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.run_directory import RunDirectory, RunState

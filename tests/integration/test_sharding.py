@@ -21,7 +21,7 @@ from tiny_runs import Stopped, assert_same_run, tiny_spec, train, training
 from torch import Tensor
 from worlds import run_together
 
-from comt_cli.data import prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.models.build import model_of
 from comt_cli.models.checkpoint_file import read_state

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from comt_cli.commands.planning import plan_recipe
-from comt_cli.data import prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.recipe.plan import RunSpec
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from test_interruptions import After
 from tiny_runs import assert_same_run, tiny_spec
 
 from comt_cli import app
-from comt_cli.data import prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec

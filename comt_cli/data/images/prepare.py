@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.data.storage import ProgressCallback, make_folder
 from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 from comt_cli.recipe.image_settings import ImageDataSettings
+
+if TYPE_CHECKING:
+    from comt_cli.data.images.dataset import ImageDataset
 
 FORMAT = 4
 """Raise it when the same settings may give other images, or the same in another order, than before

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from comt_cli.data import Dataset, ImageDataset
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.run_directory import BeingTrained
 from comt_cli.recipe.shared_runs import SharedRun

@@ -19,7 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from comt_cli.data import Dataset, ImageDataset, identify
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.identity import identify
+from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.training.hardware import check_count, check_device_name, hardware

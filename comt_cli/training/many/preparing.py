@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from comt_cli.data import Dataset, ImageDataset, ProgressCallback, prepare
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.images.dataset import ImageDataset
+from comt_cli.data.prepare import prepare
+from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted
 from comt_cli.training.many.queue import RunQueue
 from comt_cli.training.signals import StopSignal

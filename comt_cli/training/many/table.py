@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from comt_cli.data import Dataset, ImageDataset, prepare
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.images.dataset import ImageDataset
+from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.shared_runs import SharedRun

@@ -22,7 +22,8 @@ from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.signals import StopSignal
 
 if TYPE_CHECKING:
-    from comt_cli.data import Dataset, ImageDataset
+    from comt_cli.data.dataset import Dataset
+    from comt_cli.data.images.dataset import ImageDataset
 
 READY, HEAR, OUTCOME, ERROR = "ready", "hear", "outcome", "error"
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -88,7 +89,7 @@ def work(pipe: Connection, runs: Path, device: str, threads: int | None) -> None
 def _train_what_comes(pipe: Connection, runs: Path, device: str, threads: int | None, stop: StopSignal) -> None:
     import torch
 
-    from comt_cli.data import prepare
+    from comt_cli.data.prepare import prepare
     from comt_cli.training.devices import pick_device
     from comt_cli.training.many.attempt import attempt
     from comt_cli.training.world import World

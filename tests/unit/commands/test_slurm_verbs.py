@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import comt_cli.training.many.launch
 from comt_cli.app import app
 from comt_cli.commands.planning import plan_recipe
-from comt_cli.data import fingerprint
+from comt_cli.data.identity import fingerprint
 from comt_cli.errors import UserError
 from comt_cli.files import read_json, write_json
 from comt_cli.recipe.problems import RecipeError

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.data import Dataset, prepare
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.prepare import prepare
 from comt_cli.recipe.settings import DataSettings
 
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data import Dataset, fingerprint, python_docs
+from comt_cli.data import python_docs
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import side_of, train_texts
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.identity import fingerprint
 from comt_cli.data.local_files import LocalFiles
 from comt_cli.data.python_docs import PythonDocs
 from comt_cli.errors import UserError

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from fake_corpus import FakeCorpus, sentences
 
-from comt_cli.data import Dataset, manifest
+from comt_cli.data import manifest
+from comt_cli.data.dataset import Dataset
 from comt_cli.data.prepare import prepare_corpus
 from comt_cli.errors import StorageError, UserError
 from comt_cli.recipe.settings import DataSettings

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from fake_corpus import sentences
 
-from comt_cli.data import fingerprint, hub, prepare
+from comt_cli.data import hub
 from comt_cli.data.corpus import train_texts
 from comt_cli.data.hub import FILE_ORDER_SEED, SOURCES, HubCorpus, HubSource, RemoteFiles
-from comt_cli.data.prepare import prepare_corpus
+from comt_cli.data.identity import fingerprint
+from comt_cli.data.prepare import prepare, prepare_corpus
 from comt_cli.errors import StorageError, UserError
 from comt_cli.recipe.settings import DataSettings
 

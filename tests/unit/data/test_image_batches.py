@@ -7,15 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data import (
-    IGNORE,
-    EvaluationBatches,
-    ImageBatch,
-    ImageSide,
-    TrainBatches,
-    sample_indices,
-    uniform_draws,
-)
+from comt_cli.data.evaluation import EvaluationBatches
+from comt_cli.data.images.dataset import ImageBatch, ImageSide
+from comt_cli.data.loader import TrainBatches
+from comt_cli.data.order import sample_indices, uniform_draws
+from comt_cli.data.side import IGNORE
 
 
 def small_side(count: int = 23) -> ImageSide:

@@ -16,9 +16,13 @@ import pytest
 import torch
 from PIL import Image
 
-from comt_cli.data import EvaluationBatches, TrainBatches, fingerprint, identify, prepare, uniform_draws
+from comt_cli.data.evaluation import EvaluationBatches
+from comt_cli.data.identity import fingerprint, identify
 from comt_cli.data.images import imagenet
 from comt_cli.data.images.torchvision_import import torchvision_datasets
+from comt_cli.data.loader import TrainBatches
+from comt_cli.data.order import uniform_draws
+from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.recipe import image_settings
 from comt_cli.recipe.image_settings import ImageDataSettings

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from comt_cli.data import Batch, Dataset, EvaluationBatches, Rows, TrainBatches, sample_indices
-from comt_cli.data.rows import PaddedRows
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.evaluation import EvaluationBatches
+from comt_cli.data.loader import TrainBatches
+from comt_cli.data.order import sample_indices
+from comt_cli.data.rows import Batch, PaddedRows, Rows
 from comt_cli.errors import UserError
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data import sample_indices
+from comt_cli.data.order import sample_indices
 
 SEEDS = st.integers(min_value=-(2**70), max_value=2**70)
 

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from fake_corpus import FakeCorpus, sentences
 
-from comt_cli.data import Dataset, fingerprint, prepare
 from comt_cli.data.corpus import side_of
-from comt_cli.data.prepare import _fingerprint, prepare_corpus
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.identity import corpus_fingerprint, fingerprint
+from comt_cli.data.prepare import prepare, prepare_corpus
 from comt_cli.errors import StorageError, UserError
 from comt_cli.recipe.settings import DataSettings
 
@@ -204,7 +205,7 @@ def test_two_processes_prepare_once(cache: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COMT_CACHE", str(cache))
     files = [sentences(300)]
     process = slow_preparation(cache)
-    name = _fingerprint(BYTES, FakeCorpus(files))
+    name = corpus_fingerprint(BYTES, FakeCorpus(files))
     deadline = time.monotonic() + 30
     while not (cache / "corpora" / name / "tokenizer.json").exists():
         assert process.poll() is None
@@ -281,10 +282,10 @@ class TestFingerprint:
             {"max_train_tokens": 1000},
         ]
         corpus = FakeCorpus([sentences(10)])
-        names = [_fingerprint(base.model_copy(update=change), corpus) for change in [{}, *changes]]
+        names = [corpus_fingerprint(base.model_copy(update=change), corpus) for change in [{}, *changes]]
         assert len(set(names)) == len(names)
         assert {field for change in changes for field in change} | {"corpus"} == set(DataSettings.model_fields)
-        assert _fingerprint(base, FakeCorpus([sentences(11)])) != names[0]
+        assert corpus_fingerprint(base, FakeCorpus([sentences(11)])) != names[0]
         assert all(len(name) == 16 and int(name, 16) >= 0 for name in names)
 
     def test_it_needs_neither_network_nor_tokenising(self, cache: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data import IGNORE, PAD, Dataset
-from comt_cli.data.rows import PackedRows, PaddedRows
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.rows import PAD, PackedRows, PaddedRows
+from comt_cli.data.side import IGNORE
 
 EOS = 1
 Documents = list[list[int]]

@@ -13,22 +13,23 @@ from tiny_runs import image_spec, tiny_spec, write_corpus
 
 from comt_cli import line_cache
 from comt_cli import methods as methods_room
+from comt_cli.commands.planning import plan_recipe
 from comt_cli.line_cache import FILES_KEPT, LineCache
 from comt_cli.models import accounting
-from comt_cli.models.accounting import cost_of, network_of, to_count
+from comt_cli.models.accounting import cost_of, network_of, to_count, total_flops
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
-    accounting._cost.cache_clear()
+    accounting._COUNTED.clear()
     yield
-    accounting._cost.cache_clear()
+    accounting._COUNTED.clear()
 
 
 def anew() -> None:
     """As a new process finds it."""
-    accounting._cost.cache_clear()
+    accounting._COUNTED.clear()
     line_cache._cache_at.cache_clear()
 
 
@@ -126,20 +127,29 @@ def test_processes_share_a_file(tmp_path):
     assert [LineCache(tmp_path / "a.jsonl").get({"n": n}) for n in (1, 2, 3, 4)] == [[1], [2], [3], None]
 
 
-def test_a_known_plan_is_shown_without_torch(tmp_path):
-    """The second call of the same plan imports none, and prints the same."""
+def test_a_known_plan_is_shown_without_torch(tmp_path, monkeypatch):
+    """The second call of the same plan imports none, and prints the same; what other processes count is what one does
+    by itself."""
     code = (
-        "import sys; from comt_cli.app import app; sys.argv[1:] = {}\n"
-        "try: app()\n"
-        "except SystemExit as end: assert not end.code, end.code\n"
-        "print('torch' in sys.modules, file=sys.stderr)"
+        "import sys; from comt_cli.app import app; from comt_cli.commands.plan_costs import Counting\n"
+        "Counting.MANY = 2; sys.argv[1:] = {}\n"
+        "if __name__ == '__main__':\n"
+        "    try: app()\n"
+        "    except SystemExit as end: assert not end.code, end.code\n"
+        "    print('torch' in sys.modules, file=sys.stderr)"
     )
     arguments = ["show", "comt/figure1", "--json", "--runs", str(tmp_path / "runs")]
     said = []
     for _ in range(2):
         run = subprocess.run(
-            [sys.executable, "-c", code.format(arguments)], capture_output=True, text=True, timeout=300, check=True
+            [sys.executable, "-c", code.format(arguments)], capture_output=True, text=True, timeout=200, check=True
         )
         said.append((json.loads(run.stdout), run.stderr.split()[-1]))
     assert said[0][0] == said[1][0]
     assert [torch for _, torch in said] == ["True", "False"]
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "other"))
+    anew()
+    for planned, printed in zip(plan_recipe("comt/figure1", "smoke").specs, said[0][0], strict=True):
+        cost = cost_of(planned)
+        assert (cost.parameters, cost.extra_parameters) == (printed["parameters"], printed["extra_parameters"])
+        assert total_flops(planned) == printed["flops"]

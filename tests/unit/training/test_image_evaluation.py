@@ -9,7 +9,8 @@ import torch
 from tiny_runs import image_spec, pictures, train
 from torch import Tensor, nn
 
-from comt_cli.data import IGNORE, EvaluationBatches
+from comt_cli.data.evaluation import EvaluationBatches
+from comt_cli.data.side import IGNORE
 from comt_cli.models.load_image import load_image_model
 from comt_cli.training.image_evaluation import classes_before, evaluate_images
 from comt_cli.training.image_input import ImageInput

@@ -9,7 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from comt_cli.data import ImageBatch, ImageDataset, ImageSide, uniform_draws
+from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSide
+from comt_cli.data.order import uniform_draws
 from comt_cli.recipe.image_settings import Augmentation
 from comt_cli.training.image_input import ImageInput
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tiny_runs import image_spec, pictures, train, training
 from torch import Tensor
 
-from comt_cli.data import TrainBatches
+from comt_cli.data.loader import TrainBatches
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec

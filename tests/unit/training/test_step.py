@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from tiny_runs import tiny_spec, train, training
 from torch import Tensor
 
-from comt_cli.data import IGNORE, prepare, sample_indices
+from comt_cli.data.order import sample_indices
+from comt_cli.data.prepare import prepare
+from comt_cli.data.side import IGNORE
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.plan import RunSpec

@@ -1,0 +1,88 @@
+"""Which rows or images settings mean, and whether they are prepared: told without NumPy, which takes as long to import
+as everything else that a plan needs."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from comt_cli.data.corpora import corpus_for
+from comt_cli.data.corpus import Corpus
+from comt_cli.data.images.prepare import image_fingerprint, known_image_content
+from comt_cli.data.manifest import Manifest
+from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.t5 import T5_SHA256
+from comt_cli.errors import UserError
+from comt_cli.files import cache_folder, canonical_json, sha256
+from comt_cli.recipe.image_settings import ImageDataSettings
+from comt_cli.recipe.settings import DataSettings
+
+FORMAT = 4
+"""Raise it when the same settings may give other tokens, rows or files than before
+(tests/contract/test_cache_versions.py asks for it)."""
+
+
+def fingerprint(data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None) -> str:
+    """16 hexadecimal digits that identify the rows or images that `data` describes; needs no network, no tokenising
+    and no rendering.
+
+    Equal fingerprints mean equal corpus, tokenizer, split, limits and layout of rows. For `python-docs` and
+    `files:GLOB` the text itself is hashed (for `python-docs` after extracting it once, a few seconds); for the corpora
+    of the hub it is what is asked of the hub. For images see `images.prepare.image_fingerprint`.
+
+    Raises:
+        UserError: the corpus cannot be read (no file matches, for instance).
+    """
+    if isinstance(data, ImageDataSettings):
+        return image_fingerprint(data)
+    return corpus_fingerprint(data, corpus_for(data), progress or no_progress)
+
+
+def identify(
+    data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None
+) -> tuple[str, str | None]:
+    """The `fingerprint` of what `data` describes, and the content hash of what is prepared of it in the cache.
+
+    The content is None where nothing is prepared, or what is there cannot be read (`prepare` says why). Needs no
+    network and prepares nothing, but see `fingerprint`.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    name = fingerprint(data, progress)
+    if isinstance(data, ImageDataSettings):
+        return name, known_image_content(data, name)
+    try:
+        return name, Manifest.read(prepared_folder(name), name).content_hash()
+    except UserError:
+        return name, None
+
+
+def prepared_folder(name: str) -> Path:
+    """Where what has this fingerprint is prepared."""
+    return cache_folder() / "corpora" / name
+
+
+def corpus_fingerprint(data: DataSettings, corpus: Corpus, progress: ProgressCallback = no_progress) -> str:
+    """`fingerprint` for a corpus that is given."""
+    identity = corpus.identity(progress)
+    content = {
+        "format": FORMAT,
+        "corpus": identity,
+        "tokenizer": tokenizer_identity(data),
+        "rows": data.rows,
+        "sequence_length": data.sequence_length,
+        "max_train_tokens": data.max_train_tokens,
+        "validation_fraction": data.validation_fraction,
+    }
+    return sha256(canonical_json(content))[:16]
+
+
+def tokenizer_identity(data: DataSettings) -> list[Any]:
+    """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
+    if data.tokenizer == "sentencepiece":
+        made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
+        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by]
+    return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes"]
