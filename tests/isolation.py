@@ -28,8 +28,11 @@ OWN = {
     "WANDB_DIR": "home/wandb",
 }
 """Variables, and the folder below the session's that each names."""
-UNSET = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_DATASETS_CACHE", "XDG_RUNTIME_DIR")
-"""Variables that would lead around those."""
+UNSET = (
+    *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_DATASETS_CACHE", "XDG_RUNTIME_DIR"),
+    "PYTHONDONTWRITEBYTECODE",
+)
+"""Variables that would lead around those; and one with which each of hundreds of commands compiles the package anew."""
 
 
 def isolate() -> Path | None:

@@ -8,7 +8,10 @@ import pytest
 
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.prepare import prepare
+from comt_cli.files import cache_folder
 from comt_cli.recipe.settings import DataSettings
+
+SESSIONS = cache_folder()
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +29,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache folder in which the embedded corpus is prepared once."""
-    return tmp_path_factory.mktemp("shared-cache")
+def shared_cache() -> Path:
+    """The session's cache folder, in which the embedded corpus is prepared once for all of pytest's workers."""
+    return SESSIONS
 
 
 @pytest.fixture(scope="session")

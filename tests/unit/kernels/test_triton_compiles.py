@@ -100,24 +100,18 @@ def second_layers(M: int, S: int, R: int, kinds: str) -> tuple[torch.Tensor | No
 
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-SMALL: dict[str, Callable[[], None]] = {  # what the test compiles: every kernel, every type, every combination of gates
+SMALL: dict[str, Callable[[], None]] = {  # what the test compiles: every kernel, with each type and each gate once
     "modulate-cs-bf16": lambda: modulate(512, 8, "cs", BF16),
-    "modulate-c-fp16": lambda: modulate(77, 5, "c", FP16),
     "modulate-s-fp32": lambda: modulate(512, 2, "s", FP32),
     "heads-cs-bf16": lambda: heads(512, 64, 8, "cs", BF16),
     "heads-mixed-fp16": lambda: heads(768, 48, 12, "c", FP16, (True, False, True)),
-    "heads-s-fp32": lambda: heads(60, 6, 2, "s", FP32),
-    "swiglu-cs-bf16": lambda: swiglu(1376, 8, "cs", BF16),
     "swiglu-cs-fp32": lambda: swiglu(1376, 8, "cs", FP32),
     "swiglu-s-fp16": lambda: swiglu(77, 64, "s", FP16),
     "add-norm-cs-bf16": lambda: add_norm(512, 8, "cs", BF16),
     "add-norm-c-fp16": lambda: add_norm(77, 64, "c", FP16),
-    "add-norm-s-fp32": lambda: add_norm(512, 2, "s", FP32),
 }
 NORMS: dict[str, tuple[int, Callable[[], None]]] = {  # kernels, and a call: rows in one tile and not, padded and not
-    "norm-64-both-bf16": (6, lambda: norm(T, 64, 4, 2, BF16)),
     "norm-512-both-bf16": (7, lambda: norm(T, 512, 32, 8, BF16)),
-    "norm-64-window1-bf16": (6, lambda: norm(T, 64, 1, 0, BF16)),
     "norm-50-window-fp16": (6, lambda: norm(T, 50, 3, 0, FP16, rest=False, columns=53)),
     "norm-128-pixel-fp32": (6, lambda: norm(T, 128, 0, 2, FP32)),
 }

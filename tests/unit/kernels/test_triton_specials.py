@@ -18,6 +18,9 @@ from comt_cli.kernels.triton import launch
 # NumPy, which interprets, says that 0 * Inf is invalid and that exp overflows; both are the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero):RuntimeWarning")
 
+SPECIAL = pytest.mark.parametrize(
+    ("value", "dtype"), [(math.nan, torch.float32), (math.inf, torch.bfloat16), (-math.inf, torch.float32)], ids=str
+)
 OPERATIONS = {
     "modulate": (modulate, [37, 21]),
     "heads": (lambda case: heads(case, 12, 7), [36, 24, 24]),
@@ -26,8 +29,7 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@SPECIAL
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_special_activations(operation, value, dtype):
     call, widths = OPERATIONS[operation]
@@ -39,8 +41,7 @@ def test_special_activations(operation, value, dtype):
         assert not all(tensor.isfinite().all() for tensor in mine.values())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@SPECIAL
 def test_special_activations_that_are_turned(value, dtype):
     """The backward pass reads q as turned, where a special value has spread to its partner: dWc shows both of them.
 
@@ -59,8 +60,7 @@ def test_special_activations_that_are_turned(value, dtype):
     assert torch.equal(lost["dws"], ~right["dws"].isfinite())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@SPECIAL
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_special_bottlenecks(operation, value, dtype):
     call, widths = OPERATIONS[operation]
@@ -70,8 +70,7 @@ def test_special_bottlenecks(operation, value, dtype):
 
 
 @pytest.mark.parametrize("rank", [4, 9])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@SPECIAL
 def test_special_second_layers(value, dtype, rank):
     """An infinite weight opens or shuts a gate for good: the output stays finite."""
     case = make(21, [37], rank, "both", dtype)

@@ -206,9 +206,9 @@ def test_the_tables_tiles_compile_for_hopper_and_spill_nothing(tmp_path):
     launches = [
         (asdict(tiles), "fp32" if dtype == "fp32" else "bf16", "fp32", rank, True)
         for tiles, dtype in chosen
-        for rank in ((8, 32) if dtype == "16-bit" else (8,))
+        for rank in ((8, 32) if tiles.registers else (8,))
     ]
-    launches += [(asdict(UNALIGNED), dtype, "fp32", 8, False) for dtype in ("bf16", "fp32")]
+    launches += [(asdict(UNALIGNED), "bf16", "fp32", 8, False)]
     launches += [(asdict(tiles), "fp16", "fp16", 8, True) for tiles, dtype in chosen if dtype == "16-bit"][-1:]
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     run = subprocess.run(

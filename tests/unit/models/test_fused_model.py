@@ -164,26 +164,6 @@ def test_it_can_be_switched_back(monkeypatch):
     assert not any(getattr(module, "fused", False) for module in model.modules())
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_it_compiles_as_one_graph():
-    """Through the compiler's front end (`aot_eager`), where a graph would break."""
-    _, model = pair(METHODS["transponder"])
-    expected = model.hidden(TOKENS)
-    torch._dynamo.reset()
-    compiled = torch.compile(model.hidden, dynamic=False, fullgraph=True, backend="aot_eager")
-    found = compiled(TOKENS)
-    assert (found - expected).abs().max() <= 1e-12 * expected.abs().max()
-    outgoing = torch.randn(found.shape, dtype=found.dtype, generator=torch.Generator().manual_seed(0))
-    parameters = [p for name, p in model.named_parameters() if not name.startswith("head")]
-    for mine, theirs in zip(
-        torch.autograd.grad(found, parameters, outgoing),
-        torch.autograd.grad(expected, parameters, outgoing),
-        strict=True,
-    ):
-        assert (mine - theirs).abs().max() <= 1e-7 * theirs.abs().max() + 1e-12
-    torch._dynamo.reset()
-
-
 @every_method
 def test_freezing_changes_nothing_and_is_undone(options):
     plain, _ = pair(options)
