@@ -1,0 +1,167 @@
+"""Golden loss curves: what each method's smoke network does in its first 20 steps, as committed in tests/golden.
+
+They pin numbers that no equation of ours pins: the order of random draws, of samples and of updates. What trains must
+compute them whatever is moved, renamed or rebuilt. On the kind of processor that they were recorded on they hold to the
+bit, with one thread; elsewhere libraries sum in another order, and they hold within `TOLERANCE`.
+
+    python tests/contract/test_golden_curves.py --record      write them anew, where numbers are meant to change
+    python tests/contract/test_golden_curves.py               how far today's code, on this machine, is from them all
+
+The suite trains each method as it is published; the program trains its variants too. Recording is a decision: the
+commit says why the numbers change.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # before torch and the others look where their caches are
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    import isolation
+
+    MADE = isolation.isolate()
+
+import pytest
+import torch
+from image_method_cases import IMAGE_METHODS, IMAGE_VARIANTS
+from method_cases import METHODS, VARIANTS
+from tiny_runs import image_spec, tiny_spec, train, write_corpus
+
+from comt_cli.kernels.cpu import build
+from comt_cli.recipe.plan import RunSpec
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "curves.json"
+STEPS = 20
+# The networks of the scale smoke (recipes/setups), on the documents and pictures of the tests: those never change.
+LANGUAGE: dict[str, Any] = dict.fromkeys(("width", "ffn_width", "layers", "heads"))  # as the size `tiny` has them
+IMAGES = {"size": "resnet18", "width": 8, "blocks": None}
+COMMON = {"steps": STEPS, "log_every": 1, "save_every": 1000, "warmup_steps": 4}
+THREE = ("comt", "transponder", "sdpa-gate")
+OTHERS: dict[str, dict[str, Any]] = {
+    "bf16-mixed": {"precision": "bf16-mixed", "model": {"layers": 1}},  # slow where there are no such instructions
+    "fused": {"kernels": "fused"},
+    "compiled": {"compile": True, "model": {"layers": 1}},  # each layer is compiled
+}
+TOLERANCE = {"train-lm": 1e-4, "fused": 1e-4, "compiled": 1e-4, "train-resnet": 3e-2, "bf16-mixed": 2e-2}
+"""Of each loss, relative, on another kind of processor. fp32: sums in another order differ by some 1e-7, of which
+Adam's division by small second moments and 20 updates made 3e-6 at most under emulated SSE4. In a ResNet a ReLU near 0
+passes on one processor and not on the other, and batch norm hands that on: 5e-3 at most. bf16 rounds to 8 bits, 4e-3
+each time."""
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """Name of the case -> the arguments of its spec."""
+    found = {f"train-lm/{name}": {"method": method} for name, method in METHODS.items()}
+    found |= {f"train-resnet/{name}": {"method": method} for name, method in IMAGE_METHODS.items()}
+    for kind, options in OTHERS.items():
+        found |= {f"{kind}/{name}": {"method": METHODS[name], **options} for name in THREE}
+    return found
+
+
+def spec_of(name: str, corpus: str) -> RunSpec:
+    options = cases()[name] | COMMON
+    if name.startswith("train-resnet/"):
+        return image_spec(model=IMAGES, learning_rate=3e-3, batch_size=32, **options)
+    model = LANGUAGE | options.pop("model", {})
+    return tiny_spec(corpus, model=model, batch_size=2, learning_rate=2e-3, **options)
+
+
+def curve(name: str, corpus: str, folder: Path) -> list[float]:
+    """The losses of all steps, and the loss on the validation split after the last."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        lines = train(spec_of(name, corpus), folder).metrics()
+    finally:
+        torch.set_num_threads(threads)
+    losses = [line["loss"] for line in lines if "loss" in line]
+    return [*losses, *(line["validation_loss"] for line in lines if "validation_loss" in line)]
+
+
+def kind_of_machine() -> dict[str, str]:
+    """What decides the last bits of sums: the processor's family, the instructions that libraries use, and theirs."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    entries = dict(tuple(map(str.strip, line.split(":", 1))) for line in lines if ":" in line)
+    processor = [entries.get(key, "") for key in ("vendor_id", "cpu family", "model")]
+    return {
+        "processor": " ".join([platform.machine(), *filter(None, processor)]),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+    }
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> str:
+    return write_corpus(tmp_path_factory.mktemp("golden") / "texts")
+
+
+@pytest.fixture(autouse=True)
+def the_compilers_front_end(monkeypatch):
+    """`aot_eager`: the graphs that are compiled, and none of a C++ compiler's minutes."""
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compiler(function, backend="aot_eager", **how))
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("name", [name for name in cases() if name.split("/")[1] not in VARIANTS | IMAGE_VARIANTS])
+def test_the_curve_is_the_committed_one(name, corpus, tmp_path):
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    if name.startswith("fused/") and (missing := build.available()) is not None:
+        pytest.skip(f"the C++ kernels cannot be built: {missing}")
+    found = curve(name, corpus, tmp_path)
+    expected = golden["curves"][name]
+    assert len(found) == STEPS + 1
+    if golden["machine"] == kind_of_machine():
+        assert found == expected
+    else:
+        assert found == pytest.approx(expected, rel=TOLERANCE[name.split("/")[0]])
+
+
+def test_every_curve_is_committed_and_no_two_are_one():
+    """Two methods that train alike would be one network under two names, or a curve that pins nothing."""
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["curves"]
+    assert golden.keys() == cases().keys()
+    assert all(len(set(losses)) == STEPS + 1 for losses in golden.values())
+    own = {name: losses for name, losses in golden.items() if not name.startswith("compiled/")}
+    alike = [name for name, losses in own.items() if sum(losses == other for other in own.values()) > 1]
+    assert alike == []
+
+
+def main(record: bool) -> None:
+    """Record the curves, or print the largest relative distance of each from what is recorded."""
+    compiler = torch.compile
+    torch.compile = lambda function, **how: compiler(function, backend="aot_eager", **how)  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = write_corpus(Path(folder) / "texts")
+        curves = {}
+        for name in cases():
+            curves[name] = curve(name, corpus, Path(folder) / name)
+            print(f"{name:40} {curves[name][0]:.4f} to {curves[name][-2]:.4f}", flush=True)
+    if record:
+        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(losses)}" for name, losses in curves.items())
+        GOLDEN.write_text(
+            f'{{"machine": {json.dumps(kind_of_machine())},\n"curves": {{\n{lines}\n}}}}\n', encoding="utf-8"
+        )
+        return
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["curves"]
+    far = {
+        name: max(abs(mine / other - 1) for mine, other in zip(curves[name], golden[name], strict=True))
+        for name in curves
+    }
+    for name, distance in sorted(far.items(), key=lambda item: item[1]):
+        print(f"{distance:.1e}  {name}")
+
+
+if __name__ == "__main__":
+    try:
+        main("--record" in sys.argv)
+    finally:
+        isolation.remove(MADE)

@@ -1,0 +1,187 @@
+"""Run directories of an earlier version, committed below tests/older, are read, taken up and reported by today's code.
+
+For each kind of network there are a recipe, the run directory of its row as it was killed after step 6 of 10, and
+what the same run had written when it was not. An id that differs from the recorded one means that runs which people
+have finished would be trained anew: then the change needs a reason, and the release notes need a line.
+
+    python tests/integration/test_older_runs.py --record NAME     add the directories of today's code, under a new name
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # before torch and the others look where their caches are
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    import isolation
+
+    MADE = isolation.isolate()
+
+import pytest
+import torch
+from tiny_runs import PICTURES, PICTURES_CONTENT, StopAt, Stopped, dataset_of, train, write_corpus
+from typer.testing import CliRunner
+
+import comt_cli.commands.planning
+from comt_cli.app import app
+from comt_cli.commands.planning import plan_recipe
+from comt_cli.data.identity import identify
+from comt_cli.models.load import load_model
+from comt_cli.models.load_image import load_image_model
+from comt_cli.recipe.image_settings import ImageDataSettings
+from comt_cli.recipe.plan import RunSpec
+from comt_cli.recipe.run_directory import RunDirectory
+
+OLDER = Path(__file__).parents[1] / "older"
+KILLED, WHOLE = "killed", "whole"
+HEAD = "title: A run of an earlier version\nbaseline: a-row\nseeds: [1]\n"
+RECIPES = {
+    "language": f"""{HEAD}command: train-lm
+metric: perplexity
+rows: {{a-row: {{method: {{name: transponder, rank: 2}}}}}}
+columns:
+  texts:
+    settings:
+      model: {{size: tiny, width: 4, ffn_width: 6, layers: 1, heads: 1, tied_embeddings: true}}
+      data: {{corpus: "files:texts/*.txt", tokenizer: bytes, rows: pad, sequence_length: 24, validation_fraction: 0.2}}
+scales:
+  smoke:
+    description: Seconds
+    settings:
+      train: {{steps: 10, batch_size: 4, log_every: 1, save_every: 3, learning_rate: 5e-3, kernels: reference}}
+""",
+    "images": f"""{HEAD}command: train-resnet
+metric: accuracy
+rows: {{a-row: {{method: {{name: comt-pixel, hidden: 2}}}}}}
+columns:
+  pictures:
+    settings:
+      model: {{size: resnet18, width: 2, blocks: [1, 1]}}
+      data: {{images: glyphs10, size: 8, augmentation: crop}}
+scales:
+  smoke:
+    description: Seconds
+    settings:
+      train: {{steps: 10, batch_size: 8, log_every: 1, save_every: 3, learning_rate: 0.05, kernels: reference}}
+""",
+}
+CASES = sorted(path.parent.relative_to(OLDER).as_posix() for path in OLDER.glob("*/*/recipe.yaml"))
+
+
+def identify_pictures(data):
+    return (PICTURES, PICTURES_CONTENT) if isinstance(data, ImageDataSettings) else identify(data)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder to stand in, with the texts that the recipes name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(comt_cli.commands.planning, "identify", identify_pictures)
+    write_corpus(Path("texts"), 30)
+    return tmp_path
+
+
+def planned(folder: Path) -> RunSpec:
+    (spec,) = plan_recipe(folder / "recipe.yaml", "smoke").specs
+    return spec.with_content(dataset_of(spec).content_hash)
+
+
+def copied(case: str, what: str, runs: Path) -> tuple[RunSpec, RunDirectory]:
+    """The run that the case's recipe means today, and the recorded directory in its place."""
+    folder = OLDER / case
+    spec = planned(folder)
+    recorded = json.loads((folder / "id.json").read_text())
+    assert spec.id == recorded, "the run has another id than when it was recorded"
+    directory = RunDirectory.of(runs, spec)
+    shutil.copytree(folder / KILLED, directory.path)
+    if what == WHOLE:
+        shutil.copytree(folder / WHOLE, directory.path, dirs_exist_ok=True)
+    return spec, directory
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_is_taken_up(here, case):
+    spec, directory = copied(case, KILLED, here / "runs")
+    train(spec, here / "runs")
+    whole = [json.loads(line) for line in (OLDER / case / WHOLE / "metrics.jsonl").read_text().splitlines()]
+    for mine, recorded in zip(directory.metrics(), whole, strict=True):
+        assert mine == pytest.approx(recorded, rel=1e-4), mine["step"]  # it may have been another processor
+    starts = json.loads(directory.environment_file.read_text())
+    assert [start["step"] for start in starts] == [0, 6]
+    result, recorded = directory.result(), json.loads((OLDER / case / WHOLE / "result.json").read_text())
+    assert recorded.keys() <= result.keys()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_finished_run_is_listed_and_reported(here, case):
+    spec, directory = copied(case, WHOLE, here / "runs")
+    recipe = str(OLDER / case / "recipe.yaml")
+
+    def comt(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [*arguments, "--runs", "runs"], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "done" in comt("status", recipe)
+    (run,) = json.loads(comt("runs", "--json"))
+    assert run["id"] == spec.id
+    comt("report", recipe, "--results", "results")
+    (table,) = (here / "results/smoke").rglob("recipe.csv")
+    (row,) = csv.DictReader(table.read_text().splitlines())
+    value = directory.result()["accuracy" if case.startswith("images/") else "perplexity"]
+    assert float(row["mean"]) == pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_checkpoint_is_read(here, case):
+    checkpoint = OLDER / case / KILLED / "checkpoint.pt"
+    if case.startswith("images/"):
+        loaded = load_image_model(checkpoint)
+        with torch.no_grad():
+            logits = loaded.model.eval()(torch.zeros(2, 3, 8, 8))
+        assert logits.shape == (2, len(loaded.class_names))
+    else:
+        loaded = load_model(checkpoint)
+        with torch.no_grad():
+            logits = loaded.model(torch.tensor([loaded.text_codec().prompt("the gate")]))
+        assert logits.shape == (1, 8, 258)  # a byte each
+    assert logits.isfinite().all()
+
+
+def test_there_is_one_of_each_kind():
+    assert {case.split("/")[0] for case in CASES} == set(RECIPES)
+
+
+def record(name: str) -> None:
+    """Write the directories that today's code makes, below tests/older/<kind>/<name>."""
+    comt_cli.commands.planning.identify = identify_pictures
+    for kind, text in RECIPES.items():
+        folder = OLDER / kind / name
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(text, encoding="utf-8")
+        work = isolation.working_folder() / kind
+        work.mkdir()
+        os.chdir(work)
+        write_corpus(Path("texts"), 30)
+        spec = planned(folder)
+        whole = train(spec, work / "whole")
+        with contextlib.suppress(Stopped):
+            train(spec, work / "killed", listener=StopAt(8))  # the start and seven steps: the sixth was saved
+        killed = RunDirectory.of(work / "killed", spec)
+        (folder / "id.json").write_text(json.dumps(spec.id) + "\n")
+        leave = shutil.ignore_patterns(".lock", "checkpoint.pt")
+        shutil.copytree(whole.path, folder / WHOLE, ignore=leave)
+        shutil.copytree(killed.path, folder / KILLED, ignore=shutil.ignore_patterns(".lock"))
+
+
+if __name__ == "__main__":
+    try:
+        record(sys.argv[sys.argv.index("--record") + 1])
+    finally:
+        isolation.remove(MADE)
