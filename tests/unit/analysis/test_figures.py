@@ -82,7 +82,7 @@ def test_everything_written_in_a_figure_lies_inside_it(draw, layers, tokens) -> 
     with style():
         figures.sign(figure, "a method: LLaMA tiny on python-docs, 480 steps of 4 x 128 tokens; seed 1; " * 3)
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
+        figure.draw_without_rendering()
         renderer = canvas.get_renderer()
         width, height = canvas.get_width_height()
         texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
@@ -108,7 +108,7 @@ def test_panels_do_not_overlap_and_what_is_said_below_is_free(name) -> None:
     with style():
         figures.sign(figure, "trained here")
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
+        figure.draw_without_rendering()
         renderer = canvas.get_renderer()
         boxes = [axes.get_tightbbox(renderer) for axes in figure.axes if not hasattr(axes, "get_zlim")]
         said = next(text for text in figure.texts if text.get_text() == "trained here").get_window_extent(renderer)

@@ -48,7 +48,7 @@ def recipe(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for module in (estimate, jobs):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
-    accounting._cost.cache_clear()
+    accounting._COUNTED.clear()
     Path("text.txt").write_text("a text")
     Path("widths.yaml").write_text(RECIPE)
 

@@ -33,7 +33,8 @@ def forget_what_was_compiled():
 @torch._inductor.config.patch({"cpp.simdlen": 0})
 def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     """The slowest of the tests, since a C++ compiler runs: hence one layer of width 16, with a CoMT gate and
-    two of Transponder's, and code without the processor's vectors. fp32, other orders of summing: 1e-5 of the largest gradient.
+    two of Transponder's, and code without the processor's vectors. fp32, other orders of summing: 1e-5 of the largest
+    gradient.
     """
     comt = partial(ComtGate, hidden=2, init="torch-linear")
     transponder = partial(TransponderGate, rank=3, init="torch-linear")
