@@ -65,11 +65,13 @@ test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
 
 # The part of the suite that computes: kernels, layers, models, the contracts of methods, training to the bit. The rest
 # reads, writes and prints the same on every processor.
-COMPUTING := tests/unit/kernels tests/unit/layers tests/unit/models tests/unit/training/test_step.py \
-	tests/unit/training/test_image_step.py tests/unit/training/test_evaluation.py tests/unit/training/test_compile.py \
+COMPUTING := tests/unit/kernels tests/unit/layers tests/unit/models tests/unit/exchange tests/unit/generation \
+	tests/unit/training/test_step.py tests/unit/training/test_image_step.py tests/unit/training/test_evaluation.py \
+	tests/unit/training/test_compile.py \
 	tests/contract/test_methods.py tests/contract/test_image_methods.py tests/contract/test_initial_state.py \
-	tests/contract/test_image_initial_state.py tests/integration/test_resume.py tests/integration/test_fused_training.py \
-	tests/integration/test_image_runs.py tests/integration/test_sharding.py
+	tests/contract/test_image_initial_state.py tests/contract/test_golden_curves.py \
+	tests/integration/test_resume.py tests/integration/test_fused_training.py tests/integration/test_image_runs.py \
+	tests/integration/test_sharding.py
 # What PyTorch's own code, oneDNN, MKL and NumPy's OpenBLAS take the processor for. The C++ kernels are compiled for the
 # first (comt_cli/kernels/cpu/build.py).
 ISAS := default:AVX2:SSE4_2:Nehalem avx2:AVX2:AVX2:Haswell avx512:AVX512_CORE:AVX512:SkylakeX

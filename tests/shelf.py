@@ -12,8 +12,8 @@ import pytest
 import comt_cli.commands.planning
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.files import write_json
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 
 GATES = """\
 title: Gates of our own

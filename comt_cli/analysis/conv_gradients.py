@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 
 FIRST_EPOCHS = 5
 """What is shown of a longer training, unless another number is asked for."""

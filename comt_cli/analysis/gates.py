@@ -17,9 +17,9 @@ from torch import Tensor
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.gates import CarriesGates
 from comt_cli.layers.residual import State, stream_of
-from comt_cli.models.loaded import LoadedModel
 
 Values = NDArray[np.float32]
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from comt_cli.analysis.gates import GateValues, Values, summary_frame
 from comt_cli.analysis.images import WatchedImages, watched_images
 from comt_cli.errors import UserError
+from comt_cli.exchange.load_image import LoadedImageModel
 from comt_cli.layers.convolution import PixelGate, PixelNorm, WindowGate
-from comt_cli.models.load_image import LoadedImageModel
 from comt_cli.models.resnet import ResidualBlock
 
 SUMMARY_IMAGES = 256

@@ -18,7 +18,7 @@ from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
-from comt_cli.models.load_image import LoadedImageModel
+from comt_cli.exchange.load_image import LoadedImageModel
 from comt_cli.training.devices import pick_device
 from comt_cli.training.image_input import ImageInput
 

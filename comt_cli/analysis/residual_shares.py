@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from comt_cli.analysis.block_gradients import stages_of
 from comt_cli.analysis.images import EXAMPLES, watched_images
 from comt_cli.errors import UserError
+from comt_cli.exchange.load_image import LoadedImageModel
 from comt_cli.layers.residual import GatedShare, Highway, ResidualConnection, ReZero, ScaledBranch, SelfAdaptiveScaling
-from comt_cli.models.load_image import LoadedImageModel
 from comt_cli.models.resnet import ResidualBlock
 
 _PRODUCT = "(1-alpha)(1-beta)"

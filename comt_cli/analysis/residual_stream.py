@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.residual import State, stream_of
-from comt_cli.models.loaded import LoadedModel
 
 
 def residual_stream(loaded: LoadedModel, text: str | None = None) -> pd.DataFrame:

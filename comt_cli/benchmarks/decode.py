@@ -18,8 +18,8 @@ from comt_cli.benchmarks.memory import free
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import Part, Times, all_turns, quickest, ratio, stopwatch_for
 from comt_cli.benchmarks.shapes import Shape, decode_goal, goal_device
+from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.models.build import empty_model, materialise, wiring_of
-from comt_cli.models.generation import Decoder, decode_step
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
 from comt_cli.training.devices import prepare_process

@@ -22,9 +22,9 @@ from comt_cli.models.image_kernels import use_image_kernels
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ImageTrainSettings
 from comt_cli.recipe.settings import Precision
+from comt_cli.training.devices import compute_context, parameter_dtype, product_dtype
 from comt_cli.training.objective import ClassifierLoss, prepare_compiler
 from comt_cli.training.optimisation import make_optimizer
-from comt_cli.training.precision import compute_context, parameter_dtype, product_dtype
 
 _METHODS: dict[str, dict[str, Any]] = {
     "plain": {"name": "addition"},

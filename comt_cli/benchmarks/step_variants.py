@@ -21,9 +21,9 @@ from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Precision, TrainSettings
+from comt_cli.training.devices import compute_context, parameter_dtype, product_dtype
 from comt_cli.training.objective import SummedLoss, prepare_compiler
 from comt_cli.training.optimisation import make_optimizer
-from comt_cli.training.precision import compute_context, parameter_dtype, product_dtype
 
 BEST_PLAIN = ["plain-compiled", "plain-fused"]
 """The quicker of these is what gated steps are measured against."""

@@ -13,12 +13,12 @@ import typer
 from comt_cli.commands import options
 
 if TYPE_CHECKING:
+    from comt_cli.campaign.slurm_site import Site
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.load import LoadedRecipe
-    from comt_cli.recipe.plan import RunSpec
     from comt_cli.recipe.schema import AblationName
-    from comt_cli.recipe.slurm_site import Site
+    from comt_cli.runs.plan import RunSpec
 
 
 def _names(incomplete: str) -> list[str]:
@@ -127,8 +127,8 @@ def ablate(
         _print_plans(wanted, runs, Trained(device, jobs, gpus), site)
         return
 
+    from comt_cli.campaign.launch import train_on
     from comt_cli.commands.outcome import check_places, end, write_outcomes
-    from comt_cli.training.many.launch import train_on
     from comt_cli.training.trackers import tracking
 
     specs = [spec for planned in wanted for spec in planned.specs]

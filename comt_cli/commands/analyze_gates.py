@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from comt_cli.models.load_image import LoadedImageModel
-    from comt_cli.models.loaded import LoadedModel
+    from comt_cli.exchange.load_image import LoadedImageModel
+    from comt_cli.exchange.loaded import LoadedModel
     from comt_cli.report.caption import Caption
 
 Drawings = list[tuple[str, tuple["Figure", "pd.DataFrame"], "Caption"]]
@@ -75,7 +75,7 @@ def analyze_gates(
     if images is not None:
         image_numbers(images)
     loading_model(checkpoint)
-    from comt_cli.models.load_image import holds_image_model, load_image_model
+    from comt_cli.exchange.load_image import holds_image_model, load_image_model
     from comt_cli.report import figures
 
     if holds_image_model(checkpoint):
@@ -89,7 +89,7 @@ def analyze_gates(
         folder = figure_options.figure_folder(of_images, out, results)
         drawings = _of_images(of_images, images, shared=not own_axes)
     else:
-        from comt_cli.models.load import load_model
+        from comt_cli.exchange.load import load_model
 
         if images is not None:
             raise UserError(

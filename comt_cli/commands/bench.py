@@ -373,11 +373,12 @@ class Outcome:
 def _tune(widths: Iterable[LlamaSize], dtypes: Iterable[str], device: torch.device) -> None:
     """Search, and put every find into the table of the program at once: a search that is stopped keeps what it has."""
     from comt_cli.benchmarks.kernel_cases import DTYPES
+    from comt_cli.benchmarks.tune import tune
     from comt_cli.kernels import tuning
 
     wanted = {DTYPES[dtype] for dtype in dtypes}
     types = [name for name, dtype in tuning.DTYPES.items() if dtype in wanted]
-    for row, milliseconds in tuning.tune(tuning.shapes(widths), dtypes=types, device=device):
+    for row, milliseconds in tune(tuning.shapes(widths), dtypes=types, device=device):
         tuning.write([row])
         typer.echo(
             f"{row.kernel} n{row.n}-k{row.d}, {row.t} rows, {row.dtype}: {milliseconds:.3f} ms, {row.tiles}", err=True

@@ -48,7 +48,7 @@ def scales(incomplete: str) -> list[str]:
 
 def standings(incomplete: str) -> list[str]:
     """Where runs stand."""
-    from comt_cli.recipe.known_runs import Standing
+    from comt_cli.runs.known import Standing
 
     return _listed(Standing, incomplete)
 
@@ -136,7 +136,7 @@ def join_colons() -> None:
 
 def _selectors(typed: str, runs: Path) -> list[str]:
     from comt_cli.recipe.find import DEFAULT_PAPER, full_name
-    from comt_cli.recipe.known_runs import known_runs
+    from comt_cli.runs.known import known_runs
 
     known = known_runs(runs)
     head, colon, _ = typed.partition(":")

@@ -72,7 +72,7 @@ def diagnose(
       comt diagnose --connections pre-norm,post-norm,comt --branch llama --depths 2,4,8,16 --seeds 1-5 --results look
     """
     from comt_cli.recipe.load import select
-    from comt_cli.recipe.plan import parse_seeds
+    from comt_cli.runs.plan import parse_seeds
 
     chosen_depths = _depths(depths)
     chosen_seeds = parse_seeds(seeds) or []

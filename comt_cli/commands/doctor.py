@@ -13,7 +13,7 @@ import typer
 from comt_cli.commands import options
 
 if TYPE_CHECKING:
-    from comt_cli.commands.doctor_checks import Outcome
+    from comt_cli.doctor.checks import Outcome
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -33,7 +33,7 @@ def doctor(
 
       comt doctor --runs /scratch/runs --json
     """
-    from comt_cli.commands.doctor_checks import all_checks, run_check
+    from comt_cli.doctor.checks import all_checks, run_check
 
     outcomes = []
     for number, check in enumerate(all_checks(runs), 1):

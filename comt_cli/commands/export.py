@@ -47,8 +47,8 @@ def export(
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     checkpoint = model_source(checkpoint, runs, scale)
     loading_model(checkpoint)
-    from comt_cli.models.huggingface import write_huggingface
-    from comt_cli.models.load import load_model
+    from comt_cli.exchange.huggingface import write_huggingface
+    from comt_cli.exchange.load import load_model
 
     writers = {Layout.huggingface: write_huggingface}
     for path, words in writers[to](load_model(checkpoint), folder):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from comt_cli.models.load_image import LoadedImageModel
-    from comt_cli.models.loaded import LoadedModel
-    from comt_cli.recipe.plan import RunSpec
+    from comt_cli.exchange.load_image import LoadedImageModel
+    from comt_cli.exchange.loaded import LoadedModel
+    from comt_cli.runs.plan import RunSpec
 
 Text = Annotated[
     str | None,

@@ -19,7 +19,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import read_text
 
 if TYPE_CHECKING:
-    from comt_cli.models.completion import Completion
+    from comt_cli.generation.completion import Completion
 
 MAX_NEW_TOKENS = 1_000_000
 MAX_TEXTS = 10_000
@@ -110,9 +110,9 @@ def generate(
     loading_model(checkpoint, device)
     import torch
 
-    from comt_cli.models.completion import Sampling, begin, complete
+    from comt_cli.exchange.load import load_model
+    from comt_cli.generation.completion import Sampling, begin, complete
     from comt_cli.models.kernels import use_kernels
-    from comt_cli.models.load import load_model
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)

@@ -25,7 +25,7 @@ def loading(what: str, device: str | None = None) -> None:
 
 def loading_model(source: str, device: str | None = None) -> None:
     """The same for the model at `source`. Raises `UserError` where the device or the model is certainly not there."""
-    from comt_cli.models.sources import check_source
+    from comt_cli.exchange.sources import check_source
     from comt_cli.training.hardware import check_device_name
 
     check_device_name(device)

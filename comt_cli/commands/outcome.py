@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from comt_cli.campaign.outcomes import Summary
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.recipe.schema import Figure as FigureSettings
     from comt_cli.report.recipe_figure import RecipeFigure
     from comt_cli.report.table import Table
     from comt_cli.report.write import Report
-    from comt_cli.training.many.outcomes import Summary
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def write_outcomes(
             says that nothing was started.
         StorageError: a file cannot be written.
     """
+    from comt_cli.campaign.outcomes import TrainingFailed
     from comt_cli.errors import StorageError, UserError
-    from comt_cli.training.many.outcomes import TrainingFailed
 
     failed: list[UserError] = []
     unwritten: list[str | None] = []
@@ -285,14 +285,14 @@ def _draw(settings: FigureSettings, figure: RecipeFigure) -> tuple[Figure, pd.Da
         return figures.draw_conv_gradients(conv_gradients(figure.directories))
     if settings.draw == "block-gradients":
         from comt_cli.analysis.block_gradients import block_gradients
-        from comt_cli.models.load_image import load_image_model
+        from comt_cli.exchange.load_image import load_image_model
 
         models = {row: load_image_model(directory.path) for row, directory in figure.directories.items()}
         return figures.draw_block_gradients(block_gradients(models))
     (directory,) = figure.directories.values()
     if settings.draw == "residual-shares":
         from comt_cli.analysis.residual_shares import residual_shares
-        from comt_cli.models.load_image import load_image_model
+        from comt_cli.exchange.load_image import load_image_model
 
         return figures.draw_residual_shares(residual_shares(load_image_model(directory.path)))
     return _draw_language_model(settings, directory.path)
@@ -302,7 +302,7 @@ def _draw_language_model(settings: FigureSettings, path: Path) -> tuple[Figure, 
     from comt_cli.analysis.gates import channel_frame, gate_values, scalar_frame
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.errors import UserError
-    from comt_cli.models.load import load_model
+    from comt_cli.exchange.load import load_model
     from comt_cli.report import figures
 
     model = load_model(path)

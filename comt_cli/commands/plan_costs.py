@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from comt_cli.models.accounting import Cost, Network
-    from comt_cli.recipe.plan import RunSpec
-    from comt_cli.training.estimate import Estimator, Finished
+    from comt_cli.campaign.estimate import Estimator, Finished
+    from comt_cli.models.cost import Cost, Network
+    from comt_cli.runs.plan import RunSpec
     from comt_cli.training.hardware import Hardware
 
 
@@ -49,7 +49,8 @@ class Counting:
 
     def count(self, specs: Iterable[RunSpec]) -> None:
         """Count what is not known of these runs."""
-        from comt_cli.models.accounting import cost_of, network_of, remember, to_count
+        from comt_cli.models.accounting import cost_of, remember, to_count
+        from comt_cli.models.cost import network_of
 
         for spec in list(to_count(specs)):
             self._say()
@@ -80,9 +81,10 @@ class Counting:
     def _start_processes(self) -> None:
         from concurrent.futures import ProcessPoolExecutor
 
-        from comt_cli.models.accounting import counted, network_of
-        from comt_cli.training.many.jobs import usable_cores
-        from comt_cli.training.many.server import context_for, start_server
+        from comt_cli.campaign.jobs import usable_cores
+        from comt_cli.campaign.server import context_for, start_server
+        from comt_cli.models.accounting import counted
+        from comt_cli.models.cost import network_of
 
         start_server(self._specs)
         pool = ProcessPoolExecutor(usable_cores(), context_for(["cpu"]))
@@ -111,9 +113,9 @@ def estimator_for(
 ) -> Estimator:
     """Estimates the time of these runs as one command would train them. Those of `counted`, all if not given, decide
     how many the memory holds; their costs should be known."""
-    from comt_cli.recipe.shared_runs import shared_runs
-    from comt_cli.training.estimate import Estimator
-    from comt_cli.training.many.jobs import runs_at_once
+    from comt_cli.campaign.estimate import Estimator
+    from comt_cli.campaign.jobs import runs_at_once
+    from comt_cli.runs.shared import shared_runs
 
     if trained.gpus > 1:
         return Estimator(finished, where, 1, None, trained.gpus)
@@ -125,8 +127,8 @@ def estimator_for(
 
 def checked_hardware(trained: Trained, specs: Sequence[RunSpec]) -> Hardware:
     """The device, once it is sure that these runs can be trained so. Raises `UserError` where they cannot."""
+    from comt_cli.campaign.launch import check_training
     from comt_cli.training.hardware import hardware
-    from comt_cli.training.many.launch import check_training
 
     check_training(trained.gpus, specs, trained.device, trained.jobs)
     return hardware(trained.device)
@@ -134,8 +136,8 @@ def checked_hardware(trained: Trained, specs: Sequence[RunSpec]) -> Hardware:
 
 def time_left(specs: Sequence[RunSpec], states: Sequence[str], estimator: Estimator) -> float:
     """Seconds until all of these runs are done, each training once; 0 where all are."""
-    from comt_cli.recipe.run_directory import ENDED
-    from comt_cli.training.estimate import makespan
+    from comt_cli.campaign.estimate import makespan
+    from comt_cli.runs.directory import ENDED
 
     open_runs = {spec.id: spec for spec, state in zip(specs, states, strict=True) if state not in ENDED}
     at_once = min(estimator.at_once, len(open_runs))

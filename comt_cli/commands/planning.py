@@ -11,10 +11,10 @@ from comt_cli.data.identity import identify
 from comt_cli.errors import UserError
 from comt_cli.methods import methods
 from comt_cli.recipe.load import LoadedRecipe, find_recipe, load_recipe
-from comt_cli.recipe.plan import RunSpec, parse_seeds, plan
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.run_contents import adopt_contents
 from comt_cli.recipe.yaml_lines import parse
+from comt_cli.runs.contents import adopt_contents
+from comt_cli.runs.plan import RunSpec, parse_seeds, plan
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def plot_cosine(
     model = model_source(model, runs, scale)
     loading_model(model)
     from comt_cli.analysis.residual_stream import residual_stream
-    from comt_cli.models.load import load_model
+    from comt_cli.exchange.load import load_model
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
 

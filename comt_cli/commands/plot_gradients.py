@@ -11,8 +11,8 @@ from comt_cli.commands import completion, figure_options, options
 from comt_cli.commands.loading import loading
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.plan import RunSpec
-    from comt_cli.recipe.run_directory import RunDirectory
+    from comt_cli.runs.directory import RunDirectory
+    from comt_cli.runs.plan import RunSpec
 
 
 _MOST_RUNS = 7
@@ -77,7 +77,7 @@ def _by_label(paths: list[Path]) -> dict[str, RunDirectory]:
         UserError: a path is not a run's; there are more than can be told apart.
     """
     from comt_cli.errors import UserError
-    from comt_cli.recipe.run_directory import RunDirectory
+    from comt_cli.runs.directory import RunDirectory
 
     found: dict[str, tuple[RunDirectory, RunSpec, str]] = {}
     for path in paths:

@@ -10,9 +10,9 @@ import typer
 from comt_cli.commands import options
 
 if TYPE_CHECKING:
+    from comt_cli.campaign.slurm_site import Site
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import Planned
-    from comt_cli.recipe.slurm_site import Site
 
 
 def reproduce(
@@ -44,11 +44,11 @@ def reproduce(
 
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
+    from comt_cli.campaign.launch import train_on
     from comt_cli.commands.outcome import check_places, end, write_outcomes
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.report.overview import write_overview
-    from comt_cli.training.many.launch import train_on
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 
@@ -114,11 +114,11 @@ def print_all(tables: list[Planned], runs: Path, trained: Trained, site: Site | 
     from rich.console import Console
     from rich.table import Table
 
+    from comt_cli.campaign.estimate import finished_runs
     from comt_cli.commands.plan_costs import Counting, checked_hardware, estimator_for, time_left
-    from comt_cli.recipe.run_contents import adopt_contents
-    from comt_cli.recipe.run_directory import ENDED, RunDirectory
     from comt_cli.report.format import duration
-    from comt_cli.training.estimate import finished_runs
+    from comt_cli.runs.contents import adopt_contents
+    from comt_cli.runs.directory import ENDED, RunDirectory
 
     where = checked_hardware(trained, [spec for planned in tables for spec in planned.specs]) if site is None else None
     plans = [adopt_contents(planned.specs, runs, ambiguous=True) for planned in tables]

@@ -11,7 +11,7 @@ import typer
 from comt_cli.commands import completion, options
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.known_runs import KnownRun
+    from comt_cli.runs.known import KnownRun
 
 
 def rm(
@@ -49,11 +49,11 @@ def rm(
     """
     from comt_cli.commands.runs import recipes_by_name
     from comt_cli.errors import UserError
-    from comt_cli.recipe.known_runs import known_runs
-    from comt_cli.recipe.remove_runs import remove_runs
     from comt_cli.report import format
     from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
     from comt_cli.report.terminal import say
+    from comt_cli.runs.known import known_runs
+    from comt_cli.runs.remove import remove_runs
 
     if not selectors and not replaced:
         raise UserError("say which runs to delete", "comt runs lists them; comt rm --help has examples.")
@@ -111,8 +111,8 @@ def _chosen(selectors: list[str], runs: Path, scale: str | None, replaced: bool)
 def _at(path: Path, runs: Path) -> KnownRun:
     """The run whose folder, or link, or file within, `path` is. Raises `UserError` where it is none of these."""
     from comt_cli.errors import UserError
-    from comt_cli.recipe.known_runs import known_runs
-    from comt_cli.recipe.plan import BY_ID
+    from comt_cli.runs.known import known_runs
+    from comt_cli.runs.plan import BY_ID
 
     whole = path.resolve()
     folder = whole.parent if whole.is_file() else whole
@@ -125,9 +125,9 @@ def _at(path: Path, runs: Path) -> KnownRun:
 
 def _refuse_at_work(chosen: list[KnownRun], runs: Path) -> None:
     """Raises `UserError` where one of `chosen` is being trained, or waits in Slurm's queue."""
+    from comt_cli.campaign.slurm_queue import job_standings, readable_jobs
     from comt_cli.errors import UserError
-    from comt_cli.recipe.known_runs import Standing
-    from comt_cli.recipe.slurm_queue import job_standings, readable_jobs
+    from comt_cli.runs.known import Standing
 
     for run in chosen:
         if run.standing is Standing.running:

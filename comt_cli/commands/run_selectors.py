@@ -13,10 +13,10 @@ from pathlib import Path
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.find import also_called, available_recipes, find_recipe, full_name, namesakes
-from comt_cli.recipe.known_runs import KnownRun, Place, Standing, known_runs
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.problems import nearest
+from comt_cli.runs.known import KnownRun, Place, Standing, known_runs
+from comt_cli.runs.plan import RunSpec
 
 _ID = re.compile(r"[0-9a-f]{3,12}(\.replaced-\d+)?")
 _MOST_LISTED = 12

@@ -13,9 +13,9 @@ import typer
 from comt_cli.commands import completion, options
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.known_runs import KnownRun, Place
     from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.report.run_list import RecipeOf
+    from comt_cli.runs.known import KnownRun, Place
 
 
 def runs(
@@ -53,9 +53,9 @@ def runs(
       comt runs --state unfinished,failed --json
     """
     from comt_cli.commands.planning import also_rows
-    from comt_cli.recipe.known_runs import known_runs
     from comt_cli.report.run_list import described, print_runs, summary_text
     from comt_cli.report.terminal import say
+    from comt_cli.runs.known import known_runs
 
     added = also_rows(also)
     every = known_runs(runs)
@@ -124,9 +124,9 @@ def _filtered(
     overrides: Sequence[str],
 ) -> list[tuple[KnownRun, Place]]:
     """Those of `chosen` that every option lets through. Raises `UserError` where an option names what is not there."""
-    from comt_cli.recipe.known_runs import Standing
     from comt_cli.recipe.load import select
-    from comt_cli.recipe.plan import parse_seeds
+    from comt_cli.runs.known import Standing
+    from comt_cli.runs.plan import parse_seeds
 
     found = list(chosen)
     if rows is not None and found:

@@ -13,12 +13,12 @@ from comt_cli.commands import options
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from comt_cli.campaign.estimate import Estimator
+    from comt_cli.campaign.slurm_site import Site
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import Planned
-    from comt_cli.recipe.plan import RunSpec
-    from comt_cli.recipe.run_directory import RunDirectory
-    from comt_cli.recipe.slurm_site import Site
-    from comt_cli.training.estimate import Estimator
+    from comt_cli.runs.directory import RunDirectory
+    from comt_cli.runs.plan import RunSpec
 
 
 def show(
@@ -67,9 +67,9 @@ def plan_rows(
     planned: Planned, runs: Path, trained: Trained | None = None, *, costs: bool = True
 ) -> list[dict[str, Any]]:
     """One dictionary a run: who it is, what it costs, where it stands. Without `costs` those are None."""
+    from comt_cli.campaign.estimate import finished_runs
     from comt_cli.commands.plan_costs import Counting, Trained, checked_hardware, estimator_for
-    from comt_cli.recipe.run_contents import adopt_contents
-    from comt_cli.training.estimate import finished_runs
+    from comt_cli.runs.contents import adopt_contents
 
     trained = trained or Trained()
     where = checked_hardware(trained, planned.specs)
@@ -84,8 +84,8 @@ def plan_rows(
 
 def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None, *, costs: bool) -> dict[str, Any]:
     from comt_cli.models.accounting import cost_of, total_flops, training_bytes
-    from comt_cli.recipe.run_directory import RunDirectory
     from comt_cli.report.subject import subject_of
+    from comt_cli.runs.directory import RunDirectory
 
     train, directory = spec.settings.train, RunDirectory.of(runs, spec)
     counted: dict[str, Any] = dict.fromkeys(("parameters", "extra_parameters", "extra_parameters_percent"))
@@ -124,7 +124,7 @@ def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | Non
 def _state(directory: RunDirectory) -> str:
     """Where the run stands; of one that is damaged `unreadable`, and `comt status` says why."""
     from comt_cli.errors import UserError
-    from comt_cli.recipe.known_runs import Standing
+    from comt_cli.runs.known import Standing
 
     try:
         return directory.state().value
@@ -161,11 +161,11 @@ def print_plan(
     """
     from rich.console import Console
 
+    from comt_cli.campaign.estimate import finished_runs
     from comt_cli.commands.plan_costs import Counting, checked_hardware, estimator_for
-    from comt_cli.recipe.run_contents import adopt_contents
-    from comt_cli.recipe.run_directory import ENDED
     from comt_cli.report.format import plural
-    from comt_cli.training.estimate import finished_runs
+    from comt_cli.runs.contents import adopt_contents
+    from comt_cli.runs.directory import ENDED
 
     where = checked_hardware(trained, planned.specs) if site is None else None
     finished = finished_runs(runs, where, trained.gpus) if where is not None and costs else []

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.plan import RunSpec
-    from comt_cli.recipe.slurm_queue import Job
-    from comt_cli.recipe.slurm_site import Site
+    from comt_cli.campaign.slurm_queue import Job
+    from comt_cli.campaign.slurm_site import Site
+    from comt_cli.runs.plan import RunSpec
 
 
 def read_slurm_site(slurm: Path, gpus: int, jobs: int | None) -> Site:
@@ -20,8 +20,8 @@ def read_slurm_site(slurm: Path, gpus: int, jobs: int | None) -> Site:
     Raises:
         UserError: the site file is wrong, or --gpus, --jobs or torchrun are used with it.
     """
+    from comt_cli.campaign.slurm_site import read_site
     from comt_cli.errors import UserError
-    from comt_cli.recipe.slurm_site import read_site
     from comt_cli.training.processes import launched_by_torchrun
 
     site = read_site(slurm)
@@ -38,14 +38,14 @@ def submit_runs(specs: Sequence[RunSpec], runs: Path, device: str | None, site: 
     """Submit those of `specs` that are open and not submitted yet; print a line for every job, and what comes next.
 
     Raises:
-        UserError, StorageError: see `comt_cli.training.many.slurm.submit`.
+        UserError, StorageError: see `comt_cli.campaign.slurm.submit`.
     """
+    from comt_cli.campaign.outcomes import TrainingFailed, run_name
+    from comt_cli.campaign.slurm import check_slurm, refuse_queued, submit
     from comt_cli.errors import UserError
-    from comt_cli.recipe.run_contents import adopt_contents
-    from comt_cli.recipe.run_directory import RunState
-    from comt_cli.recipe.shared_runs import set_aside
-    from comt_cli.training.many.outcomes import TrainingFailed, run_name
-    from comt_cli.training.many.slurm import check_slurm, refuse_queued, submit
+    from comt_cli.runs.contents import adopt_contents
+    from comt_cli.runs.directory import RunState
+    from comt_cli.runs.shared import set_aside
 
     if fresh:
         check_slurm()
@@ -81,7 +81,7 @@ def add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> 
 
     Of a run that some process is training, only a job that is in the queue is told: another may be training it.
     """
-    from comt_cli.recipe.slurm_queue import job_standings
+    from comt_cli.campaign.slurm_queue import job_standings
 
     standings = job_standings(jobs.values())
     for run in (run for table in tables for run in table.get("open", ())):

@@ -12,8 +12,8 @@ import typer
 from comt_cli.commands import completion, options
 
 if TYPE_CHECKING:
+    from comt_cli.campaign.slurm_queue import Job
     from comt_cli.recipe.load import LoadedRecipe
-    from comt_cli.recipe.slurm_queue import Job
     from comt_cli.report.collect import Collection, Run
 
 DEFAULT_SCALE = "smoke"
@@ -118,13 +118,13 @@ class Progress:
 def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]) -> list[Progress]:
     """The scale asked for; without one that of a training, where a recipe is named, and every other with a run. `jobs`
     gets Slurm's, by run id."""
+    from comt_cli.campaign.slurm_queue import readable_jobs
     from comt_cli.commands.planning import plan_loaded
     from comt_cli.errors import UserError
-    from comt_cli.recipe.run_contents import adopt_contents
-    from comt_cli.recipe.run_directory import RunState
-    from comt_cli.recipe.slurm_queue import readable_jobs
     from comt_cli.report.collect import collect
     from comt_cli.report.progress_table import cells_as_json
+    from comt_cli.runs.contents import adopt_contents
+    from comt_cli.runs.directory import RunState
 
     tables = []
     recipe = loaded.recipe
@@ -159,8 +159,8 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
 
 
 def _described(run: Run, runs: Path) -> dict[str, Any]:
-    from comt_cli.recipe.run_directory import RunDirectory, RunState
     from comt_cli.report.subject import subject_of
+    from comt_cli.runs.directory import RunDirectory, RunState
 
     spec, progress = run.spec, run.progress
     directory = RunDirectory.of(runs, spec)
@@ -184,9 +184,9 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
 
 
 def _print(progress: Progress) -> None:
-    from comt_cli.recipe.run_directory import RunState
     from comt_cli.report import format
     from comt_cli.report.progress_table import print_progress
+    from comt_cli.runs.directory import RunState
 
     table = progress.told
     heading = " ".join(part for part in (table["recipe"], table.get("scale")) if part)

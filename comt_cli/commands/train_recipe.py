@@ -62,10 +62,10 @@ def train_recipe(
     # The whole table, not only the part that is selected: training one row must not erase the others.
     table = plan_loaded(loaded, scale, seeds=selection.seeds)
 
+    from comt_cli.campaign.launch import check_training, train_on
     from comt_cli.commands.outcome import check_places, end, write_outcomes
-    from comt_cli.recipe.run_contents import adopt_contents
-    from comt_cli.recipe.shared_runs import set_aside
-    from comt_cli.training.many.launch import check_training, train_on
+    from comt_cli.runs.contents import adopt_contents
+    from comt_cli.runs.shared import set_aside
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 

@@ -23,7 +23,8 @@ from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftov
 from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
 from comt_cli.data.t5 import t5_tokenizer
 from comt_cli.data.tokenise import tokenise
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
+from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, sha256
 from comt_cli.recipe.image_settings import ImageDataSettings

@@ -1,4 +1,4 @@
-"""What a tokenizer is, the one that needs no training (bytes), and the file that carries either kind."""
+"""What a tokenizer is, and the one that needs no training: bytes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from comt_cli.errors import UserError
-from comt_cli.files import read_json, write_json
+from comt_cli.files import write_json
 
 TOKENIZER_FORMAT = 1
 
@@ -79,33 +78,3 @@ class ByteTokenizer:
 
 def _byte_name(byte: int) -> str:
     return chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
-
-
-def tokenizer_from_json(value: Any) -> Tokenizer:
-    """The tokenizer whose `to_json` is `value`. Raises `ValueError` when `value` is not that, or was damaged."""
-    if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
-        raise ValueError(f"it is not a tokenizer of format {TOKENIZER_FORMAT}")
-    if value.get("kind") == "bytes":
-        return ByteTokenizer()
-    if value.get("kind") == "sentencepiece":
-        from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer
-
-        return SentencePieceTokenizer.from_json(value)
-    raise ValueError(f"it holds a tokenizer of unknown kind {value.get('kind')!r}")
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer that `Tokenizer.save` wrote.
-
-    Raises:
-        UserError: the file is absent, or is not a whole tokenizer; the message names it.
-    """
-    try:
-        return tokenizer_from_json(read_json(path))
-    except FileNotFoundError as error:
-        raise UserError(f"there is no tokenizer at {path}") from error
-    except (OSError, ValueError) as error:  # ValueError: also damaged JSON and damaged UTF-8
-        raise UserError(
-            f"cannot read the tokenizer {path}: {error}",
-            "It is damaged or not written by comt. If it is in the cache, delete it and run the same command again.",
-        ) from error

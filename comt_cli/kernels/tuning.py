@@ -7,16 +7,13 @@ table takes the nearest row.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import functools
 import io
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -193,44 +190,3 @@ def candidates(t: int, dtype: str, rank: int) -> list[Tiles]:
 def _warps(tile_bytes: int) -> int:
     """Four warps, or eight where the accumulators of a larger tile would not fit the registers of four."""
     return 4 if tile_bytes <= 64 * 128 * 2 else 8
-
-
-def tune(
-    pairs: Sequence[tuple[int, int]],
-    rows: Sequence[int] = ROWS,
-    dtypes: Sequence[str] = tuple(DTYPES),
-    *,
-    rank: int = 8,
-    device: torch.device | str = "cuda",
-    measure: Callable[[Callable[[], Any]], float] | None = None,
-) -> Iterator[tuple[Tuned, float]]:
-    """Measure the gated projection of every (n, d) with all `candidates`: the fastest, a row to `write`, and its ms.
-
-    `measure` gives the milliseconds of a call; by default the median by CUDA events, with a cold L2 cache. Tiles that
-    the device has no room for are passed over, and so are shapes for which it has no room with any tiles.
-    """
-    from triton.runtime.errors import OutOfResources
-    from triton.testing import do_bench
-
-    from comt_cli.kernels.triton.projection import projection
-
-    measure = measure or (lambda call: float(do_bench(call, warmup=10, rep=50, return_mode="median")))
-    device = torch.device(device)
-    on_cuda = device.type == "cuda"
-    source = torch.cuda.get_device_name(device) if on_cuda else str(device)
-    for dtype, (n, d), t in itertools.product(dtypes, pairs, rows):
-        x, weight, A, Wc, ws = (
-            torch.randn(size, device=device).to(DTYPES[dtype])
-            for size in ((t, d), (n, d), (rank, d), (n, rank), (1, rank))
-        )
-        times: dict[Tiles, float] = {}
-        # kernels are launched, and events recorded, on the current device
-        with torch.cuda.device(device) if on_cuda else contextlib.nullcontext():
-            for tiles in candidates(t, dtype, rank):
-                call = functools.partial(projection, x, weight, A, Wc, ws, None, 2.0, tiles)
-                with contextlib.suppress(OutOfResources):
-                    times[tiles] = measure(call)
-        if not times:
-            continue
-        best = min(times, key=lambda tiles: times[tiles])
-        yield Tuned("projection", n, d, t, dtype, best, source), times[best]

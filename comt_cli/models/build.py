@@ -17,8 +17,8 @@ from comt_cli.models.llama import Llama
 from comt_cli.models.preact_resnet import PreActResNet
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ResNetSettings
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import ModelSettings, Settings
+from comt_cli.runs.plan import RunSpec
 
 _LENGTH = 16
 """Tokens of the row on which FLOPs are made equal: gates and feed-forward networks cost the same at every position."""

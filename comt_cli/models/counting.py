@@ -9,8 +9,8 @@ import json
 import torch
 from torch import Tensor
 
-from comt_cli.models.accounting import PLAIN, PLAIN_IMAGE, Cost, Network
 from comt_cli.models.build import empty_model, empty_resnet, image_wiring_of, wiring_of
+from comt_cli.models.cost import PLAIN, PLAIN_IMAGE, Cost, Network
 from comt_cli.models.flops import blank_images, flops_of_one, parameter_count
 from comt_cli.models.llama import Llama
 from comt_cli.models.resnet import ResNet

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.run_directory import RunState
 from comt_cli.recipe.schema import DIRECTION, Ablation, AblationName
 from comt_cli.report import ablation_words, format, trained
 from comt_cli.report.ablation_points import Curve, Panel, Point
@@ -20,6 +19,7 @@ from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import collapsed
 from comt_cli.report.words import paper_name
 from comt_cli.report.write import place
+from comt_cli.runs.directory import RunState
 
 COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""

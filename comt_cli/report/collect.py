@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.report import format
 from comt_cli.report.subject import subject_of
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
 
 _RUN_NAME = re.compile(r"seed(\d+)-([0-9a-f]{12})")
 _SPEED_LINES = 10

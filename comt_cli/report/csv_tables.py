@@ -8,11 +8,11 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run
 from comt_cli.report.subject import IMAGES, subject_of
 from comt_cli.report.table import Entry, Table
+from comt_cli.runs.plan import RunSpec
 
 
 def records(table: Table) -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from comt_cli.recipe.run_directory import RunState
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Progress
 from comt_cli.report.table import Entry, Table
+from comt_cli.runs.directory import RunState
 
 NOTHING = "-"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import IO, Any
 
-from comt_cli.recipe.run_directory import RunState
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Collection, Run
 from comt_cli.report.statistics import summarise
+from comt_cli.runs.directory import RunState
 
 _OTHERS = (RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 

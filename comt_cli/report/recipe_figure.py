@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
 from comt_cli.recipe.schema import DRAWINGS_OF_ALL_ROWS, Drawing
 from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.trained import of_runs
 from comt_cli.report.write import other_recipe, place
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
 
 OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
 """What is drawn from the gradient norms that training logged; the others need the trained network."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunState
 from comt_cli.report import format
 from comt_cli.report.collect import Cell
 from comt_cli.report.statistics import Paired
+from comt_cli.runs.directory import RunState
+from comt_cli.runs.plan import RunSpec
 
 _ENDED = (RunState.done, RunState.diverged)
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
-from comt_cli.recipe.known_runs import KnownRun, Place, Standing
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.plan import RunSpec, identity_of
-from comt_cli.recipe.run_directory import READING_ERRORS
 from comt_cli.recipe.schema import RECIPES
 from comt_cli.report import format
+from comt_cli.runs.directory import READING_ERRORS
+from comt_cli.runs.known import KnownRun, Place, Standing
+from comt_cli.runs.plan import RunSpec, identity_of
 
 RecipeOf = Callable[[str, Sequence[str], str], LoadedRecipe | None]
 """The recipe `paper/table` with `--set` arguments at a scale; None where there is none that can be read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from comt_cli.recipe.image_settings import ImageSettings
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 
 
 @dataclass(frozen=True)

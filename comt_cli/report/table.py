@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunState
 from comt_cli.recipe.schema import DIRECTION, MetricName
 from comt_cli.report.collect import Cell, Collection, Run, collect
 from comt_cli.report.metric import METRICS, Unit
@@ -16,6 +14,8 @@ from comt_cli.report.remarks import cell_remarks, other_settings, selection_note
 from comt_cli.report.statistics import Paired, Summary, difference, paired_difference, summarise
 from comt_cli.report.subject import Subject, subject_of
 from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
+from comt_cli.runs.directory import RunState
+from comt_cli.runs.plan import RunSpec
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _Footnotes:
 
 
 def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, overrides: Sequence[str] = ()) -> Table:
-    """The table of a plan (`recipe.plan.plan`, not empty), from the run directories below `runs`.
+    """The table of a plan (`runs.plan.plan`, not empty), from the run directories below `runs`.
 
     `overrides`, the `--set` arguments behind `specs`, are named in the table.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from comt_cli.recipe.image_settings import IMAGE_CLASSES, ImageSettings, ResNetSettings
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import Settings
 from comt_cli.recipe.sizes import RESNET_SIZES
 from comt_cli.report import format
 from comt_cli.report.table import Table
+from comt_cli.runs.plan import RunSpec
 
 _WORDS = {
     "c4": "C4",

@@ -13,9 +13,7 @@ from typing import IO, Any
 from comt_cli.errors import StorageError
 from comt_cli.files import write_text
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.schema import DIRECTION
-from comt_cli.recipe.shared_runs import link_runs
 from comt_cli.report import format, words
 from comt_cli.report.csv_tables import records, runs_csv, table_csv
 from comt_cli.report.latex import latex
@@ -23,6 +21,8 @@ from comt_cli.report.markdown import markdown
 from comt_cli.report.table import Table, build_table
 from comt_cli.report.terminal import print_table, say
 from comt_cli.report.trained import of_table
+from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.shared import link_runs
 
 
 def place(results: Path, scale: str, folder: str, name: str) -> tuple[Path, str]:

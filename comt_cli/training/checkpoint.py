@@ -1,13 +1,15 @@
-"""Everything that must survive a stop, in one dictionary and one file.
+"""Everything that must survive a stop, in one dictionary and one file; and resuming from it.
 
 The file is written beside the old one, flushed, and renamed over it: a kill at any moment leaves one whole checkpoint.
-It holds tensors and plain values only and is read with `weights_only=True`: a stranger's checkpoint runs no code.
+It holds tensors and plain values only and is read with `weights_only=True`: a stranger's checkpoint runs no code. A run
+resumes if the checkpoint is its own and every process sees the same one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,10 +17,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from comt_cli.data.storage import first_line
+from comt_cli.errors import UserError
+from comt_cli.exchange.checkpoint import FORMAT, read_state
 from comt_cli.files import atomic_file
-from comt_cli.models.checkpoint_file import FORMAT
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.training.sharding import gathered, part_of
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.clock import Counters
+from comt_cli.training.parallel import gathered, part_of
+from comt_cli.training.task import Task
 
 
 def save_checkpoint(
@@ -143,3 +149,69 @@ def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(states["torch"].cpu())
     if device.type == "cuda" and states["cuda"] is not None:
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
+
+
+def resume(
+    path: Path,
+    task: Task[Any],
+    optimizer: torch.optim.Optimizer,
+) -> Counters:
+    """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
+
+    Returns the counters to go on from: those of step 0 where the main process sees no checkpoint.
+
+    Raises:
+        UserError: the checkpoint cannot be read, is another run's, or not the one that the main process sees.
+    """
+    spec, world, model = task.spec, task.world, task.model
+    if not world.broadcast(path.exists()):
+        return Counters()
+    anew = f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew."
+    # Not onto the device: beside the model it would take as much room again. A GPU is given its part straight from the
+    # file; on the CPU the optimiser would go on with the file's own pages.
+    try:
+        state = read_state(path, mapped=world.device.type == "cuda")
+    except UserError as error:
+        if not path.exists():  # another process sees one
+            raise
+        raise UserError(
+            error.message,
+            anew,
+        ) from None
+    if state.get("id") != spec.id:
+        raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", "Move it out of the run directory.")
+    try:
+        counters = Counters.restored(state.get("progress"), spec.settings.train.steps)
+    except ValueError as error:
+        raise UserError(f"{path}: its progress {error}", anew) from None
+    step = world.broadcast(counters.step)
+    if counters.step != step:
+        raise UserError(
+            f"{path} is of step {counters.step} for process {world.rank}, and of step {step} for the first",
+            "All processes must see the same run directory: put --runs on a file system that they share.",
+        )
+    with _naming(path, "weights", anew):
+        own = model.state_dict()
+        model.load_state_dict({name: part_of(whole, own.get(name, whole)) for name, whole in state["model"].items()})
+    with _naming(path, "optimizer's state", anew):
+        if state["optimizer"] is not None:
+            load_optimizer_state(model, optimizer, state["optimizer"])
+    with _naming(path, "random states", anew):
+        restore_random_states(state["random"], world.device)
+    return counters
+
+
+@contextlib.contextmanager
+def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
+    """A checkpoint is whole by its checksums, and may all the same hold something else: say which part does not fit.
+
+    Raises:
+        UserError: in the place of whatever error comes of using the part; not where the device has no room for it.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError) as error:
+        said = f"it has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else first_line(error)
+        raise UserError(f"{path}: its {part} cannot be restored: {said}", hint) from error

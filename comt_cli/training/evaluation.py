@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.side import IGNORE
 from comt_cli.recipe.settings import Precision
-from comt_cli.training.precision import compute_context
+from comt_cli.training.devices import compute_context
 from comt_cli.training.world import World
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from comt_cli.training.sharding import held, is_cut
+from comt_cli.training.parallel import held, is_cut
 from comt_cli.training.world import World
 
 

@@ -21,11 +21,11 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.models.build import empty_resnet, image_wiring_of, materialise
 from comt_cli.models.image_kernels import use_image_kernels
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.image_evaluation import ImageEvaluation, evaluate_images
 from comt_cli.training.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss
-from comt_cli.training.precision import parameter_dtype, product_dtype
 from comt_cli.training.task import Task
 from comt_cli.training.world import World
 

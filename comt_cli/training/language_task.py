@@ -16,11 +16,11 @@ from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import LanguageEvaluation, evaluate
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.precision import parameter_dtype, product_dtype
-from comt_cli.training.sharding import is_sharded, shard
+from comt_cli.training.parallel import is_sharded, shard
 from comt_cli.training.task import Task
 from comt_cli.training.world import World
 

@@ -13,16 +13,15 @@ from comt_cli.data.dataset import Dataset
 from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.errors import RunInterrupted
 from comt_cli.kernels.choice import Choice
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import BeingTrained, RunDirectory
-from comt_cli.training.clock import Clock, mfu, positions_per_step
-from comt_cli.training.counters import Counters, UnseenLosses
+from comt_cli.runs.directory import BeingTrained, RunDirectory
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.checkpoint import resume
+from comt_cli.training.clock import Clock, Counters, UnseenLosses, mfu, positions_per_step
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
-from comt_cli.training.distribution import distribute
 from comt_cli.training.optimisation import make_optimizer
+from comt_cli.training.parallel import distribute
 from comt_cli.training.progress import Listener, StepReport
-from comt_cli.training.result import diverged_result, done_result
-from comt_cli.training.resume import resume
+from comt_cli.training.record import diverged_result, done_result
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.task import Evaluation
 from comt_cli.training.tasks import task_of

@@ -11,12 +11,11 @@ import torch
 from comt_cli.models.accounting import cost_of
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import Settings
-from comt_cli.training.devices import peak_flops, synchronise
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.devices import compute_context, parameter_dtype, peak_flops, synchronise
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import make_optimizer
-from comt_cli.training.precision import compute_context, parameter_dtype
 
 TYPICAL_SHARE = 0.4
 """Of a matrix product's speed, the part that a training step usually reaches."""

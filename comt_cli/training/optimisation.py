@@ -9,7 +9,7 @@ from torch import nn
 
 from comt_cli.recipe.image_settings import ImageTrainSettings
 from comt_cli.recipe.settings import Training, TrainSettings
-from comt_cli.training.sharding import is_cut
+from comt_cli.training.parallel import is_cut
 
 
 def learning_rate(settings: Training, step: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 
 SHORT = {"tokens": "tok", "images": "img"}
 """What speeds count, as a line of progress has room for it."""

@@ -18,8 +18,8 @@ from comt_cli.data.loader import TrainBatches
 from comt_cli.data.side import B, Side
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import Training
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.objective import Objective
 from comt_cli.training.world import World
 

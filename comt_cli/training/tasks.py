@@ -7,7 +7,7 @@ from typing import Any
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.recipe.image_settings import ImageSettings
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.language_task import LanguageTask
 from comt_cli.training.task import Task
 from comt_cli.training.world import World

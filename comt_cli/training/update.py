@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from comt_cli.data.side import B
 from comt_cli.training import gradients
 from comt_cli.training.checkpoint import random_states, restore_random_states
-from comt_cli.training.devices import synchronise
-from comt_cli.training.distribution import without_sync
+from comt_cli.training.devices import compute_context, synchronise
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
-from comt_cli.training.precision import compute_context
+from comt_cli.training.parallel import without_sync
 from comt_cli.training.task import Task
 
 

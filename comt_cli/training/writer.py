@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from comt_cli.files import write_json
 from comt_cli.kernels.choice import Choice
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.checkpoint import save_checkpoint
-from comt_cli.training.clock import Clock
-from comt_cli.training.counters import Counters
+from comt_cli.training.clock import Clock, Counters
 from comt_cli.training.evaluation import finite
+from comt_cli.training.parallel import held
 from comt_cli.training.record import NOWHERE, LineLog, record_environment, write_metrics_table
-from comt_cli.training.sharding import held
 from comt_cli.training.task import Evaluation, Task
 from comt_cli.training.trackers import Trackers, trackers_in_use
 from comt_cli.training.world import World

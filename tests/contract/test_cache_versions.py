@@ -35,11 +35,21 @@ MADE = {
     ),
     "token shards": (
         (
-            *("tokenise.py", "shards.py", "dataset.py", "corpus.py", "corpora.py", "tokenizer.py", "t5.py", "hub.py"),
+            *(
+                "tokenise.py",
+                "shards.py",
+                "dataset.py",
+                "corpus.py",
+                "corpora.py",
+                "tokenizer.py",
+                "tokenizers.py",
+                "t5.py",
+                "hub.py",
+            ),
             *("local_files.py", "identity.py", "prepare.py"),
         ),
         FORMAT,
-        (4, "c73d8f74aae8e05c"),
+        (4, "c9f685ddc14b3491"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),

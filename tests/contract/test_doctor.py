@@ -11,8 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.commands import doctor_checks
-from comt_cli.commands.doctor_checks import GIB, PYTHONS, TORCHES, Check, Finding, all_checks, run_check
+from comt_cli.doctor import checks as doctor_checks
+from comt_cli.doctor.checks import GIB, PYTHONS, TORCHES, Check, Finding, all_checks, run_check
 from comt_cli.errors import UserError
 
 PYPROJECT = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
@@ -171,7 +171,7 @@ def write_measurements(folder: Path, *rows: str) -> Path:
 
 
 def lines_on_the_cpu() -> list[str]:
-    from comt_cli.commands.doctor_kernels import device_lines
+    from comt_cli.doctor.kernels import device_lines
 
     return device_lines(torch.device("cpu"))
 

@@ -33,7 +33,7 @@ from method_cases import METHODS, VARIANTS
 from tiny_runs import image_spec, tiny_spec, train, write_corpus
 
 from comt_cli.kernels.cpu import build
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "curves.json"
 STEPS = 20

@@ -12,7 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "comt_cli"
 
-FLOW = ("recipe", "data", "kernels", "layers", "methods", "models", "training", "analysis", "benchmarks")
+FLOW = (
+    *("recipe", "data", "runs", "kernels", "layers", "methods", "models", "exchange", "generation", "training"),
+    *("campaign", "analysis", "benchmarks"),
+)
 BASE = {
     "errors": {"errors"},
     "files": {"errors", "files"},
@@ -20,17 +23,18 @@ BASE = {
     "installing": {"installing"},
     "words": {"words"},
 }
-EVERYTHING = {*FLOW, *BASE, "report", "commands", "app"}
+EVERYTHING = {*FLOW, *BASE, "report", "doctor", "commands", "app"}
 MAY_IMPORT = {
     **BASE,
     **{room: {*FLOW[: i + 1], *BASE} for i, room in enumerate(FLOW)},
-    "report": {"report", "recipe", *BASE},
+    "report": {"report", "recipe", "runs", *BASE},
+    "doctor": {"doctor", *FLOW, *BASE},
     "commands": EVERYTHING - {"app"},
     "app": {"commands", *BASE},
     "__main__": {"app"},
     "__init__": set(),
 }
-TORCH_ROOMS = {"kernels", "layers", "models", "training", "analysis", "benchmarks"}
+TORCH_ROOMS = {*FLOW[FLOW.index("kernels") :]} - {"methods"}
 TORCH_FREE = set(MAY_IMPORT) - TORCH_ROOMS
 TORCH_PACKAGES = {"torch", "torchvision", "triton", "transformers"}
 MOST_LINES = 500
@@ -123,6 +127,39 @@ def test_imports_flow_one_way():
 
 def test_everything_public_says_what_it_is():
     assert findings(lambda _, source: undocumented(ast.parse(source))) == []
+
+
+def needs(path: Path, modules: set[str]) -> set[str]:
+    """The modules of ours that a file imports, when it is imported or later."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    checkers = [node for node in nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    for_checkers = {inner for node in checkers for inner in ast.walk(node)}
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node not in for_checkers:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & modules or {node.module} & modules
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """What is left when all that needs nothing is taken away, again and again."""
+    left = {name: set(needed) for name, needed in graph.items()}
+    while free := {name for name, needed in left.items() if not needed & left.keys()}:
+        left = {name: needed for name, needed in left.items() if name not in free}
+    while unneeded := left.keys() - set().union(*left.values()):
+        left = {name: needed for name, needed in left.items() if name not in unneeded}
+    return sorted(left)
+
+
+def test_no_file_needs_itself():
+    """Neither directly nor by way of others, imports within functions included."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
+    assert circles({name: needs(path, set(names)) for name, path in names.items()}) == []
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"d"}}) == ["b", "c"]
 
 
 @pytest.mark.parametrize("folder", ["comt_cli", "tests"])

@@ -9,8 +9,8 @@ from tiny_runs import tiny_spec, train, write_corpus
 from comt_cli.data.identity import fingerprint
 from comt_cli.data.prepare import prepare
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.report.subject import subject_of
+from comt_cli.runs.plan import RunSpec
 
 
 def image_spec(**train_settings: Any) -> RunSpec:

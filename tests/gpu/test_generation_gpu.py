@@ -6,7 +6,7 @@ import pytest
 import torch
 from method_cases import TOKENS, built, every_method, shaken, wiring_of
 
-from comt_cli.models.generation import Decoder, generate
+from comt_cli.generation.cached import Decoder, generate
 
 pytestmark = [
     pytest.mark.gpu,

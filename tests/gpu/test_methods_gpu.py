@@ -7,8 +7,8 @@ import torch
 from method_cases import TOKENS, built, every_method, loss_of, shaken, wiring_of
 from tiny_runs import tiny_spec
 
-from comt_cli.training.many.launch import train_on
-from comt_cli.training.many.outcomes import Ending
+from comt_cli.campaign.launch import train_on
+from comt_cli.campaign.outcomes import Ending
 
 pytestmark = [
     pytest.mark.gpu,

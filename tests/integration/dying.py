@@ -27,9 +27,9 @@ from tiny_runs import MODEL, train, training
 import comt_cli.training.image_task  # noqa: F401 - images are trained too
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.flops import parameter_count
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.recipe.settings import ModelSettings
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.record import LineLog
 
 Moment = tuple[str, int]

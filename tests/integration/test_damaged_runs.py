@@ -9,8 +9,8 @@ import torch
 from tiny_runs import StopAt, Stopped, tiny_spec, train
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.progress import Listener, StepReport
 
 

@@ -16,11 +16,11 @@ import torch
 from dying import is_training, wait_until
 from tiny_runs import TIMES, tiny_spec, train
 
+from comt_cli.campaign import launch
+from comt_cli.campaign.launch import train_on
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.models.checkpoint_file import read_state
-from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.training.many import launch
-from comt_cli.training.many.launch import train_on
+from comt_cli.exchange.checkpoint import read_state
+from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.training.processes import is_main_process, launched_by_torchrun
 from comt_cli.training.world import World, join_world, share_of_batch
 

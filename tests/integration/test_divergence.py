@@ -10,8 +10,8 @@ import torch
 from test_interruptions import After
 from tiny_runs import StopAt, Stopped, tiny_spec, train, training, untimed
 
-from comt_cli.models.checkpoint_file import read_state
-from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.exchange.checkpoint import read_state
+from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.training.progress import outcome
 
 

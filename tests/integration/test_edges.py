@@ -23,10 +23,10 @@ from test_interruptions import After
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels.choice import Choice
-from comt_cli.models.checkpoint_file import read_state
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training import language_task
 from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
 from comt_cli.training.evaluation import LanguageEvaluation

@@ -10,7 +10,7 @@ import signal
 import pytest
 from worlds import run_together
 
-from comt_cli.training.many.endings import LINES, Overheard, ending, endings, speak_through
+from comt_cli.campaign.endings import LINES, Overheard, ending, endings, speak_through
 
 
 def die(writer, how: str) -> None:

@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 
 from comt_cli.kernels import choice, ops
 from comt_cli.kernels.cpu import build
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
 
 NO_COMPILER = build.available()
 needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=f"the C++ kernels cannot be built: {NO_COMPILER}")

@@ -17,13 +17,13 @@ from test_interruptions import After
 from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, image_spec, train, training, untimed
 from worlds import run_together
 
+from comt_cli.campaign.jobs import plan_workers
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.models.checkpoint_file import read_state
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.recipe.shared_runs import shared_runs
+from comt_cli.exchange.checkpoint import read_state
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.shared import shared_runs
 from comt_cli.training.loop import Training
-from comt_cli.training.many.jobs import plan_workers
 from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.world import join_world
@@ -147,7 +147,7 @@ def test_other_images_are_refused(tmp_path):
 def test_images_leave_room_for_other_runs(monkeypatch):
     """How many runs fit into the memory is asked of their networks, whatever they are."""
     specs = [image_spec(seed=seed) for seed in (1, 2, 3)]
-    monkeypatch.setattr("comt_cli.training.many.jobs.usable_cores", lambda: 8)
+    monkeypatch.setattr("comt_cli.campaign.jobs.usable_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert len(plan_workers("cpu", None, shared_runs(specs)).devices) == 3
 

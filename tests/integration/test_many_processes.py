@@ -17,13 +17,13 @@ from dying import wait_until
 from test_interruptions import After
 from tiny_runs import assert_same_run, tiny_spec
 
+from comt_cli.campaign import launch, table
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training import processes
 from comt_cli.training.loop import Training
-from comt_cli.training.many import launch, table
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.world import join_world
 

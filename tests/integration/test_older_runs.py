@@ -32,11 +32,11 @@ import comt_cli.commands.planning
 from comt_cli.app import app
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.data.identity import identify
-from comt_cli.models.load import load_model
-from comt_cli.models.load_image import load_image_model
+from comt_cli.exchange.load import load_model
+from comt_cli.exchange.load_image import load_image_model
 from comt_cli.recipe.image_settings import ImageDataSettings
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 
 OLDER = Path(__file__).parents[1] / "older"
 KILLED, WHOLE = "killed", "whole"

@@ -15,9 +15,9 @@ from dying import is_training, train_until_death, wait_until
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
 
 from comt_cli.errors import UserError
-from comt_cli.models.checkpoint_file import read_state
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
+from comt_cli.exchange.checkpoint import read_state
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import random_states, restore_random_states
 from comt_cli.training.progress import Listener
 

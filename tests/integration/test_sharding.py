@@ -23,14 +23,14 @@ from worlds import run_together
 
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.exchange.checkpoint import read_state
+from comt_cli.exchange.load import load_model
 from comt_cli.models.build import model_of
-from comt_cli.models.checkpoint_file import read_state
-from comt_cli.models.load import load_model
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.loop import Training
+from comt_cli.training.parallel import held, is_cut, units_of
 from comt_cli.training.progress import Listener, StepReport
-from comt_cli.training.sharding import held, is_cut, units_of
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.world import World, join_world
 

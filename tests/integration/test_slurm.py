@@ -11,11 +11,11 @@ import pytest
 from one_node_slurm import Cluster, one_node_slurm
 from tiny_runs import assert_same_run, tiny_spec, train
 
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.recipe.slurm_queue import job_of, job_standings
-from comt_cli.recipe.slurm_site import Site
-from comt_cli.training.many.slurm import submit
+from comt_cli.campaign.slurm import submit
+from comt_cli.campaign.slurm_queue import job_of, job_standings
+from comt_cli.campaign.slurm_site import Site
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
 
 pytestmark = pytest.mark.timeout(400)
 SITE = Site(time=5, partition="short", requeues=3)

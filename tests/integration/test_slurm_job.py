@@ -10,8 +10,8 @@ from pathlib import Path
 from submitit import LocalExecutor
 from tiny_runs import assert_same_run, tiny_spec, train
 
-from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.training.many.slurm import TrainJob
+from comt_cli.campaign.slurm import TrainJob
+from comt_cli.runs.directory import RunDirectory
 
 
 def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopped(tiny_corpus, tmp_path, monkeypatch):

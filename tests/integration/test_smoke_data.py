@@ -12,7 +12,7 @@ import pytest
 
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.data.prepare import prepare
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 
 ROOT = Path(__file__).parents[2]
 PYTHON = "3.11.7"

@@ -18,18 +18,18 @@ from test_interruptions import After
 from tiny_runs import assert_same_run, tiny_spec
 
 from comt_cli import app
+from comt_cli.campaign import table
+from comt_cli.campaign.outcomes import Ending, TrainingFailed
+from comt_cli.campaign.progress import Display
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.table import train_table
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.models.checkpoint_file import read_state
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.recipe.shared_runs import set_aside
+from comt_cli.exchange.checkpoint import read_state
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.shared import set_aside
 from comt_cli.training.loop import Training
-from comt_cli.training.many import table
-from comt_cli.training.many.outcomes import Ending, TrainingFailed
-from comt_cli.training.many.progress import Display
-from comt_cli.training.many.queue import RunQueue
-from comt_cli.training.many.table import train_table
 from comt_cli.training.signals import StopSignal
 from comt_cli.training.world import World
 

@@ -19,17 +19,17 @@ from dying import Nursery, is_training, wait_until
 from test_many_processes import is_alive
 from tiny_runs import assert_same_run, tiny_spec, train
 
+from comt_cli.campaign import dispatch
+from comt_cli.campaign.dispatch import Dispatcher, worker_names
+from comt_cli.campaign.jobs import Workers
+from comt_cli.campaign.outcomes import Ending, TrainingFailed
+from comt_cli.campaign.preparing import prepare_all
+from comt_cli.campaign.progress import Display
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.table import train_table
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory, RunState
-from comt_cli.training.many import dispatch
-from comt_cli.training.many.dispatch import Dispatcher, worker_names
-from comt_cli.training.many.jobs import Workers
-from comt_cli.training.many.outcomes import Ending, TrainingFailed
-from comt_cli.training.many.preparing import prepare_all
-from comt_cli.training.many.progress import Display
-from comt_cli.training.many.queue import RunQueue
-from comt_cli.training.many.table import train_table
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.signals import StopSignal
 
 

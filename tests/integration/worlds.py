@@ -13,8 +13,8 @@ import pytest
 import torch
 from dying import Nursery
 
-from comt_cli.training.many import launch
-from comt_cli.training.many.endings import endings
+from comt_cli.campaign import launch
+from comt_cli.campaign.endings import endings
 
 LINES = 25
 """Of what each process said last, shown where one failed."""

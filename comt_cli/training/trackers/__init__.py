@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol, Self
 
 from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.problems import nearest
+from comt_cli.runs.plan import RunSpec
 
 NAMES: Final = ("tensorboard", "wandb")
 """Each is also the name of the package that it needs, and of the extra that installs it."""

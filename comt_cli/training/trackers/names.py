@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 
 
 def names_of(spec: RunSpec) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.trackers.names import names_of
 
 FOLDER = "tensorboard"

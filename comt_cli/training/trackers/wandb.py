@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.trackers.names import names_of
 
 PROJECT = "comt"

@@ -16,11 +16,11 @@ from comt_cli.analysis.image_gates import gate_maps, gate_summary, map_frame
 from comt_cli.analysis.residual_shares import residual_shares
 from comt_cli.data.images import glyphs
 from comt_cli.errors import UserError
+from comt_cli.exchange.load_image import LoadedImageModel, load_image_model
 from comt_cli.layers.convolution import EPSILON, Convolution
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
-from comt_cli.models.load_image import LoadedImageModel, load_image_model
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
 
 PICTURES = pictures()
 NETS = {"basic": {"size": "resnet18"}, "preact": {"size": "preact-resnet110"}, "bottleneck": {"size": "resnet50"}}

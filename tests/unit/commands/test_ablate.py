@@ -8,15 +8,15 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner, Result
 
-import comt_cli.training.many.launch
+import comt_cli.campaign.launch
 from comt_cli.app import app
+from comt_cli.campaign.outcomes import Summary
 from comt_cli.commands.ablate import further_rows
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
-from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.recipe.schema import AblationName
-from comt_cli.training.many.outcomes import Summary
+from comt_cli.runs.directory import RunDirectory
 
 RECIPE = """
 title: Widths
@@ -101,7 +101,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             write_json(directory.result_file, {"state": "done", metric: 20.0 + spec.seed})
         return Summary(())
 
-    monkeypatch.setattr(comt_cli.training.many.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.campaign.launch, "train_on", train_on)
     return calls
 
 

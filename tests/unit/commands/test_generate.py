@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
+from comt_cli.exchange.huggingface import write_huggingface
+from comt_cli.exchange.load import load_model
+from comt_cli.generation import completion
+from comt_cli.generation.completion import Pace, Sampling, begin, complete
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
-from comt_cli.models import completion
-from comt_cli.models.completion import Pace, Sampling, begin, complete
-from comt_cli.models.huggingface import write_huggingface
 from comt_cli.models.llama import Llama
-from comt_cli.models.load import load_model
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
+from comt_cli.runs.plan import RunSpec
 
 PACE = re.compile(r"\d+ tokens?, prefill [\d.]+ ms(, decode [\d.]+ ms a token, [\d.]+ tokens/s)?\n")
 GREEDY = ["--temperature", "0", "--device", "cpu"]
@@ -167,8 +167,8 @@ def test_an_exported_folder_speaks_the_same(tmp_path):
     settings = ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=4)
     model = Llama(settings, 258, method_from({"name": "pre-ln"}).wiring())
     initialise(model, 0)
-    from comt_cli.models.codecs import OwnCodec
-    from comt_cli.models.loaded import LoadedModel
+    from comt_cli.exchange.codecs import OwnCodec
+    from comt_cli.exchange.loaded import LoadedModel
 
     ours = LoadedModel(model, "ours", "a test", OwnCodec(ByteTokenizer()), 64)
     write_huggingface(ours, tmp_path / "folder")
@@ -237,7 +237,7 @@ def test_models_that_cannot_be_fed_say_so(run_directory):
     foreign = tokenizers.Tokenizer(tokenizers.models.BPE({**vocabulary, "é": 300}, []))
     from dataclasses import replace
 
-    from comt_cli.models.codecs import LibraryCodec
+    from comt_cli.exchange.codecs import LibraryCodec
 
     other = replace(loaded, codec=LibraryCodec(foreign))
     assert begin(other, ["ab"])[0].ids == [0, 1]

@@ -25,10 +25,10 @@ from comt_cli.files import write_json
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
 from comt_cli.report.recipe_figure import recipe_figure
+from comt_cli.runs.directory import RunDirectory
 
 RECIPE = """
 title: A figure
@@ -306,7 +306,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         given.append(what)
         return pd.DataFrame({"n": [len(given)]})
 
-    loading = types.ModuleType("comt_cli.models.load_image")
+    loading = types.ModuleType("comt_cli.exchange.load_image")
     loading.load_image_model = lambda path: f"network of {path.name}"
     monkeypatch.setitem(sys.modules, loading.__name__, loading)
     for name in ("conv_gradients", "block_gradients", "residual_shares"):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.commands.analyze_gates import image_numbers
 from comt_cli.errors import UserError
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
 
 
 @pytest.fixture(autouse=True)

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import comt_cli.campaign.launch
 import comt_cli.commands.outcome
-import comt_cli.training.many.launch
 from comt_cli.app import app
+from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.run_directory import RunDirectory
-from comt_cli.recipe.shared_runs import shared_runs
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.shared import shared_runs
 from comt_cli.training import measured_speed
-from comt_cli.training.many.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 
 RECIPE = """
 title: One
@@ -92,7 +92,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         assert {spec.id for spec in shown.specs} <= {spec.id for spec in planned.specs}
         heard.append(("write", planned.loaded.recipe.table, list(overrides), overwrite))
 
-    monkeypatch.setattr(comt_cli.training.many.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.campaign.launch, "train_on", train_on)
     monkeypatch.setattr(comt_cli.commands.outcome, "write_outcome", write_outcome)
     monkeypatch.chdir(tmp_path)
     write_recipe("one")
@@ -191,7 +191,7 @@ def test_what_is_there_is_written_before_a_failed_run_is_an_error(calls, monkeyp
     def train_on(gpus, specs, runs, device, jobs) -> Summary:
         return Summary(tuple(RunOutcome.of(shared, runs, Ending.failed, "a defect") for shared in shared_runs(specs)))
 
-    monkeypatch.setattr(comt_cli.training.many.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.campaign.launch, "train_on", train_on)
     result = comt(*verb)
     assert calls == [("write", "one", [], False)]
     assert isinstance(result.exception, TrainingFailed)
@@ -226,14 +226,14 @@ def test_a_dry_run_of_train_lm_is_of_what_the_command_would_do(calls, monkeypatc
 def test_jobs_and_gpus_together_are_refused(tmp_path, monkeypatch) -> None:
     """`train_on` itself, before it looks at any run."""
     with pytest.raises(UserError, match="--jobs 2 with --gpus 2") as refused:
-        comt_cli.training.many.launch.train_on(2, [], tmp_path, "cpu", 2)
+        comt_cli.campaign.launch.train_on(2, [], tmp_path, "cpu", 2)
     assert refused.value.exit_status == 2
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "29500")
     with pytest.raises(UserError, match="--jobs 2 under torchrun"):
-        comt_cli.training.many.launch.train_on(1, [], tmp_path, "cpu", 2)
+        comt_cli.campaign.launch.train_on(1, [], tmp_path, "cpu", 2)
 
 
 def test_a_second_call_with_nothing_left_to_do_imports_no_torch(calls, monkeypatch) -> None:

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 import comt_cli.commands.rm
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.recipe.known_runs import known_runs
-from comt_cli.recipe.remove_runs import remove_runs
-from comt_cli.recipe.run_directory import BeingTrained, RunDirectory
-from comt_cli.recipe.shared_runs import link_runs, set_aside
+from comt_cli.runs.directory import BeingTrained, RunDirectory
+from comt_cli.runs.known import known_runs
+from comt_cli.runs.remove import remove_runs
+from comt_cli.runs.shared import link_runs, set_aside
 from tests.shelf import Shelf, shelf, tree
 
 __all__ = ["shelf"]

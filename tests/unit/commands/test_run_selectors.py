@@ -8,7 +8,7 @@ import pytest
 
 from comt_cli.commands.run_selectors import model_source, run_folders, select_runs
 from comt_cli.errors import UserError
-from comt_cli.recipe.shared_runs import link_runs, set_aside
+from comt_cli.runs.shared import link_runs, set_aside
 from tests.shelf import Shelf, shelf
 
 __all__ = ["shelf"]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.recipe.known_runs import Standing, known_runs
-from comt_cli.recipe.shared_runs import link_runs, set_aside
+from comt_cli.runs.known import Standing, known_runs
+from comt_cli.runs.shared import link_runs, set_aside
 from tests.shelf import Shelf, shelf
 
 __all__ = ["shelf"]

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.campaign import estimate, jobs
 from comt_cli.commands.plan_costs import Trained
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.commands.show import print_plan
 from comt_cli.models import accounting
-from comt_cli.training import estimate, measured_speed
-from comt_cli.training.many import jobs
+from comt_cli.training import measured_speed
 
 RECIPE = """
 title: Two widths

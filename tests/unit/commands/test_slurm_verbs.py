@@ -10,14 +10,14 @@ import pytest
 from fake_slurm import FakeSlurm
 from typer.testing import CliRunner
 
-import comt_cli.training.many.launch
+import comt_cli.campaign.launch
 from comt_cli.app import app
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.data.identity import fingerprint
 from comt_cli.errors import UserError
 from comt_cli.files import read_json, write_json
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.trackers import VARIABLE
 
 CONTENT = "c0ffee0123456789"
@@ -182,7 +182,7 @@ def test_a_wrong_site_file_is_an_error_before_anything_is_submitted_even_in_a_dr
 
 @pytest.mark.parametrize("verb", [TRAIN, ("reproduce", "--papers", "mine", "--slurm", "site.yaml")])
 def test_a_dry_run_tells_jobs_and_no_time_of_this_machine(slurm, monkeypatch, verb):
-    monkeypatch.setattr("comt_cli.training.estimate.Estimator", None)
+    monkeypatch.setattr("comt_cli.campaign.estimate.Estimator", None)
     result = comt(*verb, "--dry-run", "--device", "cuda:99")
     assert result.exit_code == 0, result.output
     assert "2 to do: each a job for Slurm, but those that are in its queue." in " ".join(result.stdout.split())
@@ -208,7 +208,7 @@ def test_trackers_are_there_while_runs_are_trained_and_in_jobs(slurm, monkeypatc
         heard.append(os.environ[VARIABLE])
         raise UserError("enough")
 
-    monkeypatch.setattr(comt_cli.training.many.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.campaign.launch, "train_on", train_on)
     comt("train-lm", "--recipe", "mine/one", "--track", "tensorboard")
     comt("reproduce", "--papers", "mine", "--track", "tensorboard")
     comt("train-lm", "--recipe", "mine/one")

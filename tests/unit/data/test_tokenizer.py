@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from comt_cli.data import t5 as t5_room
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
+from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import sha256
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import triton
 
+from comt_cli.benchmarks.tune import tune
 from comt_cli.errors import StorageError
 from comt_cli.kernels import tuning
 from comt_cli.kernels.triton.projection import UNALIGNED
@@ -167,7 +168,7 @@ def test_the_fastest_is_returned_and_what_does_not_fit_passed_over(monkeypatch):
             raise OutOfResources(1, 2, "shared memory")
         return time
 
-    found = list(tuning.tune([(20, 12)], [3, 5], ["fp32"], rank=4, device="cpu", measure=measure))
+    found = list(tune([(20, 12)], [3, 5], ["fp32"], rank=4, device="cpu", measure=measure))
     assert found == [
         (Tuned("projection", 20, 12, 3, "fp32", few[2], "cpu"), 2.0),
         (Tuned("projection", 20, 12, 5, "fp32", few[0], "cpu"), 5.0),
@@ -185,7 +186,7 @@ def test_a_shape_for_which_no_tiles_fit_is_passed_over(monkeypatch):
             raise OutOfResources(1, 2, "shared memory")
         return 1.0
 
-    found = list(tuning.tune([(20, 12)], [3, 5], ["fp32"], rank=4, device=torch.device("cpu"), measure=measure))
+    found = list(tune([(20, 12)], [3, 5], ["fp32"], rank=4, device=torch.device("cpu"), measure=measure))
     assert found == [(Tuned("projection", 20, 12, 5, "fp32", TILES, "cpu"), 1.0)]
 
 

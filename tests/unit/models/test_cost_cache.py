@@ -16,7 +16,8 @@ from comt_cli import methods as methods_room
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.line_cache import FILES_KEPT, LineCache
 from comt_cli.models import accounting
-from comt_cli.models.accounting import cost_of, network_of, to_count, total_flops
+from comt_cli.models.accounting import cost_of, to_count, total_flops
+from comt_cli.models.cost import network_of
 
 
 @pytest.fixture(autouse=True)

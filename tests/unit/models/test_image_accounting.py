@@ -10,7 +10,7 @@ from comt_cli.models.accounting import cost_of, total_flops, training_bytes
 from comt_cli.models.build import model_of
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 
 SIZE = 16
 

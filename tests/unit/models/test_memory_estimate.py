@@ -8,8 +8,8 @@ import torch
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.accounting import cost_of, training_bytes
 from comt_cli.models.build import model_of
-from comt_cli.recipe.plan import RunSpec
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
+from comt_cli.runs.plan import RunSpec
 
 T = 128
 

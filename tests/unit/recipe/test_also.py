@@ -10,8 +10,8 @@ from comt_cli.commands.planning import also_rows, plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.methods import methods
 from comt_cli.recipe.load import load_recipe_text
-from comt_cli.recipe.plan import plan
 from comt_cli.recipe.problems import RecipeError
+from comt_cli.runs.plan import plan
 
 
 def loaded(text: str, also):

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comt_cli.campaign.slurm_queue import JOB_FILE, job_of, log_folder, note_job
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import Unreadable, open_own, parse_json, read_bytes, read_json, read_text, write_json
 from comt_cli.recipe.load import load_recipe
-from comt_cli.recipe.plan import plan
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.run_directory import RunDirectory, RunState, read_lines
-from comt_cli.recipe.slurm_queue import JOB_FILE, job_of, log_folder, note_job
+from comt_cli.runs.directory import RunDirectory, RunState, read_lines
+from comt_cli.runs.plan import plan
 from comt_cli.training.progress import outcome
 
 DAMAGED_JSON = {

@@ -10,8 +10,8 @@ import pytest
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
-from comt_cli.recipe.plan import RunSpec, plan
 from comt_cli.recipe.problems import RecipeError
+from comt_cli.runs.plan import RunSpec, plan
 
 SMALL = """\
 title: A small table

@@ -12,9 +12,9 @@ from comt_cli.errors import UserError
 from comt_cli.methods import methods
 from comt_cli.recipe.find import as_name
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe, select
-from comt_cli.recipe.plan import parse_seeds, plan
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.yaml_lines import MAX_BYTES, MAX_DEPTH, parse
+from comt_cli.runs.plan import parse_seeds, plan
 
 # What stands in the small recipe, what is put in its place, then the whole text of the one problem that must come.
 BROKEN = {

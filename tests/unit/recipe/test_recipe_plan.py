@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from comt_cli.methods import methods
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
-from comt_cli.recipe.plan import RunSpec, plan
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
 from comt_cli.recipe.yaml_lines import parse
+from comt_cli.runs.plan import RunSpec, plan
 
 SPEC = RunSpec(
     paper="comt",

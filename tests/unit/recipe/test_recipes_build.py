@@ -13,7 +13,7 @@ from comt_cli.models.build import model_of, wiring_of
 from comt_cli.models.flops import flops_of_row
 from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.load import available_recipes, load_recipe
-from comt_cli.recipe.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec, plan
 
 SHIPPED = Path(__file__).parents[3] / "recipes"
 LOADED = {name: load_recipe(SHIPPED / f"{name}.yaml", methods()) for name in available_recipes()}

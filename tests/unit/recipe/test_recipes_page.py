@@ -13,7 +13,6 @@ from comt_cli.methods.base import CONVOLUTIONS, NORMS, PROJECTIONS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.load import load_recipe_text
-from comt_cli.recipe.plan import plan
 from comt_cli.recipe.schema import (
     Ablation,
     Column,
@@ -26,6 +25,7 @@ from comt_cli.recipe.schema import (
     Scale,
 )
 from comt_cli.recipe.settings import DataSettings, ModelSettings, TrainSettings
+from comt_cli.runs.plan import plan
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "recipes/README.md").read_text()

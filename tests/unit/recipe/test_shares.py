@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from comt_cli.methods import methods
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe
-from comt_cli.recipe.plan import plan
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.settings import TrainSettings, steps_of
+from comt_cli.runs.plan import plan
 
 WHOLE_STEPS = {
     ("smoke", "comt/table3"): (480, 48, None),

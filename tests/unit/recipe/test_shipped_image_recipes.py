@@ -11,8 +11,8 @@ from comt_cli.methods import methods
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.recipe.plan import RunSpec, plan
 from comt_cli.recipe.yaml_lines import read
+from comt_cli.runs.plan import RunSpec, plan
 
 LOADED = {
     name: load_recipe(path, methods())

@@ -9,9 +9,9 @@ import pytest
 
 from comt_cli.methods import methods
 from comt_cli.recipe.load import LoadedRecipe, available_recipes, load_recipe
-from comt_cli.recipe.plan import RunSpec, plan
 from comt_cli.recipe.settings import Settings
 from comt_cli.recipe.yaml_lines import read
+from comt_cli.runs.plan import RunSpec, plan
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path for path in (ROOT / "recipes").glob("*/*.yaml") if path.parent.name != "setups")

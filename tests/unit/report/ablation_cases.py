@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from comt_cli.methods import methods
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.recipe.plan import RunSpec, plan
-from comt_cli.recipe.run_directory import RunDirectory
 from comt_cli.report.ablation import AblationData, ablation_data
 from comt_cli.report.ablation_points import Point
 from comt_cli.report.table import build_table
 from comt_cli.report.trained import in_words
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec, plan
 
 RECIPE = """
 title: Widths

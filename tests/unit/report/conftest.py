@@ -11,8 +11,8 @@ import pytest
 
 from comt_cli.methods import methods
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.recipe.plan import RunSpec, plan
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec, plan
 
 RECIPE = """
 title: Gates & norms_50% | a test

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from comt_cli.recipe.run_directory import RunState
 from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
 from comt_cli.report.layout import state
+from comt_cli.runs.directory import RunState
 
 if TYPE_CHECKING:
     from conftest import Bench

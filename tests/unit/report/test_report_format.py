@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.recipe.plan import parse_seeds
 from comt_cli.report import format
 from comt_cli.report.run_list import settings_text
 from comt_cli.report.statistics import Paired, Summary
+from comt_cli.runs.plan import parse_seeds
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from comt_cli.recipe.run_directory import RunState
 from comt_cli.report.collect import collect
 from comt_cli.report.layout import headings
 from comt_cli.report.markdown import markdown
@@ -21,6 +20,7 @@ from comt_cli.report.terminal import WIDTH, print_table
 from comt_cli.report.trained import network_name
 from comt_cli.report.words import verdict
 from comt_cli.report.write import write_report
+from comt_cli.runs.directory import RunState
 
 if TYPE_CHECKING:
     from conftest import Bench

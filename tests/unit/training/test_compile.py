@@ -11,11 +11,11 @@ import torch._inductor.config
 from tiny_runs import image_spec, tiny_spec, train
 from torch._dynamo.utils import counters
 
+from comt_cli.exchange.checkpoint import read_state
 from comt_cli.layers.gates import ComtGate, TransponderGate
 from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_model, materialise
-from comt_cli.models.checkpoint_file import read_state
 from comt_cli.recipe.settings import ModelSettings
 from comt_cli.training.objective import SummedLoss
 

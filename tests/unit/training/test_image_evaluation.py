@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.side import IGNORE
-from comt_cli.models.load_image import load_image_model
+from comt_cli.exchange.load_image import load_image_model
 from comt_cli.training.image_evaluation import classes_before, evaluate_images
 from comt_cli.training.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss

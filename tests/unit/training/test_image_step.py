@@ -13,9 +13,9 @@ from tiny_runs import image_spec, pictures, train, training
 from torch import Tensor
 
 from comt_cli.data.loader import TrainBatches
+from comt_cli.exchange.checkpoint import read_state
 from comt_cli.models.build import materialise, model_of
-from comt_cli.models.checkpoint_file import read_state
-from comt_cli.recipe.plan import RunSpec
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.image_input import ImageInput
 from comt_cli.training.optimisation import learning_rate
 

@@ -15,8 +15,8 @@ from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, t
 
 from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
-from comt_cli.recipe.plan import RunSpec
-from comt_cli.recipe.run_directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.progress import Listener
 from comt_cli.training.trackers import VARIABLE, Trackers, check_trackers, tracking
 

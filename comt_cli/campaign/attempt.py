@@ -1,0 +1,69 @@
+"""One run of a list, tried: whatever happens to it, the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import traceback
+from pathlib import Path
+
+import torch
+
+from comt_cli.campaign.outcomes import Ending, RunOutcome, TrainingFailed
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.images.dataset import ImageDataset
+from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.runs.directory import BeingTrained
+from comt_cli.runs.shared import SharedRun
+from comt_cli.training.loop import Training
+from comt_cli.training.progress import Listener
+from comt_cli.training.signals import StopSignal
+from comt_cli.training.world import World
+
+
+def attempt(
+    shared: SharedRun, runs: Path, dataset: Dataset | ImageDataset, world: World, listener: Listener, stop: StopSignal
+) -> RunOutcome:
+    """Train a run, or go on with it. Where it cannot be trained, `error.txt` in its directory says why.
+
+    Raises:
+        RunInterrupted: a signal came; the state is saved.
+        StorageError: something could not be written, which will befall the next run too.
+        Exception: any, where several processes train the run: one of them alone cannot go on to the next.
+    """
+    directory = shared.directory(runs)
+    training = Training(shared.spec, directory, dataset, world, listener, stop)
+    try:
+        result = training.run()
+    except BeingTrained as error:
+        return RunOutcome.of(shared, runs, Ending.elsewhere, f"by {error.owner}")
+    except (RunInterrupted, StorageError):
+        raise
+    except Exception as error:
+        if world.size > 1:
+            if isinstance(error, UserError) and training.began:  # bad input's status says that nothing was started
+                raise TrainingFailed(error.message, error.hint) from error
+            raise
+        if isinstance(error, UserError):
+            failed = RunOutcome.refused(shared, runs, error)
+        else:
+            reason = _in_one_line(error)
+            directory.note_error(reason, "".join(traceback.format_exception(error)))
+            failed = RunOutcome.of(shared, runs, Ending.failed, reason)
+    else:
+        if world.is_main:
+            shared.link(runs)
+        return RunOutcome.with_result(shared, runs, result, already=not training.began)
+    # Out of the handler: the error keeps the frames alive, and these the model.
+    del training
+    gc.collect()
+    if world.device.type == "cuda":
+        with contextlib.suppress(RuntimeError):  # what failed may have been the device
+            torch.cuda.empty_cache()
+    return failed
+
+
+def _in_one_line(error: Exception) -> str:
+    """What a defect says: shown in the summary, and the first line of `error.txt`."""
+    said = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

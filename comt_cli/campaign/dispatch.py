@@ -1,0 +1,289 @@
+"""Several runs at once: this process hands them to workers, one at a time to each, and never imports torch for it.
+
+What happens to one run or one worker does not touch the others: a worker that dies, by a defect or by the system for
+want of memory, is replaced, and its run counts as failed. A full disk stops the queue: what runs goes on, nothing new
+is begun. A signal is passed on; every worker saves after its step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from comt_cli.campaign.endings import ending
+from comt_cli.campaign.jobs import Workers
+from comt_cli.campaign.outcomes import Ending, RunOutcome, TrainingFailed
+from comt_cli.campaign.progress import Display, Start
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.server import context_for, signals_blocked
+from comt_cli.campaign.worker import ERROR, HEAR, OUTCOME, READY, work
+from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.runs.shared import SharedRun
+from comt_cli.training.signals import StopSignal
+
+TICK_SECONDS = 1.0
+PATIENCE_SECONDS = 10.0
+"""How long a worker that was told that there is no more work may take to end."""
+SAVING_SECONDS = 120.0
+"""How long workers may take to end their step and save it where something here went wrong."""
+MOST_MISSTARTS = 2
+"""How often a worker's start may fail, one time after the other, before its device is done without."""
+
+
+@dataclass
+class _Worker:
+    """A process in its place, and the run that it has. `leaving`: it is about to end, and gets no more."""
+
+    number: int
+    device: str
+    process: BaseProcess
+    pipe: Connection
+    ready: bool = False
+    leaving: bool = False
+    shared: SharedRun | None = None
+
+
+class _Forwarding(StopSignal):
+    """Passes what it hears on to the workers. A second signal ends these at once, a third this process too."""
+
+    def __init__(self, dispatcher: Dispatcher, announce: Callable[[bool], None]) -> None:
+        super().__init__(announce)
+        self._dispatcher = dispatcher
+        self._second = False
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        is_later = self.number is not None and time.monotonic() - self._since > self.ECHO_SECONDS
+        if is_later and not self._second and self._dispatcher.has_workers:
+            self._second, self._since = True, time.monotonic()
+            self._tell(again=True)
+        else:
+            super()._receive(number, frame)
+        self._dispatcher.tell(number)
+
+
+class Dispatcher:
+    """Works off a queue with workers; afterwards the queue knows what became of each run."""
+
+    def __init__(self, queue: RunQueue, runs: Path, workers: Workers, display: Display) -> None:
+        self._queue, self._runs, self._display = queue, runs, display
+        self._devices, self._threads, self._device_name = workers.devices, workers.threads, workers.name
+        self._workers: list[_Worker | None] = [None] * min(len(workers.devices), len(queue.open))
+        self._misstarts = [0] * len(self._workers)
+        self._refused: StorageError | None = None
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether there are any that could be told something."""
+        return any(worker is not None for worker in self._workers)
+
+    def run(self, earlier: StopSignal | None = None) -> None:
+        """Train until nothing is left that could be taken. The data must have been prepared.
+
+        What `earlier` has heard until now counts as heard here.
+
+        Raises:
+            RunInterrupted: a signal came, and something is left to do.
+            StorageError: the disk refused a run's data.
+            TrainingFailed: a worker cannot even start.
+        """
+        every = self._queue.every
+        with _Forwarding(self, self._display.stopping) as stop, self._ending_workers():
+            names = worker_names(self._devices[: len(self._workers)])
+            self._display.queue_started(Start.of(self._queue, names, self._device_name))
+            stop.number = stop.number or (earlier.number if earlier is not None else None)
+            self._work_off(stop)
+        if self._refused is not None:
+            raise self._refused
+        if stop.number is not None and (left := self._queue.left()):
+            raise RunInterrupted(
+                f"stopped; {left} of {len(every)} runs {'is' if left == 1 else 'are'} left to do, "
+                "and what they had begun is saved",
+                "The same command goes on from there.",
+                stop.number,
+            )
+
+    def tell(self, number: int) -> None:
+        """Pass a signal on to all workers."""
+        for worker in self._workers:
+            if worker is not None and worker.process.pid is not None and worker.process.is_alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.process.pid, number)
+
+    def _work_off(self, stop: StopSignal) -> None:
+        while True:
+            if stop.number is None and self._refused is None:
+                for number in range(len(self._workers)):
+                    self._hand_out(number)
+            elif stop.number is not None:
+                self._end_unready()
+            here = {worker.pipe: worker for worker in self._workers if worker is not None}
+            if not any(worker.leaving or worker.shared is not None for worker in here.values()):
+                return
+            for pipe in connection.wait(list(here), TICK_SECONDS):
+                self._hear(here[pipe], stop)  # type: ignore[index]
+            self._display.tick()
+
+    def _hand_out(self, number: int) -> None:
+        """Give a worker that has nothing to do its next run; where there is no worker, start one for it."""
+        worker = self._workers[number]
+        if self._misstarts[number] > MOST_MISSTARTS or (worker is not None and (worker.leaving or worker.shared)):
+            return
+        shared = self._queue.take()
+        if shared is None:
+            return
+        if worker is None:
+            worker = self._workers[number] = self._start(number)
+        self._display.run_taken(number, shared.spec)
+        try:
+            worker.pipe.send(shared)
+            worker.shared = shared
+        except OSError:  # it died: its end is heard of next
+            worker.leaving = True
+            self._give_back(number, shared)
+
+    def _give_back(self, number: int, shared: SharedRun) -> None:
+        self._queue.give_back(shared)
+        self._display.run_given_back(number, shared.spec)
+
+    def _end_unready(self) -> None:
+        """End workers that are still starting: they have nothing to save, and would be heard of only when they have."""
+        for worker in self._workers:
+            if worker is not None and not worker.ready:
+                worker.process.kill()
+
+    def _start(self, number: int) -> _Worker:
+        context = context_for(self._devices)
+        ours, theirs = context.Pipe()
+        device = self._devices[number]
+        process = context.Process(target=work, args=(theirs, self._runs, device, self._threads))
+        with signals_blocked():
+            process.start()
+        theirs.close()
+        return _Worker(number, device, process, ours)
+
+    def _hear(self, worker: _Worker, stop: StopSignal) -> None:
+        try:
+            kind, *content = worker.pipe.recv()
+        except (EOFError, OSError):
+            self._has_died(worker, stop)
+            return
+        if kind == READY:
+            worker.ready, self._misstarts[worker.number] = True, 0
+        elif kind == HEAR:
+            self._show(worker, *content)
+        elif kind == OUTCOME:
+            self._ended(worker, content[0])
+        elif kind == ERROR:
+            self._has_given_up(worker, content[0], stop)
+
+    def _show(self, worker: _Worker, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "run_started" and worker.shared is not None:
+            self._display.run_started(worker.number, worker.shared.spec, *arguments)
+        elif event == "step_done":
+            self._display.step_done(worker.number, *arguments)
+        elif event == "evaluating":
+            self._display.evaluating(worker.number)
+        elif event == "evaluated":
+            self._display.evaluated(worker.number, *arguments)
+        elif event == "warn":
+            self._display.warn(worker.number, *arguments)
+
+    def _ended(self, worker: _Worker, outcome: RunOutcome) -> None:
+        worker.shared = None
+        worker.leaving = outcome.ending is Ending.failed
+        self._queue.record(outcome)
+        self._display.run_ended(worker.number, outcome)
+
+    def _has_given_up(self, worker: _Worker, error: UserError, stop: StopSignal) -> None:
+        """A worker's last words, by which it ends."""
+        shared, worker.leaving = worker.shared, True
+        if isinstance(error, StorageError):
+            self._refused = self._refused or error
+        if shared is None:
+            return
+        if not worker.ready and not isinstance(error, RunInterrupted):
+            self._display.warn(worker.number, error.message)
+            return  # what is to be done about it is done when it has ended
+        if isinstance(error, RunInterrupted) and stop.number is None:
+            # Someone told this worker alone. Its run is saved, and another goes on with it.
+            worker.shared = None
+            self._give_back(worker.number, shared)
+            self._display.warn(worker.number, error.message)
+            return
+        if isinstance(error, RunInterrupted):
+            self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, error.message))
+        else:
+            self._ended(worker, RunOutcome.refused(shared, self._runs, error))
+        worker.leaving = True
+
+    def _has_died(self, worker: _Worker, stop: StopSignal) -> None:
+        """A worker's process has ended: as it should, after a run that failed or was stopped; or by itself."""
+        self._workers[worker.number] = None
+        worker.pipe.close()
+        worker.process.join(PATIENCE_SECONDS)
+        worker.process.kill()
+        worker.process.join()
+        how = f"its process {ending(worker.process.exitcode)}"
+        shared = worker.shared
+        if shared is None:
+            return
+        if stop.number is not None and not worker.ready:
+            self._give_back(worker.number, shared)
+        elif stop.number is not None:
+            reason = "its process was ended before its step was; it goes on from its last checkpoint"
+            self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, reason))
+        elif worker.ready:
+            shared.directory(self._runs).note_error(how)
+            self._ended(worker, RunOutcome.of(shared, self._runs, Ending.failed, how))
+        else:  # not the run's fault
+            self._give_back(worker.number, shared)
+            self._display.warn(worker.number, f"a worker ended before it could train: {how}")
+            self._misstarts[worker.number] += 1
+            if min(self._misstarts) > MOST_MISSTARTS:
+                raise TrainingFailed(
+                    f"no worker can be started for {worker.device}: {how}",
+                    "What it wrote stands above. --jobs 1 trains without workers.",
+                )
+
+    @contextlib.contextmanager
+    def _ending_workers(self) -> Iterator[None]:
+        """Let no worker outlive this: when all went well they have nothing to do, and end by themselves."""
+        try:
+            yield
+        except BaseException:
+            for worker in self._workers:
+                if worker is not None and worker.shared is None:
+                    worker.pipe.close()  # it waits for work, and ends when it hears that there is no more
+            self.tell(signal.SIGTERM)  # the others save after their step: what they have computed was paid for
+            deadline = time.monotonic() + SAVING_SECONDS
+            for worker in self._workers:
+                if worker is not None:
+                    worker.process.join(max(0.0, deadline - time.monotonic()))
+                    worker.process.kill()
+            raise
+        finally:
+            here = [worker for worker in self._workers if worker is not None]
+            for worker in here:
+                worker.pipe.close()
+            for worker in here:
+                worker.process.join(PATIENCE_SECONDS)
+                worker.process.kill()
+                worker.process.join()
+
+
+def worker_names(devices: Sequence[str]) -> list[str]:
+    """`cuda:0` where a worker is alone on its device; `cpu 1`, `cpu 2` where there are several."""
+    return [
+        device if devices.count(device) == 1 else f"{device} {devices[: position + 1].count(device)}"
+        for position, device in enumerate(devices)
+    ]

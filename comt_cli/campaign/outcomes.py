@@ -1,0 +1,136 @@
+"""What became of every run of a command. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.shared import SharedRun
+from comt_cli.training.signals import StopSignal
+
+MEND_FIRST = "Mend that first; the same command then tries again."
+
+
+class TrainingFailed(UserError):
+    """Something was found to be wrong after training had begun. What was saved before is intact."""
+
+    exit_status = 1
+
+
+def check_not_stopped(stop: StopSignal) -> None:
+    """Raise `RunInterrupted` where a signal has come before the first run has begun."""
+    if stop.number is not None:
+        raise RunInterrupted("stopped before a run had begun", "The same command begins with them.", stop.number)
+
+
+class Ending(StrEnum):
+    """How a run stands when a command ends; the value says it to people."""
+
+    done = "done"
+    diverged = "diverged"
+    failed = "failed"
+    elsewhere = "trained elsewhere"
+    left = "left to do"
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What became of one training.
+
+    Attributes:
+        spec: the run; where several tables share it, under its first name.
+        ending: how it stands.
+        path: its directory, by its readable name where it has one.
+        result: `result.json`, where there is one.
+        already: whether it had its result before this command came to it.
+        reason: one line: why it failed, who else trains it, or where it was stopped.
+        remedy: what must be mended before it can be trained; None where trying again may do.
+    """
+
+    spec: RunSpec
+    ending: Ending
+    path: Path
+    result: dict[str, Any] | None = None
+    already: bool = False
+    reason: str | None = None
+    remedy: str | None = None
+
+    @classmethod
+    def of(cls, shared: SharedRun, runs: Path, ending: Ending, reason: str | None = None) -> RunOutcome:
+        """A run without a result."""
+        return cls(shared.spec, ending, shared.directory(runs).shown, reason=reason)
+
+    @classmethod
+    def refused(cls, shared: SharedRun, runs: Path, error: UserError) -> RunOutcome:
+        """A run that failed by something that the user can mend. Its `error.txt` says how."""
+        reason, remedy = " ".join(error.message.split()), error.hint or MEND_FIRST
+        directory = shared.directory(runs)
+        directory.note_error(reason, f"{remedy}\n")
+        return cls(shared.spec, Ending.failed, directory.shown, reason=reason, remedy=remedy)
+
+    @classmethod
+    def with_result(cls, shared: SharedRun, runs: Path, result: dict[str, Any], *, already: bool) -> RunOutcome:
+        """A run that is done or diverged."""
+        ending = Ending.diverged if result["state"] == "diverged" else Ending.done
+        return cls(shared.spec, ending, shared.directory(runs).shown, result, already)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has its result."""
+        return self.ending in (Ending.done, Ending.diverged)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of all runs of a command, in its order; a training that tables share counts once."""
+
+    outcomes: tuple[RunOutcome, ...]
+
+    def having(self, *endings: Ending) -> list[RunOutcome]:
+        """The runs that stand so."""
+        return [outcome for outcome in self.outcomes if outcome.ending in endings]
+
+    def lines(self) -> list[str]:
+        """One line with the counts, then one for every run that failed, or that another process is training."""
+        counts = []
+        for ending in Ending:
+            if found := self.having(ending):
+                before = sum(outcome.already for outcome in found)
+                counts.append(f"{len(found)} {ending}" + (f" ({before} before)" if before else ""))
+        many = "run" if len(self.outcomes) == 1 else "runs"
+        lines = [f"{len(self.outcomes)} {many}: {', '.join(counts)}" if counts else "0 runs"]
+        for outcome in self.having(Ending.failed, Ending.elsewhere):  # what was stopped was told when it was
+            if outcome.reason is not None:
+                why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
+                lines.append(f"  {outcome.ending}: {run_name(outcome.spec, with_table=True)}: {outcome.reason}{why}")
+            if outcome.remedy is not None:
+                lines.append(f"    {outcome.remedy}")
+        return lines
+
+    def check(self) -> None:
+        """Raise `TrainingFailed`, whose exit status is 1, if a run failed, or nobody has trained it."""
+        failed = self.having(Ending.failed)
+        if failed:
+            # One that fails the same way for ever, if there is one: only there is something to be done.
+            first = min(failed, key=lambda outcome: outcome.remedy is None)
+            others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+            raise TrainingFailed(
+                f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}",
+                f"{first.path}/error.txt says why. The same command tries again, and goes on where they stopped."
+                if first.remedy is None
+                else f"{first.reason}\n  {first.remedy}",
+            )
+        if left := self.having(Ending.left):
+            raise TrainingFailed(
+                f"{len(left)} of {len(self.outcomes)} runs are left to do", "The same command goes on from there."
+            )
+
+
+def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
+    """A run in words: `pre-ln, 130m, seed 1`, after its table's name where there are several."""
+    table = f"{spec.paper}/{spec.table} " if with_table else ""
+    return f"{table}{spec.row}, {spec.column}, seed {spec.seed}"

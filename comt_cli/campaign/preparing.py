@@ -1,0 +1,36 @@
+"""The data sets of a list of runs, made ready before the first of them starts. Torch-free."""
+
+from __future__ import annotations
+
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.images.dataset import ImageDataset
+from comt_cli.data.prepare import prepare
+from comt_cli.data.storage import ProgressCallback
+from comt_cli.errors import RunInterrupted
+from comt_cli.training.signals import StopSignal
+
+
+def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -> dict[str, Dataset | ImageDataset]:
+    """Every data set that the open runs of the queue read, by its fingerprint; the queue gets to know their content.
+
+    Raises:
+        RunInterrupted: a signal came meanwhile; what is ready is kept.
+        UserError, StorageError: see `comt_cli.data.prepare`.
+    """
+
+    def preparing(stage: str, done: int, total: int | None) -> None:
+        if stop.number is not None:
+            raise RunInterrupted(
+                "stopped while the data was being prepared; what is ready is kept",
+                "The same command goes on from there.",
+                stop.number,
+            )
+        progress(stage, done, total)
+
+    datasets: dict[str, Dataset | ImageDataset] = {}
+    for shared in queue.open:
+        if shared.spec.data_fingerprint not in datasets:
+            datasets[shared.spec.data_fingerprint] = prepare(shared.spec.settings.data, preparing)
+    queue.data_prepared({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
+    return datasets

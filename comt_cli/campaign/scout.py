@@ -1,0 +1,137 @@
+"""A process that goes ahead of the workers while the data is being prepared.
+
+It finds out how many workers there can be, and on which devices, which takes PyTorch: so the command's own process
+need not import it, unless it then trains by itself. And it compiles the kernels that the runs will use, once, where
+each worker would otherwise want them at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from comt_cli.campaign.jobs import Workers, plan_workers
+from comt_cli.campaign.outcomes import TrainingFailed, check_not_stopped
+from comt_cli.campaign.server import context_for, start_server
+from comt_cli.errors import UserError
+from comt_cli.recipe.settings import Settings
+from comt_cli.runs.shared import SharedRun
+from comt_cli.training.processes import die_with_parent, end_process
+from comt_cli.training.signals import StopSignal
+
+PATIENCE_SECONDS = 5.0
+"""How long it may take to end once it is told to."""
+
+
+class Scout:
+    """The process, as its parent sees it."""
+
+    def __init__(self, ours: Connection, theirs: Connection, process: BaseProcess) -> None:
+        self._pipe, self._process = ours, process
+        # In a thread, since it waits for the server to have imported PyTorch.
+        self._starter = threading.Thread(target=_start, args=(process, theirs), daemon=True)
+        self._starter.start()
+
+    def workers(self, stop: StopSignal) -> Workers:
+        """What it found.
+
+        Raises:
+            UserError: there is no such device, or the memory is too small for what was asked for.
+            RunInterrupted: a signal came meanwhile.
+            TrainingFailed: it ended without a word.
+        """
+        while not self._pipe.poll(0.1):
+            check_not_stopped(stop)
+        try:
+            found = self._pipe.recv()
+        except EOFError:
+            self._starter.join()
+            if self._process.pid is not None:
+                self._process.join(PATIENCE_SECONDS)
+            check_not_stopped(stop)  # of a signal to the whole group of processes it may have been the first to hear
+            raise TrainingFailed(
+                f"the process that looks for devices ended with status {self._process.exitcode}",
+                "What it wrote stands above. --jobs 1 trains without it.",
+            ) from None
+        if isinstance(found, UserError):
+            raise found
+        assert isinstance(found, Workers)
+        return found
+
+    def end(self) -> None:
+        """It is not needed any more: at the latest when the command ends."""
+        if self._starter.is_alive() or self._process.pid is None:
+            return  # the server is still importing, and ends with this process
+        self._process.terminate()
+        self._process.join(PATIENCE_SECONDS)
+        self._process.kill()
+
+
+@contextlib.contextmanager
+def scouting(device: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Iterator[Scout]:
+    """Send the scout ahead; it ends with this context."""
+    start_server([shared.spec for shared in runs])
+    context = context_for(["cpu"])
+    ours, theirs = context.Pipe()
+    scout = Scout(ours, theirs, context.Process(target=_look_ahead, args=(theirs, device, jobs, list(runs))))
+    try:
+        yield scout
+    finally:
+        scout.end()
+
+
+def _start(process: BaseProcess, pipe: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError), contextlib.closing(pipe):  # the pipe's end tells of a server that died
+        process.start()
+
+
+def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> None:
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGUSR2):  # a terminal's Ctrl-C, Slurm's warning: its parent says when to end
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through what is open: a compiler's folder is removed
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
+    try:
+        workers = plan_workers(device, jobs, runs)
+    except UserError as error:
+        pipe.send(error)
+        return
+    pipe.send(workers)
+    if all(each == "cpu" for each in workers.devices):
+        _build_kernels(runs)
+    end_process(0)
+
+
+def _build_kernels(runs: Sequence[SharedRun]) -> None:
+    """Compile what the first of these runs that takes a kernel would compile. What goes wrong is told by the runs."""
+    import torch
+
+    from comt_cli.models.build import empty_model, empty_resnet, image_wiring_of, wiring_of
+    from comt_cli.models.image_kernels import use_image_kernels
+    from comt_cli.models.kernels import use_kernels
+    from comt_cli.training.devices import product_dtype
+
+    cpu = torch.device("cpu")
+    seen = set()
+    for shared in runs:
+        spec, settings = shared.spec, shared.spec.settings
+        train = settings.train
+        key = (str(spec.method), settings.model, train.kernels, train.precision, train.compile)
+        if key in seen:
+            continue
+        seen.add(key)
+        with contextlib.suppress(Exception):
+            wanted, dtype, compiled = train.kernels, product_dtype(train.precision), train.compile
+            if isinstance(settings, Settings):
+                model = empty_model(settings.model, settings.data.vocabulary_size, wiring_of(spec.method))
+                choices = use_kernels(model, wanted, cpu, dtype, compiled=compiled)
+            else:
+                resnet = empty_resnet(settings.model, settings.data.classes, image_wiring_of(spec.method))
+                choices = use_image_kernels(resnet, wanted, cpu, dtype, compiled=compiled)
+            if any(choice.fused for choice in choices.values()):
+                return

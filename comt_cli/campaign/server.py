@@ -1,0 +1,69 @@
+"""The process that workers on the CPU are forked from: it imports PyTorch once, for all of them.
+
+It runs nothing, so it has one thread and no open pool of OpenMP: what is forked from it starts as if it had imported
+everything itself. Where there is a GPU, a worker imports PyTorch by itself (`spawn`): a driver that was asked anything
+before a fork is of no use after it; and so it does on systems whose libraries do not bear a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing import resource_tracker
+from multiprocessing.context import ForkServerContext, SpawnContext
+
+from comt_cli.recipe.image_settings import ImageSettings
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.signals import StopSignal
+
+LOADED = ("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout")
+LOADED_FOR_IMAGES = "comt_cli.training.image_task"
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+def context_for(devices: Iterable[str]) -> ForkServerContext | SpawnContext:
+    """How the processes that train on these devices are started."""
+    if sys.platform == "linux" and all(device == "cpu" for device in devices):
+        return multiprocessing.get_context("forkserver")
+    return multiprocessing.get_context("spawn")
+
+
+def start_server(specs: Sequence[RunSpec]) -> None:
+    """Have the server import what these runs need, while other things go on here. Does nothing where there is one
+    already, or where none is used."""
+    if sys.platform != "linux":
+        return
+    images = any(isinstance(spec.settings, ImageSettings) for spec in specs)
+    multiprocessing.set_forkserver_preload([*LOADED, *([LOADED_FOR_IMAGES] if images else [])])
+    with signals_blocked(), _no_threads_of_numpy():
+        multiprocessing.forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _no_threads_of_numpy() -> Iterator[None]:
+    """NumPy's BLAS, which nothing here uses, starts its threads when it is imported; who forks should have none."""
+    before = os.environ.get(BLAS_THREADS)
+    os.environ[BLAS_THREADS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[BLAS_THREADS]
+        else:
+            os.environ[BLAS_THREADS] = before
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """A process that is started here hears no signal until it is ready to: it unblocks them itself."""
+    resource_tracker.ensure_running()  # its own start, later, would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,229 @@
+"""`--slurm`: every run as a job of its own, through `submitit`; and what such a job does.
+
+A job that Slurm warns of its time limit (SIGUSR2) finishes the step, saves, and has itself requeued by submitit under
+the same number; it goes on from its checkpoint, in the same log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+from comt_cli.campaign.slurm_queue import LOGS, Job, ask_squeue, job_name, job_of, log_folder, note_job
+from comt_cli.campaign.slurm_site import Site
+from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.installing import install_extra
+from comt_cli.runs.contents import adopt_contents
+from comt_cli.runs.directory import RunState
+from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.shared import shared_runs
+from comt_cli.training.trackers import VARIABLE, trackers_in_use
+
+WARNING_SIGNAL = signal.SIGUSR2
+"""What Slurm sends before the time limit; submitit's choice, which its requeueing listens to."""
+UNFINISHED_STATUS = 1
+OPEN = (RunState.missing, RunState.unfinished)
+"""The states of runs that a job can be submitted for."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What came of one run: its job, new or queued earlier; no job if its state asks for none."""
+
+    spec: RunSpec
+    state: RunState
+    job: Job | None
+    is_new: bool
+
+
+class TrainJob:
+    """What a job runs; submitit stores it, and calls it anew after every requeue."""
+
+    def __call__(
+        self, spec: dict[str, Any], runs: str, device: str | None, processes: int, trackers: list[str]
+    ) -> None:
+        """Train one run (`spec`: a `RunSpec` as plain data) to its end, or until Slurm's warning.
+
+        Raises:
+            SystemExit: the run could not be trained, or was told to stop; the log says why.
+        """
+        from comt_cli.campaign.launch import train_on
+
+        run = RunSpec.model_validate(spec)
+        os.environ[VARIABLE] = ",".join(trackers)
+        if processes > 1:
+            _start_resource_tracker()
+        try:
+            summary = train_on(processes, [run], Path(runs), device, 1)
+        except RunInterrupted as interruption:
+            _say(interruption)
+            if interruption.signal_number != WARNING_SIGNAL:
+                raise SystemExit(interruption.exit_status) from None
+            # Everything is saved and submitit's own handler is back in place: it requeues the job, and ends it.
+            signal.raise_signal(WARNING_SIGNAL)
+        except UserError as error:
+            _say(error)
+            raise SystemExit(error.exit_status) from None
+        if not all(outcome.ended for outcome in summary.outcomes):  # it failed, or is trained elsewhere: that was said
+            raise SystemExit(UNFINISHED_STATUS)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        """What submitit asks for before it requeues: the same call again. The run's own checkpoint has the rest."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, *arguments)
+
+
+def _start_resource_tracker() -> None:
+    """Start multiprocessing's helper here, deaf to the warning, which every process of a job gets and it dies of."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [WARNING_SIGNAL])
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _say(error: UserError) -> None:
+    print(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} comt: {error}", file=sys.stderr, flush=True)
+
+
+def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site) -> Iterator[Submission]:
+    """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job.
+
+    Yields what came of each, as soon as it is known: what was submitted before an error is the caller's to say.
+
+    Raises:
+        UserError: submitit or Slurm is not installed, Slurm does not answer, or it refuses a job; says why.
+        StorageError: the run directories cannot be written.
+    """
+    executor_class = _executor_class()
+    distinct = shared_runs(adopt_contents(specs, runs, ambiguous=True))
+    with _only_submitter(runs):
+        states = {shared.id: shared.directory(runs).state() for shared in distinct}
+        jobs = {
+            shared.id: job
+            for shared in distinct
+            if states[shared.id] in OPEN and (job := job_of(runs, shared.spec)) is not None
+        }
+        queued = ask_squeue(jobs.values())
+        for shared in distinct:
+            state, request = states[shared.id], shared.spec.request
+            if state not in OPEN or request in queued:
+                yield Submission(shared.spec, state, jobs.get(shared.id), False)
+                continue
+            if shared.spec.data_content is not None:  # else its directory is known once the job has prepared the data
+                shared.directory(runs).create(shared.spec)
+                shared.link(runs)
+            executor = executor_class(folder=log_folder(runs, request).resolve(), max_num_timeout=site.requeues)
+            executor.update_parameters(**sbatch_parameters(site, shared.spec))
+            spec = shared.spec.model_dump(mode="json")
+            wanted = device or (
+                "cuda" if site.gpus else None
+            )  # a job that paid for a GPU must not fall back on the CPU
+            arguments = (spec, str(runs.resolve()), wanted, site.processes, trackers_in_use())
+            note_job(runs, shared.spec, _submit_one(executor, arguments))
+            yield Submission(shared.spec, state, job_of(runs, shared.spec), True)
+
+
+def refuse_queued(specs: Sequence[RunSpec], runs: Path) -> None:
+    """Refuse to have runs trained anew that a job is about to train, or is training.
+
+    Raises:
+        UserError: there is such a job, or Slurm does not answer.
+    """
+    jobs = [job for shared in shared_runs(specs) if (job := job_of(runs, shared.spec)) is not None]
+    queued = ask_squeue(jobs)
+    if numbers := [job.number for job in jobs if job.run in queued]:
+        raise UserError(
+            f"--fresh: {len(numbers)} of these runs are in Slurm's queue",
+            f"End their jobs first: scancel {' '.join(numbers)}",
+        )
+
+
+def sbatch_parameters(site: Site, spec: RunSpec) -> dict[str, Any]:
+    """What submitit's Slurm executor is told: its names are sbatch's, with exceptions that are explained here."""
+    parameters = {
+        "job_name": job_name(spec.request),
+        "comment": f"{spec.relative_path}",
+        "time": site.minutes,
+        "partition": site.partition,
+        "account": site.account,
+        "qos": site.qos,
+        "constraint": site.constraint,
+        "gpus_per_node": site.gpus or None,
+        "cpus_per_task": site.cpus,
+        "mem": site.memory,
+        "ntasks_per_node": 1,  # comt starts the processes that share a batch itself
+        "signal_delay_s": site.warning,
+        "stderr_to_stdout": True,
+        # As many threads at every start of a run, whichever node it is on: their number decides the last bits.
+        "setup": [f"export OMP_NUM_THREADS={max(1, site.cpus // site.processes)}", *site.setup],
+        # Since Slurm 22.05 a step does not inherit how many processors its job has for each task.
+        "srun_args": [f"--cpus-per-task={site.cpus}"],
+        "additional_parameters": {
+            "requeue": True,  # also where the cluster's default is that jobs are not requeued
+            **{name: value for name, value in site.sbatch.items() if value is not False},
+        },
+    }
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def check_slurm() -> None:
+    """Raise `UserError` where jobs cannot be submitted from here: submitit or Slurm is not installed."""
+    _executor_class()
+
+
+def _executor_class() -> Any:
+    try:
+        from submitit import SlurmExecutor
+    except ImportError:
+        raise UserError(
+            "--slurm needs the package submitit, which is not installed here", install_extra("slurm")
+        ) from None
+    for program in ("sbatch", "srun"):
+        if shutil.which(program) is None:
+            raise UserError(
+                f"--slurm needs Slurm, but {program} is not on this machine",
+                "Submit on a machine of the cluster that may (often called its login node).",
+            )
+    return SlurmExecutor
+
+
+def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    try:
+        return str(executor.submit(TrainJob(), *arguments).job_id)
+    except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
+        said = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
+        raise UserError(
+            f"Slurm refused a job: {' '.join(said)}",
+            "What was submitted before stays; the same command submits the rest, once the reason is mended.",
+        ) from None
+    except OSError as error:
+        raise StorageError(f"cannot submit a job: {error}") from error
+
+
+@contextlib.contextmanager
+def _only_submitter(runs: Path) -> Iterator[None]:
+    """Wait until no one else submits runs of this folder: two at once would both find a run that is in no job."""
+    with contextlib.ExitStack() as held:
+        try:
+            folder = runs / LOGS
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = held.enter_context((folder / ".lock").open("a"))
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            raise StorageError(f"cannot lock {runs / LOGS}: {error.strerror or error}") from error
+        yield

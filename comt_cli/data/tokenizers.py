@@ -1,0 +1,39 @@
+"""The file that carries a tokenizer of either kind. Apart from both, since it names both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from comt_cli.data.tokenizer import TOKENIZER_FORMAT, ByteTokenizer, Tokenizer
+from comt_cli.errors import UserError
+from comt_cli.files import read_json
+
+
+def tokenizer_from_json(value: Any) -> Tokenizer:
+    """The tokenizer whose `to_json` is `value`. Raises `ValueError` when `value` is not that, or was damaged."""
+    if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
+        raise ValueError(f"it is not a tokenizer of format {TOKENIZER_FORMAT}")
+    if value.get("kind") == "bytes":
+        return ByteTokenizer()
+    if value.get("kind") == "sentencepiece":
+        return SentencePieceTokenizer.from_json(value)
+    raise ValueError(f"it holds a tokenizer of unknown kind {value.get('kind')!r}")
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a tokenizer that `Tokenizer.save` wrote.
+
+    Raises:
+        UserError: the file is absent, or is not a whole tokenizer; the message names it.
+    """
+    try:
+        return tokenizer_from_json(read_json(path))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no tokenizer at {path}") from error
+    except (OSError, ValueError) as error:  # ValueError: also damaged JSON and damaged UTF-8
+        raise UserError(
+            f"cannot read the tokenizer {path}: {error}",
+            "It is damaged or not written by comt. If it is in the cache, delete it and run the same command again.",
+        ) from error

@@ -1,0 +1,1 @@
+"""What `comt doctor` looks at. Importing it imports no torch."""

@@ -1,0 +1,62 @@
+"""The check of `comt doctor` for image sets: what lies in the cache, and whether the others could be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from comt_cli.doctor.finding import Finding
+from comt_cli.errors import UserError
+from comt_cli.installing import install_package
+
+CIFAR = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+"""The folders that torchvision keeps them in."""
+
+
+def check_images() -> Finding:
+    """Without network there are letters to train on; CIFAR and ImageNet need torchvision, and their files once."""
+    from comt_cli.data.images.glyph_faces import font_files
+    from comt_cli.data.images.torchvision_import import torchvision_datasets
+    from comt_cli.files import cache_folder
+
+    cache = cache_folder() / "images"
+    damaged: list[str] = []
+    here = [*_letters(cache, damaged), *_published(cache)]
+    text = f"glyphs10 and glyphs100, drawn here; in the cache: {', '.join(here) or 'none yet'}"
+    missing = [path.name for path in font_files("glyphs10") if not path.exists()]
+    if missing:
+        mend = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
+        return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(missing)}", mend)
+    try:
+        torchvision_datasets()
+    except UserError as error:
+        return Finding("warn", f"{text}; no cifar10, cifar100 and imagenet: {error.message}", error.hint)
+    if damaged:
+        mend = f"rm -r {' '.join(damaged)}; then run the recipe again"
+        return Finding("warn", f"{text}; damaged: {', '.join(damaged)}", mend)
+    return Finding("ok", text)
+
+
+def _letters(cache: Path, damaged: list[str]) -> Iterator[str]:
+    """The sets of letters that were drawn; folders whose list of files cannot be read go to `damaged`."""
+    from comt_cli.data.images.glyphs import GlyphManifest
+    from comt_cli.data.manifest import MANIFEST
+
+    for path in sorted(cache.glob(f"*/{MANIFEST}")):
+        folder = path.parent
+        try:
+            manifest = GlyphManifest.read(folder, folder.name)
+        except UserError:
+            damaged.append(str(folder))
+            continue
+        yield (
+            f"glyphs{len(manifest.class_names)} of {manifest.size} pixels "
+            f"({manifest.images['train']:,} and {manifest.images['validation']:,} images)"
+        )
+
+
+def _published(cache: Path) -> Iterator[str]:
+    """The papers' sets whose folders are there; whether they are whole is seen when they are opened."""
+    yield from (name for name, folder in CIFAR.items() if (cache / "cifar" / folder).is_dir())
+    if (cache / "imagenet" / "train").is_dir() and (cache / "imagenet" / "val").is_dir():
+        yield "imagenet"

@@ -1,0 +1,204 @@
+"""The file that training writes and everything else reads: one dictionary of tensors and plain values.
+
+It is read with `weights_only=True`: a checkpoint from a stranger runs no code.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from comt_cli.errors import UserError
+from comt_cli.exchange.sources import ACCEPTED, no_checkpoint
+from comt_cli.recipe.settings import MAX_VOCABULARY
+from comt_cli.runs.plan import RunSpec
+
+W = TypeVar("W")
+
+FORMAT = 1
+LANGUAGE_PARTS = ("vocabulary", "tokenizer")
+"""What a language model's checkpoint says beside weights and settings."""
+IMAGE_PARTS = ("classes", "mean", "std", "size")
+"""What an image classifier's does: the names of the classes, the colours' mean and standard deviation, and the size."""
+IMAGE_FAMILY = "resnet"
+"""The family of models that look at images (`ResNetSettings`); all others read text."""
+_ZIP = b"PK\x03\x04"
+"""What a file of torch.save begins with."""
+
+
+def read_state(
+    path: Path, device: torch.device | str = "cpu", *, mapped: bool = True, checked: bool = True
+) -> dict[str, Any]:
+    """The dictionary of a checkpoint file, its tensors on `device`; nothing in it is executed.
+
+    `mapped` tensors are read from the file when they are used, so that a model can be had without its optimizer's
+    state, which is twice as large. `checked`: the file is read once beforehand and compared with its checksums, about a
+    second a gigabyte; only for a look at what kind of checkpoint it is that can be left out.
+
+    Raises:
+        UserError: the file is not there, damaged, cut short, foreign, or of another format; says what it holds.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no checkpoint {path}")
+    with path.open("rb") as handle:
+        start = handle.read(4)
+    if start != _ZIP:
+        raise UserError(f"{path} is not a checkpoint: it begins with {start!r}, not with {_ZIP!r}", ACCEPTED)
+    check_archive(path, contents=checked)
+    try:
+        # Foreign archives (TorchScript's) warn.
+        with warnings.catch_warnings(action="ignore"):
+            state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
+    except Exception as error:  # torch.load has no error type of its own: zip, pickle, key and runtime errors all occur
+        reason, hint = _why_unreadable(path, error)
+        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
+    if not isinstance(state, dict) or "spec" not in state or "model" not in state:
+        raise UserError(f"{path} is not a checkpoint of comt: it holds {_what(state)}", ACCEPTED)
+    if state.get("format") != FORMAT:
+        raise UserError(f"{path} is a checkpoint of format {state.get('format')!r}; this comt reads format {FORMAT}")
+    weights = state["model"]
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.is_floating_point()
+        for name, tensor in weights.items()
+    ):
+        raise UserError(f"{path}: its model is {_what(weights)}, not floating-point tensors by name")
+    if missing := [key for key in (IMAGE_PARTS if is_of_images(state) else LANGUAGE_PARTS) if key not in state]:
+        raise UserError(f"{path} lacks {' and '.join(missing)}")
+    return state
+
+
+def check_archive(path: Path, *, contents: bool = True) -> None:
+    """Compare every record of a file of torch.save with its checksum, which torch.load does not do.
+
+    Compressed records are refused: torch.save writes none, torch.load would take them for the tensors themselves, and
+    a few bytes of them can stand for gigabytes. Without `contents` only that is looked at.
+
+    Raises:
+        UserError: a record is damaged or compressed; says which.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            packed = next((info for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED), None)
+            damaged = archive.testzip() if contents and packed is None else None
+    except Exception as error:  # zipfile raises its own, struct's and the system's errors, and NotImplementedError
+        reason, hint = _why_unreadable(path, error)
+        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
+    if packed is not None:
+        raise UserError(
+            f"{path} cannot be read as a checkpoint: its record {packed.filename} is compressed",
+            "A tool has packed it anew, and its tensors cannot be used where they lie. Take the file that was written.",
+        )
+    if damaged is not None:
+        raise UserError(
+            f"{path} is damaged: its record {damaged} does not fit its checksum",
+            "Copy it anew, or take another checkpoint.",
+        )
+
+
+def _why_unreadable(path: Path, error: Exception) -> tuple[str, str]:
+    """The reason and a hint. What torch says of a file that is cut short is no more than an errno."""
+    if not zipfile.is_zipfile(path):  # looks for the list of contents, which is written last
+        return f"it is cut short, after {path.stat().st_size:,} bytes", "Copy it anew, or take another checkpoint."
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
+    return reason or type(error).__name__, "It is damaged, or not of comt."
+
+
+def is_of_images(state: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is an image classifier's; else it is a language model's."""
+    found = state["spec"]
+    for key in ("settings", "model", "family"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return bool(found == IMAGE_FAMILY)
+
+
+def spec_in(state: Mapping[str, Any], path: Path) -> RunSpec:
+    """The run whose checkpoint `state` is. Raises `UserError` where it is not one of this version."""
+    try:
+        return RunSpec.model_validate(state["spec"])
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise UserError(f"{path}: its spec does not fit this version of comt: {where}: {problem['msg']}") from None
+
+
+def wired(spec: RunSpec, path: Path, wiring_of: Callable[[Mapping[str, Any]], W]) -> W:
+    """What `wiring_of` makes of the run's method. Raises `UserError` where this version has no such method, or not for
+    such models."""
+    try:
+        return wiring_of(spec.method)
+    except KeyError:
+        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which this comt does not have") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: its method does not fit this version of comt: {error.errors()[0]['msg']}") from None
+    except NotImplementedError:
+        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model") from None
+
+
+def check_tokens(weights: Mapping[str, Tensor], vocabulary: object, path: Path) -> int:
+    """`vocabulary` if it is a number of tokens, and that of the weights; else `UserError`. As `check_blocks`, before a
+    model is built."""
+    if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
+        raise UserError(f"{path}: its vocabulary is {vocabulary!r}, not a number of tokens")
+    rows = list(weights["embedding.weight"].shape[:1]) if "embedding.weight" in weights else []
+    if rows and rows[0] != vocabulary:
+        raise UserError(f"{path}: its vocabulary is {vocabulary:,}, and its weights are of {rows[0]:,} tokens")
+    return vocabulary
+
+
+def check_blocks(weights: Mapping[str, Tensor], expected: int, path: Path) -> None:
+    """Refuse weights of another number of blocks, before a model of that many is built: a forged number must not keep
+    the machine busy. Raises `UserError`."""
+    found = {name.split(".")[1] for name in weights if name.startswith("blocks.")}
+    if len(found) != expected:
+        raise UserError(f"{path}: its weights have {len(found)} layers; they are not those of its spec")
+
+
+def assign(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Give the meta model its weights, every one and no other, of the right shapes. Raises `UserError`."""
+    expected = model.state_dict()
+    wrong = [f"{name} is missing" for name in expected if name not in weights]
+    wrong += [f"{name} has no place" for name in weights if name not in expected]
+    wrong += [
+        f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+        raise UserError(f"{path}: its weights do not fit its spec: {'; '.join(wrong[:3])}{more}")
+    model.load_state_dict(weights, assign=True)
+
+
+def checkpoint_in(folder: Path) -> Path | None:
+    """The checkpoint of a run directory; None if the folder is none. Raises `UserError` where none is saved yet."""
+    if (folder / "checkpoint.pt").is_file():
+        return folder / "checkpoint.pt"
+    if (folder / "spec.json").is_file():
+        raise no_checkpoint(folder)
+    return None
+
+
+def name_of(spec: RunSpec) -> str:
+    """A short name of the run's model, fit for a folder."""
+    return f"{spec.row}-{spec.column}-seed{spec.seed}".replace("/", "-")
+
+
+def shown_names(folder: Path) -> str:
+    """What a folder holds, for people: a few of its files."""
+    names = sorted(path.name for path in folder.iterdir())
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, dict):
+        if value and all(isinstance(item, Tensor) for item in value.values()):
+            return f"{len(value)} tensors ({', '.join(map(str, list(value)[:3]))}, ...)"
+        return f"a dictionary with {', '.join(map(str, list(value)[:6])) or 'nothing'}"
+    return f"a {type(value).__name__}"

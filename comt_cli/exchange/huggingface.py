@@ -1,0 +1,163 @@
+"""Folders in Hugging Face's layout: plain LLaMA checkpoints out of and into comt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import tokenizers
+from torch import Tensor, nn
+
+from comt_cli.errors import StorageError, UserError
+from comt_cli.exchange.codecs import LibraryCodec
+from comt_cli.exchange.huggingface_config import ARCHITECTURE, huggingface_config, settings_from_config, type_name
+from comt_cli.exchange.huggingface_weights import join_weights, split_weights
+from comt_cli.exchange.loaded import LoadedModel, describe, gated_sites, residual_name
+from comt_cli.exchange.tokenizer_files import tokenizer_files
+from comt_cli.files import atomic_file, read_json, write_json
+from comt_cli.layers.residual import PreNorm, ScaledInit
+from comt_cli.models.llama import Llama
+
+CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
+"""What is fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
+
+
+def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str]]:
+    """Write `loaded` as a folder that `transformers` reads as LlamaForCausalLM. Weights keep their types.
+
+    Returns every path with a few words on what it holds. The configuration is written last, so that a folder whose
+    writing was cut short is not taken for a model.
+
+    Raises:
+        UserError: LLaMA cannot express the network (gates, another residual connection), or the folder is in use.
+        StorageError: the disk is full or the folder cannot be written.
+    """
+    _refuse_inexpressible(loaded.model)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+    tensors = {name: tensor.contiguous() for name, tensor in split_weights(loaded.model).items()}
+    # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
+    content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"format": "pt"})
+    with atomic_file(folder / WEIGHTS) as handle:
+        handle.write(content)
+    written = [(folder / WEIGHTS, f"{len(tensors)} tensors, {type_name(loaded.model)}")]
+    special: dict[str, int] = {}
+    if loaded.codec is not None:
+        files, special = tokenizer_files(loaded.codec, loaded.context_length)
+        for name, (data, words) in files.items():
+            with atomic_file(folder / name) as handle:
+                handle.write(data)
+            written.append((folder / name, words))
+    write_json(folder / CONFIG, huggingface_config(loaded.model, loaded.context_length) | special)
+    written.append((folder / CONFIG, f"{ARCHITECTURE}: {loaded.description}"))
+    return written
+
+
+def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
+    """Read a LLaMA from a folder with config.json, model.safetensors (one or several files) and tokenizer.json.
+
+    `name` replaces the folder's name in what is written about the model.
+
+    Raises:
+        UserError: a file is missing, damaged, or of another architecture; or an option is one that our LLaMA lacks.
+    """
+    config = _read_json(folder / CONFIG)
+    settings, vocabulary = settings_from_config(config, str(folder / CONFIG))
+    tensors = _read_weights(folder)
+    # Written by old versions of transformers, recomputed by all: not weights.
+    tensors = {key: value for key, value in tensors.items() if not key.endswith("rotary_emb.inv_freq")}
+    if settings.tied_embeddings:
+        tensors.pop("lm_head.weight", None)
+    model = join_weights(settings, vocabulary, tensors, str(folder))
+    context = config.get("max_position_embeddings")
+    return LoadedModel(
+        model=model,
+        name=name or folder.resolve().name,
+        description=describe(model),
+        codec=_read_tokenizer(folder / TOKENIZER, config),
+        context_length=context if isinstance(context, int) and context > 0 else None,
+    )
+
+
+def _refuse_inexpressible(model: Llama) -> None:
+    reasons = []
+    if sites := gated_sites(model):
+        reasons.append(f"gates at {', '.join(sites)}")
+    connections = [getattr(block, f"{branch}_connection") for block in model.blocks for branch in ("attention", "mlp")]
+    norms = [module for connection in connections for module in connection.children()] + [model.final_norm]
+    # Scaled initialisation is Pre-LN: how a network started is no part of it.
+    if not all(type(connection) in (PreNorm, ScaledInit) for connection in connections):
+        reasons.append(f"the residual connection {residual_name(model)}")
+    elif not all(isinstance(norm, nn.RMSNorm) for norm in norms):
+        reasons.append("norms other than RMSNorm")
+    if reasons:
+        raise UserError(
+            f"Hugging Face's LLaMA cannot express {' and '.join(reasons)}",
+            "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is.",
+        )
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, from its one file or from those that its index names."""
+    index = folder / INDEX
+    if index.exists():
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise UserError(f"{index} has no weight_map")
+        names = sorted({str(value) for value in weight_map.values()})
+        if outside := [name for name in names if Path(name).name != name]:
+            raise UserError(f"{index} points outside its folder: {outside[0]}")
+    elif (folder / WEIGHTS).exists():
+        names = [WEIGHTS]
+    else:
+        pickles = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pth")])
+        if pickles:
+            raise UserError(
+                f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when it is read",
+                "comt reads safetensors; transformers' save_pretrained writes them.",
+            )
+        raise UserError(f"{folder} holds no weights", f"It needs {WEIGHTS}, or {INDEX} with the files that it names.")
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        try:
+            tensors.update(safetensors.torch.load_file(folder / name))
+        except FileNotFoundError:
+            raise UserError(f"{folder} lacks {name}, which its index names") from None
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
+            raise UserError(f"{folder / name} is not a whole safetensors file: {error}", "Copy it again.") from None
+    return tensors
+
+
+def _read_tokenizer(path: Path, config: Mapping[str, Any]) -> LibraryCodec | None:
+    if not path.exists():
+        return None
+    begins, ends = (_token_ids(config.get(f"{name}_token_id")) for name in ("bos", "eos"))
+    try:
+        return LibraryCodec(tokenizers.Tokenizer.from_file(str(path)), begins[0] if begins else None, ends)
+    except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
+        raise UserError(f"{path} is not a tokenizer: {error}", "Copy it again.") from None
+
+
+def _token_ids(value: Any) -> list[int]:
+    """A configuration names one token, several, or none."""
+    return [i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = read_json(path)
+    except FileNotFoundError:
+        raise UserError(f"there is no {path}") from None
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} does not hold a JSON object")
+    return value

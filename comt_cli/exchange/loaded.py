@@ -1,0 +1,92 @@
+"""A model together with what is needed to feed it text, wherever it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from comt_cli.errors import UserError
+from comt_cli.layers.gates import CarriesGates
+from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+from comt_cli.models.llama import Llama
+from comt_cli.runs.plan import RunSpec
+
+
+class TextCodec(Protocol):
+    """Text to the token ids that a model was trained to see and back, and the ids' names for the axes of figures.
+
+    `end_ids` are the tokens that end a text; there may be none.
+    """
+
+    end_ids: frozenset[int]
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
+        ...
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of the beginning of a text, which is to go on: those of `encode` without what ends a text.
+
+        Of an empty beginning that is the token that texts begin after; nothing where there is none.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`. Special tokens and ids that are not the tokenizer's stand for no text; bytes that are not
+        UTF-8, such as a character of which only the beginning is there, for U+FFFD."""
+        ...
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """`model` has the types that the file stored. `codec` is None where the source has no tokenizer.
+
+    `name` is short and fit for a folder; `description` says what the source holds; `context_length` is the longest
+    text the model was trained on, in tokens, where the source says it; `spec` is the run, for our own checkpoints.
+    """
+
+    model: Llama
+    name: str
+    description: str
+    codec: TextCodec | None = None
+    context_length: int | None = None
+    spec: RunSpec | None = None
+
+    def text_codec(self) -> TextCodec:
+        """The codec. Raises `UserError` where the source has no tokenizer."""
+        if self.codec is None:
+            raise UserError(f"{self.name} has no tokenizer, so it cannot be fed text", "A folder needs tokenizer.json.")
+        return self.codec
+
+
+def residual_name(model: Llama) -> str:
+    """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
+    connection = model.blocks[0].attention_connection
+    for name, known in RESIDUAL_CONNECTIONS.items():
+        if type(connection) is known:
+            return name
+    return type(connection).__name__
+
+
+def gated_sites(model: Llama) -> list[str]:
+    """The names of the sites that carry a gate in any layer, in the order of the model."""
+    names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
+    return list(dict.fromkeys(names))
+
+
+def describe(model: Llama, method: str | None = None) -> str:
+    """One line for people: method, residual connection, gates, size."""
+    shape = model.shape
+    sites = gated_sites(model)
+    parts = [
+        f"method {method}" if method else "a plain LLaMA",
+        f"residual connection {residual_name(model)}",
+        f"gates at {', '.join(sites)}" if sites else "no gates",
+        f"{shape.layers} layers of width {shape.width}, {sum(p.numel() for p in model.parameters()):,} parameters",
+    ]
+    return ", ".join(parts)

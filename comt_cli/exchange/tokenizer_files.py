@@ -1,0 +1,99 @@
+"""A tokenizer as the files that a Hugging Face folder carries."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import sentencepiece
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
+from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
+from comt_cli.exchange.loaded import TextCodec
+
+Files = dict[str, tuple[bytes, str]]
+"""File name -> (content, a few words for people)."""
+
+_PROBES = (
+    "Once upon a time, a king lived in a castle.",
+    "def f(x):\n    return x  # twice  as long\n\n\tend",
+    "  leading, trailing  ",
+    "\nline\r\n",
+    "naïve café — “quoted” ½ ﬁ ＡＢ 日本語 🙂 \u200b\u00ad",
+    "1234567890 http://example.org/a_b?c=d&e=%20",
+)
+"""Texts on which a converted tokenizer must agree with the original: words, code, odd spaces, Unicode that
+normalisation would change, numbers."""
+
+
+def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files, dict[str, int]]:
+    """The files, and the special ids for config.json (`eos_token_id` ...), of the tokenizer behind `codec`.
+
+    A SentencePiece model is written as it is, and as tokenizer.json only if that gives the same tokens on every probe
+    text: T5's, which normalises, does not convert. Two differences of a tokenizer.json are known: the text '</s>' is
+    read as the end-of-text token, and among equally likely ways to cut a run of one symbol ('********') the library
+    may take another order of the same pieces.
+    """
+    if isinstance(codec, LibraryCodec):
+        return {"tokenizer.json": (codec.tokenizer.to_str().encode(), "the tokenizer that the model came with")}, {}
+    if not isinstance(codec, OwnCodec):
+        return {}, {}
+    tokenizer, files = codec.tokenizer, Files()
+    converted: LibraryTokenizer | None
+    if isinstance(tokenizer, ByteTokenizer):
+        converted = _bytes_as_bpe()
+    else:
+        model = base64.b64decode(tokenizer.to_json()["model"])
+        files["tokenizer.model"] = (model, "the SentencePiece model")
+        converted = _unigram(model)
+    if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
+        files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")
+        files["tokenizer_config.json"] = (_configuration(tokenizer, context_length), "its special tokens")
+    return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+
+
+def _configuration(tokenizer: Tokenizer, context_length: int | None) -> bytes:
+    pad, end = tokenizer.pieces([tokenizer.pad_id, tokenizer.eos_id])
+    values: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "eos_token": end}
+    if context_length is not None:
+        values["model_max_length"] = context_length
+    return (json.dumps(values, indent=2) + "\n").encode()
+
+
+def _special(text: str) -> AddedToken:
+    return AddedToken(text, special=True, normalized=False)
+
+
+def _bytes_as_bpe() -> LibraryTokenizer:
+    """Bytes as a byte-level vocabulary without merges: every byte stays a token of its own."""
+    names = ByteTokenizer().pieces([ByteTokenizer.pad_id, ByteTokenizer.eos_id])
+    vocabulary = {name: number for number, name in enumerate(names)}
+    vocabulary |= {character: 2 + byte for byte, character in byte_alphabet().items()}
+    tokenizer = LibraryTokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([_special(name) for name in names])
+    return tokenizer
+
+
+def _unigram(model: bytes) -> LibraryTokenizer:
+    """A SentencePiece unigram model without normalisation: pieces, scores, '▁' for a space, one put before the text."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = range(processor.vocab_size())
+    scored = [(processor.id_to_piece(i), processor.get_score(i)) for i in ids]
+    tokenizer = LibraryTokenizer(models.Unigram(scored, processor.unk_id(), byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(" ", "▁"), normalizers.Prepend("▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Replace(Regex(r"\A "), ""),
+        ]
+    )
+    special = [processor.id_to_piece(i) for i in ids if processor.is_control(i) or processor.is_unknown(i)]
+    tokenizer.add_special_tokens([_special(name) for name in special])
+    return tokenizer

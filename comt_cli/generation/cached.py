@@ -1,0 +1,157 @@
+"""Texts that a model goes on with, token by token: prefill, decode steps, and the draw of each token.
+
+Shapes: B rows (texts), T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comt_cli.errors import UserError
+from comt_cli.generation.sampling import Sampler
+from comt_cli.layers.kv_cache import KeyValueCache
+from comt_cli.layers.projection import Projections
+from comt_cli.models.llama import Llama
+
+WARM_UP_STEPS = 3
+"""Steps before one is captured: kernels are compiled and libraries claim their memory in the first."""
+
+
+@torch.no_grad()
+def decode_step(model: Llama, cache: KeyValueCache, tokens_B1: Tensor) -> Tensor:
+    """Feed each text its next token, [B, 1]; the logits of the one after, [B, V]."""
+    return F.linear(model.hidden(tokens_B1, cache)[:, -1], model.head_weight)
+
+
+class Decoder:
+    """A model with a cache for `rows` texts of up to `capacity` tokens, prompts included.
+
+    With `graph` (CUDA only) a step is captured once in a CUDA graph and replayed after: the kernels of a small model
+    run for a shorter time than Python takes to start them. What changes the model or how it computes (`use_kernels`,
+    its weights, their type or device) must be done before: its projections are frozen here (`Projections.freeze`).
+    """
+
+    def __init__(self, model: Llama, rows: int, capacity: int, *, graph: bool) -> None:
+        like = model.embedding.weight
+        if graph and like.device.type != "cuda":
+            raise ValueError(f"CUDA graphs need a CUDA device, and the model is on {like.device}")
+        for module in model.modules():
+            if isinstance(module, Projections):
+                module.freeze()
+        self.model = model
+        self.cache = KeyValueCache(model.shape, rows, capacity, model.settings.rope_theta, like.detach())
+        self.device = like.device
+        self.uses_graph = graph
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._tokens_B1 = torch.zeros(rows, 1, dtype=torch.int64, device=like.device)
+        self._logits_BV: Tensor | None = None
+
+    @torch.no_grad()
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Forget what was, read `rows` prompts of one token or more; the logits of their next tokens, [B, V].
+
+        Raises `UserError` where a prompt is longer than the capacity.
+        """
+        self.cache.begin([len(prompt) for prompt in prompts])
+        longest = max(map(len, prompts))
+        padded = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        tokens_BT = torch.tensor(padded, device=self.device)
+        return F.linear(self.model.hidden(tokens_BT, self.cache)[:, -1], self.model.head_weight)
+
+    @torch.no_grad()
+    def step(self, tokens_B: Tensor) -> Tensor:
+        """Feed each text its next token, int64 [B]; the logits of the one after, [B, V].
+
+        With a graph the next step writes its logits to the same place. Raises `UserError` beyond the capacity.
+        """
+        if not self.uses_graph:
+            return decode_step(self.model, self.cache, tokens_B[:, None])
+        self.cache.need(1)
+        if self._graph is None:
+            self.capture()
+        assert self._graph is not None
+        assert self._logits_BV is not None
+        self._tokens_B1.copy_(tokens_B[:, None])
+        self._graph.replay()
+        self.cache.replayed(1)
+        return self._logits_BV
+
+    @torch.no_grad()
+    def capture(self) -> None:
+        """Capture the step now rather than at the first: it takes a while. What is stored stays as it is."""
+        cache, column = self.cache, self.cache.stored
+        cache.static_shapes = True
+        try:
+            with torch.cuda.device(self.device):
+                own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+                current = torch.cuda.current_stream()
+                own.wait_stream(current)
+                with torch.cuda.stream(own):
+                    for _ in range(WARM_UP_STEPS):
+                        decode_step(self.model, cache, self._tokens_B1)
+                        cache.rewind(column)
+                current.wait_stream(own)
+                self._graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._graph):
+                    self._logits_BV = decode_step(self.model, cache, self._tokens_B1)
+        finally:
+            cache.static_shapes = False
+        cache.rewind(column)
+
+
+def generate(
+    model: Llama,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    stop_ids: Collection[int] = (),
+    copies: Sequence[int] | None = None,
+    graph: bool | None = None,
+) -> Iterator[list[int | None]]:
+    """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`.
+
+    A text ends with one of `stop_ids`, which is yielded; after it stands None. How tokens are chosen (`temperature`,
+    `top_p`, `seed`, `copies`): see `Sampler`.
+    `graph`: see `Decoder`; None is yes on CUDA. What takes its time once is done before this returns.
+
+    Raises:
+        UserError: (at a step) the logits of a text that has not ended are not finite numbers.
+        ValueError: there are no prompts, one has no tokens, or a number is out of its range.
+    """
+    if not prompts or not all(prompts) or max_new_tokens < 1:
+        raise ValueError("there must be prompts, each of one token or more, and a token to generate")
+    device = model.embedding.weight.device
+    sampler = Sampler(prompts, max_new_tokens, temperature, top_p, seed, device, copies)
+    on_cuda = device.type == "cuda"
+    capacity = max(map(len, prompts)) + max_new_tokens
+    decoder = Decoder(model, len(prompts), capacity, graph=on_cuda if graph is None else graph)
+    if on_cuda:
+        decoder.prefill(prompts)  # compiles what is not compiled yet
+    if decoder.uses_graph:
+        decoder.capture()
+    return _steps(decoder, sampler, prompts, max_new_tokens, frozenset(stop_ids))
+
+
+def _steps(
+    decoder: Decoder, sampler: Sampler, prompts: Sequence[Sequence[int]], count: int, stop_ids: frozenset[int]
+) -> Iterator[list[int | None]]:
+    is_open = [True] * len(prompts)
+    logits_BV = decoder.prefill(prompts)
+    for number in range(count):
+        token_B = sampler.draw(logits_BV, number)
+        step = [token if go_on else None for token, go_on in zip(token_B.tolist(), is_open, strict=True)]
+        if any(token is not None and token < 0 for token in step):
+            raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
+        yield step
+        is_open = [token is not None and token not in stop_ids for token in step]
+        if not any(is_open):
+            return
+        if number + 1 < count:
+            logits_BV = decoder.step(token_B.clamp(min=0))

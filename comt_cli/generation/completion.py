@@ -1,0 +1,141 @@
+"""Texts in, texts out: a model goes on with prompts, batch by batch, and what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter
+
+from comt_cli.errors import UserError
+from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.generation.cached import generate
+from comt_cli.generation.sampling import count_copies
+from comt_cli.generation.text_stream import TextStream
+
+MOST_ROWS = 64
+"""Texts that are generated at once; more come one batch after the other."""
+
+
+@dataclass
+class Completion:
+    """A prompt with its tokens, what the model made of it in how many tokens, and whether it ended the text itself."""
+
+    prompt: str
+    ids: list[int]
+    copy: int = 0
+    text: str = ""
+    tokens: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen: the arguments of `generate`, by their names."""
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+
+
+@dataclass
+class Pace:
+    """Seconds and counts of all batches: `steps` are decode steps, of which each gives a token to every open text."""
+
+    tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    steps: int = 0
+    decoded: int = 0
+
+    def add(self, tokens: int, seconds: float, *, is_prefill: bool) -> None:
+        """One more step, that of the prompt or a later one, gave `tokens` in `seconds`."""
+        self.tokens += tokens
+        if is_prefill:
+            self.prefill_seconds += seconds
+        else:
+            self.decode_seconds += seconds
+            self.steps += 1
+            self.decoded += tokens
+
+    def numbers(self) -> dict[str, float | None]:
+        """Tokens, milliseconds and tokens per second; None where there was no decode step to time."""
+        timed = self.steps > 0 and self.decode_seconds > 0
+        return {
+            "tokens": self.tokens,
+            "prefill_ms": 1000 * self.prefill_seconds,
+            "decode_ms_per_token": 1000 * self.decode_seconds / self.steps if timed else None,
+            "tokens_per_second": self.decoded / self.decode_seconds if timed else None,
+        }
+
+    def words(self) -> str:
+        """One line for people."""
+        numbers = self.numbers()
+        parts = [f"{self.tokens} token{'s' if self.tokens != 1 else ''}", f"prefill {numbers['prefill_ms']:.1f} ms"]
+        if numbers["decode_ms_per_token"] is not None:
+            parts.append(f"decode {numbers['decode_ms_per_token']:.2f} ms a token")
+            parts.append(f"{numbers['tokens_per_second']:.1f} tokens/s")
+        return ", ".join(parts)
+
+
+def begin(loaded: LoadedModel, prompts: Sequence[str]) -> list[Completion]:
+    """The prompts as tokens, nothing generated yet.
+
+    Raises `UserError` where one cannot be fed to the model: no tokenizer, no token to begin with, or foreign ones.
+    """
+    codec = loaded.text_codec()
+    ids = [codec.prompt(prompt) for prompt in prompts]
+    if not all(ids):
+        raise UserError(f"{loaded.name} has no token that a text begins with", "Give it a --prompt.")
+    largest, vocabulary = max(map(max, ids)), loaded.model.vocabulary
+    if largest >= vocabulary:
+        raise UserError(f"{loaded.name}: its tokenizer makes the id {largest}, but the model has {vocabulary} tokens")
+    numbered = zip(prompts, ids, count_copies(ids), strict=True)
+    return [Completion(prompt, tokens, copy) for prompt, tokens, copy in numbered]
+
+
+def complete(
+    loaded: LoadedModel,
+    completions: Sequence[Completion],
+    sampling: Sampling,
+    show: Callable[[str], None] | None = None,
+) -> Pace:
+    """Fill in the texts of `completions`; `show` is given each piece of text as it comes (for one completion)."""
+    pace = Pace()
+    for start in range(0, len(completions), MOST_ROWS):
+        _complete_batch(loaded, completions[start : start + MOST_ROWS], sampling, pace, show)
+    return pace
+
+
+def _complete_batch(
+    loaded: LoadedModel,
+    batch: Sequence[Completion],
+    sampling: Sampling,
+    pace: Pace,
+    show: Callable[[str], None] | None,
+) -> None:
+    codec = loaded.text_codec()
+    streams = [TextStream(codec, row.ids) for row in batch]
+    ids, copies = [row.ids for row in batch], [row.copy for row in batch]
+    steps = generate(loaded.model, ids, **asdict(sampling), stop_ids=codec.end_ids, copies=copies)
+    is_prefill = True
+    while True:
+        before = perf_counter()  # decoding and printing the text is not the model's time
+        step = next(steps, None)
+        if step is None:
+            break
+        pace.add(sum(token is not None for token in step), perf_counter() - before, is_prefill=is_prefill)
+        is_prefill = False
+        for row, stream, token in zip(batch, streams, step, strict=True):
+            if token is None:
+                continue
+            row.tokens += 1
+            row.ended = token in codec.end_ids
+            new = stream.push(token)
+            if show:
+                show(new)
+    for row, stream in zip(batch, streams, strict=True):
+        rest = stream.finish()
+        row.text = stream.text
+        if show:
+            show(rest)

@@ -1,0 +1,66 @@
+"""Which data the runs below a folder were trained on: for a machine that has the runs, and not the data itself."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from comt_cli.errors import UserError
+from comt_cli.files import read_json
+from comt_cli.runs.directory import READING_ERRORS, RunDirectory
+from comt_cli.runs.plan import BY_ID, RunSpec
+
+_ID = re.compile(r"[0-9a-f]{12}")
+
+
+def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = False) -> list[RunSpec]:
+    """`specs`, those whose data is not prepared here with the content that the runs below `runs` were trained on.
+
+    Raises:
+        UserError: the runs that were asked the same were trained on different data, so that no table can hold them
+            all; unless `ambiguous`, which leaves the content of these unknown.
+    """
+    unknown = {spec.data_fingerprint for spec in specs if spec.data_content is None}
+    if not unknown:
+        return list(specs)
+    contents = _contents_of_runs(runs, {spec.request: spec.data_fingerprint for spec in specs})
+    several = {fingerprint: counts for fingerprint, counts in contents.items() if len(counts) > 1}
+    if several and not ambiguous:
+        fingerprint, counts = next(iter(several.items()))
+        listed = ", ".join(f"{content} ({count} run{'s'[: count != 1]})" for content, count in counts.most_common())
+        data = next(spec for spec in specs if spec.data_fingerprint == fingerprint).settings.data
+        name = getattr(data, "corpus", None) or getattr(data, "images", "")
+        raise UserError(
+            f"the runs on {name} in {runs} were trained on data of different content: {listed}",
+            "They cannot stand in one column. Training prepares the data here and so says which content is meant; or "
+            "keep the runs of one content only (spec.json of each has data_content).",
+        )
+    return [
+        spec
+        if spec.data_content is not None or len(contents.get(spec.data_fingerprint, ())) != 1
+        else spec.with_content(next(iter(contents[spec.data_fingerprint])))
+        for spec in specs
+    ]
+
+
+def _contents_of_runs(runs: Path, asked: Mapping[str, str]) -> dict[str, Counter[str]]:
+    """Per fingerprint, on how many runs below `runs` each content was trained, of those that were `asked` for: the
+    fingerprints of requests. What was begun and has no checkpoint was perhaps refused its data, and says nothing."""
+    found: dict[str, Counter[str]] = {fingerprint: Counter() for fingerprint in asked.values()}
+    folder = runs / BY_ID
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not _ID.fullmatch(path.name):
+            continue
+        directory = RunDirectory(path)
+        try:
+            noted = read_json(directory.spec_file)
+            fingerprint, content = noted["data_fingerprint"], noted["data_content"]
+            if fingerprint not in found or not isinstance(content, str) or directory.spec().request not in asked:
+                continue
+        except READING_ERRORS:  # whoever reads the run says what is wrong
+            continue
+        if directory.checkpoint_file.exists() or directory.result_file.exists():
+            found[fingerprint][content] += 1
+    return found

@@ -1,0 +1,340 @@
+"""The run directory: the only contract between training, which writes it, and everything that reads it.
+
+A run is its id, and is stored once: `runs/by-id/<id>`. For people there is a relative symbolic link
+`runs/<paper>/<table>/<row>/<column>/seed<k>-<id>` for every table that it belongs to (see `shared_runs`).
+
+spec.json          the run, fully resolved (`RunSpec`)
+environment.json   versions, device, git commit: one entry per time the run was started
+metrics.jsonl      one line per logged step: the ground truth; holds nothing that differs between two equal runs
+gradients.jsonl    one line per step whose gradient norms were asked for (`train.gradient_norms_every` of an image
+                   classifier): {"step": n, "norms": {convolution's weight: L2 norm}}
+timings.jsonl      one line per logged step: seconds, tokens or images per second (these do differ)
+metrics.csv        metrics.jsonl as a table, written at the end
+checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
+result.json        written last: its presence means that the run is done
+error.txt          what made the newest attempt fail, with what mends it, or the traceback of a defect; gone once
+                   another attempt begins
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any
+
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import open_own, parse_json, read_json, read_text, write_json, write_text
+from comt_cli.runs.plan import BY_ID, RunSpec
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a file system answers that knows no locks."""
+
+
+READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+"""What reading a run directory that is damaged, or of another version, can raise."""
+
+
+class BeingTrained(UserError):
+    """Another process holds the run directory; `owner` says which."""
+
+    def __init__(self, message: str, hint: str | None, owner: str) -> None:
+        super().__init__(message, hint)
+        self.owner = owner
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.hint, self.owner)
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    missing = "missing"
+    unfinished = "unfinished"
+    running = "running"
+    done = "done"
+    diverged = "diverged"
+
+
+ENDED = (RunState.done.value, RunState.diverged.value)
+"""What `result.json` may say of a run's state."""
+
+
+class RunDirectory:
+    """One run's folder: paths, what they hold, and the lock that lets one process at a time write there.
+
+    The lock is `flock`'s, which the system releases when its owner dies, however it dies. Several machines may share
+    the folder if their file system passes such locks on: NFS does (version 4 by itself, version 3 with its lock
+    daemon; after a machine's death it keeps them until its lease ends, some 90 seconds), and so do Lustre mounted
+    with `flock`, GPFS and CephFS. Where each machine has locks of its own (`local_lock=flock`, Lustre's `localflock`)
+    two of them could train one run at once. Files are expected to be seen by all soon after they are closed.
+
+    Attributes:
+        path: the folder itself.
+        label: where the readable link to it stands, if it has one; None where that is not known.
+    """
+
+    def __init__(self, path: Path, label: Path | None = None) -> None:
+        self.path, self.label = path, label
+        self.spec_file = path / "spec.json"
+        self.environment_file = path / "environment.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.gradients_file = path / "gradients.jsonl"
+        self.timings_file = path / "timings.jsonl"
+        self.metrics_table = path / "metrics.csv"
+        self.checkpoint_file = path / "checkpoint.pt"
+        self.result_file = path / "result.json"
+        self.error_file = path / "error.txt"
+        self.lock_file = path / ".lock"
+
+    @classmethod
+    def of(cls, runs: Path, spec: RunSpec) -> RunDirectory:
+        """The directory of `spec` below the folder `runs`."""
+        return cls(runs / BY_ID / spec.id, runs / spec.relative_path)
+
+    @property
+    def shown(self) -> Path:
+        """The path for people: the link that names table, row and column, where there is one; else the folder."""
+        return self.label if self.label is not None and self._is_linked(self.label) else self.path
+
+    def link(self) -> None:
+        """Make the readable link, relative, so that the folder `runs` can be moved. What else stands there, stays.
+
+        Raises:
+            StorageError: the system refuses.
+        """
+        if self.label is None or self._is_linked(self.label):
+            return
+        try:
+            self.label.parent.mkdir(parents=True, exist_ok=True)
+            if self.label.is_symlink():
+                self.label.unlink(missing_ok=True)  # it led elsewhere
+            with contextlib.suppress(FileExistsError):  # another process was quicker, or it is no link of ours
+                self.label.symlink_to(self._target(self.label), target_is_directory=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot link {self.label}: {error.strerror or error}",
+                "--runs needs a file system with symbolic links.",
+            ) from error
+
+    def _target(self, label: Path) -> str:
+        return os.path.relpath(self.path, label.parent)
+
+    def _is_linked(self, label: Path) -> bool:
+        try:
+            return str(label.readlink()) == self._target(label)
+        except OSError:
+            return False
+
+    def state(self) -> RunState:
+        """Done or diverged if there is a result; else running if a process holds the lock; else unfinished."""
+        result = self.result()
+        if result is not None:
+            return RunState.diverged if result["state"] == "diverged" else RunState.done
+        if not self.path.is_dir():
+            return RunState.missing
+        if self.owner() is not None:
+            return RunState.running
+        return RunState.unfinished if self.spec_file.exists() else RunState.missing
+
+    def result(self) -> dict[str, Any] | None:
+        """`result.json`, or None while there is none. Raises `UserError` if it is damaged."""
+        result = _read_object(self.result_file)
+        if result is not None and result.get("state") not in ENDED:
+            raise UserError(f"{self.result_file} does not say that the run is {' or '.join(ENDED)}", ANEW)
+        return result
+
+    def spec(self) -> RunSpec:
+        """`spec.json`. Raises `UserError` if there is none, or it is from another version: one in which the same
+        settings had another id, and may have meant something else, too."""
+        data = _read_object(self.spec_file)
+        if data is None:
+            raise UserError(f"{self.path} is not a run directory", "It has no spec.json.")
+        noted = data.pop("id", None)
+        try:
+            spec = RunSpec.model_validate(data)
+        except ValueError as error:
+            raise UserError(f"{self.spec_file} does not fit this version of comt: {error}") from None
+        if noted != spec.id:
+            raise UserError(
+                f"{self.spec_file} does not fit this version of comt: the run's id is {noted}, and today's of these "
+                f"settings {spec.id}",
+                "It was made by another version, or changed by hand. Its checkpoint can be looked into by its path.",
+            )
+        return spec
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The logged steps, oldest first. A line cut short by a crash is left out."""
+        return read_lines(self.metrics_file)
+
+    def gradients(self) -> list[dict[str, Any]]:
+        """The logged gradient norms, oldest first; [] where none were asked for."""
+        return read_lines(self.gradients_file)
+
+    def timings(self) -> list[dict[str, Any]]:
+        """The logged speeds, oldest first."""
+        return read_lines(self.timings_file)
+
+    def create(self, spec: RunSpec) -> None:
+        """Make the folder and its link, and write `spec.json`. Raises `StorageError` where that is not possible."""
+        self._make()
+        self.link()
+        write_json(self.spec_file, {**spec.model_dump(mode="json"), "id": spec.id})
+        self.error_file.unlink(missing_ok=True)
+
+    def error(self) -> str | None:
+        """The first line of `error.txt`: what made the newest attempt fail; None if nothing did."""
+        try:
+            return read_text(self.error_file).partition("\n")[0] or None
+        except (OSError, ValueError):
+            return None
+
+    def note_error(self, reason: str, details: str = "") -> None:
+        """Write `error.txt`: the reason, which is one line, and a remedy or a traceback. If the disk lets us: it is
+        told anyway."""
+        with contextlib.suppress(StorageError):
+            write_text(self.error_file, f"{reason}\n\n{details}" if details else f"{reason}\n")
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make {self.path}: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies.
+
+        Raises:
+            BeingTrained: another process is training this run; says which.
+            StorageError: the folder or its lock cannot be made.
+        """
+        handle = self._open_lock()
+        with handle:
+            try:
+                handle.truncate(0)
+                handle.write(f"process {os.getpid()} on {socket.gethostname()}")
+                handle.flush()
+            except OSError as error:
+                raise StorageError(f"cannot write {self.lock_file}: {error.strerror or error}") from error
+            yield
+
+    def _open_lock(self) -> IO[str]:
+        """The lock file, locked. Tries again where the folder was moved aside in between."""
+        for _ in range(10):
+            self._make()
+            try:
+                handle = os.fdopen(open_own(self.lock_file, os.O_RDWR | os.O_APPEND), "a+")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StorageError(f"cannot lock {self.path}: {error.strerror or error}") from error
+            with contextlib.ExitStack() as unless_locked:
+                unless_locked.enter_context(handle)
+                if not self._try(handle):
+                    owner = _owner(handle.fileno())
+                    message = f"{self.shown} is being trained by {owner}"
+                    raise BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
+                if self._is_here(handle):
+                    unless_locked.pop_all()
+                    return handle
+        raise StorageError(f"cannot lock {self.path}: it goes away again and again")
+
+    def _try(self, handle: IO[str]) -> bool:
+        try:
+            return _try_lock(handle)
+        except OSError as error:
+            raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", _no_locks(error)) from error
+
+    def _is_here(self, handle: IO[str]) -> bool:
+        """Whether the open lock file is the one that stands here: it could have been moved aside meanwhile."""
+        try:
+            return os.path.samestat(os.fstat(handle.fileno()), self.lock_file.stat())
+        except FileNotFoundError:
+            return False
+
+    def owner(self) -> str | None:
+        """The process that is training the run, `process 12 on some-host`; None if there is none.
+
+        Raises:
+            UserError: the system does not let us look.
+        """
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UserError(f"cannot look at {self.lock_file}: {error.strerror or error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _owner(descriptor)
+        except OSError as error:
+            raise UserError(f"cannot look at {self.lock_file}: {error.strerror or error}", _no_locks(error)) from error
+        finally:
+            os.close(descriptor)
+        return None
+
+
+def _no_locks(error: OSError) -> str | None:
+    return "Runs need a file system with locks: choose another with --runs." if error.errno in NO_LOCKS else None
+
+
+def _owner(descriptor: int) -> str:
+    return os.pread(descriptor, 500, 0).decode("utf-8", errors="replace").strip() or "another process"
+
+
+def _try_lock(handle: IO[str]) -> bool:
+    """Take the lock; False if another process has it. Tries thrice: `state()` elsewhere may hold it for a moment."""
+    for _ in range(3):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.05)
+    return False
+
+
+ANEW = "Delete the run directory to train it anew."
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    try:
+        data = read_json(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}", ANEW) from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path} does not hold a JSON object", ANEW)
+    return data
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out.
+
+    Raises:
+        UserError: another line is not a JSON object, says which; or the file is no text.
+    """
+    try:
+        *lines, _unfinished = read_text(path).split("\n")
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}", ANEW) from None
+    objects = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found = parse_json(line)
+        except ValueError as error:
+            what = str(error).removeprefix("it ")
+            raise UserError(f"{path}, line {number} {what}", ANEW) from None
+        if not isinstance(found, dict):
+            raise UserError(f"{path}, line {number} is not a JSON object", ANEW)
+        objects.append(found)
+    return objects

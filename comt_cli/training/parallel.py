@@ -1,0 +1,192 @@
+"""Several processes that train one model: each takes its share of every batch.
+
+Each holds the whole model (DistributedDataParallel), or a part of it (FSDP2, `fully_shard`). The global batch, its
+samples and their order are the recipe's, whatever the number of processes.
+
+With FSDP2 weights, gradients and the optimiser's states are sharded. Each block is a unit, gathered while it computes;
+what stands before and behind the blocks, the loss included, is another. A parameter that is a single number cannot be
+sharded: every process keeps it (see `gradients`). PyTorch's modules for this take seconds to import, and are imported
+where they are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from comt_cli.errors import UserError
+from comt_cli.models.build import materialise
+from comt_cli.models.llama import Llama
+from comt_cli.recipe.settings import TrainSettings
+from comt_cli.training.objective import SummedLoss, prepare_compiler
+from comt_cli.training.world import World
+
+if TYPE_CHECKING:
+    from comt_cli.training.world import World
+
+VERSIONS_OF_A_BLOCK = 8
+"""Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
+
+
+def is_sharded(settings: TrainSettings, world: World) -> bool:
+    """Whether the parameters are cut: the recipe says so, and there is more than one process to hold them."""
+    return settings.sharding == "fsdp" and world.size > 1
+
+
+def shard(loss: SummedLoss, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
+    """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its part.
+
+    One unit after the other is filled and cut, so a device holds no more than one whole. With `compiled` each block
+    is compiled by itself, since the gathering between them cannot be.
+
+    Raises:
+        UserError: two units hold the very same parameter, which could not be cut with both.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = loss.model
+    units = units_of(model)
+    if compiled:
+        prepare_compiler(versions=VERSIONS_OF_A_BLOCK * len(model.blocks))
+    # What a connection remembers, a block hands on as it came, which is a view by now. That is safe as long as nobody
+    # changes it in place: the model does not, and autograd refuses it to the next block.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    for path, unit in units.items():
+        materialise(unit, world.device, seed, path)
+        unit.to(dtype)
+        if path.startswith("blocks."):
+            _wrap_forward(unit, recomputed=model.activation_checkpointing, compiled=compiled)
+            fully_shard(unit, mesh=mesh, ignored_params=_single_numbers(unit))
+    model.activation_checkpointing = False  # every block now sees to that itself
+    fully_shard(loss, mesh=mesh, ignored_params=_single_numbers(loss))
+
+
+def units_of(model: Llama) -> dict[str, nn.Module]:
+    """What is filled by itself, by its path: every block, and each of the other parts, which are one unit later.
+
+    Raises:
+        UserError: two units hold the very same parameter.
+    """
+    units = {f"blocks.{index}": block for index, block in enumerate(model.blocks)}
+    units |= {name: part for name, part in model.named_children() if part is not model.blocks}
+    owners: dict[nn.Parameter, str] = {}
+    for path, unit in units.items():
+        for name, parameter in unit.named_parameters():
+            if (owner := owners.setdefault(parameter, path)) != path:
+                raise UserError(
+                    f"train.sharding: fsdp cannot cut {path}.{name}, which {owner} holds as well",
+                    "Parameters may be shared within a block, not between blocks. Say train.sharding: none.",
+                )
+    return units
+
+
+def _single_numbers(module: nn.Module) -> set[nn.Parameter]:
+    return {parameter for parameter in module.parameters() if parameter.dim() == 0}
+
+
+def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None:
+    """Recompute and compile what is inside of the gathering: a block is then gathered once for its backward pass, and
+    the compiler meets none of it."""
+    forward: Callable[..., Any] = block.forward
+    if recomputed:
+        inner = forward
+
+        def forward(*arguments: Any) -> Any:
+            return checkpoint(inner, *arguments, use_reentrant=False) if block.training else inner(*arguments)
+
+    if compiled:
+        forward = torch.compile(forward, dynamic=False, fullgraph=True)
+    block.forward = forward
+
+
+def is_fsdp(module: nn.Module) -> bool:
+    """Whether `shard` has been there."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(module, FSDPModule)
+
+
+@contextlib.contextmanager
+def without_reduction(module: nn.Module) -> Iterator[None]:
+    """Backward passes of a sharded module only add to this process's own gradients, which are whole meanwhile."""
+    module.set_requires_gradient_sync(False)  # type: ignore[operator]
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)  # type: ignore[operator]
+
+
+# ---- tensors, whole and cut
+
+
+def is_cut(tensor: Tensor) -> bool:
+    """Whether each process holds a part of it."""
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
+def held(tensor: Tensor) -> Tensor:
+    """What this process holds of it: its part, or the tensor itself; shares its memory."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
+    """The values, cut tensors whole and on the CPU. All processes must take part; those that do not `keep` get {}.
+
+    Tensors are gathered one by one, so that no device has to hold two of them.
+    """
+    from torch.distributed.tensor import DTensor
+
+    kept = {}
+    for name, value in values.items():
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        if keep:
+            kept[name] = whole.cpu() if isinstance(value, DTensor) else whole
+    return kept
+
+
+def part_of(whole: Tensor, like: Tensor) -> Tensor:
+    """This process's part of a tensor that every process has whole, cut as `like` is, and on its device."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(like, DTensor):
+        return whole
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def distribute(module: nn.Module, world: World) -> nn.Module:
+    """The module, its gradients averaged over all processes after each backward pass outside `without_sync`; a sharded
+    one averages them itself, those of single numbers apart (`gradients.complete`)."""
+    if world.size == 1 or is_fsdp(module):
+        return module
+    # It says so of a matrix with one row, whose strides say nothing.
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
+    devices = [world.device.index] if world.device.type == "cuda" else None
+    # Buffers are each process's own: batch normalisation trains with the batch's statistics, and before an evaluation
+    # all take the main process's running ones (`image_task`). torch 2.13 has another name for it, and warns of the old.
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {name: False}
+    return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
+
+
+def without_sync(module: nn.Module, active: bool) -> contextlib.AbstractContextManager[object]:
+    """While `active`, backward passes only add to this process's own gradients."""
+    if active and isinstance(module, DistributedDataParallel):
+        return module.no_sync()
+    if active and is_fsdp(module):
+        return without_reduction(module)
+    return contextlib.nullcontext()

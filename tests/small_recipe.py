@@ -1,0 +1,72 @@
+"""A small recipe that is right, for tests that break or change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from comt_cli.methods import methods
+from comt_cli.recipe.load import LoadedRecipe, load_recipe_text
+
+SMALL = """\
+title: A small table
+paper: mine
+table: table1
+command: train-lm
+baseline: plain
+seeds: [1, 2]
+settings:
+  data: {vocabulary: 300}
+  train:
+    steps: 100
+    warmup_steps: 10
+    batch_size: 8
+rows:
+  plain:
+    method: pre-ln
+    paper: {c4/130m: 20.5, c4/250m: null}
+  gated:
+    method:
+      name: comt
+      hidden: 4
+    paper:
+      c4/130m: 19.5
+      c4/250m: 18.5
+  extra:
+    method: mix-ln
+    in_paper: false
+columns:
+  c4/130m: {}
+  c4/250m:
+    settings:
+      model: {size: 250m}
+scales:
+  smoke:
+    description: quick
+    seeds: [7]
+    columns:
+      tiny:
+        compare_to: c4/130m
+        settings:
+          model: {size: tiny}
+          train: {batch_size: 4}
+  paper:
+    description: as published
+"""
+
+
+@pytest.fixture
+def small() -> str:
+    """The text of a recipe that is right."""
+    return SMALL
+
+
+@pytest.fixture
+def load() -> Callable[..., LoadedRecipe]:
+    """`load(text, *overrides, scale=None)` with all methods."""
+
+    def load_text(text: str, *overrides: str, scale: str | None = None) -> LoadedRecipe:
+        return load_recipe_text(text, methods(), overrides, scale)
+
+    return load_text

@@ -1,0 +1,230 @@
+"""Estimates of time: the arithmetic, and which finished runs they are taken from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_runs import image_spec, tiny_spec, write_corpus
+
+from comt_cli.campaign import estimate as module
+from comt_cli.campaign.estimate import START_SECONDS, Estimator, finished_runs, makespan
+from comt_cli.campaign.jobs import usable_cores
+from comt_cli.commands.plan_costs import time_left
+from comt_cli.models.accounting import cost_of, total_flops
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training import measured_speed
+from comt_cli.training.hardware import Hardware
+
+CPU = Hardware("cpu", "A processor", 1)
+
+
+@pytest.fixture(autouse=True)
+def own_cache_and_eight_cores(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "usable_cores", lambda: 8)
+
+
+@pytest.fixture
+def corpus(tmp_path) -> str:
+    return write_corpus(tmp_path / "texts")
+
+
+def test_the_demo():
+    """Nine runs of 33 to 41 s, two at a time, took some four minutes on two cores."""
+    runs = [33, 41, 37, 35, 40, 36, 38, 34, 39]
+    assert makespan(runs, 2) == pytest.approx(240, rel=0.5)
+    assert makespan(runs, 1) == START_SECONDS + sum(runs)
+    assert makespan([], 2) == 0
+    assert makespan([10, 10, 10], 2, start=1) == 21
+    assert makespan([30, 10, 10, 10], 2, start=0) == 30
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.integers(1, 8))
+def test_workers_share_the_runs(seconds, workers):
+    ends = makespan(seconds, workers, start=0)
+    slack = 1e-9 * sum(seconds)
+    assert max(sum(seconds) / workers, *seconds, 0) - slack <= ends <= sum(seconds) / workers + max(seconds) + slack
+
+
+def finish(spec: RunSpec, runs: Path, speed: float, *, device: str = "A processor, 1 thread", **result) -> None:
+    """A finished run that reached `speed` FLOP/s, and evaluated 10 rows."""
+    directory = RunDirectory.of(runs, spec)
+    directory.create(spec)
+    flops = total_flops(spec)
+    said = {
+        "state": "done",
+        "flops": flops,
+        "steps": spec.settings.train.steps,
+        "train_seconds": flops / speed,
+        "device": device,
+        "processes": 1,
+        "evaluation": {"batches": 5, "batch_size": 2, "processes": 1},
+    }
+    directory.result_file.write_text(json.dumps(said | result))
+
+
+def estimator(runs: Path, at_once: int, threads: int | None, where: Hardware = CPU, processes: int = 1) -> Estimator:
+    return Estimator(finished_runs(runs, where, processes), where, at_once, threads, processes)
+
+
+def test_a_run_takes_what_its_like_took(corpus, tmp_path):
+    spec = tiny_spec(corpus, steps=100)
+    finish(tiny_spec(corpus, steps=50, warmup_steps=2), tmp_path, 1e9)
+    estimate = estimator(tmp_path, 2, 1).of(spec)
+    evaluation = 10 * cost_of(spec).flops_per_row / 3
+    assert estimate.seconds == pytest.approx((total_flops(spec) + evaluation) / 1e9)
+    assert estimate.source == "runs finished on this device (A processor, 1 thread)"
+    often = tiny_spec(corpus, steps=100, evaluate_every=25)
+    assert estimator(tmp_path, 2, 1).of(often).seconds == pytest.approx((total_flops(often) + 4 * evaluation) / 1e9)
+
+
+def test_the_likest_run_counts(corpus, tmp_path):
+    wanted = tiny_spec(corpus, method="comt")
+    others = {
+        "another width": tiny_spec(corpus, model={"width": 64}),
+        "another method": tiny_spec(corpus, method="pre-ln"),
+        "another batch": tiny_spec(corpus, batch_size=4),
+        "the same": tiny_spec(corpus, seed=7),
+    }
+    for number, spec in enumerate(others.values(), 1):
+        finish(spec, tmp_path, number * 1e9)
+        reached = total_flops(wanted) / 1e9 / estimator(tmp_path, 1, 1).of(wanted).seconds
+        assert reached == pytest.approx(number, rel=0.05), "each is liker than those before"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"device": "Another processor, 1 thread"},
+        {"processes": 2},
+        {"state": "diverged"},
+        {"train_seconds": 0},
+        {"flops": None},
+        {"flops": 10**320},
+        {"flops": 1e-318},
+        {"train_seconds": 1e300},
+        {"steps": -5},
+        {"steps": math.inf},
+        {"evaluation": None},
+        {"evaluation": {"batches": 10**250, "batch_size": 10**250, "processes": 1}},
+    ],
+)
+def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, odd):
+    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 5e9)
+    finish(tiny_spec(corpus), tmp_path, 1e9, **odd)
+    finish(image_spec(), tmp_path, 1e9)
+    for name, text in (("cut", "{"), ("deep", "[" * 100_000)):
+        (tmp_path / "by-id" / name).mkdir()
+        (tmp_path / "by-id" / name / "result.json").write_text(text)
+    (tmp_path / "by-id" / "pipe").mkdir()
+    os.mkfifo(tmp_path / "by-id" / "pipe" / "result.json")
+    estimate = estimator(tmp_path, 1, 1).of(tiny_spec(corpus))
+    assert estimate.seconds == pytest.approx(total_flops(tiny_spec(corpus)) / 5e9)
+    assert estimate.source == "a training step measured here"
+
+
+def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypatch):
+    asked = []
+
+    def measured(spec, device, threads):
+        asked.append((spec.row, threads))
+        return 5e9
+
+    monkeypatch.setattr(measured_speed, "measured_step_flops", measured)
+    first = estimator(tmp_path, 1, 3)
+    first.of(tiny_spec(corpus))
+    first.of(tiny_spec(corpus, method="pre-ln"))
+    estimator(tmp_path, 1, 3).of(tiny_spec(corpus))
+    assert asked == [("a-row", 3)]
+    estimator(tmp_path, 1, 2).of(tiny_spec(corpus))
+    assert asked == [("a-row", 3), ("a-row", 2)]
+
+
+def test_a_large_model_is_not_measured_on_a_cpu(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(measured_speed, "_step_seconds", None)
+    monkeypatch.setattr(measured_speed, "estimated_flops_per_second", lambda device, precision, share: share * 1e10)
+    spec = tiny_spec(corpus, model={"size": "60m", "width": None, "ffn_width": None, "layers": None, "heads": None})
+    estimate = estimator(tmp_path, 1, 1).of(spec.model_copy(update={"settings": spec.settings}))
+    assert estimate.source == "the speed of matrix products here, and rough"
+    assert estimate.seconds == pytest.approx(total_flops(spec) / (0.4 * 1e10))
+
+
+def test_a_step_is_measured(corpus):
+    random = torch.get_rng_state()
+    reached = measured_speed.measured_step_flops(tiny_spec(corpus), torch.device("cpu"), 1)
+    assert reached is not None
+    assert measured_speed.measured_step_flops(image_spec(), torch.device("cpu"), 1) is None
+    assert 1e5 < reached < 1e13
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_a_training_of_two_tables_is_done_once(corpus, tmp_path):
+    specs = [tiny_spec(corpus), tiny_spec(corpus, method="pre-ln")]
+    for spec in specs:
+        finish(spec.model_copy(update={"seed": 5}), tmp_path, 1e9)
+    alone = estimator(tmp_path, 1, 1)
+    both = time_left(specs, ["missing", "unfinished"], alone)
+    assert both == pytest.approx(START_SECONDS + sum(alone.of(spec).seconds for spec in specs))
+    assert time_left([*specs, specs[0]], ["missing", "unfinished", "missing"], alone) == both
+    assert time_left(specs, ["done", "diverged"], alone) == 0
+
+
+def test_runs_at_once_share_the_cores(corpus, tmp_path, monkeypatch):
+    """Eight runs of 40 s on two cores are not done in 50 s, as they are on eight."""
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    specs = [tiny_spec(corpus, seed=seed) for seed in range(1, 9)]
+    finish(tiny_spec(corpus, seed=9), tmp_path, 1e6)
+    seconds = estimator(tmp_path, 1, 1).of(specs[0]).seconds
+    eight = estimator(tmp_path, 8, 1)
+    assert eight.of(specs[0]).seconds == pytest.approx(4 * seconds)
+    assert time_left(specs, ["missing"] * 8, eight) == pytest.approx(START_SECONDS + 4 * seconds)
+    assert time_left(specs[:2], ["missing"] * 2, eight) == pytest.approx(START_SECONDS + seconds), "a core each"
+    assert estimator(tmp_path, 2, 2).of(specs[0]).seconds == pytest.approx(2 * seconds)
+    assert estimator(tmp_path, 1, 64).of(specs[0]).seconds == pytest.approx(seconds), "nobody to share with"
+
+
+def test_runs_at_once_share_the_gpus(corpus, tmp_path):
+    two = Hardware("cuda", "NVIDIA H200", 2)
+    finish(tiny_spec(corpus, seed=9), tmp_path, 1e6, device="NVIDIA H200")
+    seconds = estimator(tmp_path, 2, None, two).of(tiny_spec(corpus)).seconds
+    assert estimator(tmp_path, 6, None, two).of(tiny_spec(corpus)).seconds == pytest.approx(3 * seconds)
+    assert estimator(tmp_path, 1, None, two).of(tiny_spec(corpus)).seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("model", "source"),
+    [
+        ({}, "runs finished on this device (A processor, 1 thread)"),
+        ({"width": 64}, "runs of another size finished on this device (A processor, 1 thread)"),
+        ({"width": 256}, "a training step measured here"),
+        ({"width": 8, "ffn_width": 8, "layers": 1}, "a training step measured here"),
+    ],
+)
+def test_a_network_of_quite_another_size_tells_nothing(corpus, tmp_path, monkeypatch, model, source):
+    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 5e9)
+    finish(tiny_spec(corpus, model=model), tmp_path, 1e9)
+    assert estimator(tmp_path, 1, 1).of(tiny_spec(corpus, seed=2)).source == source
+
+
+@pytest.mark.parametrize(("where", "devices"), [(CPU, 1), (Hardware("cuda", "NVIDIA H200", 2), 2)])
+def test_processes_are_faster_where_each_has_a_device(corpus, tmp_path, monkeypatch, where, devices):
+    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 5e9)
+    spec = tiny_spec(corpus)
+    seconds = estimator(tmp_path, 1, None, where, 2).of(spec).seconds
+    assert seconds == pytest.approx(total_flops(spec) / 5e9 / devices)
+
+
+def test_threads_are_those_that_the_runs_would_have(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert estimator(tmp_path, 1, None).threads == 3
+    assert estimator(tmp_path, 1, 1).threads == 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert estimator(tmp_path, 1, None).threads == usable_cores()

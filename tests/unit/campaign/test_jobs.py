@@ -1,0 +1,149 @@
+"""How many runs are trained at once, where, and with how many threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+import torch
+from tiny_runs import tiny_spec
+
+from comt_cli.campaign import jobs
+from comt_cli.campaign.jobs import Workers, plan_workers, runs_at_once, usable_cores
+from comt_cli.errors import UserError
+from comt_cli.runs.shared import shared_runs
+
+
+@pytest.fixture
+def runs(tiny_corpus):
+    return lambda number: shared_runs(tiny_spec(tiny_corpus, seed=seed) for seed in range(1, number + 1))
+
+
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(jobs, "usable_cores", lambda: 8)
+
+
+def test_a_number_of_threads_that_is_none(runs, monkeypatch):
+    """Of a superscript two `isdigit` is true, and `int` refuses it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "\N{SUPERSCRIPT TWO}")
+    assert len(plan_workers("cpu", None, runs(20)).devices) == 8
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "workers", "threads"),
+    [
+        (20, None, 8, 1),
+        (3, None, 3, 2),
+        (1, None, 1, None),  # in this process, as it is
+        (20, 4, 4, 2),
+        (20, 16, 16, 1),
+        (3, 1, 1, None),
+    ],
+)
+def test_the_cpus_cores_are_shared(runs, number, said, workers, threads):
+    assert plan_workers("cpu", said, runs(number)) == Workers(("cpu",) * workers, threads)
+
+
+@pytest.mark.parametrize(("said", "workers"), [("1", 8), ("4", 2), ("64", 1)])
+def test_threads_that_were_said_stay(runs, monkeypatch, said, workers):
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert plan_workers("cpu", None, runs(20)) == Workers(("cpu",) * workers, None)
+
+
+def test_memory_bounds_what_is_started_by_default(runs, monkeypatch):
+    monkeypatch.setattr(jobs, "_memory_bytes", lambda: int(2.5 * jobs.PROCESS_BYTES / jobs.MEMORY_SHARE))
+    assert len(plan_workers("cpu", None, runs(20)).devices) == 2
+    assert len(plan_workers("cpu", 5, runs(20)).devices) == 5, "who says it knows it"
+    monkeypatch.setattr(jobs, "_memory_bytes", lambda: 1000)
+    assert len(plan_workers("cpu", None, runs(20)).devices) == 1
+
+
+def test_a_run_for_each_gpu(runs, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert plan_workers(None, None, runs(5)) == Workers(("cuda:0", "cuda:1"))
+    assert plan_workers("cuda", None, runs(1)) == Workers(("cuda:0",))
+    assert plan_workers("cuda", 3, runs(5)) == Workers(("cuda:0", "cuda:1", "cuda:0"))
+    assert plan_workers("cuda:1", None, runs(5)) == Workers(("cuda:1",))
+    assert plan_workers("cuda:1", 2, runs(5)) == Workers(("cuda:1", "cuda:1"))
+    with pytest.raises(UserError, match="cuda:2: 2 CUDA devices"):
+        plan_workers("cuda:2", None, runs(5))
+
+
+def test_what_is_done_already_changes_nothing(runs, tiny_corpus, tmp_path, monkeypatch):
+    """Else a run that goes on would compute with another number of threads, and end on other bits."""
+    from comt_cli.campaign import launch, scout
+
+    asked = []
+
+    def plan(device, said, every):
+        asked.append(len(every))
+        raise UserError("enough")
+
+    monkeypatch.setattr(scout, "scouting", plan)
+    specs = [shared.spec for shared in runs(3)]
+    from tiny_runs import train
+
+    train(specs[0].model_copy(update={"settings": specs[0].settings}), tmp_path)
+    with pytest.raises(UserError, match="enough"):
+        launch.train_on(1, specs, tmp_path, "cpu")
+    assert asked == [3]
+
+
+def test_no_more_processes_than_runs_and_none_of_a_slip_of_the_hand(runs, monkeypatch):
+    assert len(plan_workers("cpu", 10**12, runs(5)).devices) == 5
+    assert runs_at_once("cpu", 1, 10**12, runs(5)) == (5, 1)
+    assert runs_at_once("cuda", 2, 10**12, runs(5)) == (5, None)
+    monkeypatch.setattr(jobs, "_memory_bytes", lambda: 4 * jobs.PROCESS_BYTES)
+    with pytest.raises(UserError, match=r"--jobs 20: .* would take about 12 GiB, and this machine has 2") as refused:
+        plan_workers("cpu", 10**12, runs(20))
+    assert refused.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("processes", "message"),
+    [
+        (3, "a batch of 8 rows cannot be shared evenly by 3 processes"),
+        (80, "a batch of 8 rows cannot be shared evenly by 80 processes"),
+        (10**12, "cannot be shared evenly by 1000000000000 processes"),
+        (8, "--gpus 8: .* would take about 5 GiB, and this machine has 1"),
+    ],
+)
+def test_gpus_that_cannot_be_are_refused_before_any_process_starts(runs, tmp_path, monkeypatch, processes, message):
+    from comt_cli.campaign import launch
+
+    monkeypatch.setattr(jobs, "_memory_bytes", lambda: jobs.PROCESS_BYTES)
+    monkeypatch.setattr(launch, "_train_together", lambda *_: pytest.fail("processes are started"))
+    with pytest.raises(UserError, match=message) as refused:
+        launch.train_on(processes, [shared.spec for shared in runs(1)], tmp_path / "runs", "cpu")
+    assert refused.value.exit_status == 2
+
+
+def test_a_process_can_be_ended_before_it_imports_torch(monkeypatch):
+    """Importing takes seconds, in which the launcher may be killed: what ends it with the launcher comes first."""
+    from comt_cli.campaign import launch
+    from comt_cli.training import many
+
+    class Reached(Exception):
+        pass
+
+    def reach() -> None:
+        raise Reached
+
+    monkeypatch.delitem(sys.modules, "comt_cli.campaign.table", raising=False)
+    monkeypatch.delattr(many, "table", raising=False)
+    monkeypatch.setattr(launch, "die_with_parent", reach)
+    with pytest.raises(Reached):
+        launch._worker(0, 1, 1, [], None, None, None)  # type: ignore[arg-type]
+    assert "comt_cli.campaign.table" not in sys.modules
+
+
+def test_cores_are_those_of_the_container(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    for text, cores in (("max 100000", 64), ("250000 100000", 2), ("10000 100000", 1), ("", 64), ("rubbish", 64)):
+        monkeypatch.setattr(jobs, "_cgroup", lambda name, text=text: text)
+        assert usable_cores() == cores

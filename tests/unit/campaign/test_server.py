@@ -1,0 +1,72 @@
+"""The server that workers are forked from, and the scout: in processes of their own, as a command has them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_runs import tiny_spec
+
+from comt_cli.campaign.server import context_for
+
+TESTS = Path(__file__).resolve().parents[2]
+
+SCOUTING = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.shared import shared_runs
+from comt_cli.campaign.scout import scouting
+from comt_cli.campaign.server import context_for
+from comt_cli.training.signals import StopSignal
+
+def look(queue):
+    server = Path(f"/proc/{os.getppid()}")
+    names = ("torch", "torch._dynamo", "comt_cli.training.loop")
+    queue.put((len(list((server / "task").iterdir())), [name in sys.modules for name in names]))
+
+if __name__ == "__main__":
+    specs = [RunSpec.model_validate_json(text) for text in sys.stdin.read().splitlines()]
+    with scouting("cpu", None, shared_runs(specs)) as scout:
+        workers = scout.workers(StopSignal())
+        context = context_for(["cpu"])
+        queue = context.SimpleQueue()
+        process = context.Process(target=look, args=(queue,))
+        process.start()
+        threads, imported = queue.get()
+        process.join()
+    print(json.dumps({
+        "devices": workers.devices, "name": workers.name, "threads": threads, "imported": imported,
+        "here": "torch" in sys.modules,
+    }))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
+def test_torch_is_imported_once_by_a_server_of_one_thread_and_not_by_the_command(tiny_corpus, tmp_path):
+    """A process that forks must have no other thread, whose locks would stay shut in what it forks."""
+    script = tmp_path / "scouting.py"
+    script.write_text(SCOUTING)
+    specs = "\n".join(tiny_spec(tiny_corpus, seed=seed).model_dump_json() for seed in (1, 2))
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, script, str(TESTS)],
+        input=specs, env=environment, capture_output=True, text=True, check=True, timeout=240,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["threads"] == 1
+    assert found["imported"] == [True, True, True]
+    assert not found["here"]
+    assert set(found["devices"]) == {"cpu"}
+    assert "thread" in found["name"]
+
+
+def test_workers_of_gpus_import_everything_themselves():
+    assert context_for(["cuda:0", "cuda:1"]).get_start_method() == "spawn"
+    assert context_for(["cuda:0", "cpu"]).get_start_method() == "spawn"
+    assert context_for(["cpu"]).get_start_method() == ("forkserver" if sys.platform == "linux" else "spawn")

@@ -1,0 +1,225 @@
+"""Which runs become jobs, what Slurm is asked for, and what is said of them afterwards. The Slurm here is a fake."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm
+from tiny_runs import tiny_spec
+
+from comt_cli.campaign.slurm import TrainJob, refuse_queued, submit
+from comt_cli.campaign.slurm_queue import JOB_FILE, job_of, job_standings, log_folder, readable_jobs
+from comt_cli.campaign.slurm_site import Site
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import write_json
+from comt_cli.installing import install_extra
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
+
+SITE = Site(time=60)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    return FakeSlurm(tmp_path / "slurm", monkeypatch)
+
+
+@pytest.fixture
+def specs(tiny_corpus: str) -> list[RunSpec]:
+    return [tiny_spec(tiny_corpus, seed=seed) for seed in (1, 2)]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def numbers(specs: list[RunSpec], runs: Path, site: Site = SITE) -> list[tuple[str | None, bool]]:
+    """The job of each run, and whether it is new."""
+    return [(each.job.number if each.job else None, each.is_new) for each in submit(specs, runs, None, site)]
+
+
+def words(runs: Path, specs: list[RunSpec]) -> list[str]:
+    standings = job_standings(readable_jobs(specs, runs).values())
+    return [standings[spec.request].words for spec in specs if spec.request in standings]
+
+
+def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs):
+    site = Site(
+        time="1-00:30:00",
+        partition="gpu",
+        gpus=2,
+        cpus=16,
+        memory="64G",
+        account="mine",
+        qos="high",
+        constraint="a100|h100",
+        sbatch={"mail-type": "END", "exclusive": True, "oversubscribe": False},
+        setup=("module load cuda", "export A='b c'"),
+        warning=300,
+    )
+    assert numbers(specs[:1], runs, site) == [("1", True)]
+    script = slurm.script("1")
+    options = {line.removeprefix("#SBATCH ") for line in script if line.startswith("#SBATCH")}
+    logs = runs.resolve() / "slurm" / specs[0].request
+    assert {
+        f"--job-name=comt-{specs[0].request}",
+        "--time=1470",
+        "--partition=gpu",
+        "--gpus-per-node=2",
+        "--cpus-per-task=16",
+        "--mem=64G",
+        "--account=mine",
+        "--qos=high",
+        "--constraint='a100|h100'",
+        "--mail-type=END",
+        "--exclusive",
+        "--signal=USR2@300",
+        "--requeue",
+        "--open-mode=append",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        f"--output={logs}/%j_0_log.out",
+    } <= options
+    assert not any("oversubscribe" in option for option in options)
+    begin = script.index("export OMP_NUM_THREADS=8")  # two processes share the job's processors
+    assert script[begin + 1 : begin + 3] == ["module load cuda", "export A='b c'"]
+    (command,) = (line for line in script if line.startswith("srun"))
+    assert "--cpus-per-task=16" in command
+    assert script.index(command) > begin
+
+
+def test_what_the_site_does_not_say_sbatch_is_not_given(slurm, specs, runs):
+    numbers(specs[:1], runs)
+    script = "\n".join(slurm.script("1"))
+    for option in ("--partition", "--gpus", "--mem", "--account", "--qos", "--constraint"):
+        assert option not in script
+
+
+def test_a_run_is_submitted_once(slurm, specs, runs):
+    same = specs[0].model_copy(update={"table": "another"})
+    assert numbers([specs[0], same], runs) == [("1", True)]
+    assert numbers([same, *specs], runs) == [("1", False), ("2", True)]
+    assert words(runs, specs) == ["queued (job 1)", "queued (job 2)"]
+    slurm.put("1", "RUNNING", "node7")
+    slurm.put("2", "REQUEUED")
+    assert words(runs, specs) == ["running (job 1 on node7)", "queued (job 2)"]
+    assert numbers(specs, runs) == [("1", False), ("2", False)]
+    assert len(slurm.lines()) == 2
+    assert all(RunDirectory.of(runs, spec).shown.is_symlink() for spec in (*specs, same))
+
+
+def test_a_job_that_ended_without_a_result_has_failed_and_is_submitted_anew(slurm, specs, runs):
+    numbers(specs, runs)
+    slurm.forget("1")
+    log = runs / "slurm" / specs[0].request / "1_0_log.out"
+    assert words(runs, specs) == [f"failed (job 1, see {log})", "queued (job 2)"]
+    slurm.forget("2")
+    assert numbers(specs, runs) == [("3", True), ("4", True)]
+
+
+def test_a_job_that_is_forgotten_alone_has_failed(slurm, specs, runs):
+    numbers(specs[:1], runs)
+    slurm.forget("1")
+    assert words(runs, specs[:1])[0].startswith("failed (job 1, see ")
+
+
+def test_another_clusters_job_of_the_same_number_is_not_ours(slurm, specs, runs):
+    numbers(specs[:1], runs)
+    slurm.put("1", "RUNNING", "node7", name="someone-elses")
+    assert words(runs, specs[:1])[0].startswith("failed (job 1, see ")
+    assert numbers(specs[:1], runs) == [("2", True)]
+
+
+def test_what_is_done_or_being_trained_is_not_submitted(slurm, specs, runs):
+    done, running = (RunDirectory.of(runs, spec) for spec in specs)
+    done.create(specs[0])
+    write_json(done.result_file, {"state": "diverged"})
+    running.create(specs[1])
+    with running.lock():
+        found = list(submit(specs, runs, None, SITE))
+    assert [(each.state, each.job) for each in found] == [(RunState.diverged, None), (RunState.running, None)]
+    assert slurm.lines() == []
+
+
+def test_a_run_that_was_begun_again_without_slurm_has_not_failed(slurm, specs, runs):
+    numbers(specs[:1], runs)
+    slurm.forget("1")
+    directory = RunDirectory.of(runs, specs[0])
+    write_json(directory.environment_file, [])
+    submitted = (log_folder(runs, specs[0].request) / JOB_FILE).stat().st_mtime
+    os.utime(directory.environment_file, (submitted + 5, submitted + 5))
+    assert words(runs, specs[:1]) == []
+    log = job_of(runs, specs[0]).log  # but where the job's log goes on, the start was the job's
+    log.write_text("trained", encoding="utf-8")
+    os.utime(log, (submitted + 6, submitted + 6))
+    assert words(runs, specs[:1]) == [f"failed (job 1, see {log})"]
+
+
+def test_where_slurm_does_not_answer_nothing_is_submitted_and_nothing_claimed(slurm, specs, runs):
+    numbers(specs[:1], runs)
+    slurm.falls_silent()
+    said = "squeue does not answer: slurm_load_jobs error: Unable to contact slurm controller"
+    with pytest.raises(UserError, match=said):
+        numbers(specs, runs)
+    assert words(runs, specs) == [f"given to Slurm (job 1; {said})"]
+    assert len(slurm.lines()) == 1
+
+
+def test_where_there_is_no_squeue_it_is_said(slurm, specs, runs, monkeypatch):
+    numbers(specs[:1], runs)
+    monkeypatch.setenv("PATH", str(runs))
+    assert words(runs, specs[:1]) == ["given to Slurm (job 1; squeue is not on this machine)"]
+
+
+def test_a_refused_job_says_why_and_leaves_no_trace_in_the_queue(slurm, specs, runs):
+    submissions = submit(specs, runs, None, SITE)
+    assert next(submissions).job.number == "1"
+    slurm.refuses()
+    with pytest.raises(UserError, match="sbatch: error: invalid partition specified: nope"):
+        next(submissions)
+    assert [job_of(runs, spec) is not None for spec in specs] == [True, False]
+
+
+def test_without_slurm_or_submitit_it_is_said_what_is_missing(specs, runs, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="sbatch is not on this machine"):
+        numbers(specs, runs)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match="needs the package submitit") as refused:
+        numbers(specs, runs)
+    assert refused.value.hint == install_extra("slurm")
+    assert not runs.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_a_storage_error(slurm, specs, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot lock"):
+        numbers(specs, tmp_path / "file")
+
+
+def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
+    refuse_queued(specs, runs)
+    numbers(specs, runs)
+    with pytest.raises(UserError, match="2 of these runs are in Slurm's queue") as refused:
+        refuse_queued(specs, runs)
+    assert refused.value.hint == "End their jobs first: scancel 1 2"
+
+
+def test_a_damaged_note_is_named_and_hides_no_other_run(slurm, specs, runs):
+    numbers(specs, runs)
+    (log_folder(runs, specs[0].request) / JOB_FILE).write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match=JOB_FILE):
+        numbers(specs, runs)
+    assert words(runs, specs) == ["queued (job 2)"]
+
+
+def test_a_job_that_cannot_train_says_why_and_ends_with_its_status(specs, runs, capsys, monkeypatch):
+    monkeypatch.setenv("COMT_TRACK", "")
+    with pytest.raises(SystemExit) as ended:
+        TrainJob()(specs[0].model_dump(mode="json"), str(runs), "cpu:3000", 2, [])
+    assert ended.value.code == 2
+    assert "comt: --device cpu:3000 names one device for 2 processes" in capsys.readouterr().err

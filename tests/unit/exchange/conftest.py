@@ -1,0 +1,87 @@
+"""Small models, and the library that exports are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from comt_cli.layers.initialise import initialise
+from comt_cli.methods import method_from
+from comt_cli.models.llama import Llama
+from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
+from comt_cli.runs.plan import RunSpec
+
+SMALL = {"size": "tiny", "width": 64, "ffn_width": 96, "layers": 2, "heads": 4, "kv_heads": 2, "rope_theta": 500.0}
+
+
+@pytest.fixture(scope="session")
+def transformers() -> SimpleNamespace:
+    """What is needed of transformers."""
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    return SimpleNamespace(AutoTokenizer=AutoTokenizer, LlamaConfig=LlamaConfig, LlamaForCausalLM=LlamaForCausalLM)
+
+
+MakeLlama = Callable[..., Llama]
+
+
+@pytest.fixture
+def make_llama() -> MakeLlama:
+    def make(vocabulary: int = 61, method: dict | None = None, **settings) -> Llama:
+        model = Llama(
+            ModelSettings(**{**SMALL, **settings}), vocabulary, method_from(method or {"name": "pre-ln"}).wiring()
+        )
+        initialise(model, 0)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                # Norms away from 1 and weights large enough that every one of them shows in the logits.
+                noise = torch.rand(parameter.shape, generator=generator)
+                parameter.mul_(4) if parameter.ndim == 2 else parameter.add_(noise)
+        return model
+
+    return make
+
+
+def spec_of(method: dict, tokenizer: str = "bytes", vocabulary: int | None = None, **model) -> RunSpec:
+    settings = Settings(
+        model=ModelSettings(**{**SMALL, **model}),
+        data=DataSettings(tokenizer=tokenizer, vocabulary=vocabulary, sequence_length=128),
+        train=TrainSettings(steps=1),
+    )
+    return RunSpec(
+        paper="comt",
+        table="table3",
+        command="train-lm",
+        scale="smoke",
+        row=method["name"],
+        column="tiny",
+        seed=1,
+        method=method,
+        settings=settings,
+        data_fingerprint="none",
+    )
+
+
+@pytest.fixture
+def save_run(tmp_path: Path, make_llama: MakeLlama) -> Callable[..., Path]:
+    """Write a checkpoint as training does; returns its path."""
+    from comt_cli.data.tokenizer import ByteTokenizer
+    from comt_cli.training.checkpoint import save_checkpoint
+
+    def save(method: dict | None = None, tokenizer=None, dtype: torch.dtype = torch.float32, **model) -> Path:
+        method = method or {"name": "pre-ln"}
+        tokenizer = tokenizer or ByteTokenizer()
+        kind = "bytes" if tokenizer.vocabulary_size == 258 else "sentencepiece"
+        spec = spec_of(method, kind, tokenizer.vocabulary_size, **model)
+        path = tmp_path / "checkpoint.pt"
+        llama = make_llama(tokenizer.vocabulary_size, method, **model).to(dtype)
+        parts = {"vocabulary": tokenizer.vocabulary_size, "tokenizer": tokenizer.to_json(), "data": "none"}
+        save_checkpoint(path, spec, parts, llama, None, {"step": 1})
+        return path
+
+    return save

@@ -1,0 +1,167 @@
+"""Tokenizers back to text: prompts, ends, and text that comes token by token."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer
+from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
+from comt_cli.exchange.gguf_tokenizer import gguf_codec
+from comt_cli.exchange.huggingface import _read_tokenizer
+from comt_cli.exchange.tokenizer_files import tokenizer_files
+from comt_cli.generation.text_stream import TextStream
+
+PROSE = "the gate reads a token and scales what the projection adds to the residual stream"
+TEXT = "naïve café, 日本語 🙂 def f(x):\n    return x"
+BYTES = OwnCodec(ByteTokenizer())
+
+
+def trained() -> SentencePieceTokenizer:
+    words = PROSE.split()
+    return train_sentencepiece([" ".join(words[i % 7 :] + words[: i % 5]) for i in range(40)], 290)
+
+
+SENTENCEPIECE = OwnCodec(trained())
+
+
+def byte_level(single: list[str] | None = None) -> LibraryTokenizer:
+    """Bytes with a beginning and an end; `single` is what the post-processor makes of a text."""
+    vocabulary = {"<s>": 0, "</s>": 1} | {c: 2 + byte for byte, c in byte_alphabet().items()}
+    tokenizer = LibraryTokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ("<s>", "</s>")])
+    if single:
+        special = [("<s>", 0), ("</s>", 1)]
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+    return tokenizer
+
+
+def exported(codec: OwnCodec) -> LibraryCodec:
+    """The same tokenizer as `comt export` writes it: bytes that stand behind each other are decoded together."""
+    files, special = tokenizer_files(codec, None)
+    content, _ = files["tokenizer.json"]
+    return LibraryCodec(LibraryTokenizer.from_str(content.decode()), None, [special["eos_token_id"]])
+
+
+CODECS = {
+    "bytes": BYTES,
+    "sentencepiece": SENTENCEPIECE,
+    "byte-level": LibraryCodec(byte_level(), end_ids=[1]),
+    "exported bytes": exported(BYTES),
+    "exported sentencepiece": exported(SENTENCEPIECE),
+}
+every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
+
+
+@every_codec
+def test_a_text_comes_back(codec):
+    ids = codec.prompt(TEXT)
+    assert codec.decode(ids) == TEXT
+    # special tokens, and ids beyond the vocabulary that a padded model may draw, are no text
+    assert codec.decode([*sorted(codec.end_ids), *ids, 10**6, *sorted(codec.end_ids)]) == TEXT
+    assert codec.decode([]) == ""
+
+
+@pytest.mark.parametrize("codec", [BYTES, SENTENCEPIECE], ids=["bytes", "sentencepiece"])
+def test_our_prompts_have_no_end_and_begin_after_one(codec):
+    assert codec.encode("the gate") == [*codec.prompt("the gate"), *codec.end_ids]
+    assert codec.prompt("") == [1] == list(codec.end_ids)
+
+
+@pytest.mark.parametrize(
+    ("single", "begin", "ends", "of_a", "of_nothing"),
+    [
+        (None, None, [], [99], []),
+        (None, None, [1], [99], [1]),
+        (None, 0, [1], [99], [0]),
+        (["<s>", "$A"], None, [1], [0, 99], [0]),
+        (["<s>", "$A", "</s>"], None, [1], [0, 99], [0]),
+        (["$A", "</s>"], None, [1], [99], [1]),
+        (["</s>", "$A"], None, [1], [1, 99], [1]),
+    ],
+    ids=str,
+)
+def test_prompts_keep_what_stands_before_a_text(single, begin, ends, of_a, of_nothing):
+    codec = LibraryCodec(byte_level(single), begin, ends)
+    assert codec.prompt("a") == of_a
+    assert codec.prompt("") == of_nothing
+    assert codec.end_ids == frozenset(ends)
+
+
+@every_codec
+@pytest.mark.parametrize("cut", [0, 1, 5, 20])
+def test_a_text_in_pieces_is_the_text_and_never_broken(codec, cut):
+    ids = codec.prompt(TEXT)
+    stream = TextStream(codec, ids[:cut])
+    pieces = [stream.push(token) for token in ids[cut:]]
+    if "\ufffd" not in codec.decode(ids[:cut]):  # a prompt does not end within a character
+        assert not any("\ufffd" in piece for piece in pieces)
+        assert codec.decode(ids[:cut]) + "".join(pieces) + stream.finish() == TEXT
+    assert stream.text == "".join(pieces)
+
+
+@every_codec
+@given(data=st.data())
+def test_any_tokens_come_out_once_and_in_order(codec, data):
+    """What a bad model may say: halves of characters, special tokens, ids of no token."""
+    ids = data.draw(st.lists(st.integers(0, 400), max_size=30))
+    prompt = codec.prompt("the gate")
+    stream = TextStream(codec, prompt)
+    pieces = [stream.push(token) for token in ids]
+    pieces.append(stream.finish())
+    assert stream.text == "".join(pieces)
+    assert not any(piece.endswith("\ufffd") for piece in pieces[:-1])
+    whole = codec.decode([*prompt, *ids])
+    # Where bytes are decoded together, one that fits nowhere spoils those before it, which were given out already.
+    assert "\ufffd" in whole or codec.decode(prompt) + stream.text == whole
+    assert whole.endswith(stream.text.rpartition("\ufffd")[2])
+
+
+def test_a_broken_end_is_shown_when_it_is_certain():
+    ids = BYTES.prompt("é")
+    stream = TextStream(BYTES, BYTES.prompt("a "))
+    assert [stream.push(token) for token in (*ids, ids[0], 2 + ord("b"), ids[0])] == ["", "é", "", "\ufffdb", ""]
+    assert stream.finish() == "\ufffd"
+    assert stream.text == "é\ufffdb\ufffd"
+
+
+def test_a_text_goes_on_after_bytes_that_fit_nowhere():
+    """This decoder turns every character of a run of bytes into U+FFFD when one byte does not fit."""
+    codec = CODECS["exported sentencepiece"]
+    king, stray = codec.prompt("the 日")[1:], codec.prompt("日")[1]
+    assert codec.decode([*king, stray]).count("\ufffd") == 4
+    stream = TextStream(codec, codec.prompt("the"))
+    pieces = [stream.push(token) for token in (*king, stray, stray, *codec.prompt("gate"))]
+    assert "".join(pieces) == " 日\ufffd gate"
+    assert stream.finish() == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "begin", "ends"),
+    [
+        ({}, None, []),
+        ({"bos_token_id": 0, "eos_token_id": 1}, 0, [1]),
+        ({"eos_token_id": 1, "eot_token_id": 2}, None, [1, 2]),
+        ({"bos_token_id": 999, "eos_token_id": -1, "eot_token_id": "2"}, None, []),
+    ],
+    ids=str,
+)
+def test_a_gguf_file_says_what_ends_a_text(changes, begin, ends):
+    metadata = {"model": "gpt2", "pre": "gpt-2", "merges": [], "token_type": [3, 3, 3]}
+    metadata["tokens"] = ["<s>", "</s>", "<end>", *byte_alphabet().values()]
+    codec = gguf_codec({f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}, "a file")
+    assert (codec.begin_id, codec.end_ids) == (begin, frozenset(ends))
+
+
+@pytest.mark.parametrize(("value", "ids"), [(None, []), (2, [2]), ([2, 3], [2, 3]), ("2", []), ([], [])], ids=str)
+def test_a_configuration_names_one_end_several_or_none(value, ids, tmp_path):
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    codec = _read_tokenizer(tmp_path / "tokenizer.json", {"eos_token_id": value, "bos_token_id": value})
+    assert codec.end_ids == frozenset(ids)
+    assert codec.begin_id == (ids[0] if ids else None)

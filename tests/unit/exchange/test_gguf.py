@@ -1,0 +1,207 @@
+"""GGUF files written here by llama.cpp's own Python package, and read back."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import pydoc_data.topics
+import struct
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+from gguf import GGMLQuantizationType as Type
+
+from comt_cli.errors import UserError
+from comt_cli.exchange import gguf as our_gguf
+from comt_cli.exchange.codecs import byte_alphabet
+from comt_cli.exchange.huggingface_weights import split_weights
+from comt_cli.exchange.load import load_model
+from comt_cli.installing import install_extra
+
+TOKENS = torch.randint(262, (2, 17), generator=torch.Generator().manual_seed(3))
+MERGES = ["Ġ k", "i n", "Ġk in", "Ġkin g"]
+BYTE_LEVEL = ["<|end|>", *byte_alphabet().values(), "Ġk", "in", "Ġkin", "Ġking", "<|pad|>"]
+VOCABULARY = len(BYTE_LEVEL)
+
+
+def permute(weight: np.ndarray, heads: int) -> np.ndarray:
+    """What llama.cpp's converter does to query and key projections, written as its source has it."""
+    return (
+        weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+    )
+
+
+def write(path: Path, model, quantisation: Type = Type.F32, tokens: list[str] | None = None, **changes) -> Path:
+    """A GGUF file of `model`; `changes` override metadata (None leaves a key out)."""
+    shape, settings = model.shape, model.settings
+    writer = gguf.GGUFWriter(path, changes.pop("architecture", "llama"))
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(96)
+    writer.add_embedding_length(shape.width)
+    writer.add_feed_forward_length(shape.ffn_width)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_rope_freq_base(settings.rope_theta)
+    writer.add_layer_norm_rms_eps(settings.norm_eps)
+    writer.add_tokenizer_model(changes.pop("tokenizer", "gpt2"))
+    if pre := changes.pop("pre", "gpt-2"):
+        writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens or BYTE_LEVEL)
+    for key, value in changes.items():
+        getattr(writer, f"add_{key}")(value)
+    if tokens is None:
+        writer.add_token_merges(MERGES)
+        writer.add_token_types([3, *[1] * (VOCABULARY - 2), 3])
+    public = {**our_gguf._OUTER, **our_gguf._INNER}
+    names = {value: key for key, value in public.items()}
+    for name, tensor in split_weights(model).items():
+        array = tensor.detach().float().numpy()
+        if name.endswith("q_proj.weight"):
+            array = permute(array, shape.heads)
+        elif name.endswith("k_proj.weight"):
+            array = permute(array, shape.kv_heads)
+        if name.startswith("model.layers."):
+            _, _, layer, rest = name.split(".", 3)
+            short = f"blk.{layer}.{names[rest]}"
+        else:
+            short = names[name]
+        if array.ndim == 2:
+            writer.add_tensor(short, gguf.quants.quantize(array, quantisation), raw_dtype=quantisation)
+        else:
+            writer.add_tensor(short, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(TOKENS % model.vocabulary)
+
+
+@pytest.mark.parametrize("shape", [{"kv_heads": 4}, {"kv_heads": 2}, {"tied_embeddings": True}], ids=str)
+def test_a_float_file_computes_what_its_source_does(shape, make_llama, tmp_path) -> None:
+    model = make_llama(VOCABULARY, **shape)
+    loaded = load_model(write(tmp_path / "m.gguf", model))
+    # The very same numbers in the very same program: no tolerance. (rope_theta and eps are stored as fp32.)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], tensor), name
+    torch.testing.assert_close(logits(loaded.model), logits(model), rtol=1e-5, atol=1e-5)
+    assert loaded.model.settings.tied_embeddings == shape.get("tied_embeddings", False)
+    assert (loaded.name, loaded.context_length) == ("m", 96)
+
+
+@pytest.mark.parametrize("quantisation", [Type.Q8_0, Type.Q4_1, Type.BF16], ids=lambda q: q.name)
+def test_a_quantised_file_is_undone(quantisation, make_llama, tmp_path) -> None:
+    model = make_llama(VOCABULARY)
+    loaded = load_model(write(tmp_path / "m.gguf", model, quantisation))
+    # Rows are quantised on their own, so permuting rows and quantising may be exchanged.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                coarse = gguf.quants.dequantize(gguf.quants.quantize(parameter.numpy(), quantisation), quantisation)
+                parameter.copy_(torch.from_numpy(coarse))
+    torch.testing.assert_close(logits(loaded.model), logits(model), rtol=1e-5, atol=1e-5)
+
+
+def test_a_byte_level_tokenizer_is_rebuilt(make_llama, tmp_path) -> None:
+    model = make_llama(VOCABULARY)
+    codec = load_model(write(tmp_path / "m.gguf", model)).text_codec()
+    ids = codec.encode("a king\n")
+    assert codec.pieces(ids) == ["a", "▁king", "\\n"]
+    with_start = write(tmp_path / "b.gguf", model, add_bos_token=True, bos_token_id=0)
+    assert load_model(with_start).text_codec().pieces([0, *ids]) == ["<|end|>", "a", "▁king", "\\n"]
+    assert load_model(with_start).text_codec().encode("a king\n") == [0, *ids]
+    assert codec.encode("a<|pad|>")[1] == VOCABULARY - 1
+
+
+def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(list(pydoc_data.topics.topics.values())[:12]),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=700,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    ids = range(processor.vocab_size())
+    file = write(
+        tmp_path / "m.gguf",
+        make_llama(700),
+        tokens=[processor.id_to_piece(i) for i in ids],
+        tokenizer="llama",
+        pre=None,
+        token_scores=[processor.get_score(i) for i in ids],
+        token_types=[2 if processor.is_unknown(i) else 3 if processor.is_control(i) else 1 for i in ids],
+        bos_token_id=1,
+        unk_token_id=0,
+    )
+    codec = load_model(file).text_codec()
+    for text in ("Once a king was a statement.", "  indented (code) = [1, 2]", "naïve 日本"):
+        assert codec.encode(text) == [1, *processor.encode(text)]
+    assert codec.pieces(codec.encode("Once"))[:2] == ["<s>", processor.encode("Once", out_type=str)[0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architecture": "gemma"}, "architecture 'gemma'"),
+        ({"pre": "qwen2"}, "cutting rule 'qwen2'"),
+        ({"tokenizer": "t5"}, "kind 't5'"),
+        ({"tokenizer": "llama"}, "no score for every token"),
+        ({"expert_count": 4}, "mixture of experts"),
+        ({"rope_dimension_count": 8}, r"rope\.dimension_count = 8"),
+        ({"key_length": 32}, r"attention\.key_length = 32"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
+    file = write(tmp_path / "m.gguf", make_llama(VOCABULARY), **changes)
+    with pytest.raises(UserError, match=words):
+        load_model(file)
+
+
+@pytest.mark.parametrize(
+    ("key", "there", "number", "said"),
+    [
+        (b"llama.block_count", 2, 900, "says it has 900 layers, and has tensors of 2"),
+        (b"llama.block_count", 2, 10**9, "layers Input should be less than or equal to 1000"),
+        (b"llama.embedding_length", 64, 2**31, "width Input should be less than or equal to"),
+    ],
+)
+def test_a_forged_size_is_refused_before_a_model_is_built(key, there, number, said, make_llama, tmp_path) -> None:
+    file = write(tmp_path / "m.gguf", make_llama(VOCABULARY))
+    content = file.read_bytes()
+    there = key + struct.pack("<II", 4, there)  # an unsigned 32-bit number
+    assert content.count(there) == 1
+    file.write_bytes(content.replace(there, key + struct.pack("<II", 4, number)))
+    with pytest.raises(UserError, match=said):
+        load_model(file)
+
+
+def test_damaged_and_foreign_files_give_an_error_for_people(make_llama, tmp_path) -> None:
+    content = write(tmp_path / "m.gguf", make_llama(VOCABULARY)).read_bytes()
+    cut = tmp_path / "cut.gguf"
+    for length in (4, 5, 20, 300, len(content) // 2, len(content) - 1):
+        cut.write_bytes(content[:length])
+        with pytest.raises(UserError, match="not a whole GGUF file"):
+            load_model(cut)
+    cut.write_bytes(b"PK\x03\x04 something else")
+    with pytest.raises(UserError, match="not a GGUF file"):
+        load_model(cut)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError) as caught:
+        our_gguf.read_gguf(tmp_path / "m.gguf")
+    assert install_extra("gguf") in str(caught.value)

@@ -1,0 +1,211 @@
+"""Hugging Face folders: what is written there computes what the model does, and the other way round."""
+
+from __future__ import annotations
+
+import json
+import pydoc_data.topics
+import re
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from typer.testing import CliRunner
+
+from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
+from comt_cli.errors import UserError
+from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
+from comt_cli.exchange.load import load_model
+from comt_cli.exchange.loaded import LoadedModel
+
+TOKENS = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(3))
+SHAPES = {
+    "untied": {"kv_heads": 4},
+    "grouped": {"kv_heads": 2},
+    "one-key-head": {"kv_heads": 1, "rope_theta": 1e5, "norm_eps": 1e-5},
+    "tied": {"tied_embeddings": True},
+}
+
+
+def export(model, folder: Path) -> Path:
+    write_huggingface(LoadedModel(model, "m", "a test", context_length=128), folder)
+    return folder
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        output = model.eval()(TOKENS)
+    return getattr(output, "logits", output)
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    # fp32 in another order of additions: a few units in the last place of the largest logit, over two layers.
+    assert ours.abs().max() > 1
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=64 * torch.finfo(torch.float32).eps * ours.abs().max().item())
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_transformers_computes_the_same_from_an_export(shape, make_llama, transformers, tmp_path) -> None:
+    model = make_llama(**shape)
+    theirs = transformers.LlamaForCausalLM.from_pretrained(export(model, tmp_path / "out"))
+    assert theirs.config.max_position_embeddings == 128
+    close(logits(model), logits(theirs))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_a_folder_of_transformers_loads_here(shape, make_llama, transformers, tmp_path) -> None:
+    ours = make_llama(**shape)
+    config = transformers.LlamaConfig.from_pretrained(export(ours, tmp_path / "out"))
+    torch.manual_seed(5)
+    theirs = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.mul_(4)
+    # Small files, so that the index and several parts are read too.
+    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
+    loaded = read_huggingface(tmp_path / "theirs")
+    close(logits(loaded.model), logits(theirs))
+    assert loaded.context_length == 128
+    assert loaded.model.settings.rope_theta == ours.settings.rope_theta
+
+
+def test_bf16_weights_come_back_bit_for_bit(make_llama, transformers, tmp_path) -> None:
+    model = make_llama().to(torch.bfloat16)
+    folder = export(model, tmp_path / "out")
+    back = read_huggingface(folder).model.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert back[name].dtype == torch.bfloat16
+        assert torch.equal(back[name], tensor)
+    theirs = transformers.LlamaForCausalLM.from_pretrained(folder)
+    assert theirs.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ({"name": "comt", "sites": ["q_proj", "down_proj"]}, "gates at q_proj, down_proj$"),
+        ({"name": "deepnorm"}, "the residual connection deepnorm$"),
+        ({"name": "mix-ln"}, "the residual connection mix-ln$"),
+        ({"name": "layernorm-scaling"}, "the residual connection layernorm-scaling$"),
+        ({"name": "comt", "residual": "post-norm"}, "gates at .* and the residual connection post-norm$"),
+        ({"name": "transponder-path"}, "gates at attention, mlp$"),
+        ({"name": "dyt"}, "norms other than RMSNorm$"),
+    ],
+)
+def test_what_llama_cannot_express_is_refused(method, words, make_llama, tmp_path) -> None:
+    with pytest.raises(UserError) as caught:
+        export(make_llama(method=method), tmp_path / "out")
+    assert caught.match("cannot express")
+    assert re.search(words, caught.value.message)
+    assert not (tmp_path / "out").exists()
+
+
+def edited(folder: Path, **changes) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    config.update(changes)
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value != "absent"}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "mistral"}, "mistral"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        ({"attention_bias": True}, "attention_bias = true"),
+        ({"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters"),
+        ({"head_dim": 32}, "head_dim = 32"),
+        ({"hidden_size": "absent"}, "does not say hidden_size"),
+        ({"hidden_size": "wide"}, "width"),
+        ({"vocab_size": -1}, "vocab_size = -1"),
+        ({"num_hidden_layers": 3}, "says it has 3 layers, and has tensors of 2"),
+        ({"num_hidden_layers": 900}, "says it has 900 layers"),  # and says so before any is built
+        ({"num_hidden_layers": 10**9}, "layers Input should be less than or equal to 1000"),
+        ({"vocab_size": True}, "vocab_size = true is not a number of tokens"),
+        ({"vocab_size": 2**62}, "vocab_size = 4611686018427387904 is not a number of tokens"),
+        ({"vocab_size": 62}, r"embed_tokens.weight is \[61, 64\]; its configuration makes it \[62, 64\]"),
+        ({"hidden_size": 10**30}, "width Input should be less than or equal to"),
+        ({"hidden_size": True}, "width Input should be a valid integer"),
+        ({"intermediate_size": 2**62}, "ffn_width Input should be less than or equal to"),
+        ({"num_hidden_layers": 1}, "no place for: model.layers.1"),
+        ({"intermediate_size": 95}, r"gate_proj.weight is \[96, 64\]"),
+    ],
+)
+def test_configurations_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
+    folder = edited(export(make_llama(), tmp_path / "out"), **changes)
+    with pytest.raises(UserError, match=words):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[]", b'{"vocab_size": 1' + b"0" * 4000 + b"}"])
+def test_a_damaged_configuration_is_named(content, make_llama, tmp_path) -> None:
+    folder = export(make_llama(), tmp_path / "out")
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.json"):
+        load_model(folder)
+
+
+def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_path) -> None:
+    folder = export(make_llama(), tmp_path / "out")
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        load_model(folder)
+    weights.unlink()
+    with pytest.raises(UserError, match="holds no weights"):
+        load_model(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(UserError, match="as a pickle"):
+        load_model(folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"lm_head.weight": "../secret.safetensors"}}))
+    with pytest.raises(UserError, match="outside its folder"):
+        load_model(folder)
+    index.write_text(json.dumps({"weight_map": {"lm_head.weight": "gone.safetensors"}}))
+    with pytest.raises(UserError, match=r"lacks gone\.safetensors"):
+        load_model(folder)
+
+
+def test_weights_that_are_not_numbers_with_a_point_are_refused(make_llama, tmp_path) -> None:
+    folder = export(make_llama(), tmp_path / "out")
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.int8)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"lm_head.weight is \[61, 64\] int8"):
+        load_model(folder)
+
+
+def test_the_command_writes_a_folder_that_stands_on_its_own(save_run, transformers, tmp_path) -> None:
+    from comt_cli.app import app
+
+    tokenizer = train_sentencepiece(list(pydoc_data.topics.topics.values()), 600)
+    checkpoint, folder = save_run(tokenizer=tokenizer), tmp_path / "out"
+    result = CliRunner().invoke(app, ["export", str(checkpoint), "--to", "huggingface", str(folder)])
+    assert result.exit_code == 0, result.output
+    written = sorted(path.name for path in folder.iterdir())
+    assert written == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
+    assert all(str(folder / name) in result.output for name in written)
+
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    text = "Once the king's café closed,\n    he left —  twice.\n"
+    ids = theirs(text)["input_ids"]
+    assert ids == tokenizer.encode(text)
+    assert theirs.decode(ids) == text
+    assert theirs.eos_token_id == tokenizer.eos_id
+    assert load_model(folder).text_codec().pieces(ids) == tokenizer.pieces(ids)
+
+    again = CliRunner().invoke(app, ["export", str(checkpoint), "--to", "huggingface", str(folder)])
+    assert isinstance(again.exception, UserError)
+    assert "not an empty folder" in again.exception.message
+
+
+def test_bytes_convert_exactly(save_run, tmp_path) -> None:
+    loaded = load_model(save_run())
+    write_huggingface(loaded, tmp_path / "out")
+    back = load_model(tmp_path / "out").text_codec()
+    for text in ("Once", "日本\n\x00 ½", "a  b"):
+        assert [*back.encode(text), 1] == loaded.text_codec().encode(text)

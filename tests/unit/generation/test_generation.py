@@ -1,0 +1,256 @@
+"""Which tokens a model goes on with, on a model small enough to compute by hand, and how they are drawn."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from unittest.mock import Mock
+
+import pytest
+import reference_kernels
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from method_cases import TOKENS, built, shaken, wiring_of
+from torch import Tensor
+
+from comt_cli.errors import UserError
+from comt_cli.generation.cached import Decoder, decode_step, generate
+from comt_cli.generation.sampling import NOT_FINITE, Sampler, nucleus
+from comt_cli.kernels import ops
+from comt_cli.kernels.choice import Choice
+from comt_cli.models import kernels
+from comt_cli.models.kernels import use_kernels
+from comt_cli.models.llama import Llama
+
+PROMPTS = [row[:length].tolist() for row, length in zip(TOKENS, (5, 12, 1), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    return shaken(built(wiring_of({"name": "comt"})))
+
+
+def texts(model: Llama, prompts: list[list[int]], count: int = 9, **options) -> list[list[int]]:
+    """What each prompt goes on with."""
+    steps = list(generate(model, prompts, max_new_tokens=count, **options))
+    assert len(steps) <= count
+    assert all(len(step) == len(prompts) for step in steps)
+    return [[step[row] for step in steps if step[row] is not None] for row in range(len(prompts))]
+
+
+def counting(model: Llama, vocabulary: int) -> Llama:
+    """The model made to count: its blocks write nothing, and the head points each token to the next, the last to 0."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".output.weight" in name or ".down.weight" in name:
+                parameter.zero_()
+        model.embedding.weight.zero_()
+        model.head.weight.zero_()
+        for token in range(vocabulary):
+            model.embedding.weight[token, token] = 1.0
+            model.head.weight[(token + 1) % vocabulary, token] = 1.0
+    return model
+
+
+def test_greedy_by_hand():
+    model = counting(built(wiring_of({"name": "pre-ln"})), 40)  # width 48: a channel a token
+    assert texts(model, [[3], [9, 8, 38]], 4) == [[4, 5, 6, 7], [39, 0, 1, 2]]
+
+
+def test_greedy_is_the_most_likely_token_of_the_whole_text(model):
+    for prompt, found in zip(PROMPTS, texts(model, PROMPTS), strict=True):
+        ids = list(prompt)
+        for token in found:
+            with torch.no_grad():
+                assert token == int(model(torch.tensor([ids]))[0, -1].argmax())
+            ids.append(token)
+        assert len(found) == 9
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.3, "top_p": 0.9, "seed": 4}], ids=["greedy", "drawn"])
+def test_a_text_does_not_depend_on_what_else_is_in_the_batch(options, model):
+    together = texts(model, PROMPTS, **options)
+    assert [texts(model, [prompt], **options)[0] for prompt in PROMPTS] == together
+    assert texts(model, PROMPTS[::-1], **options) == together[::-1]
+    # nor on how long it may get
+    assert [text[:4] for text in together] == texts(model, PROMPTS, 4, **options)
+
+
+def test_seeds_and_copies_make_other_texts_and_the_same_seed_the_same(model):
+    options = {"temperature": 1.0, "top_p": 1.0}
+    drawn = [texts(model, [PROMPTS[0]] * 3, 12, seed=seed, **options) for seed in (0, 1, 0)]
+    assert drawn[0] == drawn[2]
+    different = {tuple(text) for text in drawn[0] + drawn[1]}
+    assert len(different) == 6
+    assert texts(model, [PROMPTS[0]], 12, copies=[2], **options)[0] == drawn[0][2]
+
+
+def test_a_text_ends_with_a_stop_token_and_stays_ended():
+    model = counting(built(wiring_of({"name": "pre-ln"})), 40)
+    steps = list(generate(model, [[3], [8], [20]], max_new_tokens=5, stop_ids=[5, 10]))
+    assert steps == [[4, 9, 21], [5, 10, 22], [None, None, 23], [None, None, 24], [None, None, 25]]
+    assert list(generate(model, [[3], [8]], max_new_tokens=50, stop_ids=[5, 10])) == [[4, 9], [5, 10]]
+
+
+def test_a_cold_draw_is_greedy(model):
+    for temperature in (1e-5, 1e-30, 5e-324):
+        assert texts(model, PROMPTS, temperature=temperature, top_p=1.0) == texts(model, PROMPTS)
+    assert texts(model, PROMPTS, temperature=100.0, top_p=1e-9) == texts(model, PROMPTS)
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> Tensor:
+    """Logits of 1 to 3 rows, with ties and impossible tokens among them."""
+    size, rows = draw(st.integers(1, 20)), draw(st.integers(1, 3))
+    value = st.one_of(st.integers(-3, 3).map(float), st.floats(-30, 30), st.just(-1e4))
+    return torch.tensor(draw(st.lists(st.lists(value, min_size=size, max_size=size), min_size=rows, max_size=rows)))
+
+
+@given(
+    logits=distributions(),
+    top_p=st.one_of(st.floats(0.01, 1.0), st.just(1.0)),
+    temperature=st.floats(0.1, 5.0),
+    number=st.integers(0, 2**24 - 1),
+)
+def test_what_is_drawn_is_in_the_smallest_set_that_reaches_p(logits, top_p, temperature, number):
+    uniform = torch.full((len(logits),), number / 2**24)
+    found = nucleus(logits, uniform, temperature, top_p)
+    for row, token in zip((logits.double() / temperature).softmax(-1).tolist(), found.tolist(), strict=True):
+        likelier = sum(p for p in row if p > row[token])
+        # A token is in the set only if those likelier than it do not reach p; fp32 adds 20 numbers to some 1e-6.
+        assert likelier < top_p + 2e-6
+        assert row[token] > 0
+
+
+@given(logits=distributions(), top_p=st.floats(0.05, 1.0))
+def test_tokens_are_drawn_as_often_as_their_probability_says(logits, top_p):
+    """An even grid of numbers in place of random ones: each token's share of it is its probability in the set."""
+    count = 4000
+    grid = (torch.arange(count) + 0.5) / count
+    found = nucleus(logits[:1].expand(count, -1), grid, 1.0, top_p)
+    share = torch.bincount(found, minlength=logits.shape[1]).double() / count
+    p, token = logits[0].double().softmax(-1).sort(descending=True, stable=True)
+    reached = p.cumsum(0)
+    kept = 1 + int((reached < top_p - 1e-6).sum())
+    wide = min(len(p), 1 + int((reached < top_p + 1e-6).sum()))  # where p is met to the last digit, either set is right
+    sets = [
+        torch.zeros(len(p), dtype=torch.float64).index_copy(0, token[:n], p[:n] / reached[n - 1]) for n in (kept, wide)
+    ]
+    # A share of a grid of n numbers is right to 1 / n at either end.
+    assert min((share - expected).abs().max() for expected in sets) <= 2 / count
+
+
+def test_the_first_token_is_always_in_the_set():
+    logits = torch.tensor([[0.0, 2.0, 1.0]])
+    for number in (0.0, 0.5, 1 - 2**-24):
+        assert nucleus(logits, torch.tensor([number]), 1.0, 1e-6).tolist() == [1]
+
+
+def test_rows_that_are_not_finite_are_marked():
+    sampler = Sampler([[1], [2], [3]], 1, 0.7, 0.9, 0, torch.device("cpu"))
+    logits = torch.tensor([[0.0, 30.0], [math.nan, 1.0], [math.inf, 1.0]])
+    assert sampler.draw(logits, 0).tolist() == [1, NOT_FINITE, NOT_FINITE]
+
+
+def test_a_model_that_diverged_says_so():
+    model = built(wiring_of({"name": "pre-ln"}))
+    with torch.no_grad():
+        model.head.weight[7] = math.nan
+    with pytest.raises(UserError, match="not finite numbers"):
+        list(generate(model, [[1], [2]], max_new_tokens=3))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "wrong"),
+    [
+        ([], {}),
+        ([[1], []], {}),
+        ([[1]], {"max_new_tokens": 0}),
+        ([[1]], {"temperature": -0.1}),
+        ([[1]], {"temperature": math.nan}),
+        ([[1]], {"temperature": math.inf}),
+        ([[1]], {"top_p": 0.0}),
+        ([[1]], {"top_p": 1.1}),
+        ([[1]], {"top_p": math.nan}),
+        ([[1]], {"graph": True}),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_generated_is_refused_before_anything_runs(prompts, wrong, model):
+    with pytest.raises(ValueError, match=r"there must be|must be finite|CUDA"):
+        generate(model, prompts, **{"max_new_tokens": 2, **wrong})
+
+
+def test_the_decoder_step_by_step(model):
+    decoder = Decoder(model, 3, 20, graph=False)
+    for _ in range(2):  # a second prefill begins anew
+        logits = [decoder.prefill(PROMPTS)]
+        logits += [decoder.step(TOKENS[:, step]) for step in range(3)]
+    with torch.no_grad():
+        for row, prompt in enumerate(PROMPTS):
+            whole = model(torch.tensor([prompt + TOKENS[row, :3].tolist()]))[0, -4:]
+            # fp32 sums in another order, on logits of about one: a few 1e-6
+            torch.testing.assert_close(torch.stack(logits)[:, row], whole, rtol=1e-4, atol=1e-5)
+        cache = decoder.cache
+        cache.rewind(cache.stored - 1)
+        torch.testing.assert_close(decode_step(model, cache, TOKENS[:, 2:3]), logits[-1], rtol=0, atol=0)
+    for _ in range(cache.capacity - cache.stored):
+        decoder.step(TOKENS[:, 0])
+    with pytest.raises(UserError, match="room for 20 tokens"):
+        decoder.step(TOKENS[:, 0])
+
+
+@pytest.mark.parametrize("name", ["pre-ln", "comt", "transponder", "post-ln"])
+def test_fused_operations_decode_the_same(name, monkeypatch):
+    """The kernels' definition in their place: what they are given of the cache's rotations is what is tested."""
+    monkeypatch.setitem(ops.IMPLEMENTATIONS, "cpu", lambda: reference_kernels)
+    monkeypatch.setattr(kernels, "choose", lambda *_, **__: Choice(True, "for the test"))
+    model = shaken(built(wiring_of({"name": name})))
+    expected = texts(model, PROMPTS)
+    plain = Decoder(model, 3, 13, graph=False).prefill(PROMPTS)
+    use_kernels(model, "fused", torch.device("cpu"), torch.float32, compiled=False)
+    # fp32, as above
+    torch.testing.assert_close(Decoder(model, 3, 13, graph=False).prefill(PROMPTS), plain, rtol=1e-4, atol=1e-5)
+    assert texts(model, PROMPTS) == expected
+
+
+class Replayed:
+    """Stands in for a CUDA graph on the CPU: a replay computes the same step, and leaves the host's count alone."""
+
+    def __init__(self) -> None:
+        self.decoder: Decoder | None = None
+
+    def replay(self) -> None:
+        decoder = self.decoder
+        cache, stored = decoder.cache, decoder.cache.stored
+        cache.stored, cache.static_shapes = 0, True  # what the host knew at the capture must not matter
+        decoder._logits_BV.copy_(decode_step(decoder.model, cache, decoder._tokens_B1))
+        cache.stored, cache.static_shapes = stored, False
+
+
+@pytest.mark.parametrize("captured_first", [False, True])
+def test_a_captured_step_is_the_step(captured_first, model, monkeypatch):
+    """The bookkeeping around a graph; tests/gpu has the graph itself."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Replayed)
+    for name in ("device", "stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: nullcontext())
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, Mock)
+    eager, decoder = (Decoder(model, 3, 16, graph=False) for _ in range(2))
+    decoder.uses_graph = True
+    if captured_first:
+        decoder.capture()
+        decoder._graph.decoder = decoder
+    for start in (0, 4):  # twice, with other tokens
+        expected, found = eager.prefill(PROMPTS), decoder.prefill(PROMPTS)
+        assert torch.equal(found, expected)
+        for number in range(start, start + 4):
+            if decoder._graph is None:
+                decoder.capture()
+                decoder._graph.decoder = decoder
+            # masks over other numbers of columns: fp32 sums in another order
+            tokens = TOKENS[:, number]
+            torch.testing.assert_close(decoder.step(tokens), eager.step(tokens), rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match="room for 16 tokens"):
+        decoder.step(TOKENS[:, 0])

@@ -1,0 +1,233 @@
+"""The run directory and the files in it: whole or absent, one writer at a time, readable after any crash."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import atomic_file, canonical_json, write_json
+from comt_cli.runs.directory import BeingTrained, RunDirectory, RunState, read_lines
+from comt_cli.runs.plan import SPEC_VERSION, RunSpec, plan
+
+
+@pytest.fixture
+def spec(small, load) -> RunSpec:
+    return plan(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
+
+
+def hold_lock(path: str, pipe) -> None:
+    with RunDirectory(Path(path)).lock():
+        pipe.send("locked")
+        pipe.recv()
+
+
+@contextlib.contextmanager
+def other_process_holding(directory: RunDirectory):
+    context = multiprocessing.get_context("spawn")  # so that no handle is shared with this process
+    here, there = context.Pipe()
+    process = context.Process(target=hold_lock, args=(str(directory.path), there))
+    process.start()
+    assert here.recv() == "locked"
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_states(tmp_path, spec):
+    directory = RunDirectory.of(tmp_path, spec)
+    assert directory.path == tmp_path / "by-id" / spec.id
+    assert directory.state() == RunState.missing
+    directory.path.mkdir(parents=True)
+    assert directory.state() == RunState.missing  # a folder without a spec is no run
+    directory.create(spec)
+    assert directory.state() == RunState.unfinished
+    assert directory.spec() == spec
+    assert directory.spec().id == spec.id == json.loads(directory.spec_file.read_text())["id"]
+    with directory.lock():
+        assert directory.state() == RunState.running
+    assert directory.state() == RunState.unfinished
+    assert directory.result() is None
+    write_json(directory.result_file, {"state": "done", "perplexity": 12.5})
+    assert directory.state() == RunState.done
+    assert directory.result() == {"state": "done", "perplexity": 12.5}
+    write_json(directory.result_file, {"state": "diverged", "step": 3})
+    assert directory.state() == RunState.diverged
+
+
+def test_a_second_process_is_refused_and_told_who_is_first(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.spec_file.write_text("{}")
+    with other_process_holding(directory) as owner:
+        assert directory.state() == RunState.running
+        with pytest.raises(UserError, match=f"is being trained by process {owner.pid} on "), directory.lock():
+            pass
+        os.kill(owner.pid, signal.SIGKILL)  # however its owner dies
+        owner.join()
+        assert directory.state() == RunState.unfinished
+        with directory.lock():
+            assert directory.lock_file.read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_who_trains_it(tmp_path):
+    directory = RunDirectory(tmp_path)
+    assert directory.owner() is None
+    with other_process_holding(directory) as owner:
+        assert str(directory.owner()).startswith(f"process {owner.pid} on ")
+        with pytest.raises(BeingTrained) as refused, directory.lock():
+            pass
+        assert refused.value.owner == directory.owner()
+        assert pickle.loads(pickle.dumps(refused.value)).owner == directory.owner()
+    assert directory.owner() is None  # though the file still names it
+
+
+def test_a_folder_that_is_moved_aside_while_another_waits_for_its_lock(tmp_path, monkeypatch):
+    """The lock of the moved folder must not be taken for that of the new one."""
+    directory = RunDirectory(tmp_path / "run")
+    real, moved = fcntl.flock, tmp_path / "moved"
+
+    def slow(handle, how):
+        if not moved.exists():
+            directory.path.rename(moved)
+        real(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with directory.lock():
+        assert directory.lock_file.read_text().startswith(f"process {os.getpid()} on ")
+        assert RunDirectory(moved).lock_file.read_text() == ""
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(handle, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(StorageError, match=r"cannot lock .*No locks available") as refused,
+        RunDirectory(tmp_path).lock(),
+    ):
+        pass
+    assert "--runs" in str(refused.value.hint)
+    with pytest.raises(UserError, match=r"cannot look at .*No locks available") as unseen:
+        RunDirectory(tmp_path).owner()
+    assert "--runs" in str(unseen.value.hint)
+
+
+def test_why_it_failed(tmp_path, spec):
+    directory = RunDirectory.of(tmp_path, spec)
+    assert directory.error() is None
+    directory.note_error("nobody hears it: there is no folder")
+    directory.create(spec)
+    directory.note_error("RuntimeError: a defect", "Traceback\n")
+    assert directory.error() == "RuntimeError: a defect"
+    assert directory.error_file.read_text().endswith("\n\nTraceback\n")
+    directory.create(spec)  # another attempt
+    assert directory.error() is None
+
+
+def test_looking_at_a_state_does_not_take_the_lock(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with directory.lock():
+        directory.state()
+        with pytest.raises(UserError), directory.lock():
+            pass
+
+
+@pytest.mark.parametrize("name", ["spec.json", "result.json"])
+@pytest.mark.parametrize("content", ["", "{", "[1]", "\udcff"])
+def test_files_that_cannot_be_read_say_so(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+    directory = RunDirectory(tmp_path)
+    with pytest.raises(UserError, match=name):
+        directory.spec() if name == "spec.json" else directory.state()
+
+
+def test_a_spec_of_another_version_or_none(tmp_path):
+    with pytest.raises(UserError, match="is not a run directory"):
+        RunDirectory(tmp_path).spec()
+    write_json(tmp_path / "spec.json", {"paper": "comt", "colour": "red"})
+    with pytest.raises(UserError, match="does not fit this version"):
+        RunDirectory(tmp_path).spec()
+
+
+def test_a_spec_whose_id_is_another_today(tmp_path, spec, monkeypatch):
+    """It can be read and would pass for a run of today, which was trained otherwise."""
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    monkeypatch.setattr("comt_cli.runs.plan.SPEC_VERSION", SPEC_VERSION + 1)
+    with pytest.raises(UserError, match=f"the run's id is {directory.path.name}, and today's of these settings"):
+        directory.spec()
+
+
+def test_metrics(tmp_path):
+    directory = RunDirectory(tmp_path)
+    assert directory.metrics() == []
+    directory.metrics_file.write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "lo')
+    assert directory.metrics() == [{"step": 1}, {"step": 2}]
+    directory.metrics_file.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2 is not JSON"):
+        directory.metrics()
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text(), max_size=2), max_size=3), st.data())
+def test_a_file_cut_anywhere_gives_its_whole_lines(tmp_path_factory, lines, data):
+    content = "".join(f"{json.dumps(line)}\n" for line in lines)
+    cut = data.draw(st.integers(0, len(content)))
+    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    path.write_text(content[:cut])
+    assert read_lines(path) == lines[: content[:cut].count("\n")]
+
+
+def write_half(path: Path, error: Exception) -> None:
+    with atomic_file(path, "w") as handle:
+        handle.write("half of the new")
+        handle.flush()
+        raise error
+
+
+def test_a_write_that_fails_midway_leaves_the_old_file(tmp_path):
+    path = tmp_path / "value.json"
+    write_json(path, {"old": 1})
+    for error, raised in (
+        (RuntimeError("killed"), RuntimeError),
+        (OSError(28, "No space left on device"), StorageError),
+    ):
+        with pytest.raises(raised, match=r"killed|cannot write .*value\.json: No space left on device"):
+            write_half(path, error)
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"new": float("nan")})
+    assert json.loads(path.read_text()) == {"old": 1}
+    assert list(tmp_path.iterdir()) == [path]  # and no rubbish beside it
+    write_json(path, {"new": 2})
+    assert json.loads(path.read_text()) == {"new": 2}
+
+
+def test_a_folder_that_was_removed(tmp_path, spec):
+    gone = tmp_path / "gone"
+    with pytest.raises(StorageError, match="cannot write"):
+        write_json(gone / "value.json", 1)
+    gone.write_text("a file where a folder should be")
+    with pytest.raises(StorageError, match="cannot make"), RunDirectory(gone).lock():
+        pass
+    with pytest.raises(StorageError, match="cannot make"):
+        RunDirectory.of(gone, spec).create(spec)
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)))
+def test_equal_values_have_one_canonical_text(value):
+    backwards = dict(reversed(value.items()))
+    assert canonical_json(value) == canonical_json(backwards)
+    assert json.loads(canonical_json(value)) == value
