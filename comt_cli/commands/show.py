@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comt_cli.commands import options
+from comt_cli.commands import completion, options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +36,17 @@ def show(
     no_cost: Annotated[
         bool, typer.Option("--no-cost", help="Count nothing: the runs and their state alone, at once.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
+    settings: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROW[,COLUMN]",
+            help="Print every setting of one cell instead, with the file and line that it comes from.",
+            autocompletion=completion.rows,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list, one object a run (or, with --settings, a setting).")
+    ] = False,
 ) -> None:
     """Print the plan of a recipe: every run, its parameters and overhead, its tokens or images, FLOPs, time, memory and
     state.
@@ -51,10 +61,19 @@ def show(
       comt show transponder/table2 --scale paper --columns c4/130m
 
       comt show table3.yaml --also wide='{name: comt, hidden: 64}' --json
+
+      comt show table3.yaml --settings pre-ln+comt --set train.steps=200
     """
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import also_rows, plan_recipe
+    from comt_cli.commands.show_settings import print_settings
+    from comt_cli.methods import methods
+    from comt_cli.recipe.load import find_recipe, load_recipe
 
+    if settings is not None:
+        loaded = load_recipe(find_recipe(recipe), methods(), set_ or (), scale, also_rows(also))
+        print_settings(loaded, scale, settings, as_json=as_json)
+        return
     planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=also_rows(also))
     trained = Trained(device, jobs, gpus)
     if as_json:

@@ -12,7 +12,7 @@ from comt_cli.errors import UserError
 from comt_cli.recipe.also import Also, with_rows
 from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
-from comt_cli.recipe.merge import Overrides, merged_settings, parse_overrides
+from comt_cli.recipe.merge import Origins, Overrides, merged_settings, parse_overrides
 from comt_cli.recipe.names import disagreements
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, closest, dotted, nearest
 from comt_cli.recipe.schema import (
@@ -37,14 +37,16 @@ MethodConfigs = Mapping[str, type[MethodOptions]]
 class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
-    `methods[row]` has the method's name and all its options, defaults included;
-    `settings[scale][row, column]` is what a run of that cell is told.
+    `methods[row]` has the method's name and all its options, defaults included; `settings[scale][row, column]` are
+    those of a run of that cell, and `origins[scale][row, column]` says where each was given. `document` is the file.
     """
 
     path: Path
     recipe: AnyRecipe
     methods: dict[str, dict[str, Any]]
     settings: dict[str, dict[tuple[str, str], RunSettings]]
+    origins: dict[str, dict[tuple[str, str], Origins]]
+    document: Document
 
     @property
     def folder(self) -> str:
@@ -191,7 +193,7 @@ def check_recipe(
         raise RecipeError(path, [*problems, *many])
     setups = load_setups(whole, path, document, problems)
     found = list(disagreements(whole, resolved, document))
-    settings: dict[str, dict[tuple[str, str], RunSettings]] = {
+    merged = {
         name: merged_settings(
             whole,
             name,
@@ -203,11 +205,13 @@ def check_recipe(
         )
         for name in whole.scales
     }
+    settings = {str(name): {cell: found for cell, (found, _) in cells.items()} for name, cells in merged.items()}
+    origins = {str(name): {cell: given for cell, (_, given) in cells.items()} for name, cells in merged.items()}
     found.extend(undrawable(whole, resolved, settings, document))
     problems.extend([problem for problem in found if not _follows(problem, problems)])
     if recipe is None or problems:
         raise RecipeError(path, problems)
-    return LoadedRecipe(path, recipe, resolved, settings)
+    return LoadedRecipe(path, recipe, resolved, settings, origins, document)
 
 
 MAX_CELLS = 3_000

@@ -27,6 +27,26 @@ class _Layer:
     source: str | None = None
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where the value of a setting was given: by a key of the recipe, by one of a setup (`source`, its file), or by an
+    argument of the command line."""
+
+    path: KeyPath = ()
+    document: Document | None = None
+    source: str | None = None
+    argument: str | None = None
+
+    @property
+    def line(self) -> int | None:
+        """The line of the key in its file."""
+        return self.document.line(self.path) if self.document is not None else None
+
+
+Origins = Mapping[str, Origin]
+"""By the dotted key of a setting, `train.steps`; what stands nowhere has its default."""
+
+
 @dataclass
 class Overrides:
     """`--set` arguments, parsed and typed; `origin[section, key]` is the argument as it was written."""
@@ -77,12 +97,13 @@ def merged_settings(
     problems: list[Problem],
     *,
     complete: bool = True,
-) -> dict[tuple[str, str], RunSettings]:
-    """The settings of every (row, column) of a scale; a problem that several cells share is told once.
+) -> dict[tuple[str, str], tuple[RunSettings, Origins]]:
+    """The settings of every (row, column) of a scale, and where each was given; a problem that several cells share is
+    told once.
 
     `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
     """
-    settings: dict[tuple[str, str], RunSettings] = {}
+    settings: dict[tuple[str, str], tuple[RunSettings, Origins]] = {}
     seen = {(problem.source, problem.key, problem.message) for problem in problems}
     chosen = recipe.scales[scale]  # type: ignore[index]
     in_scale = chosen.columns is not None
@@ -109,7 +130,7 @@ def merged_settings(
                     seen.add((located.source, located.key, located.message))
                     problems.append(located)
             if result is not None:
-                settings[row_name, column_name] = result
+                settings[row_name, column_name] = result, origin
     return settings
 
 
@@ -120,33 +141,28 @@ def _setup(name: str | None, setups: Mapping[str, Setup]) -> Iterable[_Layer]:
         yield _Layer(setup.settings, (), setup.document, str(setup.path))
 
 
-def _merge(
-    layers: Iterable[_Layer], overrides: Overrides
-) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[_Layer, KeyPath] | str]]:
-    """Merged values, and for every dotted key the layer and path (or the `--set` argument) that gave its value."""
+def _merge(layers: Iterable[_Layer], overrides: Overrides) -> tuple[dict[str, dict[str, Any]], dict[str, Origin]]:
+    """Merged values, and where each was given."""
     merged: dict[str, dict[str, Any]] = {"model": {}, "data": {}, "train": {}}
-    origin: dict[str, tuple[_Layer, KeyPath] | str] = {}
+    origin: dict[str, Origin] = {}
     for layer in layers:
         given = layer.settings.model_dump(mode="json", exclude_unset=True) if layer.settings is not None else {}
         for section, values in given.items():
             for key, value in (values or {}).items():
                 merged[section][key] = value
-                origin[f"{section}.{key}"] = (layer, (*layer.path, section, key))
+                origin[f"{section}.{key}"] = Origin((*layer.path, section, key), layer.document, layer.source)
     for section, values in overrides.values.items():
         for key, value in values.items():
             merged[section][key] = value
-            origin[f"{section}.{key}"] = overrides.origin[section, key]
+            origin[f"{section}.{key}"] = Origin(argument=overrides.origin[section, key])
     return merged, origin
 
 
-def _locate(
-    problem: Problem, origin: Mapping[str, tuple[_Layer, KeyPath] | str], document: Document, column: KeyPath
-) -> Problem:
+def _locate(problem: Problem, origins: Origins, document: Document, column: KeyPath) -> Problem:
     """`problem` of merged settings where it stands: on the line that gave the value, or the argument."""
-    given_by = origin.get(problem.key)
-    if isinstance(given_by, str):
-        return Problem(given_by, problem.message)
-    if given_by is not None:
-        layer, path = given_by
-        return Problem(dotted(path), problem.message, layer.document.line(path), layer.source)
+    origin = origins.get(problem.key)
+    if origin is not None and origin.argument is not None:
+        return Problem(origin.argument, problem.message)
+    if origin is not None:
+        return Problem(dotted(origin.path), problem.message, origin.line, origin.source)
     return Problem(problem.key, f"{problem.message} (needed by {dotted(column)})", document.line(column))
