@@ -17,16 +17,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from comt_cli.campaign.displays import make_display
 from comt_cli.campaign.endings import Overheard, endings, speak_through
 from comt_cli.campaign.jobs import check_jobs, check_memory
 from comt_cli.campaign.outcomes import Summary, TrainingFailed, check_not_stopped
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import identify
-from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.hardware import check_count, check_device_name, hardware
@@ -40,6 +38,10 @@ from comt_cli.training.processes import (
 )
 from comt_cli.training.signals import StopSignal
 from comt_cli.words import printed_lines
+
+if TYPE_CHECKING:
+    from comt_cli.data.dataset import Dataset
+    from comt_cli.data.images.dataset import ImageDataset
 
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0

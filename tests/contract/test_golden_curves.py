@@ -45,7 +45,7 @@ THREE = ("comt", "transponder", "sdpa-gate")
 OTHERS: dict[str, dict[str, Any]] = {
     "bf16-mixed": {"precision": "bf16-mixed", "model": {"layers": 1}},  # slow where there are no such instructions
     "fused": {"kernels": "fused"},
-    "compiled": {"compile": True, "model": {"layers": 1}},  # each layer is compiled
+    "compiled": {"compile": True, "activation_checkpointing": True, "model": {"layers": 1}},  # each layer takes seconds
 }
 TOLERANCE = {"train-lm": 1e-4, "fused": 1e-4, "compiled": 1e-4, "train-resnet": 3e-2, "bf16-mixed": 2e-2}
 """Of each loss, relative, on another kind of processor. fp32: sums in another order differ by some 1e-7, of which

@@ -269,7 +269,7 @@ def three(rank: int, spec_json: str, folder: str) -> None:
     """A run that is stopped by a signal to one process, after a step, in an evaluation; killed; and one that is not."""
     spec = RunSpec.model_validate_json(spec_json)
     with join_world("cpu") as world:
-        for how, step in (("stop", 2), ("stop", None), ("kill", 8)):
+        for how, step in (("stop", 1), ("stop", None), ("kill", 6)):
             run(spec, Path(folder) / "disturbed", world, Disturb(how, step, here=rank == 1))
         run(spec, Path(folder) / "disturbed", world)
         run(spec, Path(folder) / "undisturbed", world)
@@ -277,14 +277,14 @@ def three(rank: int, spec_json: str, folder: str) -> None:
 
 def test_parts_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):
     spec = tiny_spec(
-        tiny_corpus, method="transponder", steps=9, batch_size=12, micro_batch_size=2, gradient_clipping=0.3,
-        log_every=1, save_every=7, evaluate_every=5, sharding="fsdp",
+        tiny_corpus, method="transponder", steps=7, batch_size=12, micro_batch_size=2, gradient_clipping=0.3,
+        log_every=1, save_every=5, evaluate_every=3, sharding="fsdp",
     )  # fmt: skip
     prepare(spec.settings.data)
     run_together(nursery, 3, three, spec.model_dump_json(), str(tmp_path))
     disturbed, undisturbed = (RunDirectory.of(tmp_path / name, spec) for name in ("disturbed", "undisturbed"))
     starts = json.loads(disturbed.environment_file.read_text())
-    assert [start["step"] for start in starts] == [0, 3, 5, 7]
+    assert [start["step"] for start in starts] == [0, 2, 3, 5]
     assert not any(start["differs"] for start in starts)
     assert_same_run(disturbed, undisturbed)
 

@@ -128,16 +128,16 @@ def test_processes_share_a_file(tmp_path):
     assert [LineCache(tmp_path / "a.jsonl").get({"n": n}) for n in (1, 2, 3, 4)] == [[1], [2], [3], None]
 
 
-def test_a_known_plan_is_shown_without_torch(tmp_path, monkeypatch):
-    """The second call of the same plan imports none, and prints the same; what other processes count is what one does
-    by itself."""
+def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
+    """The second call of the same plan imports neither, and prints the same; what other processes count is what one
+    counts by itself."""
     code = (
         "import sys; from comt_cli.app import app; from comt_cli.commands.plan_costs import Counting\n"
         "Counting.MANY = 2; sys.argv[1:] = {}\n"
         "if __name__ == '__main__':\n"
         "    try: app()\n"
         "    except SystemExit as end: assert not end.code, end.code\n"
-        "    print('torch' in sys.modules, file=sys.stderr)"
+        "    print([name for name in ('torch', 'numpy') if name in sys.modules], file=sys.stderr)"
     )
     arguments = ["show", "comt/figure1", "--json", "--runs", str(tmp_path / "runs")]
     said = []
@@ -145,9 +145,9 @@ def test_a_known_plan_is_shown_without_torch(tmp_path, monkeypatch):
         run = subprocess.run(
             [sys.executable, "-c", code.format(arguments)], capture_output=True, text=True, timeout=200, check=True
         )
-        said.append((json.loads(run.stdout), run.stderr.split()[-1]))
+        said.append((json.loads(run.stdout), run.stderr.splitlines()[-1]))
     assert said[0][0] == said[1][0]
-    assert [torch for _, torch in said] == ["True", "False"]
+    assert [imported for _, imported in said] == ["['torch', 'numpy']", "[]"]
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "other"))
     anew()
     for planned, printed in zip(plan_recipe("comt/figure1", "smoke").specs, said[0][0], strict=True):

@@ -101,7 +101,7 @@ def test_the_cost_is_ours_and_the_printed_increase(whole: Bench) -> None:
     assert sorted(texts(panel(figure, "c4/60m"))) == ["16", "2", "8"]
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(1, 3), (2, 7), (6, 8)])
+@pytest.mark.parametrize(("columns", "rows"), [(1, 3), (6, 8)])
 @pytest.mark.parametrize("axis", ["number", "category", "cost"])
 def test_everything_lies_inside_the_figure_and_panels_do_not_overlap(axis: str, columns: int, rows: int) -> None:
     figure = draw_ablation(synthetic(axis, columns, rows))

@@ -59,30 +59,10 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     assert counters["stats"]["unique_graphs"] == 1, "it was not compiled, or not as one graph"
 
 
-def test_a_compiled_run_trains_and_evaluates_as_an_eager_one(tiny_corpus, tmp_path, monkeypatch):
-    """Through the compiler's front end alone (`aot_eager`), which is where a graph would break or a shape be refused:
-    the last evaluation batch is smaller than the others."""
-    asked = []
-
-    def front_end(function, **options):
-        asked.append(options)
-        return compiler(function, backend="aot_eager", **options)
-
-    compiler = torch.compile
-    monkeypatch.setattr(torch, "compile", front_end)
-    options = {"steps": 4, "log_every": 1, "learning_rate": 1e-3, "epsilon": 1e-4, "method": "transponder"}
-    options |= {"model": {"width": 16, "ffn_width": 24, "layers": 1}, "activation_checkpointing": True}
-    eager, compiled = (
-        train(tiny_spec(tiny_corpus, compile=on, **options), tmp_path / str(on)).metrics() for on in (False, True)
-    )
-    assert asked == [{"dynamic": False, "fullgraph": True}]
-    for first, second in zip(eager, compiled, strict=True):
-        for key in {"loss", "gradient_norm", "validation_loss"} & first.keys():
-            assert second[key] == pytest.approx(first[key], rel=1e-5), (first["step"], key)
-
-
 def test_a_compiled_image_run_trains_and_evaluates_as_an_eager_one(tmp_path, monkeypatch):
-    """The same for a ResNet, whose running statistics change within its graph; evaluating them is another one."""
+    """Through the compiler's front end alone (`aot_eager`), where a graph would break or a shape be refused; language
+    models are compiled so among the golden curves. The running statistics of a ResNet change within its graph;
+    evaluating them is another one."""
     compiler = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **how: compiler(function, backend="aot_eager", **how))
     options = {
