@@ -1,0 +1,45 @@
+"""comt_cli/methods/README.md is the list of the methods that there are, with the first words of each file.
+
+python tests/contract/test_methods_page.py --write
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+from comt_cli.methods import methods
+
+PAGE = Path(__file__).parents[2] / "comt_cli" / "methods" / "README.md"
+HEAD = """\
+# The methods
+
+One file each: the paper, the equations, every option and every deviation stand at its top, and `comt recipes NAME` names
+the recipes that have it. Any gate works with any residual connection. How to add one:
+[CONTRIBUTING.md](../../CONTRIBUTING.md#add-a-method).
+
+| method | in | what it is |
+| --- | --- | --- |
+"""
+NETWORKS = {"train-lm": "language models", "train-resnet": "ResNets"}
+
+
+def page() -> str:
+    """The whole page."""
+    lines = []
+    for name, method in sorted(methods().items()):
+        file = Path(inspect.getfile(method)).name
+        (what, *_) = (inspect.getmodule(method).__doc__ or "").splitlines()
+        networks = ", ".join(words for command, words in NETWORKS.items() if command in method.commands())
+        text = what.rstrip(".").replace("|", r"\|").replace("*", r"\*")
+        lines.append(f"| [`{name}`]({file}) | {networks} | {text} |\n")
+    return HEAD + "".join(lines)
+
+
+def test_the_page_lists_the_methods_that_there_are():
+    assert PAGE.read_text(encoding="utf-8") == page(), "python tests/contract/test_methods_page.py --write"
+
+
+if __name__ == "__main__" and "--write" in sys.argv:
+    PAGE.write_text(page(), encoding="utf-8")
