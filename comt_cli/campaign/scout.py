@@ -8,8 +8,6 @@ each worker would otherwise want them at the same time.
 from __future__ import annotations
 
 import contextlib
-import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -17,11 +15,11 @@ from multiprocessing.process import BaseProcess
 
 from comt_cli.campaign.jobs import Workers, plan_workers
 from comt_cli.campaign.outcomes import TrainingFailed, check_not_stopped
-from comt_cli.campaign.server import context_for, start_server
+from comt_cli.campaign.server import begin_as_helper, context_for, start_server
 from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Settings
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.processes import die_with_parent, end_process
+from comt_cli.training.processes import end_process
 from comt_cli.training.signals import StopSignal
 
 PATIENCE_SECONDS = 5.0
@@ -91,11 +89,7 @@ def _start(process: BaseProcess, pipe: Connection) -> None:
 
 
 def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> None:
-    die_with_parent()
-    for number in (signal.SIGINT, signal.SIGUSR2):  # a terminal's Ctrl-C, Slurm's warning: its parent says when to end
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through what is open: a compiler's folder is removed
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
+    begin_as_helper()
     try:
         workers = plan_workers(device, jobs, runs)
     except UserError as error:

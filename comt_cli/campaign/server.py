@@ -19,9 +19,13 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 
 from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.processes import die_with_parent
 from comt_cli.training.signals import StopSignal
 
-LOADED = ("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout")
+LOADED = (
+    *("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout"),
+    "comt_cli.models.counting",
+)
 LOADED_FOR_IMAGES = "comt_cli.training.image_task"
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -42,6 +46,16 @@ def start_server(specs: Sequence[RunSpec]) -> None:
     multiprocessing.set_forkserver_preload([*LOADED, *([LOADED_FOR_IMAGES] if images else [])])
     with signals_blocked(), _no_threads_of_numpy():
         multiprocessing.forkserver.ensure_running()
+
+
+def begin_as_helper() -> None:
+    """What a process does first that works for its parent and saves nothing: it ends with its parent, however that
+    ends, leaves a terminal's Ctrl-C and Slurm's warning to it, and hears a request to end."""
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through what is open: a compiler's folder is removed
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
 
 
 @contextlib.contextmanager

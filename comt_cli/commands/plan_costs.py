@@ -40,8 +40,8 @@ class Counting:
     def __init__(self, specs: Sequence[RunSpec]) -> None:
         from comt_cli.models.accounting import to_count
 
-        self._specs = list(to_count(specs))
-        self._total = len(self._specs)
+        self._specs = specs
+        self._total = sum(1 for _ in to_count(specs))
         self._done = 0
         self._rewrites = sys.stderr.isatty()
         self._elsewhere: dict[Network, Future[tuple[Cost, bool]]] = {}
@@ -49,6 +49,8 @@ class Counting:
 
     def count(self, specs: Iterable[RunSpec]) -> None:
         """Count what is not known of these runs."""
+        from concurrent.futures import BrokenExecutor
+
         from comt_cli.models.accounting import cost_of, remember, to_count
         from comt_cli.models.cost import network_of
 
@@ -56,9 +58,11 @@ class Counting:
             self._say()
             network = network_of(spec)
             if network in self._elsewhere:
-                remember(network, *self._elsewhere[network].result())
-            else:
-                cost_of(spec)
+                try:
+                    remember(network, *self._elsewhere[network].result())
+                except BrokenExecutor:  # a process was killed, for want of memory perhaps: one by one, then, and here
+                    self._elsewhere.clear()
+            cost_of(spec)
             self._done += 1
         self.wipe()
 
@@ -82,14 +86,20 @@ class Counting:
         from concurrent.futures import ProcessPoolExecutor
 
         from comt_cli.campaign.jobs import usable_cores
-        from comt_cli.campaign.server import context_for, start_server
-        from comt_cli.models.accounting import counted
+        from comt_cli.campaign.server import begin_as_helper, context_for, start_server
+        from comt_cli.models.accounting import counted, to_count
         from comt_cli.models.cost import network_of
 
+        processes = min(usable_cores(), self._total // (self.MANY // 2))
+        if processes < 2:
+            return
         start_server(self._specs)
-        pool = ProcessPoolExecutor(usable_cores(), context_for(["cpu"]))
+        try:
+            pool = ProcessPoolExecutor(processes, context_for(["cpu"]), initializer=begin_as_helper)
+        except (OSError, ImportError):  # a system without semaphores
+            return
         self._left.callback(pool.shutdown, cancel_futures=True)
-        networks = map(network_of, self._specs)
+        networks = [network_of(spec) for spec in to_count(self._specs)]
         self._elsewhere = {network: pool.submit(counted, network) for network in networks}
 
     def __exit__(

@@ -21,7 +21,7 @@ class Dataset:
     """Memory-mapped token shards of one fingerprint. Opening reads next to nothing; rows are read when asked for.
 
     Attributes:
-        fingerprint: the identity of the rows (see `comt_cli.data.fingerprint`).
+        fingerprint: the identity of the rows (see `comt_cli.data.identity`).
         content_hash: 16 hexadecimal digits over the tokens and the tokenizer themselves. Two machines with one
             fingerprint can still differ here, when another version of SentencePiece trained the vocabulary.
         vocabulary_size: how many token ids there are.

@@ -53,7 +53,7 @@ def make_optimizer(model: nn.Module, settings: Training) -> torch.optim.Optimize
     weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate * (g + momentum *
     v)`); the decay takes all parameters, biases and norms too, as in the published scripts.
 
-    One group of parameters; two where some are cut (see `sharding`) and some are not, since one pass takes one kind.
+    One group of parameters; two where some are cut (see `parallel`) and some are not, since one pass takes one kind.
     """
     if isinstance(settings, ImageTrainSettings):
         return torch.optim.SGD(

@@ -15,7 +15,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,6 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import TrainSettings
 from comt_cli.training.objective import SummedLoss, prepare_compiler
 from comt_cli.training.world import World
-
-if TYPE_CHECKING:
-    from comt_cli.training.world import World
 
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""

@@ -14,6 +14,7 @@ commit says why the numbers change.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import tempfile
@@ -26,6 +27,7 @@ if __name__ == "__main__":  # before torch and the others look where their cache
 
     MADE = isolation.isolate()
 
+import numpy as np
 import pytest
 import torch
 from image_method_cases import IMAGE_METHODS, IMAGE_VARIANTS
@@ -84,15 +86,21 @@ def curve(name: str, corpus: str, folder: Path) -> list[float]:
 
 
 def kind_of_machine() -> dict[str, str]:
-    """What decides the last bits of sums: the processor's family, the instructions that libraries use, and theirs."""
+    """What decides the last bits: the processor's family, the instructions that libraries may use, and their versions;
+    of our own kernels also the compiler."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     entries = dict(tuple(map(str.strip, line.split(":", 1))) for line in lines if ":" in line)
-    processor = [entries.get(key, "") for key in ("vendor_id", "cpu family", "model")]
+    processor = [entries.get(key, "") for key in ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")]
+    limits = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE")
     return {
         "processor": " ".join([platform.machine(), *filter(None, processor)]),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "instructions": " ".join(
+            [torch.backends.cpu.get_cpu_capability(), *(os.environ[name] for name in limits if name in os.environ)]
+        ),
         "torch": torch.__version__,
+        "numpy": np.__version__,
+        "compiler": build.find_compiler()[1].partition("\n")[0] if build.available() is None else "none",
     }
 
 

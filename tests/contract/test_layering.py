@@ -129,14 +129,19 @@ def test_everything_public_says_what_it_is():
     assert findings(lambda _, source: undocumented(ast.parse(source))) == []
 
 
-def needs(path: Path, modules: set[str]) -> set[str]:
-    """The modules of ours that a file imports, when it is imported or later."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+def needs(source: str, modules: set[str]) -> set[str]:
+    """The modules of ours that a file imports, when it is imported or later; the packages that they lie in, whose files
+    may gather what lies in them, do not count."""
+    nodes = list(ast.walk(ast.parse(source)))
     checkers = [node for node in nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
-    for_checkers = {inner for node in checkers for inner in ast.walk(node)}
+    for_checkers = {inner for node in checkers for statement in node.body for inner in ast.walk(statement)}
     found = set()
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module and node not in for_checkers:
+        if node in for_checkers:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & modules
+        if isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= names & modules or {node.module} & modules
     return found
@@ -155,7 +160,17 @@ def circles(graph: dict[str, set[str]]) -> list[str]:
 def test_no_file_needs_itself():
     """Neither directly nor by way of others, imports within functions included."""
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
-    assert circles({name: needs(path, set(names)) for name, path in names.items()}) == []
+    graph = {name: needs(path.read_text(encoding="utf-8"), set(names)) for name, path in names.items()}
+    assert circles(graph) == []
+
+
+def test_what_a_file_needs_is_found():
+    source = (
+        "import comt_cli.a\nfrom comt_cli import b\ndef f():\n    from comt_cli.c import x\n"
+        "if TYPE_CHECKING:\n    from comt_cli.d import y\nelse:\n    from comt_cli.e import z\nimport os\n"
+    )
+    ours = {f"comt_cli.{letter}" for letter in "abcdef"}
+    assert needs(source, ours) == {f"comt_cli.{letter}" for letter in "abce"}
 
 
 def test_a_circle_is_found():

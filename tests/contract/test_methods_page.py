@@ -15,8 +15,8 @@ PAGE = Path(__file__).parents[2] / "comt_cli" / "methods" / "README.md"
 HEAD = """\
 # The methods
 
-One file each: the paper, the equations, every option and every deviation stand at its top, and `comt recipes NAME` names
-the recipes that have it. Any gate works with any residual connection. How to add one:
+One file each: the paper, the equations, every option and every deviation stand at its top, and `comt recipes NAME`
+names the recipes that have it. Any gate works with any residual connection. How to add one:
 [CONTRIBUTING.md](../../CONTRIBUTING.md#add-a-method).
 
 | method | in | what it is |

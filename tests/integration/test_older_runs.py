@@ -2,7 +2,7 @@
 
 For each kind of network there are a recipe, the run directory of its row as it was killed after step 6 of 10, and
 what the same run had written when it was not. An id that differs from the recorded one means that runs which people
-have finished would be trained anew: then the change needs a reason, and the release notes need a line.
+have finished would be trained anew: then the change needs a reason, in the commit that writes the new id to id.json.
 
     python tests/integration/test_older_runs.py --record NAME     add the directories of today's code, under a new name
 """
@@ -99,9 +99,10 @@ def copied(case: str, what: str, runs: Path) -> tuple[RunSpec, RunDirectory]:
     recorded = json.loads((folder / "id.json").read_text())
     assert spec.id == recorded, "the run has another id than when it was recorded"
     directory = RunDirectory.of(runs, spec)
-    shutil.copytree(folder / KILLED, directory.path)
-    if what == WHOLE:
-        shutil.copytree(folder / WHOLE, directory.path, dirs_exist_ok=True)
+    directory.path.mkdir(parents=True)
+    for part in (KILLED, WHOLE) if what == WHOLE else (KILLED,):
+        for file in (folder / part).iterdir():
+            (directory.path / file.name).write_bytes(file.read_bytes())  # not its mode: a checkout may be read-only
     return spec, directory
 
 

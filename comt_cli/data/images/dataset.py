@@ -78,7 +78,7 @@ class ImageDataset:
     """Images of one fingerprint.
 
     Attributes:
-        fingerprint: the identity of the images (see `comt_cli.data.fingerprint`).
+        fingerprint: the identity of the images (see `comt_cli.data.identity`).
         content_hash: 16 hexadecimal digits over pixels and labels (imagenet: file names and labels).
         class_names: the name of each class, in the order of the labels.
         mean, std: of each of the three colours over the training side, where 1 is the brightest.

@@ -95,18 +95,24 @@ def check_forward(inputs: Case, chosen: Tiles, scale: float = 2.0) -> None:
 
 
 @interpreted
+@DTYPES
+@SAME_PASS
+@GATES
+def test_types_and_gates(dtype, same_pass, channel, scalar):
+    check_forward(case(dtype=dtype, channel=channel, scalar=scalar, bias=scalar), tiles(same_pass))
+
+
+@interpreted
 @given(
     st.tuples(st.integers(1, 70), st.integers(1, 70), st.integers(1, 100), st.integers(1, 40)),
     st.booleans(),
     st.sampled_from(list(SUM)),
-    st.sampled_from([(True, True), (True, False), (False, True)]),
     st.booleans(),
 )
-@example((37, 50, 45, 100), True, torch.float32, (True, True), True)  # in parts, and never in the same pass
-@example((70, 64, 96, 17), True, torch.bfloat16, (True, False), False)  # padded to 32
-def test_any_shape(shape, same_pass, dtype, gates, bias):
-    inputs = case(*shape, dtype, *gates, bias=bias)
-    check_forward(inputs, tiles(same_pass, rows=16, inner=16), scale=2.0 if bias else 1.0)
+@example((37, 50, 45, 100), True, torch.float32, True)  # in parts, and never in the same pass
+@example((70, 64, 96, 17), True, torch.bfloat16, False)  # padded to 32
+def test_any_shape(shape, same_pass, dtype, bias):
+    check_forward(case(*shape, dtype, bias=bias), tiles(same_pass, rows=16, inner=16), scale=2.0 if bias else 1.0)
 
 
 @interpreted
@@ -272,8 +278,9 @@ def test_the_u_of_the_operator_has_a_gradient(implementation):
     torch.autograd.grad(torch.ops.comt.gated_projection(*inputs, 2.0)[1].sum(), inputs.A)
 
 
-def test_opcheck(implementation):
-    inputs = leaves(case(5, 6, 7, 2))
+@GATES
+def test_opcheck(implementation, channel, scalar):
+    inputs = leaves(case(5, 6, 7, 2, channel=channel, scalar=scalar, bias=scalar))
     torch.library.opcheck(torch.ops.comt.gated_projection.default, (*inputs, 2.0))
 
 

@@ -100,12 +100,14 @@ def second_layers(M: int, S: int, R: int, kinds: str) -> tuple[torch.Tensor | No
 
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-SMALL: dict[str, Callable[[], None]] = {  # what the test compiles: every kernel, with each type and each gate once
+SMALL: dict[str, Callable[[], None]] = {  # what the test compiles: every kernel, in two types, with two kinds of gates
     "modulate-cs-bf16": lambda: modulate(512, 8, "cs", BF16),
     "modulate-s-fp32": lambda: modulate(512, 2, "s", FP32),
     "heads-cs-bf16": lambda: heads(512, 64, 8, "cs", BF16),
     "heads-mixed-fp16": lambda: heads(768, 48, 12, "c", FP16, (True, False, True)),
+    "heads-s-fp32": lambda: heads(60, 6, 2, "s", FP32),
     "swiglu-cs-fp32": lambda: swiglu(1376, 8, "cs", FP32),
+    "swiglu-c-bf16": lambda: swiglu(1376, 8, "c", BF16),
     "swiglu-s-fp16": lambda: swiglu(77, 64, "s", FP16),
     "add-norm-cs-bf16": lambda: add_norm(512, 8, "cs", BF16),
     "add-norm-c-fp16": lambda: add_norm(77, 64, "c", FP16),

@@ -43,6 +43,12 @@ def test_types(operation, dtype):
     assert_agree(run(operation, make(40, WIDTHS[operation], 8, "both", dtype)), TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "both"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_kinds_of_gates(operation, kind):
+    assert_agree(run(operation, make(20, WIDTHS[operation], 2, kind, torch.float32)), 1e-5)
+
+
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 @pytest.mark.parametrize("rank", [9, 33, 64])
 def test_bottleneck_widths(rank, dtype):

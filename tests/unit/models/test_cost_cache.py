@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -139,7 +142,8 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
         "    except SystemExit as end: assert not end.code, end.code\n"
         "    print([name for name in ('torch', 'numpy') if name in sys.modules], file=sys.stderr)"
     )
-    arguments = ["show", "comt/figure1", "--json", "--runs", str(tmp_path / "runs")]
+    rows = "pre-ln,pre-ln+comt"
+    arguments = ["show", "comt/table3", "--rows", rows, "--json", "--runs", str(tmp_path / "runs")]
     said = []
     for _ in range(2):
         run = subprocess.run(
@@ -150,7 +154,35 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
     assert [imported for _, imported in said] == ["['torch', 'numpy']", "[]"]
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "other"))
     anew()
-    for planned, printed in zip(plan_recipe("comt/figure1", "smoke").specs, said[0][0], strict=True):
+    for planned, printed in zip(plan_recipe("comt/table3", "smoke", rows=rows).specs, said[0][0], strict=True):
         cost = cost_of(planned)
         assert (cost.parameters, cost.extra_parameters) == (printed["parameters"], printed["extra_parameters"])
         assert total_flops(planned) == printed["flops"]
+
+
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="no list of children")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_a_command_that_is_killed_while_it_counts(tmp_path, number):
+    """Whoever did would hold the pipe that the command wrote to."""
+    code = "import sys; from comt_cli.app import app\nif __name__ == '__main__': sys.argv[1:] = {}; app()"
+    arguments = ["show", "transponder/table2", "--scale", "paper", "--runs", str(tmp_path / "runs")]
+    command = subprocess.Popen([sys.executable, "-c", code.format(arguments)], stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while len(descendants(command.pid)) < 3 and time.monotonic() < deadline:  # a tracker, the server, who counts
+        time.sleep(0.1)
+    started = descendants(command.pid)
+    command.send_signal(number)
+    command.communicate(timeout=60)
+    assert command.returncode == -number
+    assert len(started) >= 3
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+
+
+def descendants(pid: int) -> list[int]:
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (task / "children").read_text().split())
+    return children + [below for child in children for below in descendants(child)]
