@@ -125,8 +125,8 @@ def test_gpus_that_cannot_be_are_refused_before_any_process_starts(runs, tmp_pat
 
 def test_a_process_can_be_ended_before_it_imports_torch(monkeypatch):
     """Importing takes seconds, in which the launcher may be killed: what ends it with the launcher comes first."""
+    import comt_cli.campaign
     from comt_cli.campaign import launch
-    from comt_cli.training import many
 
     class Reached(Exception):
         pass
@@ -135,7 +135,7 @@ def test_a_process_can_be_ended_before_it_imports_torch(monkeypatch):
         raise Reached
 
     monkeypatch.delitem(sys.modules, "comt_cli.campaign.table", raising=False)
-    monkeypatch.delattr(many, "table", raising=False)
+    monkeypatch.delattr(comt_cli.campaign, "table", raising=False)
     monkeypatch.setattr(launch, "die_with_parent", reach)
     with pytest.raises(Reached):
         launch._worker(0, 1, 1, [], None, None, None)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from tiny_runs import image_spec
 
-from comt_cli.campaign import launch, scout, table
+from comt_cli.campaign import launch, scout, server, table
 from comt_cli.campaign.outcomes import TrainingFailed
 from comt_cli.campaign.progress import Display
 from comt_cli.campaign.queue import RunQueue
@@ -121,7 +121,7 @@ def test_a_scout_is_ended_by_its_parent_alone(monkeypatch):
         heard.extend(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR2))
         raise UserError("enough")
 
-    monkeypatch.setattr(scout, "die_with_parent", lambda: None)
+    monkeypatch.setattr(server, "die_with_parent", lambda: None)
     monkeypatch.setattr(scout, "plan_workers", plan)
     before = {number: signal.getsignal(number) for number in StopSignal.SIGNALS}
     ours, theirs = Pipe()

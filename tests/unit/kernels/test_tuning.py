@@ -158,7 +158,7 @@ def test_the_fastest_is_returned_and_what_does_not_fit_passed_over(monkeypatch):
     from triton.runtime.errors import OutOfResources
 
     few = [replace(TILES, group=group) for group in (1, 2, 3)]
-    monkeypatch.setattr(tuning, "candidates", lambda t, dtype, rank: few)
+    monkeypatch.setattr("comt_cli.benchmarks.tune.candidates", lambda t, dtype, rank: few)
     times = iter([None, 3.0, 2.0, 5.0, 6.0, 7.0])
 
     def measure(call):
@@ -179,7 +179,7 @@ def test_the_fastest_is_returned_and_what_does_not_fit_passed_over(monkeypatch):
 def test_a_shape_for_which_no_tiles_fit_is_passed_over(monkeypatch):
     from triton.runtime.errors import OutOfResources
 
-    monkeypatch.setattr(tuning, "candidates", lambda t, dtype, rank: [TILES])
+    monkeypatch.setattr("comt_cli.benchmarks.tune.candidates", lambda t, dtype, rank: [TILES])
 
     def measure(call):
         if call.args[0].shape[0] == 3:

@@ -16,6 +16,7 @@ from tiny_runs import image_spec, tiny_spec, write_corpus
 
 from comt_cli import line_cache
 from comt_cli import methods as methods_room
+from comt_cli.campaign.jobs import usable_cores
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.line_cache import FILES_KEPT, LineCache
 from comt_cli.models import accounting
@@ -164,6 +165,8 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_a_command_that_is_killed_while_it_counts(tmp_path, number):
     """Whoever did would hold the pipe that the command wrote to."""
+    if usable_cores() < 2:
+        pytest.skip("one process counts on one core")
     code = "import sys; from comt_cli.app import app\nif __name__ == '__main__': sys.argv[1:] = {}; app()"
     arguments = ["show", "transponder/table2", "--scale", "paper", "--runs", str(tmp_path / "runs")]
     command = subprocess.Popen([sys.executable, "-c", code.format(arguments)], stdout=subprocess.PIPE)
@@ -175,6 +178,7 @@ def test_no_process_outlives_a_command_that_is_killed_while_it_counts(tmp_path, 
     command.communicate(timeout=60)
     assert command.returncode == -number
     assert len(started) >= 3
+    deadline = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
