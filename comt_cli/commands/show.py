@@ -67,10 +67,14 @@ def show(
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.planning import also_rows, plan_recipe
     from comt_cli.commands.show_settings import print_settings
+    from comt_cli.errors import UserError
     from comt_cli.methods import methods
     from comt_cli.recipe.load import find_recipe, load_recipe
 
     if settings is not None:
+        others = {"rows": rows, "columns": columns, "seeds": seeds, "device": device, "jobs": jobs, "no-cost": no_cost}
+        if unfit := [f"--{name}" for name, given in others.items() if given] + ["--gpus"] * (gpus > 1):
+            raise UserError(f"--settings does not go with {' and '.join(unfit)}: it prints the settings of one cell")
         loaded = load_recipe(find_recipe(recipe), methods(), set_ or (), scale, also_rows(also))
         print_settings(loaded, scale, settings, as_json=as_json)
         return

@@ -106,6 +106,7 @@ def test_it_is_a_table_to_read(recipe):
         (["--settings", "gated,ones"], "there is no column 'ones'", "one"),
         (["--settings", "gated"], "--settings gated: say under which column", "gated,one"),
         (["--settings", "gated,one", "--scale", "smok"], "there is no scale 'smok'", "smoke"),
+        (["--settings", "gated,one", "--rows", "plain", "--gpus", "2"], "does not go with --rows and --gpus", "None"),
     ],
 )
 def test_what_is_not_there_is_told(recipe, arguments, says, hint):
