@@ -29,12 +29,12 @@ from comt_cli.commands import (
     runs,
     show,
     status,
-    train_lm,
-    train_resnet,
 )
 from comt_cli.commands.ending import end_of_torchrun
 from comt_cli.commands.examples import Verb, VerbGroup
+from comt_cli.commands.train_recipe import training_verb
 from comt_cli.errors import UserError
+from comt_cli.tasks import tasks
 from comt_cli.words import printed_lines
 
 app = typer.Typer(
@@ -59,8 +59,8 @@ app = typer.Typer(
 # In the order in which a newcomer meets them; `--help` keeps it.
 app.command("recipes", cls=Verb)(recipes.recipes)
 app.command("show", cls=Verb)(show.show)
-app.command("train-lm", cls=Verb)(train_lm.train_lm)
-app.command("train-resnet", cls=Verb)(train_resnet.train_resnet)
+for task in tasks().values():
+    app.command(task.command, cls=Verb)(training_verb(task))
 app.command("ablate", cls=Verb)(ablate.ablate)
 app.command("status", cls=Verb)(status.status)
 app.command("runs", cls=Verb)(runs.runs)

@@ -1,9 +1,10 @@
-"""Text for people on a terminal: lines that are broken between words, where files and pipes get them whole; times."""
+"""Text for people: lines that are broken between words on a terminal; times, counts, lists and names in words."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 
@@ -39,3 +40,49 @@ def duration(seconds: float) -> str:
         return f"{hours} h {rest} min" if rest else f"{hours} h"
     days, hours = divmod(round(minutes / 60), 24)
     return f"{days} days {hours} h" if hours else f"{days} days"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listing(names: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    words = list(names)
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def short_count(number: float) -> str:
+    """`812`, `3.9 k`, `131 M`, `2.2 B`, `1.3 T`."""
+    return in_units(number, ("", "k", "M", "B", "T"))
+
+
+def in_units(number: float, units: Sequence[str]) -> str:
+    """In the first unit in which less than a thousand are shown, each a thousand times the one before, or in the last:
+    three digits at most, one decimal at most, and none of the first unit."""
+    for power in range(len(units)):
+        scaled = number / 1000**power
+        text = f"{scaled:.{1 if power else 0}f}"
+        if float(text) >= 100:
+            text = f"{scaled:.0f}"
+        if float(text) < 1000:
+            break
+    return f"{text} {units[power]}".rstrip()
+
+
+_NAMES = {
+    "c4": "C4",
+    "openwebtext": "OpenWebText",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imagenet": "ImageNet",
+}
+"""Data sets as papers write them, where that is not their name in a recipe."""
+
+
+def in_words(name: str) -> str:
+    """The name of a column or a data set as papers write it: `C4, 60m` for `c4/60m`."""
+    if name.startswith("files:"):
+        return name
+    return ", ".join(_NAMES.get(part, part) for part in name.split("/") if part)

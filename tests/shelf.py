@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import comt_cli.commands.planning
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import Task
 
 GATES = """\
 title: Gates of our own
@@ -58,7 +58,7 @@ class Shelf:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = Path("runs")
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(comt_cli.commands.planning, "identify", lambda data: DATA)
+        monkeypatch.setattr(Task, "identify", lambda self, settings: DATA)
         for name, text in (("gates", GATES), ("twin", OTHER)):
             path = folder / f"recipes/mine/{name}.yaml"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe_text
 
 SMALL = """\
@@ -67,6 +67,6 @@ def load() -> Callable[..., LoadedRecipe]:
     """`load(text, *overrides, scale=None)` with all methods."""
 
     def load_text(text: str, *overrides: str, scale: str | None = None) -> LoadedRecipe:
-        return load_recipe_text(text, methods(), overrides, scale)
+        return load_recipe_text(text, catalogue(), overrides, scale)
 
     return load_text

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from comt_cli.errors import UserError
+from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 
@@ -44,7 +45,7 @@ def _of_run(row: str, run: RunDirectory, epochs: float) -> pd.DataFrame:
     lines = run.gradients()
     if not lines:
         raise UserError(f"{run.shown} has logged no gradient norms", _how_to_log(spec))
-    per_epoch = _images(spec) / spec.image.train.batch_size
+    per_epoch = _images(spec) / spec.settings.train.batch_size
     rows = [
         (row, convolution, depth, line["step"], line["step"] / per_epoch, norm)
         for line in lines
@@ -60,7 +61,7 @@ def _of_run(row: str, run: RunDirectory, epochs: float) -> pd.DataFrame:
 
 
 def _how_to_log(spec: RunSpec) -> str:
-    every = spec.image.train.gradient_norms_every
+    every = spec.settings_as(ImageSettings).train.gradient_norms_every
     if every is None:
         return "Train it with --set train.gradient_norms_every=10, which logs them at every tenth step."
     return f"It is to log them every {every} steps: wait until it has, or train it."
@@ -68,7 +69,7 @@ def _how_to_log(spec: RunSpec) -> str:
 
 def _images(spec: RunSpec) -> int:
     """How many images an epoch has."""
-    data = spec.image.data
+    data = spec.settings_as(ImageSettings).data
     return data.train_images or SET_IMAGES[data.images]
 
 

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
-from comt_cli.data.prepare import prepare
+from comt_cli.data.images.prepare import prepare_images
 from comt_cli.errors import UserError
 from comt_cli.exchange.load_image import LoadedImageModel
+from comt_cli.layers.image_input import ImageInput
+from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.training.devices import pick_device
-from comt_cli.training.image_input import ImageInput
 
 EXAMPLES = 10_000
 """What SAS averages its Figures 3 and 4 over."""
@@ -40,10 +41,11 @@ def watched_images(loaded: LoadedImageModel, side: SideName) -> WatchedImages:
         UserError: the images cannot be had, or are not those that the model was trained on.
     """
     spec = loaded.spec
-    dataset = prepare(spec.image.data)
+    data = spec.settings_as(ImageSettings).data
+    dataset = prepare_images(data)
     if dataset.content_hash != spec.data_content or len(dataset.class_names) != len(loaded.class_names):
         raise UserError(
-            f"{loaded.name} was trained on other images of {spec.image.data.images} than those that are here",
+            f"{loaded.name} was trained on other images of {data.images} than those that are here",
             "They were changed, or this version of comt makes others. Train it anew to look into it.",
         )
     return WatchedImages(loaded, dataset, side)

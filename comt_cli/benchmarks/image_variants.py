@@ -24,7 +24,7 @@ from comt_cli.recipe.image_settings import ImageTrainSettings
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.devices import compute_context, parameter_dtype, product_dtype
 from comt_cli.training.objective import ClassifierLoss, prepare_compiler
-from comt_cli.training.optimisation import make_optimizer
+from comt_cli.training.optimisation import sgd
 
 _METHODS: dict[str, dict[str, Any]] = {
     "plain": {"name": "addition"},
@@ -110,7 +110,7 @@ class ImageWorkshop:
     def _keep(self, base: str, model: nn.Module) -> None:
         model.to(parameter_dtype(self.precision)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         settings = ImageTrainSettings(steps=1, learning_rate=1e-4, precision=self.precision)
-        self._networks[base] = model, make_optimizer(model, settings)
+        self._networks[base] = model, sgd(model, settings)
 
 
 def torchvision_resnet(shape: ImageShape) -> nn.Module:

@@ -23,7 +23,7 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Precision, TrainSettings
 from comt_cli.training.devices import compute_context, parameter_dtype, product_dtype
 from comt_cli.training.objective import SummedLoss, prepare_compiler
-from comt_cli.training.optimisation import make_optimizer
+from comt_cli.training.optimisation import adam
 
 BEST_PLAIN = ["plain-compiled", "plain-fused"]
 """The quicker of these is what gated steps are measured against."""
@@ -122,7 +122,7 @@ class Workshop:
         return model, loss_sum, []
 
     def _keep(self, base: str, model: nn.Module) -> None:
-        self._networks[base] = model, make_optimizer(model, TrainSettings(steps=1, learning_rate=1e-4))
+        self._networks[base] = model, adam(model, TrainSettings(steps=1, learning_rate=1e-4))
 
 
 def _make_room() -> None:

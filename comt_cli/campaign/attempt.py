@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 
 from comt_cli.campaign.outcomes import Ending, RunOutcome, TrainingFailed
-from comt_cli.data.dataset import Dataset
-from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import BeingTrained
 from comt_cli.runs.shared import SharedRun
+from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.loop import Training
 from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal
@@ -22,7 +21,7 @@ from comt_cli.training.world import World
 
 
 def attempt(
-    shared: SharedRun, runs: Path, dataset: Dataset | ImageDataset, world: World, listener: Listener, stop: StopSignal
+    shared: SharedRun, runs: Path, dataset: AnyDataset, world: World, listener: Listener, stop: StopSignal
 ) -> RunOutcome:
     """Train a run, or go on with it. Where it cannot be trained, `error.txt` in its directory says why.
 

@@ -22,7 +22,6 @@ from comt_cli.files import read_json
 from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.models.cost import network_of
-from comt_cli.recipe.settings import Settings
 from comt_cli.runs.plan import BY_ID, RunSpec
 from comt_cli.training.hardware import Hardware
 
@@ -40,7 +39,7 @@ class Finished:
     the rows of an evaluation."""
 
     device: str
-    images: bool
+    command: str
     model: Any
     method: Any
     precision: str
@@ -76,7 +75,7 @@ def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Fini
     rows = (_plausible(evaluation[key]) for key in ("batches", "batch_size", "processes"))
     return Finished(
         device=device,
-        images=model["family"] == "resnet",
+        command=spec["command"],
         model=model,
         method=spec["method"],
         precision=train["precision"],
@@ -112,7 +111,7 @@ class Estimator:
         self.where, self.at_once, self.processes = where, at_once, processes
         self.threads = threads or usual_threads()
         self._finished = finished
-        self._reached: dict[tuple[bool, str], tuple[float, str]] = {}
+        self._reached: dict[tuple[str, str], tuple[float, str]] = {}
 
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
         """The whole run, one of so many at once (None: of as many as there may be): its steps, and its evaluations
@@ -140,12 +139,12 @@ class Estimator:
         return Estimate(flops / like.flops_per_second, f"runs{other} finished on this device ({like.device})")
 
     def _likest(self, spec: RunSpec) -> Finished | None:
-        train, images = spec.settings.train, not isinstance(spec.settings, Settings)
+        train = spec.settings.train
         model, step_flops = _model(spec), total_flops(spec) / train.steps
         there = [
             run
             for run in self._finished
-            if (run.images, run.precision) == (images, train.precision)
+            if (run.command, run.precision) == (spec.command, train.precision)
             and (run.model == model or 1 / MOST_APART <= run.step_flops / step_flops <= MOST_APART)
         ]
         threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
@@ -163,7 +162,7 @@ class Estimator:
 
     def _measured(self, spec: RunSpec) -> tuple[float, str]:
         """FLOP/s of a network's kind, measured on the first that is asked for, or by an earlier process."""
-        kind = (not isinstance(spec.settings, Settings), spec.settings.train.precision)
+        kind = (spec.command, spec.settings.train.precision)
         if kind not in self._reached:
             self._reached[kind] = self._remembered(spec) or self._measure(spec)
         return self._reached[kind]
@@ -190,9 +189,8 @@ class Estimator:
         reached = measured_speed.measured_step_flops(spec, device, self.threads)
         source = "a training step measured here"
         if reached is None:
-            images = not isinstance(spec.settings, Settings)
-            share = measured_speed.CONVOLUTIONAL_SHARE if images else measured_speed.TYPICAL_SHARE
-            reached = measured_speed.estimated_flops_per_second(device, spec.settings.train.precision, share)
+            precision, share = spec.settings.train.precision, spec.task.typical_share
+            reached = measured_speed.estimated_flops_per_second(device, precision, share)
             source = "the speed of matrix products here, and rough"
         if self.where.kind == "cuda":  # each has its own; on the CPU they share the cores
             reached *= self.processes

@@ -24,7 +24,6 @@ from comt_cli.campaign.endings import Overheard, endings, speak_through
 from comt_cli.campaign.jobs import check_jobs, check_memory
 from comt_cli.campaign.outcomes import Summary, TrainingFailed, check_not_stopped
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.data.identity import identify
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.hardware import check_count, check_device_name, hardware
@@ -40,8 +39,7 @@ from comt_cli.training.signals import StopSignal
 from comt_cli.words import printed_lines
 
 if TYPE_CHECKING:
-    from comt_cli.data.dataset import Dataset
-    from comt_cli.data.images.dataset import ImageDataset
+    from comt_cli.tasks.base import AnyDataset
 
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
@@ -117,19 +115,17 @@ def _prepared_contents(queue: RunQueue) -> dict[str, str]:
     Data that is not what was planned any more is left out, and what cannot be read: what ended the training must be
     told, not that.
     """
-    data = {shared.spec.data_fingerprint: shared.spec.settings.data for shared in queue.open}
+    asked = {shared.spec.data_fingerprint: shared.spec for shared in queue.open}
     contents = {}
-    for planned, settings in data.items():
+    for planned, spec in asked.items():
         with contextlib.suppress(UserError):
-            fingerprint, content = identify(settings)
+            fingerprint, content = spec.task.identify(spec.settings)
             if fingerprint == planned and content is not None:
                 contents[fingerprint] = content
     return contents
 
 
-def _train_here(
-    queue: RunQueue, device: str | None, datasets: Mapping[str, Dataset | ImageDataset] | None = None
-) -> Summary:
+def _train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDataset] | None = None) -> Summary:
     """Train the queue in this process, which imports PyTorch for it: that takes seconds, and so is told first."""
     display = make_display(is_main_process())
     try:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.data.dataset import Dataset
-from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.data.prepare import prepare
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted
+from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.signals import StopSignal
 
 
-def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -> dict[str, Dataset | ImageDataset]:
+def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -> dict[str, AnyDataset]:
     """Every data set that the open runs of the queue read, by its fingerprint; the queue gets to know their content.
 
     Raises:
@@ -28,9 +26,9 @@ def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -
             )
         progress(stage, done, total)
 
-    datasets: dict[str, Dataset | ImageDataset] = {}
+    datasets: dict[str, AnyDataset] = {}
     for shared in queue.open:
         if shared.spec.data_fingerprint not in datasets:
-            datasets[shared.spec.data_fingerprint] = prepare(shared.spec.settings.data, preparing)
+            datasets[shared.spec.data_fingerprint] = shared.spec.task.prepare(shared.spec.settings, preparing)
     queue.data_prepared({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
     return datasets

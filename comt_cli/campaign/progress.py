@@ -23,7 +23,7 @@ from comt_cli.training.progress import Listener, StepReport, outcome
 def in_words(ended: RunOutcome) -> str:
     """What became of a run."""
     if ended.result is not None:
-        return outcome(ended.result) + (", finished by another process" if ended.already else "")
+        return outcome(ended.spec.task, ended.result) + (", finished by another process" if ended.already else "")
     if ended.ending is Ending.left:
         return ended.reason or ended.ending
     return f"{ended.ending}: {ended.reason}"

@@ -17,6 +17,7 @@ from comt_cli.campaign.jobs import Workers, plan_workers
 from comt_cli.campaign.outcomes import TrainingFailed, check_not_stopped
 from comt_cli.campaign.server import begin_as_helper, context_for, start_server
 from comt_cli.errors import UserError
+from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.settings import Settings
 from comt_cli.runs.shared import SharedRun
 from comt_cli.training.processes import end_process
@@ -125,7 +126,8 @@ def _build_kernels(runs: Sequence[SharedRun]) -> None:
                 model = empty_model(settings.model, settings.data.vocabulary_size, wiring_of(spec.method))
                 choices = use_kernels(model, wanted, cpu, dtype, compiled=compiled)
             else:
-                resnet = empty_resnet(settings.model, settings.data.classes, image_wiring_of(spec.method))
+                images = spec.settings_as(ImageSettings)
+                resnet = empty_resnet(images.model, images.data.classes, image_wiring_of(spec.method))
                 choices = use_image_kernels(resnet, wanted, cpu, dtype, compiled=compiled)
             if any(choice.fused for choice in choices.values()):
                 return

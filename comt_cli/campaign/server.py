@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
-from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.processes import die_with_parent
 from comt_cli.training.signals import StopSignal
@@ -26,7 +25,6 @@ LOADED = (
     *("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout"),
     "comt_cli.models.counting",
 )
-LOADED_FOR_IMAGES = "comt_cli.training.image_task"
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -42,8 +40,8 @@ def start_server(specs: Sequence[RunSpec]) -> None:
     already, or where none is used."""
     if sys.platform != "linux":
         return
-    images = any(isinstance(spec.settings, ImageSettings) for spec in specs)
-    multiprocessing.set_forkserver_preload([*LOADED, *([LOADED_FOR_IMAGES] if images else [])])
+    trained = dict.fromkeys(f"comt_cli.training.tasks.{spec.task.name}" for spec in specs)
+    multiprocessing.set_forkserver_preload([*LOADED, *trained])
     with signals_blocked(), _no_threads_of_numpy():
         multiprocessing.forkserver.ensure_running()
 

@@ -11,12 +11,10 @@ from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFail
 from comt_cli.campaign.preparing import prepare_all
 from comt_cli.campaign.progress import Display, Start, Teller
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.data.dataset import Dataset
-from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import SharedRun
+from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.devices import device_name
 from comt_cli.training.processes import is_main_process
 from comt_cli.training.progress import Listener
@@ -49,7 +47,7 @@ def train_queue(
     device: str | None,
     display: Display,
     stop: StopSignal,
-    datasets: Mapping[str, Dataset | ImageDataset] | None = None,
+    datasets: Mapping[str, AnyDataset] | None = None,
 ) -> Summary:
     """`train_table` for a queue that is made already; what becomes of each run stands in it, also after an error.
 
@@ -65,7 +63,7 @@ def _train_all(
     world: World,
     display: Display,
     stop: StopSignal,
-    datasets: Mapping[str, Dataset | ImageDataset] | None = None,
+    datasets: Mapping[str, AnyDataset] | None = None,
 ) -> None:
     for shared in queue.every:
         share_of_batch(shared.spec.settings.train.batch_size, world)
@@ -82,7 +80,7 @@ def _train_all(
             return
         assert isinstance(run_id, str)
         shared = _same_run(by_id, run_id)
-        dataset = datasets.get(shared.spec.data_fingerprint) or prepare(shared.spec.settings.data)
+        dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
         display.run_taken(0, shared.spec)
         try:
             outcome = attempt(shared, queue.runs, dataset, world, listener, stop)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
-from comt_cli.recipe.settings import Settings
 from comt_cli.runs.plan import RunSpec
 
 SETTLED_SECONDS = 2.0
@@ -33,15 +32,9 @@ class _Job:
 
 def _job(spec: RunSpec) -> _Job:
     settings = spec.settings
-    if isinstance(settings, Settings):
-        shape = settings.model.shape()
-        per_row = settings.data.sequence_length * shape.layers * shape.width**2
-    else:
-        size = settings.model.shape()
-        per_row = settings.data.size**2 * sum(size.blocks) * size.width**2
     alike = json.dumps([settings.model_dump(mode="json"), spec.command], sort_keys=True)
     same = json.dumps(spec.method, sort_keys=True) + alike
-    return _Job(settings.train.steps, same, alike, float(settings.train.batch_size * per_row))
+    return _Job(settings.train.steps, same, alike, settings.train.batch_size * spec.task.work(settings))
 
 
 @dataclass

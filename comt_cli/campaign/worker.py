@@ -22,8 +22,7 @@ from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.signals import StopSignal
 
 if TYPE_CHECKING:
-    from comt_cli.data.dataset import Dataset
-    from comt_cli.data.images.dataset import ImageDataset
+    from comt_cli.tasks.base import AnyDataset
 
 READY, HEAR, OUTCOME, ERROR = "ready", "hear", "outcome", "error"
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -90,7 +89,6 @@ def _train_what_comes(pipe: Connection, runs: Path, device: str, threads: int | 
     import torch
 
     from comt_cli.campaign.attempt import attempt
-    from comt_cli.data.prepare import prepare
     from comt_cli.training.devices import pick_device
     from comt_cli.training.world import World
 
@@ -99,7 +97,7 @@ def _train_what_comes(pipe: Connection, runs: Path, device: str, threads: int | 
     world = World(pick_device(device))
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
-    datasets: dict[str, Dataset | ImageDataset] = {}
+    datasets: dict[str, AnyDataset] = {}
     say(pipe, READY)
     while True:
         shared = pipe.recv()
@@ -107,7 +105,7 @@ def _train_what_comes(pipe: Connection, runs: Path, device: str, threads: int | 
             raise RunInterrupted("stopped before it was begun", None, stop.number)
         spec = shared.spec
         if spec.data_fingerprint not in datasets:  # the parent has prepared it: this opens it
-            datasets[spec.data_fingerprint] = prepare(spec.settings.data)
+            datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings)
         outcome = attempt(shared, runs, datasets[spec.data_fingerprint], world, Reporter(pipe), stop)
         say(pipe, OUTCOME, outcome)
         if outcome.ending is Ending.failed:

@@ -78,27 +78,29 @@ def columns(ctx: typer.Context, incomplete: str) -> list[str]:
 def methods(ctx: typer.Context, incomplete: str) -> list[str]:
     """Methods that the recipe's command can train, after `NAME=` where a name is given."""
     from comt_cli.methods import methods as every_method
+    from comt_cli.tasks import task_of
 
     before, equals, typed = incomplete.rpartition("=")
     if "{" in before:
         return []
-    commands = _commands_on(ctx)
-    fitting = [name for name, kind in every_method().items() if commands & {*kind.commands()}]
+    sites = [task_of(command).sites for command in _commands_on(ctx)]
+    fitting = [name for name, kind in every_method().items() if any(map(kind.fits, sites))]
     return [f"{before}{equals}{name}" for name in _fitting(fitting, typed)]
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     """`train.steps=` and the other keys of the settings that the recipe's command has."""
-    from comt_cli.recipe.schema import RECIPES
+    from comt_cli.recipe.overrides import SECTIONS
     from comt_cli.recipe.validate import valid_keys
+    from comt_cli.tasks import task_of
 
     if "=" in incomplete:
         return []
     keys: dict[str, None] = {}
     for command in sorted(_commands_on(ctx)):
-        kind = RECIPES[command].overrides_class  # type: ignore[index]
-        for section in valid_keys(kind, ()):
-            keys |= dict.fromkeys(f"{section}.{key}=" for key in valid_keys(kind, (section,)))
+        settings = task_of(command).settings
+        for section in SECTIONS:
+            keys |= dict.fromkeys(f"{section}.{key}=" for key in valid_keys(settings, (section,)))
     return _fitting(keys, incomplete)
 
 
@@ -178,11 +180,11 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
 
 
 def _commands_on(ctx: typer.Context) -> set[str]:
-    """The commands whose settings and methods the line can name: the verb's, the recipes', else both."""
-    from comt_cli.recipe.schema import RECIPES
+    """The commands whose settings and methods the line can name: the verb's, the recipes', else all that train."""
+    from comt_cli.tasks import tasks
 
     said = [ctx.info_name, *(data.get("command") for data in _recipes_on(ctx))]
-    return {command for command in RECIPES if command in said} or set(RECIPES)
+    return {command for command in tasks() if command in said} or set(tasks())
 
 
 def _fitting(names: Iterable[str], incomplete: str) -> list[str]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data.identity import identify
 from comt_cli.errors import UserError
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, find_recipe, load_recipe
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.yaml_lines import parse
@@ -43,7 +42,7 @@ def plan_recipe(
         UserError: (`RecipeError`) with everything that is wrong.
     """
     path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
-    loaded = load_recipe(path, methods(), overrides or (), scale, also, also_fits_all=also_fits_all)
+    loaded = load_recipe(path, catalogue(), overrides or (), scale, also, also_fits_all=also_fits_all)
     return plan_loaded(loaded, scale, rows=rows, columns=columns, seeds=seeds)
 
 
@@ -51,18 +50,20 @@ def plan_loaded(
     loaded: LoadedRecipe, scale: str, *, rows: str | None = None, columns: str | None = None, seeds: str | None = None
 ) -> Planned:
     """Expand a recipe that was read and checked. Raises `UserError` where the selection or the scale is not in it."""
-    specs = plan(loaded, scale, identify, rows=rows, columns=columns, seeds=parse_seeds(seeds))
+    specs = plan(loaded, scale, rows=rows, columns=columns, seeds=parse_seeds(seeds))
     return Planned(loaded, scale, specs)
 
 
 def with_contents(planned: Planned, runs: Path) -> Planned:
-    """The plan with the content of its data as it is known by now: of what is prepared here, else of the runs.
+    """The plan with the content of its data as it is catalogue by now: of what is prepared here, else of the runs.
 
     Raises:
         UserError: see `adopt_contents`.
     """
-    data = {spec.data_fingerprint: spec.settings.data for spec in planned.specs}
-    here = dict(map(identify, data.values()))  # of data that has changed since it was planned, another fingerprint
+    asked = {spec.data_fingerprint: spec for spec in planned.specs}
+    here = dict(
+        spec.task.identify(spec.settings) for spec in asked.values()
+    )  # of data that has changed since it was planned, another fingerprint
     specs = [spec.with_content(here.get(spec.data_fingerprint) or spec.data_content) for spec in planned.specs]
     return replace(planned, specs=adopt_contents(specs, runs))
 

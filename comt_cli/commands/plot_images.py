@@ -55,12 +55,12 @@ def plot_images(
     import numpy as np
     import torch
 
-    from comt_cli.data.prepare import prepare
+    from comt_cli.data.images.prepare import prepare_images
+    from comt_cli.layers.image_input import ImageInput
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption
-    from comt_cli.training.image_input import ImageInput
 
-    dataset = prepare(data, _Once())
+    dataset = prepare_images(data, _Once())
     frame = _choose(dataset.train.labels, len(dataset.class_names))
     look = ImageInput(dataset, "train", data.augmentation, torch.device("cpu"))
     pictures = []

@@ -76,7 +76,7 @@ def recipes(
 def _listed(words: list[str]) -> list[dict[str, Any]]:
     """The recipe that a single word names, else all that have every word."""
     from comt_cli.errors import UserError
-    from comt_cli.methods import methods
+    from comt_cli.methods import catalogue
     from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
 
     paths = available_recipes()
@@ -90,7 +90,7 @@ def _listed(words: list[str]) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = []
     for name, path in paths.items():
         try:
-            described = _described(name, load_recipe(path, methods()))
+            described = _described(name, load_recipe(path, catalogue()))
         except UserError as error:
             described = {"name": name, "path": str(path), "error": error.message}
         if all(_has(described, word) for word in words):
@@ -194,7 +194,7 @@ def _copy(name: str, file: str) -> None:
     """Write a copy of a recipe that is right where it is to lie. Raises `UserError` where it cannot be."""
     from comt_cli.errors import UserError
     from comt_cli.files import write_text
-    from comt_cli.methods import methods
+    from comt_cli.methods import catalogue
     from comt_cli.recipe.load import find_recipe, load_recipe
 
     source, target = find_recipe(name), Path(file)
@@ -202,12 +202,12 @@ def _copy(name: str, file: str) -> None:
         raise UserError(f"{target}: a recipe's file ends in .yaml", f"for instance {target}.yaml")
     if target.exists() or target.is_symlink():
         raise UserError(f"{target} is there already: nothing was written", "Give the copy another name.")
-    load_recipe(source, methods())
+    load_recipe(source, catalogue())
     text = f"# Copied from {source.parent.name}/{source.name}.\n{source.read_text(encoding='utf-8')}"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, text)
     try:
-        copied = load_recipe(target, methods())  # only now can it be told whether its setups are found from there
+        copied = load_recipe(target, catalogue())  # only now can it be told whether its setups are found from there
     except UserError:
         target.unlink()
         raise

@@ -82,7 +82,7 @@ def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] 
     """
     from comt_cli.commands.planning import also_rows, check_added, plan_loaded
     from comt_cli.errors import UserError
-    from comt_cli.methods import methods
+    from comt_cli.methods import catalogue
     from comt_cli.recipe.load import available_recipes, load_recipe, select
     from comt_cli.training.processes import is_main_process
 
@@ -93,7 +93,7 @@ def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] 
     for name, path in recipes.items():
         if name.partition("/")[0] not in chosen:
             continue
-        loaded = load_recipe(path, methods(), scale=scale, also=added, also_fits_all=False)
+        loaded = load_recipe(path, catalogue(), scale=scale, also=added, also_fits_all=False)
         if scale in loaded.recipe.scales:
             planned.append(plan_loaded(loaded, scale, seeds=seeds))
         elif is_main_process():

@@ -186,7 +186,7 @@ class _Table:
     @classmethod
     def called(cls, text: str, known: Sequence[KnownRun], scale: str | None) -> _Table:
         """The table of a selector. Raises `UserError` where there is neither such a recipe nor a run of its table."""
-        from comt_cli.methods import methods
+        from comt_cli.methods import catalogue
 
         name = text.partition(":")[0]
         tables = dict.fromkeys(table for run in known for table in run.tables)
@@ -200,7 +200,7 @@ class _Table:
             paper, _, table = full_name(name).partition("/")
             return cls(paper, table, None, scale)
         try:
-            loaded = load_recipe(path, methods())
+            loaded = load_recipe(path, catalogue())
         except UserError:
             if full_name(name) not in tables:
                 raise

@@ -80,13 +80,13 @@ def recipes_by_name(named: Iterable[str], added: dict[str, Any]) -> RecipeOf:
     """A function that reads recipes by `paper/table`, each once: those named on the line, with the rows of `--also`,
     and those that every name can reach."""
     from comt_cli.errors import UserError
-    from comt_cli.methods import methods
+    from comt_cli.methods import catalogue
     from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
 
     paths = dict(available_recipes())
     for name in named:
         with contextlib.suppress(UserError):  # its runs are there, and it is gone, or broken
-            loaded = load_recipe(find_recipe(name), methods())
+            loaded = load_recipe(find_recipe(name), catalogue())
             paths[loaded.name] = loaded.path
     known: dict[tuple[str, tuple[str, ...], str], LoadedRecipe | None] = {}
 
@@ -95,7 +95,7 @@ def recipes_by_name(named: Iterable[str], added: dict[str, Any]) -> RecipeOf:
         if key not in known:
             try:
                 known[key] = load_recipe(
-                    paths[name], methods(), overrides, scale if overrides else None, added, also_fits_all=False
+                    paths[name], catalogue(), overrides, scale if overrides else None, added, also_fits_all=False
                 )
             except (KeyError, UserError):
                 known[key] = None
@@ -151,17 +151,20 @@ def having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
     Raises:
         UserError: an argument is wrong for every kind of run.
     """
-    from comt_cli.recipe.merge import parse_overrides
+    from comt_cli.recipe.merge import parse_arguments
+    from comt_cli.recipe.overrides import overrides_of
     from comt_cli.recipe.problems import Problem, RecipeError
-    from comt_cli.recipe.schema import RECIPES
+    from comt_cli.recipe.settings import RunSettings
+    from comt_cli.tasks import tasks
 
     if not overrides:
         return lambda _: True
     values: dict[str, dict[str, dict[str, Any]]] = {}
     wrong: list[Problem] = []
-    for command, kind in RECIPES.items():
+    for command, task in tasks().items():
         problems: list[Problem] = []
-        parsed = parse_overrides(overrides, kind.overrides_class, problems)
+        settings: type[RunSettings] = task.settings
+        parsed = parse_arguments(overrides, overrides_of(settings), problems)
         if problems:
             wrong = wrong or problems
         else:

@@ -68,14 +68,14 @@ def show(
     from comt_cli.commands.planning import also_rows, plan_recipe
     from comt_cli.commands.show_settings import print_settings
     from comt_cli.errors import UserError
-    from comt_cli.methods import methods
+    from comt_cli.methods import catalogue
     from comt_cli.recipe.load import find_recipe, load_recipe
 
     if settings is not None:
         others = {"rows": rows, "columns": columns, "seeds": seeds, "device": device, "jobs": jobs, "no-cost": no_cost}
         if unfit := [f"--{name}" for name, given in others.items() if given] + ["--gpus"] * (gpus > 1):
             raise UserError(f"--settings does not go with {' and '.join(unfit)}: it prints the settings of one cell")
-        loaded = load_recipe(find_recipe(recipe), methods(), set_ or (), scale, also_rows(also))
+        loaded = load_recipe(find_recipe(recipe), catalogue(), set_ or (), scale, also_rows(also))
         print_settings(loaded, scale, settings, as_json=as_json)
         return
     planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=also_rows(also))
@@ -107,7 +107,6 @@ def plan_rows(
 
 def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None, *, costs: bool) -> dict[str, Any]:
     from comt_cli.models.accounting import cost_of, total_flops, training_bytes
-    from comt_cli.report.subject import subject_of
     from comt_cli.runs.directory import RunDirectory
 
     train, directory = spec.settings.train, RunDirectory.of(runs, spec)
@@ -137,7 +136,7 @@ def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | Non
         **counted,
         "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column),
         "steps": train.steps,
-        subject_of(spec).counted: train.steps * train.batch_size * _length(spec),
+        spec.task.unit.name: train.steps * train.batch_size * spec.task.positions(spec.settings),
         **later,
         "state": _state(directory),
         "directory": str(directory.shown) if spec.data_content else None,
@@ -153,13 +152,6 @@ def _state(directory: RunDirectory) -> str:
         return directory.state().value
     except UserError:
         return Standing.unreadable.value
-
-
-def _length(spec: RunSpec) -> int:
-    """How many tokens a row of a batch has; a row of an image classifier's is one image."""
-    from comt_cli.report.subject import TEXT, subject_of
-
-    return spec.language.data.sequence_length if subject_of(spec) is TEXT else 1
 
 
 def _memory(size: float) -> str:
@@ -253,9 +245,8 @@ def _column_table(column: str, rows: list[dict[str, Any]], specs: list[RunSpec])
     from rich.table import Table
 
     from comt_cli.report.format import duration, short_count
-    from comt_cli.report.subject import subject_of
 
-    counted = subject_of(specs[0]).counted
+    counted = specs[0].task.unit.name
     table = Table(box=None, header_style="bold", pad_edge=False)
     has_costs, has_times = (rows[0][key] is not None for key in ("parameters", "estimated_seconds"))
     before = ("parameters", "+%", "paper's") if has_costs else ()

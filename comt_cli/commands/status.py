@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,7 +59,7 @@ def status(
     from comt_cli.commands.planning import also_rows, check_added
     from comt_cli.commands.slurm_jobs import add_standings
     from comt_cli.errors import UserError
-    from comt_cli.methods import methods
+    from comt_cli.methods import catalogue
     from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
     from comt_cli.report.collect import tables_with_runs
 
@@ -72,7 +73,7 @@ def status(
             path = find_recipe(name)
             # What is set is for the scale that is trained: the steps of another would contradict its setup.
             at = scale or (DEFAULT_SCALE if set_ else None)
-            loaded = load_recipe(path, methods(), set_ or (), at, also=added, also_fits_all=bool(recipes))
+            loaded = load_recipe(path, catalogue(), set_ or (), at, also=added, also_fits_all=bool(recipes))
             seen.append(loaded)
             shown += _tables(loaded, asked, runs, jobs)
         except UserError as error:
@@ -112,7 +113,8 @@ class Progress:
 
     told: dict[str, Any]
     cells: Collection | None = None
-    metric: str = ""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """By column."""
 
 
 def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]) -> list[Progress]:
@@ -151,15 +153,15 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
         if asked.scale or counts["missing"] < len(every) or begun or collection.notes:
             open_runs = [_described(run, runs) for run in begun]
             told = {**where, "runs": len(every), **counts, "metric": recipe.metric}
-            told |= {"cells": cells_as_json(collection, recipe.metric), "open": open_runs}
+            metrics = {column: recipe.metric_at(name, column) for column in loaded.columns(name)}
+            told |= {"cells": cells_as_json(collection, metrics), "open": open_runs}
             is_shown = asked.is_named and name in (main, asked.scale)
             cells = collection if is_shown and counts["missing"] < len(every) else None
-            tables.append(Progress({**told, "notes": list(collection.notes)}, cells, recipe.metric))
+            tables.append(Progress({**told, "notes": list(collection.notes)}, cells, metrics))
     return tables
 
 
 def _described(run: Run, runs: Path) -> dict[str, Any]:
-    from comt_cli.report.subject import subject_of
     from comt_cli.runs.directory import RunDirectory, RunState
 
     spec, progress = run.spec, run.progress
@@ -178,7 +180,7 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
         "step": progress.step if progress else 0,
         "steps": spec.settings.train.steps,
         "loss": progress.loss if progress else None,
-        subject_of(spec).speed: progress.speed if progress else None,
+        spec.task.unit.per_second: progress.speed if progress else None,
         "eta_seconds": progress.eta_seconds if progress and run.state == "running" else None,
     }
 
@@ -197,7 +199,7 @@ def _print(progress: Progress) -> None:
     typer.echo(f"{heading}: {format.plural(table['runs'], 'run')}: {', '.join(counts)}")
     if progress.cells is not None:
         rows, columns = (dict.fromkeys(names) for names in zip(*progress.cells.cells, strict=True))
-        print_progress(progress.cells, progress.metric, list(rows), list(columns))
+        print_progress(progress.cells, progress.metrics, list(rows), list(columns))
     for run in table["open"]:
         typer.echo(f"  {run['row']}, {run['column']}, seed {run['seed']}: {_progress(run)}")
     for note in table["notes"]:
@@ -206,14 +208,16 @@ def _print(progress: Progress) -> None:
 
 def _progress(run: dict[str, Any]) -> str:
     from comt_cli.report import format
+    from comt_cli.tasks import tasks
 
     parts = [run["job_state"] or run["state"] + (f" by {run['owner']}" if run["owner"] else "")]
     parts.append(f"step {run['step']:,} of {run['steps']:,}")
     if run["loss"] is not None:
         parts.append(f"loss {run['loss']:.3f}")
-    for counted in ("tokens", "images"):
-        if run.get(f"{counted}_per_second") and run["state"] == "running":
-            parts.append(f"{format.speed(run[f'{counted}_per_second'])} {counted}/s")
+    for unit in (task.unit for task in tasks().values()):
+        if run.get(unit.per_second) and run["state"] == "running":
+            parts.append(f"{format.speed(run[unit.per_second])} {unit.name}/s")
+            break
     if run["eta_seconds"] is not None:
         parts.append(f"{format.duration(run['eta_seconds'])} to go")
     if run["error"] is not None:

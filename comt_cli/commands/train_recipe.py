@@ -1,11 +1,47 @@
-"""What `comt train-lm` and `comt train-resnet` do: train every run of a recipe, and write its table."""
+"""The verbs that train: one for every task, with the same options. They train every run of a recipe and write its
+table."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
+
+from comt_cli.commands import options
+from comt_cli.tasks import Task
+
+
+def training_verb(task: Task[Any]) -> Callable[..., None]:
+    """The function of a task's verb; its help is the docstring of the task."""
+
+    def train(
+        recipe: options.RecipeOption,
+        scale: options.Scale = "smoke",
+        rows: options.Rows = None,
+        columns: options.Columns = None,
+        seeds: options.Seeds = None,
+        set_: options.Set = None,
+        also: options.Also = None,
+        device: options.Device = None,
+        gpus: options.Gpus = 1,
+        jobs: options.Jobs = None,
+        slurm: options.Slurm = None,
+        track: options.Track = None,
+        runs: options.Runs = Path("runs"),
+        results: options.Results = options.DEFAULT_RESULTS,
+        overwrite: options.Overwrite = False,
+        fresh: options.Fresh = False,
+        dry_run: options.DryRun = False,
+    ) -> None:
+        selection = Selection(recipe, scale, rows, columns, seeds, set_, also)
+        where = Where(device, gpus, jobs, slurm, track, runs, results)
+        train_recipe(task.command, selection, where, overwrite=overwrite, fresh=fresh, dry_run=dry_run)
+
+    train.__doc__ = type(task).__doc__
+    return train
 
 
 @dataclass(frozen=True)
@@ -45,13 +81,13 @@ def train_recipe(
     from comt_cli.commands.planning import also_rows, plan_loaded
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.errors import UserError
-    from comt_cli.methods import methods
+    from comt_cli.methods import catalogue
     from comt_cli.recipe.load import also_called, find_recipe, load_recipe
 
     recipe, scale, runs = selection.recipe, selection.scale, where.runs
     added = also_rows(selection.also)
     site = read_slurm_site(where.slurm, where.gpus, where.jobs) if where.slurm is not None else None
-    loaded = load_recipe(find_recipe(recipe), methods(), selection.overrides or (), scale, added)
+    loaded = load_recipe(find_recipe(recipe), catalogue(), selection.overrides or (), scale, added)
     if (wanted := loaded.recipe.command) != command:
         instead, others = f"comt {wanted} --recipe {recipe}", also_called(recipe)
         raise UserError(

@@ -1,5 +1,5 @@
-"""Which rows or images settings mean, and whether they are prepared: told without NumPy, which takes as long to import
-as everything else that a plan needs."""
+"""Which rows settings mean, and whether they are prepared: told without NumPy, which takes as long to import as
+everything else that a plan needs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus
-from comt_cli.data.images.prepare import image_fingerprint, known_image_content
 from comt_cli.data.manifest import Manifest
 from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.t5 import T5_SHA256
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, sha256
-from comt_cli.recipe.image_settings import ImageDataSettings
 from comt_cli.recipe.settings import DataSettings
 
 FORMAT = 4
@@ -24,40 +22,26 @@ FORMAT = 4
 (tests/contract/test_cache_versions.py asks for it)."""
 
 
-def fingerprint(data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None) -> str:
-    """16 hexadecimal digits that identify the rows or images that `data` describes; needs no network, no tokenising
-    and no rendering.
+def fingerprint(data: DataSettings, progress: ProgressCallback | None = None) -> str:
+    """16 hexadecimal digits that identify the rows that `data` describes; needs no network and no tokenising.
 
     Equal fingerprints mean equal corpus, tokenizer, split, limits and layout of rows. For `python-docs` and
     `files:GLOB` the text itself is hashed (for `python-docs` after extracting it once, a few seconds); for the corpora
-    of the hub it is what is asked of the hub. For images see `images.prepare.image_fingerprint`.
+    of the hub it is what is asked of the hub.
 
     Raises:
         UserError: the corpus cannot be read (no file matches, for instance).
     """
-    if isinstance(data, ImageDataSettings):
-        return image_fingerprint(data)
     return corpus_fingerprint(data, corpus_for(data), progress or no_progress)
 
 
-def identify(
-    data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None
-) -> tuple[str, str | None]:
-    """The `fingerprint` of what `data` describes, and the content hash of what is prepared of it in the cache.
-
-    The content is None where nothing is prepared, or what is there cannot be read (`prepare` says why). Needs no
-    network and prepares nothing, but see `fingerprint`.
-
-    Raises:
-        UserError: the corpus cannot be read.
-    """
-    name = fingerprint(data, progress)
-    if isinstance(data, ImageDataSettings):
-        return name, known_image_content(data, name)
+def known_content(name: str) -> str | None:
+    """The content hash of what is prepared in the cache of the rows with this fingerprint; None where nothing is, or
+    what is there cannot be read (`prepare` says why)."""
     try:
-        return name, Manifest.read(prepared_folder(name), name).content_hash()
+        return Manifest.read(prepared_folder(name), name).content_hash()
     except UserError:
-        return name, None
+        return None
 
 
 def prepared_folder(name: str) -> Path:

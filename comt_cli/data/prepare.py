@@ -6,7 +6,6 @@ import platform
 import shutil
 from importlib import metadata
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 
@@ -15,8 +14,6 @@ from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus, train_texts
 from comt_cli.data.dataset import Dataset, check_rows, open_dataset
 from comt_cli.data.identity import FORMAT, corpus_fingerprint, prepared_folder, tokenizer_identity
-from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.data.images.prepare import prepare_images
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
@@ -27,20 +24,11 @@ from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
 from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, sha256
-from comt_cli.recipe.image_settings import ImageDataSettings
 from comt_cli.recipe.settings import DataSettings
 
 
-@overload
-def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset: ...
-@overload
-def prepare(data: ImageDataSettings, progress: ProgressCallback | None = None) -> ImageDataset: ...
-@overload
-def prepare(
-    data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None
-) -> Dataset | ImageDataset: ...
-def prepare(data: DataSettings | ImageDataSettings, progress: ProgressCallback | None = None) -> Dataset | ImageDataset:
-    """The rows or images that `data` describes, made now unless they were made before.
+def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset:
+    """The rows that `data` describes, made now unless they were made before.
 
     Shards are written one by one under the cache folder and the manifest last. A preparation that was killed goes on
     after its last whole shard; of two at once, one works and the other waits and uses the result.
@@ -49,8 +37,6 @@ def prepare(data: DataSettings | ImageDataSettings, progress: ProgressCallback |
         UserError: the corpus, the tokenizer or the network is not as needed, or prepared files are damaged.
         StorageError: the disk is full or refuses; what was written before is kept.
     """
-    if isinstance(data, ImageDataSettings):
-        return prepare_images(data, progress or no_progress)
     return prepare_corpus(data, corpus_for(data), progress)
 
 

@@ -352,7 +352,7 @@ def check_compilation() -> Finding:
 
 def check_recipes() -> Finding:
     """The recipes that came with the program are found and pass their checks."""
-    from comt_cli.methods import methods
+    from comt_cli.methods import catalogue
     from comt_cli.recipe.load import available_recipes, load_recipe
 
     found = available_recipes()
@@ -361,7 +361,7 @@ def check_recipes() -> Finding:
     broken = []
     for name, path in found.items():
         try:
-            load_recipe(path, methods())
+            load_recipe(path, catalogue())
         except UserError:
             broken.append(name)
     if broken:

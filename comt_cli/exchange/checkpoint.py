@@ -19,16 +19,11 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.sources import ACCEPTED, no_checkpoint
 from comt_cli.recipe.settings import MAX_VOCABULARY
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import tasks
 
 W = TypeVar("W")
 
 FORMAT = 1
-LANGUAGE_PARTS = ("vocabulary", "tokenizer")
-"""What a language model's checkpoint says beside weights and settings."""
-IMAGE_PARTS = ("classes", "mean", "std", "size")
-"""What an image classifier's does: the names of the classes, the colours' mean and standard deviation, and the size."""
-IMAGE_FAMILY = "resnet"
-"""The family of models that look at images (`ResNetSettings`); all others read text."""
 _ZIP = b"PK\x03\x04"
 """What a file of torch.save begins with."""
 
@@ -69,7 +64,8 @@ def read_state(
         for name, tensor in weights.items()
     ):
         raise UserError(f"{path}: its model is {_what(weights)}, not floating-point tensors by name")
-    if missing := [key for key in (IMAGE_PARTS if is_of_images(state) else LANGUAGE_PARTS) if key not in state]:
+    task = tasks().get(command_in(state))
+    if missing := [key for key in (task.checkpoint_parts if task is not None else ()) if key not in state]:
         raise UserError(f"{path} lacks {' and '.join(missing)}")
     return state
 
@@ -110,12 +106,10 @@ def _why_unreadable(path: Path, error: Exception) -> tuple[str, str]:
     return reason or type(error).__name__, "It is damaged, or not of comt."
 
 
-def is_of_images(state: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint is an image classifier's; else it is a language model's."""
-    found = state["spec"]
-    for key in ("settings", "model", "family"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return bool(found == IMAGE_FAMILY)
+def command_in(state: Mapping[str, Any]) -> str:
+    """The command that trained a checkpoint, as far as it says one."""
+    spec = state["spec"]
+    return str(spec.get("command")) if isinstance(spec, dict) else ""
 
 
 def spec_in(state: Mapping[str, Any], path: Path) -> RunSpec:

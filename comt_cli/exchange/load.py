@@ -11,7 +11,7 @@ from comt_cli.exchange.checkpoint import (
     check_blocks,
     check_tokens,
     checkpoint_in,
-    is_of_images,
+    command_in,
     name_of,
     read_state,
     shown_names,
@@ -22,6 +22,10 @@ from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.exchange.sources import ACCEPTED, HUB_NAME
 from comt_cli.models.build import empty_model, wiring_of
+from comt_cli.recipe.settings import Settings
+
+COMMAND = "train-lm"
+"""What trains the models that are loaded here."""
 
 
 def load_model(source: str | Path) -> LoadedModel:
@@ -87,13 +91,13 @@ def read_own(path: Path) -> LoadedModel:
             together.
     """
     state = read_state(path)
-    if is_of_images(state):
+    if (command := command_in(state)) != COMMAND:
         raise UserError(
-            f"{path} is a checkpoint of an image classifier (comt train-resnet), not of a language model",
-            "comt analyze-gates looks into image classifiers.",
+            f"{path} is a checkpoint of comt {command}, not of a language model (comt {COMMAND})",
+            "comt analyze-gates looks into image classifiers, too.",
         )
     spec = spec_in(state, path)
-    settings = spec.language
+    settings = spec.settings_as(Settings)
     wiring = wired(spec, path, wiring_of)
     weights = state["model"]
     check_blocks(weights, settings.model.shape().layers, path)

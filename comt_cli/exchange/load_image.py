@@ -13,7 +13,7 @@ from comt_cli.exchange.checkpoint import (
     assign,
     check_blocks,
     checkpoint_in,
-    is_of_images,
+    command_in,
     name_of,
     read_state,
     shown_names,
@@ -23,8 +23,11 @@ from comt_cli.exchange.checkpoint import (
 from comt_cli.models.build import empty_resnet, image_wiring_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.resnet import ResNet
+from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.runs.plan import RunSpec
 
+COMMAND = "train-resnet"
+"""What trains the models that are loaded here."""
 ACCEPTED = "Give a checkpoint.pt or run directory of comt train-resnet."
 
 
@@ -59,7 +62,7 @@ def holds_image_model(source: str | Path) -> bool:
     with checkpoint.open("rb") as handle:
         if handle.read(4) == b"GGUF":
             return False
-    return is_of_images(read_state(checkpoint, checked=False))
+    return command_in(read_state(checkpoint, checked=False)) == COMMAND
 
 
 def load_image_model(source: str | Path) -> LoadedImageModel:
@@ -77,14 +80,14 @@ def load_image_model(source: str | Path) -> LoadedImageModel:
     elif not path.is_file():
         raise UserError(f"there is no image classifier {source}", ACCEPTED)
     state = read_state(path)
-    if not is_of_images(state):
+    if (command := command_in(state)) != COMMAND:
         raise UserError(
-            f"{path} is a checkpoint of a language model, not of an image classifier (comt train-resnet)",
+            f"{path} is a checkpoint of comt {command}, not of an image classifier (comt {COMMAND})",
             "comt analyze-gates, plot-cosine, generate and export take it.",
         )
     spec = spec_in(state, path)
     wiring = wired(spec, path, image_wiring_of)
-    settings = spec.image
+    settings = spec.settings_as(ImageSettings)
     check_blocks(state["model"], sum(settings.model.shape().blocks), path)
     names, mean, std, size = _parts(state, path)
     if len(names) != settings.data.classes:

@@ -13,6 +13,8 @@ from pydantic import PydanticUndefinedAnnotation
 
 from comt_cli.methods.base import ImageWiring, Method, Wiring
 from comt_cli.methods.mistakes import mistake, naming_mistakes
+from comt_cli.recipe.schema import Catalogue
+from comt_cli.tasks import task_of, tasks
 
 
 def methods(command: str | None = None) -> Mapping[str, type[Method]]:
@@ -21,7 +23,10 @@ def methods(command: str | None = None) -> Mapping[str, type[Method]]:
     Raises:
         UserError: a method's file cannot be imported, or two claim one name; says which.
     """
-    return {name: method for name, method in _all_methods().items() if command is None or command in method.commands()}
+    if command is None:
+        return _all_methods()
+    sites = task_of(command).sites
+    return {name: method for name, method in _all_methods().items() if method.fits(sites)}
 
 
 @functools.cache
@@ -51,6 +56,11 @@ def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) 
         raise mistake(file, f"{method.__name__} has an option of a type that is not defined: {error.name}") from error
 
 
+def catalogue() -> Catalogue:
+    """Everything that a recipe can name. Raises `UserError`, see `methods`."""
+    return Catalogue(methods(), tasks())
+
+
 def method_from(options: Mapping[str, Any]) -> Method:
     """The method that `{"name": ..., **options}` (a run's `spec.json`) describes.
 
@@ -64,4 +74,4 @@ def method_from(options: Mapping[str, Any]) -> Method:
     return _all_methods()[name].model_validate(given)
 
 
-__all__ = ["ImageWiring", "Method", "Wiring", "method_from", "methods", "naming_mistakes"]
+__all__ = ["ImageWiring", "Method", "Wiring", "catalogue", "method_from", "methods", "naming_mistakes"]

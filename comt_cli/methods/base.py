@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from comt_cli.recipe.schema import MethodOptions
+from comt_cli.recipe.schema import Sites as OfferedSites
 
 if TYPE_CHECKING:
     from torch import nn
@@ -170,10 +171,10 @@ class Method(MethodOptions):
         raise NotImplementedError
 
     @classmethod
-    def commands(cls) -> tuple[str, ...]:
-        """The commands that can train with this method: what it says the wiring of."""
+    def fits(cls, sites: OfferedSites) -> bool:
+        """Whether models that offer these sites can have the method: it says the wiring of such."""
         offered = {
-            "train-lm": cls.wiring is not Method.wiring,
-            "train-resnet": cls.image_wiring is not Method.image_wiring,
+            "tokens": cls.wiring is not Method.wiring,
+            "maps": cls.image_wiring is not Method.image_wiring,
         }
-        return tuple(command for command, can in offered.items() if can)
+        return offered[sites.stream]

@@ -17,7 +17,6 @@ from comt_cli.files import sha256
 from comt_cli.kernels.torch_build import torch_build
 from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.cost import Cost, Network, network_of
-from comt_cli.recipe.image_settings import ImageTrainSettings
 from comt_cli.runs.plan import RunSpec
 
 ROOMS = ("recipe", "data", "runs", "kernels", "layers", "methods", "models")
@@ -50,8 +49,7 @@ def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
     cost = cost_of(spec)
     train = spec.settings.train
     precision = train.precision
-    moments = (1 if train.momentum else 0) if isinstance(train, ImageTrainSettings) else 2
-    state = (2 + moments) * (2 if precision == "bf16-pure" else 4)
+    state = (2 + train.moments_per_parameter) * (2 if precision == "bf16-pure" else 4)
     activation = 4 if precision == "fp32" else 2
     return cost.parameters * state + (cost.kept_always + cost.kept_per_row * rows_at_once) * activation
 

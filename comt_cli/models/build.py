@@ -16,7 +16,7 @@ from comt_cli.models.flops import flops_of_row, parameter_count
 from comt_cli.models.llama import Llama
 from comt_cli.models.preact_resnet import PreActResNet
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.recipe.image_settings import ImageSettings, ResNetSettings
 from comt_cli.recipe.settings import ModelSettings, Settings
 from comt_cli.runs.plan import RunSpec
 
@@ -67,7 +67,8 @@ def model_of(spec: RunSpec) -> Llama | ResNet:
     settings = spec.settings
     if isinstance(settings, Settings):
         return empty_model(settings.model, settings.data.vocabulary_size, wiring_of(spec.method))
-    return empty_resnet(settings.model, settings.data.classes, image_wiring_of(spec.method))
+    images = spec.settings_as(ImageSettings)
+    return empty_resnet(images.model, images.data.classes, image_wiring_of(spec.method))
 
 
 @naming_mistakes()

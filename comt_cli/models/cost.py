@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.settings import Settings
 from comt_cli.runs.plan import RunSpec
 
@@ -66,4 +67,5 @@ def network_of(spec: RunSpec) -> Network:
     if isinstance(settings, Settings):
         data, checkpointing = settings.data, settings.train.activation_checkpointing
         return Network(False, model, data.vocabulary_size, method, data.sequence_length, checkpointing)
-    return Network(True, model, settings.data.classes, method, settings.data.size)
+    images = spec.settings_as(ImageSettings).data
+    return Network(True, model, images.classes, method, images.size)

@@ -1,52 +1,51 @@
-"""What a figure needs of its recipe: a drawing of the recipe's command, a gate at its site, a log of gradients."""
+"""What a figure needs of its recipe: a drawing of the recipe's task, a gate at its site, a log of what is drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.names import Methods
 from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
-from comt_cli.recipe.schema import DRAWINGS, AnyRecipe, Figure, RunSettings
+from comt_cli.recipe.schema import DrawingRule, Figure, Recipe, TaskOptions
+from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.yaml_lines import Document
 
-SHARES_OF = "sas-resnet"
-"""The method whose residual connection has the shares that `residual-shares` draws."""
+Settings = Mapping[str, Mapping[tuple[str, str], RunSettings]]
+"""By scale, then by row and column."""
 
 
 def undrawable(
-    recipe: AnyRecipe,
-    methods: Methods,
-    settings: Mapping[str, Mapping[tuple[str, str], RunSettings]],
-    document: Document,
+    recipe: Recipe, task: TaskOptions, methods: Methods, settings: Settings, document: Document
 ) -> Iterator[Problem]:
-    """Everything that keeps the recipe's figure, where it is one, from being drawn; `settings` by scale."""
+    """Everything that keeps the recipe's figure, where it is one, from being drawn."""
     figure = recipe.figure
     if figure is None:
         return
-    possible = DRAWINGS[recipe.command]
-    if figure.draw not in possible:
-        message = f"{figure.draw} is not drawn of what {recipe.command} trains; {nearest(figure.draw, possible)}"
+    drawing = task.drawings.get(figure.draw)
+    if drawing is None:
+        message = f"{figure.draw} is not drawn of what {task.command} trains; {nearest(figure.draw, task.drawings)}"
         yield _problem("draw", message, document)
-    elif figure.draw == "conv-gradients":
-        yield from _without_log(settings, document)
-    elif figure.draw == "residual-shares":
-        method = methods.get(recipe.baseline)
-        if method is not None and method["name"] != SHARES_OF:
-            message = f"residual-shares are those of the method {SHARES_OF}; the row {recipe.baseline} has another"
-            yield _problem("draw", message, document)
-    yield from _site(figure, methods.get(recipe.baseline, {}), recipe, document)
-    if figure.text is not None and recipe.command != "train-lm":
-        yield _problem("text", "belongs to drawings of language models: an image classifier reads none", document)
+        return
+    if drawing.from_log is not None:
+        yield from _without_log(figure.draw, drawing.from_log, settings, document)
+    method = methods.get(recipe.baseline)
+    if drawing.of_method is not None and method is not None and method["name"] != drawing.of_method:
+        message = f"{figure.draw} are those of the method {drawing.of_method}; the row {recipe.baseline} has another"
+        yield _problem("draw", message, document)
+    yield from _site(figure, drawing, method or {}, recipe, document)
+    if figure.text is not None and not drawing.takes_text:
+        yield _problem("text", f"{figure.draw} reads none; leave the key out", document)
 
 
-def _site(figure: Figure, method: Mapping[str, object], recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
-    if figure.draw != "channel-gates":
+def _site(
+    figure: Figure, drawing: DrawingRule, method: Mapping[str, object], recipe: Recipe, document: Document
+) -> Iterator[Problem]:
+    if not drawing.takes_site:
         if figure.site is not None:
-            yield _problem("site", f"belongs to channel-gates; {figure.draw} has no use for it", document)
+            yield _problem("site", f"{figure.draw} has no use for it; leave the key out", document)
         return
     if figure.site is None:
-        yield _problem("site", "is missing: channel-gates are drawn of one site", document)
+        yield _problem("site", f"is missing: {figure.draw} are drawn of one site", document)
         return
     sites = method.get("sites")
     if isinstance(sites, list) and figure.site not in sites:
@@ -54,18 +53,14 @@ def _site(figure: Figure, method: Mapping[str, object], recipe: AnyRecipe, docum
         yield _problem("site", message, document)
 
 
-def _without_log(
-    settings: Mapping[str, Mapping[tuple[str, str], RunSettings]], document: Document
-) -> Iterator[Problem]:
-    """Scales and columns whose runs would not log what `conv-gradients` are drawn from."""
+def _without_log(draw: str, key: str, settings: Settings, document: Document) -> Iterator[Problem]:
+    """Scales and columns whose runs would not log what is drawn."""
+    section, _, name = key.partition(".")
     for scale, cells in settings.items():
         for column in dict.fromkeys(column for _, column in cells):
-            told = [cell for (_, name), cell in cells.items() if name == column]
-            if any(isinstance(cell, ImageSettings) and cell.train.gradient_norms_every is None for cell in told):
-                message = (
-                    "conv-gradients are drawn from a log that training keeps: set train.gradient_norms_every "
-                    f"(scale {scale}, column {column})"
-                )
+            here = [cell for (_, of_column), cell in cells.items() if of_column == column]
+            if any(getattr(getattr(cell, section), name) is None for cell in here):
+                message = f"{draw} are drawn from a log that training keeps: set {key} (scale {scale}, column {column})"
                 yield _problem("draw", message, document)
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.settings import Count, Fraction, Layers, Section, StepsOrShare, Training, WholeNumber
+from comt_cli.recipe.settings import (
+    Count,
+    Fraction,
+    Layers,
+    NetworkSettings,
+    RunSettings,
+    Section,
+    StepsOrShare,
+    Training,
+    WholeNumber,
+)
 from comt_cli.recipe.sizes import RESNET_SIZES, ResNetSize
 
 ImageSet = Literal["glyphs10", "glyphs100", "cifar10", "cifar100", "imagenet"]
@@ -37,7 +47,7 @@ MilestonesOrShares = Annotated[tuple[StepsOrShare, ...], BeforeValidator(_listed
 """What recipes and `--set` may say: each in steps, or as a share of them."""
 
 
-class ResNetSettings(Section):
+class ResNetSettings(NetworkSettings):
     """A ResNet: a named size, whose width and blocks may be overridden, and its stem."""
 
     family: Literal["resnet"] = "resnet"
@@ -96,7 +106,7 @@ class ImageTrainSettings(Training):
     where it is given; else the rate rises from 0. `gradient_norms_every` logs every convolution's gradient norm.
     """
 
-    moments: ClassVar[tuple[str, ...]] = ("warmup_steps", "milestones")
+    moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "milestones": MilestonesOrShares}
 
     batch_size: Count = 64
     learning_rate: PositiveFloat = 0.01
@@ -106,6 +116,18 @@ class ImageTrainSettings(Training):
     momentum: Fraction = 0.9
     nesterov: bool = False
     gradient_norms_every: Count | None = None
+
+    @property
+    def moments_per_parameter(self) -> int:
+        return 1 if self.momentum else 0
+
+    @property
+    def held_rate(self) -> float | None:
+        return self.warmup_learning_rate
+
+    @property
+    def drops(self) -> tuple[int, ...]:
+        return self.milestones
 
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()
@@ -124,8 +146,8 @@ class ImageTrainSettings(Training):
             yield "nesterov: needs a momentum above 0"
 
 
-class ImageSettings(Section):
-    """All that a run of an image classifier is told, apart from its method and its seed."""
+class ImageSettings(RunSettings):
+    """Everything that decides a run of an image classifier, apart from its method and its seed."""
 
     model: ResNetSettings
     data: ImageDataSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,15 @@ from comt_cli.errors import UserError
 from comt_cli.recipe.also import Also, with_rows
 from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
-from comt_cli.recipe.merge import Origins, Overrides, merged_settings, parse_overrides
+from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
 from comt_cli.recipe.names import disagreements
-from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, closest, dotted, nearest
-from comt_cli.recipe.schema import (
-    RECIPES,
-    AnyRecipe,
-    Column,
-    Command,
-    MethodOptions,
-    Partial,
-    PartialSettings,
-    RunSettings,
-)
+from comt_cli.recipe.overrides import SECTIONS, overrides_of, typed_settings
+from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
+from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
+from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import load_setups
 from comt_cli.recipe.validate import LineOf, salvage, validate
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
-
-MethodConfigs = Mapping[str, type[MethodOptions]]
-"""Every method's name and the class of its options; handed in, because methods stand above recipes."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +28,13 @@ class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
     `methods[row]` has the method's name and all its options, defaults included; `settings[scale][row, column]` are
-    those of a run of that cell, and `origins[scale][row, column]` says where each was given. `document` is the file.
+    those of a run of that cell, and `origins[scale][row, column]` says where each was given. `task` is what the runs
+    are of, `document` the file.
     """
 
     path: Path
-    recipe: AnyRecipe
+    recipe: Recipe
+    task: TaskOptions
     methods: dict[str, dict[str, Any]]
     settings: dict[str, dict[tuple[str, str], RunSettings]]
     origins: dict[str, dict[tuple[str, str], Origins]]
@@ -85,9 +77,9 @@ class LoadedRecipe:
             row.paper_increase for row in rows
         )
 
-    def columns(self, scale: str) -> dict[str, Column[Partial]]:
+    def columns(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""
-        return columns_of(self.recipe, scale)
+        return self.recipe.columns_at(scale)
 
     def compared_column(self, scale: str, column: str) -> str | None:
         """The paper's column that `column` stands beside, None if it stands beside none."""
@@ -101,14 +93,9 @@ class LoadedRecipe:
         return None if compared is None else self.recipe.rows[row].paper_increase.get(compared)
 
 
-def columns_of(recipe: AnyRecipe, scale: str) -> dict[str, Column[Partial]]:
-    """The columns of a scale: its own, or the paper's."""
-    return recipe.scales[scale].columns or recipe.columns  # type: ignore[index]
-
-
 def load_recipe(
     path: Path,
-    methods: MethodConfigs,
+    catalogue: Catalogue,
     overrides: Sequence[str] = (),
     scale: str | None = None,
     also: Also | None = None,
@@ -118,25 +105,25 @@ def load_recipe(
     """Read and check the recipe at `path`. `overrides` are `--set` arguments such as `train.steps=200`.
 
     They apply to `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`.
-    `also` adds rows that the paper does not have, as if they stood at the end of `rows`. One whose method is for the
-    other command is a problem, or, where not `also_fits_all`, left out: it is meant for other recipes of the same call.
+    `also` adds rows that the paper does not have, as if they stood at the end of `rows`. One whose method is for
+    another task is a problem, or, where not `also_fits_all`, left out: it is meant for other recipes of the same call.
 
     Raises:
         RecipeError: with every problem of the file, of its setups, of the overrides and of `also`, each with its line
             and dotted key, or the argument.
     """
-    return check_recipe(read(path), path, methods, overrides, scale, also, also_fits_all=also_fits_all)
+    return check_recipe(read(path), path, catalogue, overrides, scale, also, also_fits_all=also_fits_all)
 
 
 def load_recipe_text(
     text: str,
-    methods: MethodConfigs,
+    catalogue: Catalogue,
     overrides: Sequence[str] = (),
     scale: str | None = None,
     also: Also | None = None,
 ) -> LoadedRecipe:
     """Like `load_recipe`, from text."""
-    return check_recipe(parse(text, "recipe"), Path("recipe"), methods, overrides, scale, also)
+    return check_recipe(parse(text, "recipe"), Path("recipe"), catalogue, overrides, scale, also)
 
 
 _STAND_INS: dict[str, Any] = {
@@ -152,7 +139,7 @@ _STAND_INS: dict[str, Any] = {
 def check_recipe(
     document: Document,
     path: Path,
-    methods: MethodConfigs,
+    catalogue: Catalogue,
     overrides: Sequence[str] = (),
     scale: str | None = None,
     also: Also | None = None,
@@ -166,40 +153,44 @@ def check_recipe(
     """
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
-    if set(document.data) <= set(PartialSettings.model_fields):
+    if set(document.data) <= set(SECTIONS):
         message = "is a setup, not a recipe: a recipe names it, as `setup` of a column or at its top"
         raise RecipeError(path, [Problem("", message)])
     problems = list(document.problems)
-    command = _command(document)
-    recipe_class = RECIPES[command]
-    resolved = _check_methods(document, methods, command, problems)
+    task = catalogue.task(document.data.get("command"))
+    resolved = _check_methods(document, catalogue, task, problems)
 
     if not also_fits_all:
-        also = {name: given for name, given in (also or {}).items() if _is_for(given, command, methods)}
+        also = {name: given for name, given in (also or {}).items() if _fits(given, task, catalogue)}
 
     def added(given: Any, found: list[Problem]) -> dict[str, Any] | None:
-        return _method(given, (), lambda _: None, methods, command, found)
+        return _method(given, (), lambda _: None, catalogue, task, found)
 
     document = with_rows(document, also or {}, added, resolved, problems)
     unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
     shape: list[Problem] = []
-    recipe = validate(recipe_class, document.data, (), document.line, shape)
+    data = {"metric": task.metric, **document.data}
+    recipe = validate(Recipe, data, (), document.line, shape)
+    whole = recipe or salvage(Recipe, data, {**_STAND_INS, "command": task.command, "metric": task.metric})
+    kind = overrides_of(task.settings)
+    given = {} if whole is None else typed_settings(whole, kind, document.line, shape)
     problems.extend(problem for problem in shape if problem.key not in unreadable)
-    commanded = parse_overrides(overrides, recipe_class.overrides_class, problems)
-    whole = recipe or salvage(recipe_class, document.data, {**_STAND_INS, "command": command})
+    arguments = parse_arguments(overrides, kind, problems)
     if whole is None:
         raise RecipeError(path, problems)
     if many := list(_too_many_cells(whole, document)):
         raise RecipeError(path, [*problems, *many])
-    setups = load_setups(whole, path, document, problems)
-    found = list(disagreements(whole, resolved, document))
+    setups = load_setups(whole, path, document, catalogue, task, problems)
+    found = list(disagreements(whole, resolved, catalogue, task, document))
     merged = {
         name: merged_settings(
             whole,
             name,
+            task.settings,
+            given,
             document,
             setups,
-            commanded if scale in (None, name) else Overrides(),
+            arguments if scale in (None, name) else Arguments(),
             found,
             complete=not problems,
         )
@@ -207,11 +198,11 @@ def check_recipe(
     }
     settings = {str(name): {cell: found for cell, (found, _) in cells.items()} for name, cells in merged.items()}
     origins = {str(name): {cell: given for cell, (_, given) in cells.items()} for name, cells in merged.items()}
-    found.extend(undrawable(whole, resolved, settings, document))
+    found.extend(undrawable(whole, task, resolved, settings, document))
     problems.extend([problem for problem in found if not _follows(problem, problems)])
     if recipe is None or problems:
         raise RecipeError(path, problems)
-    return LoadedRecipe(path, recipe, resolved, settings, origins, document)
+    return LoadedRecipe(path, recipe, task, resolved, settings, origins, document)
 
 
 MAX_CELLS = 3_000
@@ -219,7 +210,7 @@ MAX_CELLS = 3_000
 few hundred."""
 
 
-def _too_many_cells(recipe: AnyRecipe, document: Document) -> Iterable[Problem]:
+def _too_many_cells(recipe: Recipe, document: Document) -> Iterable[Problem]:
     """What would keep a command busy for minutes before it says anything."""
     cells = 0
     for name in recipe.scales:
@@ -234,14 +225,6 @@ def _too_many_cells(recipe: AnyRecipe, document: Document) -> Iterable[Problem]:
             )
             yield Problem(dotted(key), message, document.line(key))
             return
-
-
-def _command(document: Document) -> Command:
-    """The command that a recipe is for; of one that is misspelt the nearest, and where it is missing `train-lm`: so the
-    rest can be checked all the same."""
-    given = document.data.get("command")
-    meant = closest(str(given), RECIPES)
-    return next((command for command in RECIPES if command == meant), "train-lm")
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
@@ -269,24 +252,24 @@ def _settings_section(problem: Problem) -> str | None:
 
 
 def _check_methods(
-    document: Document, methods: MethodConfigs, command: Command, problems: list[Problem]
+    document: Document, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
 ) -> dict[str, dict[str, Any]]:
     """Every row's method, its options filled in. Works on the raw data, so that a broken row hides no other."""
     rows = document.data.get("rows")
     resolved: dict[str, dict[str, Any]] = {}
     for name, row in rows.items() if isinstance(rows, dict) else ():
         given = row.get("method") if isinstance(row, dict) else None
-        method = _method(given, ("rows", name, "method"), document.line, methods, command, problems)
+        method = _method(given, ("rows", name, "method"), document.line, catalogue, task, problems)
         if method is not None:
             resolved[name] = method
     return resolved
 
 
 def _method(
-    given: Any, path: KeyPath, line_of: LineOf, methods: MethodConfigs, command: Command, problems: list[Problem]
+    given: Any, path: KeyPath, line_of: LineOf, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
 ) -> dict[str, Any] | None:
     """A method as a row says it, with its name and all its options; None where something is wrong."""
-    fitting = [name for name, options in methods.items() if command in options.commands()]
+    fitting = [name for name, options in catalogue.methods.items() if options.fits(task.sites)]
     if isinstance(given, str):
         name, options = given, {}
     elif isinstance(given, dict) and isinstance(given.get("name"), str):
@@ -297,17 +280,21 @@ def _method(
     else:
         return None  # missing or of a wrong type: the schema says so
     if name not in fitting:
-        wrong = f"the method {name} is not for {command}" if name in methods else f"no method is called {name!r}"
+        wrong = (
+            f"the method {name} is not for {task.command}"
+            if name in catalogue.methods
+            else f"no method is called {name!r}"
+        )
         problems.append(Problem(dotted(path), f"{wrong}; {nearest(name, fitting)}", line_of(path)))
         return None
-    config = validate(methods[name], options, path, line_of, problems)
+    config = validate(catalogue.methods[name], options, path, line_of, problems)
     return None if config is None else {"name": name, **config.model_dump(mode="json")}
 
 
-def _is_for(given: Any, command: Command, methods: MethodConfigs) -> bool:
-    """Whether a method, as a row says it, is for the command, or is none at all, which is told elsewhere."""
+def _fits(given: Any, task: TaskOptions, catalogue: Catalogue) -> bool:
+    """Whether a method, as a row says it, is for the task, or is none at all, which is told elsewhere."""
     name = given.get("name") if isinstance(given, dict) else given
-    return not isinstance(name, str) or name not in methods or command in methods[name].commands()
+    return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
@@ -331,8 +318,6 @@ def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
 __all__ = [
     "DEFAULT_PAPER",
     "LoadedRecipe",
-    "MethodConfigs",
-    "Overrides",
     "also_called",
     "available_recipes",
     "find_recipe",

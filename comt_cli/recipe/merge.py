@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from comt_cli.recipe.overrides import SECTIONS, Overrides
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
-from comt_cli.recipe.schema import AnyRecipe, Partial, RunSettings
+from comt_cli.recipe.schema import Recipe
+from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import Setup
-from comt_cli.recipe.validate import valid_keys, validate
+from comt_cli.recipe.validate import validate
 from comt_cli.recipe.yaml_lines import Document, parse
 
 
@@ -21,7 +23,7 @@ from comt_cli.recipe.yaml_lines import Document, parse
 class _Layer:
     """Settings of one place: where they stand in their document, and in which file if that is not the recipe."""
 
-    settings: Partial | None
+    settings: Overrides | None
     path: KeyPath
     document: Document
     source: str | None = None
@@ -48,17 +50,16 @@ Origins = Mapping[str, Origin]
 
 
 @dataclass
-class Overrides:
+class Arguments:
     """`--set` arguments, parsed and typed; `origin[section, key]` is the argument as it was written."""
 
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     origin: dict[KeyPath, str] = field(default_factory=dict)
 
 
-def parse_overrides(arguments: Sequence[str], kind: type[Partial], problems: list[Problem]) -> Overrides:
+def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: list[Problem]) -> Arguments:
     """Turn `train.steps=200` into settings, of the kind that the recipe has; problems name the argument."""
-    overrides = Overrides()
-    sections = valid_keys(kind, ())
+    parsed = Arguments()
     for argument in arguments:
         key, equals, text = argument.partition("=")
         section, _, name = key.strip().partition(".")
@@ -66,8 +67,8 @@ def parse_overrides(arguments: Sequence[str], kind: type[Partial], problems: lis
         if not equals or not name:
             problems.append(Problem(shown, "write SECTION.KEY=VALUE, for instance train.steps=200"))
             continue
-        if section not in sections:
-            problems.append(Problem(shown, f"there is no section {section!r}; {nearest(section, sections)}"))
+        if section not in SECTIONS:
+            problems.append(Problem(shown, f"there is no section {section!r}; {nearest(section, SECTIONS)}"))
             continue
         try:
             document = parse(text, shown)
@@ -83,23 +84,25 @@ def parse_overrides(arguments: Sequence[str], kind: type[Partial], problems: lis
         if found:
             problems.extend(Problem(shown, problem.message) for problem in found)
             continue
-        overrides.values.setdefault(section, {})[name] = value
-        overrides.origin[section, name] = shown
-    return overrides
+        parsed.values.setdefault(section, {})[name] = value
+        parsed.origin[section, name] = shown
+    return parsed
 
 
 def merged_settings(
-    recipe: AnyRecipe,
+    recipe: Recipe,
     scale: str,
+    kind: type[RunSettings],
+    given: Mapping[KeyPath, Overrides],
     document: Document,
     setups: Mapping[str, Setup],
-    overrides: Overrides,
+    arguments: Arguments,
     problems: list[Problem],
     *,
     complete: bool = True,
 ) -> dict[tuple[str, str], tuple[RunSettings, Origins]]:
     """The settings of every (row, column) of a scale, and where each was given; a problem that several cells share is
-    told once.
+    told once. `kind` is the class of the settings, `given` those of each place (`overrides.typed_settings`).
 
     `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
     """
@@ -109,19 +112,19 @@ def merged_settings(
     in_scale = chosen.columns is not None
     for column_name, column in (chosen.columns or recipe.columns).items():
         column_path: KeyPath = ("scales", scale, "columns", column_name) if in_scale else ("columns", column_name)
-        for row_name, row in recipe.rows.items():
+        for row_name in recipe.rows:
             layers = [
                 *_setup(recipe.setup, setups),
-                _Layer(recipe.settings, ("settings",), document),
+                _Layer(given.get(("settings",)), ("settings",), document),
                 *_setup(chosen.setup, setups),
-                _Layer(chosen.settings, ("scales", scale, "settings"), document),
+                _Layer(given.get(("scales", scale, "settings")), ("scales", scale, "settings"), document),
                 *_setup(column.setup, setups),
-                _Layer(column.settings, (*column_path, "settings"), document),
-                _Layer(row.settings, ("rows", row_name, "settings"), document),
+                _Layer(given.get((*column_path, "settings")), (*column_path, "settings"), document),
+                _Layer(given.get(("rows", row_name, "settings")), ("rows", row_name, "settings"), document),
             ]
-            merged, origin = _merge(layers, overrides)
+            merged, origin = _merge(layers, arguments)
             found: list[Problem] = []
-            result = validate(recipe.settings_class, merged, (), lambda _: None, found)
+            result = validate(kind, merged, (), lambda _: None, found)
             for problem in found:
                 if not complete and problem.key not in origin:
                     continue
@@ -141,9 +144,9 @@ def _setup(name: str | None, setups: Mapping[str, Setup]) -> Iterable[_Layer]:
         yield _Layer(setup.settings, (), setup.document, str(setup.path))
 
 
-def _merge(layers: Iterable[_Layer], overrides: Overrides) -> tuple[dict[str, dict[str, Any]], dict[str, Origin]]:
+def _merge(layers: Iterable[_Layer], arguments: Arguments) -> tuple[dict[str, dict[str, Any]], dict[str, Origin]]:
     """Merged values, and where each was given."""
-    merged: dict[str, dict[str, Any]] = {"model": {}, "data": {}, "train": {}}
+    merged: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origin: dict[str, Origin] = {}
     for layer in layers:
         given = layer.settings.model_dump(mode="json", exclude_unset=True) if layer.settings is not None else {}
@@ -151,10 +154,10 @@ def _merge(layers: Iterable[_Layer], overrides: Overrides) -> tuple[dict[str, di
             for key, value in (values or {}).items():
                 merged[section][key] = value
                 origin[f"{section}.{key}"] = Origin((*layer.path, section, key), layer.document, layer.source)
-    for section, values in overrides.values.items():
+    for section, values in arguments.values.items():
         for key, value in values.items():
             merged[section][key] = value
-            origin[f"{section}.{key}"] = Origin(argument=overrides.origin[section, key])
+            origin[f"{section}.{key}"] = Origin(argument=arguments.origin[section, key])
     return merged, origin
 
 

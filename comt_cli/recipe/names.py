@@ -6,15 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
-from comt_cli.recipe.schema import Ablation, AnyRecipe, Partial, Row
+from comt_cli.recipe.schema import Ablation, Catalogue, Recipe, Row, TaskOptions
 from comt_cli.recipe.yaml_lines import Document
 
 Methods = Mapping[str, Mapping[str, Any]]
 """Every row's method with all its options; without the rows whose method is wrong."""
 
 
-def disagreements(recipe: AnyRecipe, methods: Methods, document: Document) -> Iterator[Problem]:
+def disagreements(
+    recipe: Recipe, methods: Methods, catalogue: Catalogue, task: TaskOptions, document: Document
+) -> Iterator[Problem]:
     """Everything in `recipe` that names what is not there, or says what contradicts something else."""
+    if recipe.command not in catalogue.tasks:
+        yield _not_one_of(recipe.command, catalogue.tasks, ("command",), document)
+    else:
+        yield from _metrics(recipe, task, document)
     if recipe.baseline not in recipe.rows:
         message = f"there is no row {recipe.baseline!r}; {nearest(recipe.baseline, recipe.rows)}"
         yield Problem("baseline", message, document.line(("baseline",)))
@@ -33,7 +39,24 @@ def disagreements(recipe: AnyRecipe, methods: Methods, document: Document) -> It
     yield from _compared_columns(recipe, document, has_paper=has_paper)
 
 
-def _compared_columns(recipe: AnyRecipe, document: Document, *, has_paper: bool) -> Iterator[Problem]:
+def _metrics(recipe: Recipe, task: TaskOptions, document: Document) -> Iterator[Problem]:
+    named: dict[KeyPath, str | None] = {("metric",): recipe.metric}
+    named |= {("columns", name, "metric"): column.metric for name, column in recipe.columns.items()}
+    for scale_name, scale in recipe.scales.items():
+        for name, column in (scale.columns or {}).items():
+            named["scales", scale_name, "columns", name, "metric"] = column.metric
+    for path, metric in named.items():
+        if metric is not None and metric not in task.metrics:
+            yield _not_one_of(metric, task.metrics, path, document)
+
+
+def _not_one_of(given: str, names: Iterable[str], path: KeyPath, document: Document) -> Problem:
+    options = list(names)
+    message = f"{given!r} is not one of {', '.join(options)}; {nearest(given, options)}"
+    return Problem(dotted(path), message, document.line(path))
+
+
+def _compared_columns(recipe: Recipe, document: Document, *, has_paper: bool) -> Iterator[Problem]:
     for scale_name, scale in recipe.scales.items():
         for name, column in (scale.columns or {}).items():
             if column.compare_to is not None and column.compare_to not in recipe.columns:
@@ -49,7 +72,7 @@ def _compared_columns(recipe: AnyRecipe, document: Document, *, has_paper: bool)
             yield Problem(dotted(at), "belongs to the columns of a scale: this is the paper's own", document.line(at))
 
 
-def _without_paper(name: str, row: Row[Partial], document: Document) -> Iterator[Problem]:
+def _without_paper(name: str, row: Row, document: Document) -> Iterator[Problem]:
     """What a row says of a paper's numbers, in a recipe that has no paper: there no row is in one."""
     told: dict[str, object] = {"paper": row.paper, "paper_increase": row.paper_increase}
     for key, values in told.items():
@@ -63,7 +86,7 @@ def _without_paper(name: str, row: Row[Partial], document: Document) -> Iterator
         yield Problem(dotted(path), "is true, but the recipe has no `paper`", document.line(path))
 
 
-def _paper_cells(name: str, row: Row[Partial], recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
+def _paper_cells(name: str, row: Row, recipe: Recipe, document: Document) -> Iterator[Problem]:
     path: KeyPath = ("rows", name, "paper")
     yield from _unknown_columns(row.paper, path, recipe, document)
     if row.in_paper:
@@ -78,26 +101,26 @@ def _paper_cells(name: str, row: Row[Partial], recipe: AnyRecipe, document: Docu
         yield Problem(dotted(path), "has values, but the row says in_paper: false", document.line(path))
 
 
-def _paper_increases(name: str, row: Row[Partial], recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
+def _paper_increases(name: str, row: Row, recipe: Recipe, document: Document) -> Iterator[Problem]:
     path: KeyPath = ("rows", name, "paper_increase")
     yield from _unknown_columns(row.paper_increase, path, recipe, document)
     if row.paper_increase and not row.in_paper:
         yield Problem(dotted(path), "has values, but the row says in_paper: false", document.line(path))
 
 
-def _unknown_columns(columns: Iterable[str], path: KeyPath, recipe: AnyRecipe, document: Document) -> Iterator[Problem]:
+def _unknown_columns(columns: Iterable[str], path: KeyPath, recipe: Recipe, document: Document) -> Iterator[Problem]:
     for column in columns:
         if column not in recipe.columns:
             yield _no_column(column, (*path, column), recipe, document)
 
 
-def _no_column(column: str, path: KeyPath, recipe: AnyRecipe, document: Document) -> Problem:
+def _no_column(column: str, path: KeyPath, recipe: Recipe, document: Document) -> Problem:
     message = f"there is no column {column!r}; {nearest(column, recipe.columns)}"
     return Problem(dotted(path), message, document.line(path))
 
 
 def _ablation(
-    path: KeyPath, ablation: Ablation, recipe: AnyRecipe, methods: Methods, document: Document
+    path: KeyPath, ablation: Ablation, recipe: Recipe, methods: Methods, document: Document
 ) -> Iterator[Problem]:
     rows = ablation.rows if ablation.rows is not None else list(recipe.rows)
     for position, row in enumerate(rows):

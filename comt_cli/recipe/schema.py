@@ -1,31 +1,19 @@
-"""The keys of a recipe. `settings.py` has what a run is told; here is what makes a table or a figure of it.
+"""The keys of a recipe: what makes a table or a figure of runs. Which settings the runs have is their task's matter.
 
-A recipe is for one command, and that decides what its runs are told: `RECIPES` has the class for each. All of a recipe
-but its settings is the same for both.
+Tasks and methods stand above recipes: what a recipe must know of them is said here, and they are handed in.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import AfterValidator, Field, create_model
+from pydantic import AfterValidator, Field
 
-from comt_cli.recipe.image_settings import (
-    ImageDataSettings,
-    ImageSettings,
-    ImageTrainSettings,
-    MilestonesOrShares,
-    ResNetSettings,
-)
-from comt_cli.recipe.settings import DataSettings, ModelSettings, Section, Settings, StepsOrShare, TrainSettings
-
-Command = Literal["train-lm", "train-resnet"]
-"""The verbs that train. Which one a recipe is for decides the classes of its settings."""
-
-RunSettings = Settings | ImageSettings
-"""What a run is told, by its command."""
+from comt_cli.recipe.problems import closest
+from comt_cli.recipe.settings import RunSettings, Section
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$"
 NAME_LENGTH = 100
@@ -46,59 +34,6 @@ def _once_each(seeds: list[int]) -> list[int]:
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_once_each)]
 
 
-def _partial(section: type[Section], **wider: Any) -> type[Section]:
-    """The same section with every key optional: what an override may say. Types and limits stay, but for those keys
-    that `wider` has a type for: only with others can it be told what they come to."""
-    fields: dict[str, Any] = {}
-    for name, info in section.model_fields.items():
-        constrained = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-        fields[name] = (wider.get(name, constrained), None)
-    return create_model(f"Partial{section.__name__}", __base__=Section, **fields)
-
-
-PartialModel = _partial(ModelSettings)
-PartialData = _partial(DataSettings)
-PartialTrain = _partial(TrainSettings, warmup_steps=StepsOrShare)
-PartialResNet = _partial(ResNetSettings)
-PartialImageData = _partial(ImageDataSettings)
-PartialImageTrain = _partial(ImageTrainSettings, warmup_steps=StepsOrShare, milestones=MilestonesOrShares)
-
-
-class Partial(Section):
-    """Overrides: any keys of the three sections, of either command. Complete only after merging, and checked then."""
-
-
-class PartialSettings(Partial):
-    """Overrides of what a language model is told."""
-
-    model: PartialModel | None = None  # type: ignore[valid-type]
-    data: PartialData | None = None  # type: ignore[valid-type]
-    train: PartialTrain | None = None  # type: ignore[valid-type]
-
-
-class PartialImageSettings(Partial):
-    """Overrides of what an image classifier is told."""
-
-    model: PartialResNet | None = None  # type: ignore[valid-type]
-    data: PartialImageData | None = None  # type: ignore[valid-type]
-    train: PartialImageTrain | None = None  # type: ignore[valid-type]
-
-
-Overrides_co = TypeVar("Overrides_co", bound=Partial, covariant=True)
-
-LanguageMetric = Literal["perplexity", "galore_perplexity"]
-ImageMetric = Literal["accuracy"]
-MetricName = Literal["perplexity", "galore_perplexity", "accuracy"]
-"""What a cell shows: a key of `result.json`."""
-
-DIRECTION: dict[MetricName, Literal["lower", "higher"]] = {
-    "perplexity": "lower",
-    "galore_perplexity": "lower",
-    "accuracy": "higher",
-}
-"""Which way each metric is better."""
-
-
 def _increase(text: str) -> str:
     if not re.fullmatch(r"<?\d+(\.\d+)?%", text):
         raise ValueError(f"{text!r} is no increase as papers print it, for instance 1%, <1% or 22.9%")
@@ -109,40 +44,99 @@ PaperIncrease = Annotated[str, AfterValidator(_increase)]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
 
 
+@dataclass(frozen=True)
+class Sites:
+    """What the models of a task offer to methods: what runs along their residual path, `tokens` (a vector a token) or
+    `maps` (feature maps), and the names of the places that can carry a gate."""
+
+    stream: Literal["tokens", "maps"]
+    names: tuple[str, ...]
+
+
 class MethodOptions(Section):
-    """What recipes know of a method: its options, and which commands it is for. Methods stand above recipes."""
+    """What recipes know of a method: its options, and which models it is for."""
 
     @classmethod
-    def commands(cls) -> tuple[str, ...]:
-        """The commands whose recipes may have the method."""
+    def fits(cls, sites: Sites) -> bool:
+        """Whether models that offer these sites can have the method."""
         raise NotImplementedError
 
 
-class Row(Section, Generic[Overrides_co]):
+class DrawingRule(Protocol):
+    """What recipes know of a drawing (`tasks.base.Drawing`)."""
+
+    @property
+    def from_log(self) -> str | None: ...
+    @property
+    def of_method(self) -> str | None: ...
+    @property
+    def takes_site(self) -> bool: ...
+    @property
+    def takes_text(self) -> bool: ...
+
+
+class TaskOptions(Protocol):
+    """What recipes know of a task (`tasks.base.Task`)."""
+
+    @property
+    def command(self) -> str: ...
+    @property
+    def settings(self) -> type[RunSettings]: ...
+    @property
+    def metrics(self) -> Mapping[str, object]: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def sites(self) -> Sites: ...
+    @property
+    def drawings(self) -> Mapping[str, DrawingRule]: ...
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What a recipe can name: every method by its name, and every task by its command, the usual one first."""
+
+    methods: Mapping[str, type[MethodOptions]]
+    tasks: Mapping[str, TaskOptions]
+
+    def task(self, command: object) -> TaskOptions:
+        """The task of a command. Of one that there is not the one with the nearest name, and where none is near the
+        usual one: so the rest of a recipe can be checked all the same."""
+        meant = closest(str(command), self.tasks)
+        return self.tasks[meant] if meant is not None else next(iter(self.tasks.values()))
+
+
+Given = dict[str, Any]
+"""Settings as they stand in the file: `overrides.typed_settings` checks them."""
+
+
+class Row(Section):
     """One method under one name, with the paper's value in every column."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
     paper_increase: dict[str, PaperIncrease] = Field(default_factory=dict)
     in_paper: bool = True
-    settings: Overrides_co | None = None
+    settings: Given | None = None
 
 
-class Column(Section, Generic[Overrides_co]):
-    """One model and data set. Under a scale, `compare_to` names the paper's column it stands in for."""
+class Column(Section):
+    """One model and data set, or, with a `metric` of its own, another number of the same runs. Under a scale,
+    `compare_to` names the paper's column it stands in for."""
 
     setup: SetupName | None = None
-    settings: Overrides_co | None = None
+    settings: Given | None = None
+    metric: str | None = None
     compare_to: str | None = None
 
 
-class Scale(Section, Generic[Overrides_co]):
+class Scale(Section):
     """What changes when the table is run smaller. `columns`, where given, replace the paper's."""
 
     description: str
     setup: SetupName | None = None
-    settings: Overrides_co | None = None
-    columns: dict[Name, Column[Overrides_co]] | None = None
+    settings: Given | None = None
+    columns: dict[Name, Column] | None = None
     seeds: Seeds | None = None
 
 
@@ -171,79 +165,43 @@ class Ablation(Section):
     option: str | None = None
 
 
-Drawing = Literal[
-    "residual-stream", "gate-values", "channel-gates", "conv-gradients", "residual-shares", "block-gradients"
-]
-
-DRAWINGS: dict[Command, tuple[Drawing, ...]] = {
-    "train-lm": ("residual-stream", "gate-values", "channel-gates"),
-    "train-resnet": ("conv-gradients", "residual-shares", "block-gradients"),
-}
-"""What can be drawn of what each command trains."""
-
-DRAWINGS_OF_ALL_ROWS: tuple[Drawing, ...] = ("conv-gradients", "block-gradients")
-"""Drawings that compare the rows of a recipe; the others are of its baseline alone."""
-
-
 class Figure(Section):
     """What is drawn of the first seed under the first column, where the recipe is a figure of its paper and no table.
 
     `site` is the projection whose channels are drawn; `text` is what the network reads, None for the usual one.
     """
 
-    draw: Drawing
+    draw: str
     site: str | None = None
     text: Annotated[str, Field(min_length=1)] | None = None
 
 
-class Recipe(Section, Generic[Overrides_co]):
-    """One table, or figure: a published one, or one's own, which has no `paper`.
-
-    A command's class says what its runs are told, and what a cell can show.
-    """
-
-    settings_class: ClassVar[type[RunSettings]]
-    overrides_class: ClassVar[type[Partial]]
+class Recipe(Section):
+    """One table, or figure: a published one, or one's own, which has no `paper`. `command` says which task its runs are
+    of."""
 
     title: str
     paper: Name | None = None
     table: Name | None = None
-    command: Command
-    metric: MetricName
+    command: str
+    metric: str
     baseline: str
     seeds: Seeds
     figure: Figure | None = None
     setup: SetupName | None = None
-    settings: Overrides_co | None = None
-    rows: dict[Name, Row[Overrides_co]] = Field(min_length=1)
-    columns: dict[Name, Column[Overrides_co]] = Field(min_length=1)
+    settings: Given | None = None
+    rows: dict[Name, Row] = Field(min_length=1)
+    columns: dict[Name, Column] = Field(min_length=1)
     ablations: dict[AblationName, Ablation] = Field(default_factory=dict)
-    scales: dict[ScaleName, Scale[Overrides_co]]
+    scales: dict[ScaleName, Scale]
 
+    def columns_at(self, scale: str) -> dict[str, Column]:
+        """The columns of a scale: its own, or the paper's."""
+        return self.scales[scale].columns or self.columns  # type: ignore[index]
 
-class LanguageRecipe(Recipe[PartialSettings]):
-    """A recipe for `comt train-lm`."""
-
-    settings_class: ClassVar = Settings
-    overrides_class: ClassVar = PartialSettings
-
-    metric: LanguageMetric = "perplexity"
-
-
-class ImageRecipe(Recipe[PartialImageSettings]):
-    """A recipe for `comt train-resnet`."""
-
-    settings_class: ClassVar = ImageSettings
-    overrides_class: ClassVar = PartialImageSettings
-
-    metric: ImageMetric = "accuracy"
-
-
-AnyRecipe = Recipe[Partial]
-"""A recipe of either command, to whoever need not know what its runs are told."""
-
-RECIPES: Mapping[Command, type[AnyRecipe]] = {
-    "train-lm": LanguageRecipe,
-    "train-resnet": ImageRecipe,
-}
-"""The class of the recipes of each command."""
+    def metric_at(self, scale: str, column: str) -> str:
+        """What the cells of a column show: the metric of the column, of the paper's column that it stands for, or of
+        the recipe."""
+        own = self.columns_at(scale)[column]
+        paper = self.columns.get(own.compare_to or column)
+        return own.metric or (paper.metric if paper is not None else None) or self.metric

@@ -7,7 +7,7 @@ the two together. Classes refuse unknown keys. Nothing here imports torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction as Exact
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -57,7 +57,18 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ModelSettings(Section):
+class NetworkSettings(Section):
+    """The settings of a network: its family, which says which module builds it, and a size that the family names."""
+
+    family: str
+    size: str
+
+    def shape(self) -> Any:
+        """What the network is built from: the named size with the overrides applied."""
+        raise NotImplementedError
+
+
+class ModelSettings(NetworkSettings):
     """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
 
     family: Literal["llama"] = "llama"
@@ -188,9 +199,10 @@ def steps_of(share: float, steps: int) -> int:
 
 class Training(Section):
     """How a model learns, whatever it is. Steps are optimiser updates; batch sizes count rows or images over all
-    devices. A run knows whole steps alone: the keys of `moments` may be given as shares of `steps`."""
+    devices. A run knows whole steps alone: the keys of `moments` may be given as shares of `steps`, in the types that
+    stand there."""
 
-    moments: ClassVar[tuple[str, ...]] = ("warmup_steps",)
+    moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare}
 
     steps: Count
     batch_size: Count
@@ -230,6 +242,21 @@ class Training(Section):
             raise ValueError(*wrong)  # all at once: `validate` makes a problem of each
         return self
 
+    @property
+    def moments_per_parameter(self) -> int:
+        """How many numbers the optimiser keeps for every parameter."""
+        raise NotImplementedError
+
+    @property
+    def held_rate(self) -> float | None:
+        """The learning rate that is held during the warm-up; None where it rises."""
+        return None
+
+    @property
+    def drops(self) -> tuple[int, ...]:
+        """The steps after which the schedule `step` divides the learning rate by ten."""
+        return ()
+
     def _contradictions(self) -> Iterator[str]:
         """Everything that keys say against each other, as `key: what is wrong`."""
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
@@ -259,6 +286,10 @@ class TrainSettings(Training):
     sharding: Literal["none", "fsdp"] = "none"
     evaluation_tokens: Tokens | None = None
 
+    @property
+    def moments_per_parameter(self) -> int:
+        return 2
+
 
 def _in_steps(given: Any, steps: Any) -> Any:
     """`given`, or each of its entries, in whole steps where it is a share. Of steps that are missing or wrong, which is
@@ -274,8 +305,16 @@ WITHOUT_FLOOR = ("noam", "constant", "step")
 """Schedules that do not fall to a share of the highest learning rate."""
 
 
-class Settings(Section):
-    """All that a run of a language model is told, apart from its method and its seed."""
+class RunSettings(Section):
+    """Everything that decides a run, apart from its method and its seed. A task's own class types the sections."""
+
+    model: NetworkSettings
+    data: Section
+    train: Training
+
+
+class Settings(RunSettings):
+    """Everything that decides a run of a language model, apart from its method and its seed."""
 
     model: ModelSettings
     data: DataSettings

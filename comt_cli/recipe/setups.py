@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from comt_cli.recipe.find import SETUPS, recipe_roots
+from comt_cli.recipe.overrides import Overrides, overrides_of
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
-from comt_cli.recipe.schema import RECIPES, AnyRecipe, Command, Partial
+from comt_cli.recipe.schema import Catalogue, Recipe, TaskOptions
 from comt_cli.recipe.validate import salvage, validate
 from comt_cli.recipe.yaml_lines import Document, read
 
@@ -22,13 +23,15 @@ class Setup:
     """Settings with the file that they stand in. Broken parts were left out, and told as problems."""
 
     path: Path
-    settings: Partial
+    settings: Overrides
     document: Document
 
 
-def load_setups(recipe: AnyRecipe, path: Path, document: Document, problems: list[Problem]) -> dict[str, Setup]:
-    """Every setup that `recipe`, the file at `path`, names. Those that are not there, or broken, or of another command,
-    become problems."""
+def load_setups(
+    recipe: Recipe, path: Path, document: Document, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
+) -> dict[str, Setup]:
+    """Every setup that `recipe`, the file at `path` of `task`, names. Those that are not there, or broken, or of
+    another task, become problems."""
     folders = _folders(path)
     found: dict[str, Setup] = {}
     broken: set[str] = set()
@@ -43,9 +46,9 @@ def load_setups(recipe: AnyRecipe, path: Path, document: Document, problems: lis
             problems.append(Problem(dotted(key), f"no setup is called {name!r}; {hint}", document.line(key)))
         else:
             found_in_it: list[Problem] = []
-            setup, other = _load(file, recipe.command, found_in_it)
+            setup, other = _load(file, catalogue, task, found_in_it)
             if other is not None:
-                message = f"{name} is a setup of {other}; this recipe is for {recipe.command}"
+                message = f"{name} is a setup of {other}; this recipe is for {task.command}"
                 problems.append(Problem(dotted(key), message, document.line(key)))
             else:
                 problems.extend(found_in_it)
@@ -63,7 +66,7 @@ def _folders(path: Path) -> list[Path]:
     return list({folder.resolve(): folder for folder in reversed(folders) if folder.is_dir()}.values())[::-1]
 
 
-def _named(recipe: AnyRecipe) -> Iterator[tuple[str, KeyPath]]:
+def _named(recipe: Recipe) -> Iterator[tuple[str, KeyPath]]:
     """The names of the setups, in the order of the file, with the keys that say them."""
     if recipe.setup is not None:
         yield recipe.setup, ("setup",)
@@ -83,8 +86,10 @@ def _named(recipe: AnyRecipe) -> Iterator[tuple[str, KeyPath]]:
             yield setup, (*path, "setup")
 
 
-def _load(path: Path, command: Command, problems: list[Problem]) -> tuple[Setup | None, Command | None]:
-    """The setup of the file, for recipes of `command`; or the other command that it is a setup of, and not of this."""
+def _load(
+    path: Path, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
+) -> tuple[Setup | None, str | None]:
+    """The setup of the file, for recipes of `task`; or the command of the other task that it is a setup of."""
     source = str(path)
     try:
         document = read(path)
@@ -95,12 +100,12 @@ def _load(path: Path, command: Command, problems: list[Problem]) -> tuple[Setup 
         message = "is not a setup: it has none of the groups model, data and train"
         problems.append(Problem("", message, source=source))
         return None, None
-    kind = RECIPES[command].overrides_class
+    kind = overrides_of(task.settings)
     found = list(document.problems)
     settings = validate(kind, document.data, (), document.line, found)
     if settings is None:
-        for other, recipe_class in RECIPES.items():
-            if validate(recipe_class.overrides_class, document.data, (), document.line, []) is not None:
+        for other, others in catalogue.tasks.items():
+            if validate(overrides_of(others.settings), document.data, (), document.line, []) is not None:
                 return None, other
     problems.extend(replace(problem, source=source) for problem in found)
     settings = settings or salvage(kind, document.data, {}) or kind()

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.schema import DIRECTION, Ablation, AblationName
+from comt_cli.recipe.schema import Ablation, AblationName
 from comt_cli.report import ablation_words, format, trained
 from comt_cli.report.ablation_points import Curve, Panel, Point
 from comt_cli.report.caption import Caption
 from comt_cli.report.csv_tables import csv_text
-from comt_cli.report.metric import METRICS
 from comt_cli.report.remarks import other_settings
 from comt_cli.report.table import Entry, Table
-from comt_cli.report.verdict import collapsed
 from comt_cli.report.words import paper_name
 from comt_cli.report.write import place
 from comt_cli.runs.directory import RunState
+from comt_cli.tasks.base import Metric
+from comt_cli.words import in_words
 
 COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
@@ -124,25 +124,30 @@ def ablation_stem(results: Path, table: Table, name: str) -> tuple[Path, str]:
 
 
 def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> AblationData | None:
-    """What the ablation `name` of a table shows; None while none of its rows but the baseline has ended."""
-    ablation = loaded.recipe.ablations[name]
+    """What the ablation `name` of a table shows, in the columns of the recipe's own metric; None while none of its rows
+    but the baseline has ended."""
+    ablation, key = loaded.recipe.ablations[name], loaded.recipe.metric
+    table = table.only(table.rows, [column for column in table.columns if table.metrics[column] == key])
+    metric = table.task.metrics[key]
+    if not table.columns:
+        return None
     rows = [row for row in ablation_rows(loaded, name) if row in table.rows]
     others = [row for row in rows if row != table.baseline]
     axis, positions = _positions(loaded, name, ablation, others)
     ordered = [row for row in rows if row == table.baseline]
     ordered += sorted(others, key=lambda row: positions.get(row, 0.0)) if axis == "number" else others
-    points = [*_ours(table, ordered, axis, positions), *_paper(loaded, table, ordered, axis, positions)]
+    points = [*_ours(table, ordered, axis, positions), *_paper(loaded, metric, ordered, axis, positions)]
     if not any(p.panel == "ours" and not p.baseline and (p.n or "diverged" in p.state) for p in points):
         return None
     share = ablation_words.SHARES.get(ablation.option or "") if axis == "number" else None
     points = [replace(p, position=share(p.x) if share and p.x is not None else p.x) for p in points]
-    floors = {column: trained.chance(table.specs[column].settings) for column in table.columns}
+    floors = {column: table.task.chance(table.specs[column].settings) for column in table.columns}
     data = AblationData(
         title=ablation_words.QUESTIONS[name],
         name=name,
         scale=table.scale,
-        metric=METRICS[table.metric].label,
-        better=DIRECTION[table.metric],
+        metric=metric.label,
+        better=metric.better,
         baseline=table.baseline,
         axis=axis,
         quantity=ablation_words.COST_WORDS if name == COST else ablation_words.axis_words(ablation.option),
@@ -150,7 +155,7 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
         notes=(),
         trained=trained.of_table(table),
         paper=paper_name(table.paper or ""),
-        relative=table.unit.is_relative,
+        relative=metric.difference.is_relative,
         shares=share is not None,
         floors={column: floor for column, floor in floors.items() if floor is not None},
     )
@@ -200,13 +205,13 @@ def _ours(table: Table, rows: Iterable[str], axis: Axis, positions: dict[str, fl
 
 
 def _paper(
-    loaded: LoadedRecipe, table: Table, rows: Iterable[str], axis: Axis, positions: dict[str, float]
+    loaded: LoadedRecipe, metric: Metric, rows: Iterable[str], axis: Axis, positions: dict[str, float]
 ) -> Iterator[Point]:
-    """Every column of the paper's, whatever the scale's are."""
+    """Every column of the paper's that has the recipe's metric, whatever the scale's are."""
     recipe = loaded.recipe
     rows = list(rows)
-    for column in recipe.columns:
-        for row in rows:
+    for column, told in recipe.columns.items():
+        for row in rows if told.metric in (None, recipe.metric) else ():
             value = recipe.rows[row].paper.get(column)
             if value is None:
                 continue
@@ -221,7 +226,7 @@ def _paper(
                 stderr=None,
                 n=1,
                 state="printed",
-                collapsed=collapsed(value, table.metric),
+                collapsed=metric.collapsed(value),
                 printed_increase=printed,
             )
 
@@ -286,7 +291,7 @@ def _notes(table: Table, data: AblationData) -> Iterator[str]:
 
 
 def _named(point: Point, *, several: bool) -> str:
-    return f"{point.row} at {trained.in_words(point.column)}" if several else point.row
+    return f"{point.row} at {in_words(point.column)}" if several else point.row
 
 
 def _is_partial(entry: Entry) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.report import format
-from comt_cli.report.subject import subject_of
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 
@@ -146,15 +145,17 @@ def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:
     return [name for name in names if (runs / name).is_dir()]
 
 
-def collect(specs: Sequence[RunSpec], runs: Path, metric: str | None = None) -> Collection:
+def collect(specs: Sequence[RunSpec], runs: Path, metrics: Mapping[str, str] | None = None) -> Collection:
     """Look up every planned run below the folder `runs` by its id, whichever table it was trained for.
 
-    With `metric`, a run that is done but holds no such number is remarked on. A directory that cannot be read counts
-    as unfinished and is remarked on: one broken run must not hide a table.
+    With `metrics`, by column, a run that is done but holds no such number is remarked on. A directory that cannot be
+    read counts as unfinished and is remarked on: one broken run must not hide a table.
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
-        grouped.setdefault((spec.row, spec.column), []).append(_look_up(spec, runs, metric))
+        grouped.setdefault((spec.row, spec.column), []).append(
+            _look_up(spec, runs, None if metrics is None else metrics[spec.column])
+        )
     cells = {key: Cell(*key, tuple(sorted(found, key=lambda run: run.spec.seed))) for key, found in grouped.items()}
     problems = [run.problem for cell in cells.values() for run in cell.runs if run.problem]
     return Collection(cells, (*problems, *_remarks(specs, runs)))
@@ -192,7 +193,7 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
         return Progress(newest["step"], steps, newest["loss"])
     first = timings[0] if len(timings) > 1 else {"step": 0, "seconds": 0.0}
     step_seconds = (timings[-1]["seconds"] - first["seconds"]) / max(timings[-1]["step"] - first["step"], 1)
-    speed = math.fsum(line[subject_of(spec).speed] for line in timings) / len(timings)
+    speed = math.fsum(line[spec.task.unit.per_second] for line in timings) / len(timings)
     return Progress(newest["step"], steps, newest["loss"], speed, max(steps - newest["step"], 0) * step_seconds)
 
 

@@ -10,33 +10,35 @@ from typing import Any
 
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.subject import IMAGES, subject_of
 from comt_cli.report.table import Entry, Table
-from comt_cli.runs.plan import RunSpec
 
 
 def records(table: Table) -> list[dict[str, Any]]:
     """One dictionary per row and column, columns outermost; None where there is no number.
 
-    Keys name what their numbers are: `difference_percent` or `difference_points`, `tokens_per_second` or
-    `images_per_second`.
+    Keys name what their numbers are: `difference_percent`, `difference_points`, `tokens_per_second`. A table whose
+    columns show different metrics has the keys of all.
     """
-    return [_record(table, table.entries[row, column]) for column in table.columns for row in table.rows]
+    found = [_record(table, table.entries[row, column]) for column in table.columns for row in table.rows]
+    keys = dict.fromkeys(key for record in found for key in record)
+    return [{key: record.get(key) for key in keys} for record in found]
 
 
 def _record(table: Table, entry: Entry) -> dict[str, Any]:
-    cell, ours, difference, unit = entry.cell, entry.ours, entry.difference, table.unit.name
+    cell, ours, difference = entry.cell, entry.ours, entry.difference
+    key, metric = table.metrics[cell.column], table.metric(cell.column)
+    unit = metric.difference.name
     return {
         "row": cell.row,
         "column": cell.column,
-        "metric": table.metric,
+        "metric": key,
         "scale": table.scale,
         "mean": ours.mean if ours else None,
         "stderr": ours.stderr if ours else None,
         "n": ours.n if ours else 0,
-        "seeds": " ".join(str(seed) for seed in cell.values(table.metric)),
+        "seeds": " ".join(str(seed) for seed in cell.values(key)),
         "state": cell.state,
-        "bits_per_byte": entry.bits_per_byte,
+        **({} if metric.beside is None else {metric.beside: entry.beside}),
         "baseline": table.baseline,
         "paper_column": entry.paper_column,
         "paper": entry.paper,
@@ -47,7 +49,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "verdict": entry.verdict.value,
         "extra_parameters_percent": entry.extra_parameters_percent,
         "paper_increase": entry.paper_increase,
-        table.subject.speed: entry.speed,
+        table.task.unit.per_second: entry.speed,
         "devices": _distinct(cell, "device"),
         "git_commits": _distinct(cell, "git_commit"),
         "data_contents": " ".join(dict.fromkeys(run.content for run in cell.runs if run.result and run.content)),
@@ -78,36 +80,10 @@ def _run_record(run: Run, recipe: str) -> dict[str, Any]:
     who = {"row": spec.row, "column": spec.column, "seed": spec.seed, "id": spec.id, "state": run.state.value}
     if result is None and run.progress is not None:
         result = {"step": run.progress.step, "steps": run.progress.steps}
-    where = {"recipe": recipe, "scale": spec.scale, "data_content": run.content if run.result else None}
-    return {**who, **where, **_setting(spec), **{key: (result or {}).get(key) for key in subject_of(spec).result_keys}}
-
-
-def _setting(spec: RunSpec) -> dict[str, Any]:
-    """What of a run's settings says how large it is, and on which text or images."""
-    if subject_of(spec) is IMAGES:
-        return _image_setting(spec)
-    model, data, train = spec.language.model, spec.language.data, spec.language.train
-    return {
-        "model": model.size,
-        "corpus": data.corpus,
-        "vocabulary": data.vocabulary_size,
-        "sequence_length": data.sequence_length,
-        "batch_size": train.batch_size,
-        "precision": train.precision,
-    }
-
-
-def _image_setting(spec: RunSpec) -> dict[str, Any]:
-    model, data, train = spec.image.model, spec.image.data, spec.image.train
-    return {
-        "model": model.size,
-        "width": model.shape().width,
-        "image_set": data.images,
-        "image_size": data.size,
-        "augmentation": data.augmentation,
-        "batch_size": train.batch_size,
-        "precision": train.precision,
-    }
+    where = {"recipe": recipe, "command": spec.command, "scale": spec.scale}
+    where |= {"data_content": run.content if run.result else None}
+    task = spec.task
+    return {**who, **where, **task.columns(spec.settings), **{key: (result or {}).get(key) for key in task.result_keys}}
 
 
 def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:

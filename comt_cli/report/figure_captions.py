@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 
 import pandas as pd
 
-from comt_cli.recipe.schema import Drawing
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures.block_gradients import findings as block_findings
 from comt_cli.report.figures.gate_summary import has_saturated
@@ -17,7 +16,7 @@ _LINES = "Above a thin line a token and their median, below the map of token and
 
 
 def caption(
-    draw: Drawing,
+    draw: str,
     title: str,
     trained: str,
     frame: pd.DataFrame,
@@ -133,7 +132,7 @@ def _read_blocks(_: pd.DataFrame) -> list[str]:
     ]
 
 
-_READING: dict[Drawing, Callable[[pd.DataFrame], list[str]]] = {
+_READING: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "residual-stream": _read_stream,
     "gate-values": _read_values,
     "channel-gates": _read_channels,
@@ -141,7 +140,7 @@ _READING: dict[Drawing, Callable[[pd.DataFrame], list[str]]] = {
     "residual-shares": _read_shares,
     "block-gradients": _read_blocks,
 }
-_FINDINGS: dict[Drawing, Callable[[pd.DataFrame, str, Collection[str]], list[str]]] = {
+_FINDINGS: dict[str, Callable[[pd.DataFrame, str, Collection[str]], list[str]]] = {
     "residual-stream": _of_stream,
     "gate-values": _of_values,
     "channel-gates": _of_values,

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from comt_cli import words
 from comt_cli.report.statistics import Paired, Summary
 
 
-def value(number: float) -> str:
-    """A metric: two decimals, as the papers print it; none from 10000 up."""
-    text = f"{number:.2f}"
+def value(number: float, decimals: int = 2) -> str:
+    """A metric: two decimals, as the papers print it, unless it has others; none from 10000 up."""
+    text = f"{number:.{decimals}f}"
     return text if abs(float(text)) < 10_000 else f"{number:.0f}"
 
 
-def summary(ours: Summary) -> str:
+def summary(ours: Summary, decimals: int = 2) -> str:
     """`26.73 ± 0.12 (3)`: mean, standard error, n; one seed shows no error."""
     if ours.stderr is None:
-        return f"{value(ours.mean)} ({ours.n})"
-    error = "<0.01" if 0 < ours.stderr < 0.005 else value(ours.stderr)
-    return f"{value(ours.mean)} ± {error} ({ours.n})"
+        return f"{value(ours.mean, decimals)} ({ours.n})"
+    least = 10**-decimals
+    error = f"<{least:.{decimals}f}" if 0 < ours.stderr < least / 2 else value(ours.stderr, decimals)
+    return f"{value(ours.mean, decimals)} ± {error} ({ours.n})"
 
 
 def signed(number: float) -> str:
@@ -44,11 +45,6 @@ def increase(number: float) -> str:
     return f"{number:+.2f} %".replace("-0.00", "+0.00")
 
 
-def bits(number: float) -> str:
-    """Bits per byte: three decimals, since differences of a per cent matter."""
-    return f"{number:.3f}"
-
-
 def one_line(text: str) -> str:
     """`text` without line ends and control letters, which could end a comment or begin a heading, in a written file."""
     return "".join(letter if letter.isprintable() else " " for letter in text).strip()
@@ -59,36 +55,13 @@ def speed(per_second: float) -> str:
     return f"{per_second:,.0f}"
 
 
-def short_count(number: float) -> str:
-    """`812`, `3.9 k`, `131 M`, `2.2 B`, `1.3 T`."""
-    return _in_units(number, ("", "k", "M", "B", "T"))
-
-
 def size(count: float) -> str:
     """Bytes: `812 B`, `5.2 MB`, `131 GB`; a thousand of one unit are one of the next."""
-    return _in_units(count, ("B", "kB", "MB", "GB", "TB"))
+    return words.in_units(count, ("B", "kB", "MB", "GB", "TB"))
 
 
-def _in_units(number: float, units: Sequence[str]) -> str:
-    """In the first unit in which less than a thousand are shown, each a thousand times the one before, or in the last:
-    three digits at most, one decimal at most, and none of the first unit."""
-    for power in range(len(units)):
-        scaled = number / 1000**power
-        text = f"{scaled:.{1 if power else 0}f}"
-        if float(text) >= 100:
-            text = f"{scaled:.0f}"
-        if float(text) < 1000:
-            break
-    return f"{text} {units[power]}".rstrip()
-
-
-duration = words.duration
-"""`40 s`, `12 min`, `3 h 20 min`, `2 days 5 h`, as training says it too."""
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 run`, `3 runs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+duration, plural, listing, short_count = words.duration, words.plural, words.listing, words.short_count
+"""As everything says them that speaks to people."""
 
 
 def seeds(numbers: Iterable[int]) -> str:
@@ -100,12 +73,6 @@ def seeds(numbers: Iterable[int]) -> str:
         else:
             parts.append([number])
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-
-
-def listing(names: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    words = list(names)
-    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def machine(cell: object) -> str:

@@ -10,8 +10,8 @@ from comt_cli.report.table import Table
 from comt_cli.report.trained import of_table
 
 _LEFT_OUT: tuple[Key, ...] = ("parameters", "paper_increase", "speed")
-"""They are in the CSV and on the Markdown page: a line of text is not wider. So are bits per byte, where the paper's
-numbers take their place."""
+"""They are in the CSV and on the Markdown page: a line of text is not wider. So is what stands beside the metric, where
+the paper's numbers take its place."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -80,7 +80,7 @@ def latex(table: Table) -> str:
 
 def _shown(table: Table) -> dict[Key, str]:
     every = headings(table)
-    left_out = (*_LEFT_OUT, "bits_per_byte") if "paper" in every else _LEFT_OUT
+    left_out = (*_LEFT_OUT, "beside") if "paper" in every else _LEFT_OUT
     return {key: heading for key, heading in every.items() if key not in left_out}
 
 

@@ -16,7 +16,7 @@ NOTHING = "-"
 Key = Literal[
     "method",
     "ours",
-    "bits_per_byte",
+    "beside",
     "difference",
     "paper",
     "paper_difference",
@@ -40,23 +40,27 @@ class Line:
     best: bool
 
 
-def headings(table: Table) -> dict[Key, str]:
-    """What stands above the texts of a line, from left to right.
+def headings(table: Table, column: str | None = None) -> dict[Key, str]:
+    """What stands above the texts of a line of `column`, from left to right; of any column where that is None, with the
+    units of all.
 
     A column that would say nothing in any line is left out: those of a paper that prints no number, a difference where
     there is no baseline, speeds of runs that do not tell them.
     """
+    columns = table.columns if column is None else (column,)
+    signs = "/".join(dict.fromkeys(table.unit(name).sign for name in columns))
+    others = [metric.label for name in columns if (metric := table.beside(name)) is not None]
     every: dict[Key, str] = {
         "method": "method",
         "ours": "ours ± s.e. (n)" if table.paper is not None else "mean ± s.e. (n)",
-        "bits_per_byte": "bits/byte",
-        "difference": f"vs {table.baseline}, {table.unit.sign} [95 %]",
+        "beside": "/".join(dict.fromkeys(others)),
+        "difference": f"vs {table.baseline}, {signs} [95 %]",
         "paper": "paper",
-        "paper_difference": f"paper's {table.unit.sign}",
+        "paper_difference": f"paper's {signs}",
         "verdict": "verdict",
         "parameters": "parameters",
         "paper_increase": "paper's parameters",
-        "speed": f"{table.subject.counted}/s",
+        "speed": f"{table.task.unit.name}/s",
     }
     texts = [_cells(table, entry) for entry in table.entries.values()]
     return {
@@ -94,13 +98,14 @@ def _increases(lines: Iterable[dict[Key, str]]) -> Iterable[str]:
 
 
 def _cells(table: Table, entry: Entry) -> dict[Key, str]:
-    extra, speed, bits = entry.extra_parameters_percent, entry.speed, entry.bits_per_byte
+    extra, speed = entry.extra_parameters_percent, entry.speed
+    decimals, beside = table.metric(entry.cell.column).decimals, table.beside(entry.cell.column)
     return {
         "method": entry.cell.row,
-        "ours": format.summary(entry.ours) if entry.ours else state(entry.cell),
-        "bits_per_byte": NOTHING if bits is None else format.bits(bits),
+        "ours": format.summary(entry.ours, decimals) if entry.ours else state(entry.cell),
+        "beside": NOTHING if entry.beside is None or beside is None else format.value(entry.beside, beside.decimals),
         "difference": format.difference(entry.difference) if entry.difference else NOTHING,
-        "paper": NOTHING if entry.paper is None else format.value(entry.paper),
+        "paper": NOTHING if entry.paper is None else format.value(entry.paper, decimals),
         "paper_difference": _paper_difference(entry, is_baseline=entry.cell.row == table.baseline),
         "verdict": entry.verdict.value,
         "parameters": NOTHING if extra is None else format.increase(extra),

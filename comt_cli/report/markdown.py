@@ -32,7 +32,7 @@ def markdown(table: Table) -> str:
 
 
 def _grid(table: Table, column: str) -> str:
-    names = headings(table)
+    names = headings(table, column)
     head = "| " + " | ".join(escaped(name) for name in names.values()) + " |"
     alignment = "| " + " | ".join(":---" if key in _TEXTS else "---:" for key in names) + " |"
     return "\n".join([head, alignment, *(_row(line) for line in lines(table, column))])

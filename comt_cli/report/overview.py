@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from comt_cli.errors import UserError
 from comt_cli.files import write_text
-from comt_cli.recipe.schema import DIRECTION
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
-from comt_cli.report.metric import METRICS, Unit
-from comt_cli.report.trained import network_name
-from comt_cli.report.verdict import Verdict, collapsed
+from comt_cli.report.verdict import Verdict
 from comt_cli.report.written import Line, Written, WrittenCell, scales_below, written_below
+from comt_cli.tasks import Task, tasks
+from comt_cli.tasks.base import DifferenceUnit
 
 _SCALES = {
     "smoke": (
@@ -32,13 +33,6 @@ _SCALES = {
     ),
     "paper": "The published sizes, texts and lengths.",
 }
-_SCALES_OF_IMAGES = {
-    "smoke": "The same holds for the image tables: narrow ResNets that see rendered characters for minutes.",
-    "small": "The image tables train ResNets on rendered characters, not on the papers' photographs.",
-    "paper": "The image tables train on the published image sets.",
-}
-"""What is added where image tables are among them."""
-
 _DEFAULT = Path("runs/results")
 """The folder that the command line means where none is named."""
 
@@ -117,8 +111,8 @@ def _command(results: Path) -> str:
 
 def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
     tables, figures = [one for one in written if one.cells], [one for one in written if not one.cells]
-    has_images = any(map(_is_of_images, (run for one in written for run in one.runs)))
-    about = [_SCALES[scale], *([_SCALES_OF_IMAGES[scale]] if has_images else [])]
+    there = [task for task in tasks().values() if any(one.task is task for one in written)]
+    about = [_SCALES[scale], *(task.at_scale[scale] for task in there if scale in task.at_scale)]
     yield from (f"## Scale {scale}", "", " ".join(about), "")
     yield from (f"- {line}" for line in _provenance(written))
     yield ""
@@ -140,29 +134,47 @@ def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[st
 
 
 def _provenance(written: Sequence[Written]) -> Iterator[str]:
-    """Devices, networks, text, images, how much of them, seeds, commits: of the runs that ended, each counted once."""
-    ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ("done", "diverged")}
-    runs = list(ended.values())
-    images = [run for run in runs if _is_of_images(run)]
-    texts = [run for run in runs if not _is_of_images(run)]
+    """Devices, networks, data, how much of it, seeds, commits: of the runs that ended, each counted once."""
+    ended = {run["id"]: (one.task, run) for one in written for run in one.runs if run["state"] in ("done", "diverged")}
+    runs = [run for _, run in ended.values()]
     yield f"{format.plural(len(runs), 'run')}; tables that ask for the same training share it."
     yield f"Devices: {_distinct(runs, 'device') or 'not recorded'}."
-    if texts or not images:
-        sizes = _distinct(texts, "model")
-        yield f"Networks: {f'LLaMA {sizes}, ' if sizes else ''}{_parameters(texts)}."
-        yield f"Text: {_distinct(texts, 'corpus') or 'not recorded'}."
-        yield f"Tokens a run, padding apart: {_span(texts, 'tokens', ('done',))}."
-    if images:
-        sizes = format.listing(map(network_name, _values(images, "model")))
-        yield f"Networks for images: {sizes}, {_parameters(images)}."
-        yield f"Images: {_distinct(images, 'image_set')}, of {_span(images, 'image_size')} pixels."
-        yield f"Images a run: {_span(images, 'images', ('done',))}."
+    for task in tasks().values():
+        own = [run for of, run in ended.values() if of is task]
+        for template in task.provenance if own else ():
+            yield template.format_map(_Columns(task, own))
     yield f"Seeds: {format.seeds(int(seed) for seed in _values(runs, 'seed')) or 'none'}."
     yield f"Commits: {_distinct(runs, 'git_commit') or 'not recorded'}."
 
 
-def _is_of_images(run: Line) -> bool:
-    return "image_set" in run
+class _Columns(dict[str, "_Column"]):
+    """The columns of lines about runs, for `Task.provenance`."""
+
+    def __init__(self, task: Task[Any], runs: Sequence[Line]) -> None:
+        super().__init__()
+        self._task, self._runs = task, runs
+
+    def __missing__(self, key: str) -> _Column:
+        return _Column(self._task, self._runs, key)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of lines about runs, written as the format asks (`Task.provenance`)."""
+
+    task: Task[Any]
+    runs: Sequence[Line]
+    key: str
+
+    def __format__(self, kind: str) -> str:
+        if self.key == "parameters":  # `1.2 M parameters, fp32`
+            return ", ".join([f"{_span(self.runs, self.key)} parameters", *_values(self.runs, "precision")])
+        if kind in ("span", "done"):
+            return _span(self.runs, self.key, ("done",) if kind == "done" else ("done", "diverged"))
+        if kind == "networks":
+            sizes = _values(self.runs, self.key)
+            return f"{self.task.networks(sizes)}, " if sizes else ""
+        return _distinct(self.runs, self.key) or "not recorded"
 
 
 def _values(runs: Iterable[Line], key: str) -> list[str]:
@@ -180,11 +192,6 @@ def _span(runs: Iterable[Line], key: str, states: Iterable[str] = ("done", "dive
         return "not recorded"
     low, high = format.short_count(min(numbers)), format.short_count(max(numbers))
     return low if low == high else f"{low} to {high}"
-
-
-def _parameters(runs: Sequence[Line]) -> str:
-    """`1.2 M parameters, fp32`."""
-    return ", ".join([f"{_span(runs, 'parameters')} parameters", *_values(runs, "precision")])
 
 
 def _tally(scale: str, tables: Sequence[Written]) -> str:
@@ -213,14 +220,15 @@ def _counts(results: Path, tables: Sequence[Written]) -> Iterator[str]:
 
 
 def _table(results: Path, one: Written) -> Iterator[str]:
-    metric, baseline = one.cells[0].metric, one.cells[0].baseline
+    baseline = one.cells[0].baseline
     columns = dict.fromkeys(cell.column for cell in one.cells)
     at = "" if len(columns) > 1 else f" at {next(iter(columns))}"
     yield from (*_heading(results, one), "")
     if one.changed_settings:
         arguments = " ".join(f"--set {shlex.quote(argument)}" for argument in one.changed_settings)
         yield from (f"Trained with `{arguments}`.", "")
-    better = f"{METRICS[metric].words}, {DIRECTION[metric]} is better"
+    metrics = dict.fromkeys(cell.metric for cell in one.cells)
+    better = "; ".join(f"{metric.words}, {metric.better} is better" for metric in metrics)
     yield from (f"Differences to {escaped(baseline + at)} with their 95 % intervals; {better}.", "")
     for _, heading, verdicts in _GROUPS:
         cells = [cell for cell in one.cells if cell.verdict in verdicts]
@@ -279,9 +287,9 @@ def _paper(cell: WrittenCell) -> Iterator[str]:
     if cell.paper is None:
         return
     where = f"({cell.paper_column})" if cell.paper_column != cell.column else ""
-    if collapsed(cell.paper, cell.metric):
+    if cell.metric.collapsed(cell.paper):
         told = f"in the paper collapsed, {format.value(cell.paper)}"
-    elif collapsed(cell.paper_baseline, cell.metric):
+    elif cell.metric.collapsed(cell.paper_baseline):
         told = f"in the paper {format.value(cell.paper)} where {cell.baseline} collapsed"
     elif cell.paper_difference is not None:
         told = f"in the paper {_apart(cell.paper_difference, cell.unit)}"
@@ -290,7 +298,7 @@ def _paper(cell: WrittenCell) -> Iterator[str]:
     yield f"{told} {where}".rstrip()
 
 
-def _apart(difference: float, unit: Unit) -> str:
+def _apart(difference: float, unit: DifferenceUnit) -> str:
     """`5.07 % lower`, `0.25 points higher`, `equal`."""
     number = format.signed(difference).lstrip("+-")
     return f"{number} {unit.spoken} {'lower' if difference < 0 else 'higher'}" if float(number) else "equal"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from comt_cli.report import format
@@ -13,12 +13,12 @@ from comt_cli.runs.directory import RunState
 _OTHERS = (RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 
 
-def cells_as_json(collection: Collection, metric: str) -> list[dict[str, Any]]:
+def cells_as_json(collection: Collection, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
     """One dictionary a cell, in the order of the table: mean, standard error and number of the runs that are done, and
-    how many stand otherwise."""
+    how many stand otherwise. `metrics` says by column what a cell shows."""
     rows = []
     for cell in collection.cells.values():
-        done = summarise(list(cell.values(metric).values()))
+        done = summarise(list(cell.values(metrics[cell.column]).values()))
         rows.append(
             {
                 "row": cell.row,
@@ -55,7 +55,11 @@ def _how_far(run: Run) -> str:
 
 
 def print_progress(
-    collection: Collection, metric: str, rows: Sequence[str], columns: Sequence[str], file: IO[str] | None = None
+    collection: Collection,
+    metrics: Mapping[str, str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    file: IO[str] | None = None,
 ) -> None:
     """Print the cells as a grid of `rows` x `columns`."""
     from rich.table import Table
@@ -70,5 +74,7 @@ def print_progress(
         grid.add_column(column, overflow="fold")
     for row in rows:
         cells = (collection.cells.get((row, column)) for column in columns)
-        grid.add_row(Text(row), *(Text("" if cell is None else cell_text(cell, metric)) for cell in cells))
+        grid.add_row(
+            Text(row), *(Text("" if cell is None else cell_text(cell, metrics[cell.column])) for cell in cells)
+        )
     print_grid(console, grid, indent="  ")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.schema import DRAWINGS_OF_ALL_ROWS, Drawing
 from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.trained import of_runs
@@ -17,9 +16,7 @@ from comt_cli.report.write import other_recipe, place
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 
-OF_TRAINING: tuple[Drawing, ...] = ("conv-gradients",)
-"""What is drawn from the gradient norms that training logged; the others need the trained network."""
-_SAYS: dict[Drawing, tuple[str, str]] = {
+_SAYS: dict[str, tuple[str, str]] = {
     "residual-stream": ("comt", "pre-ln"),
     "block-gradients": ("sas", "sas-resnet"),
 }
@@ -38,7 +35,9 @@ class RecipeFigure:
     Beside the figure lies `<stem>-runs.csv`, as beside a table: the runs that it was drawn from.
     """
 
-    draw: Drawing
+    draw: str
+    log_setting: str | None
+    """The setting that had training log what is drawn; None where the trained network is drawn."""
     runs: tuple[Run, ...]
     directories: dict[str, RunDirectory]
     """By row, in the order of `runs`."""
@@ -94,7 +93,7 @@ class RecipeFigure:
         return list(csv.DictReader(io.StringIO(text)))
 
     def _source(self, directory: RunDirectory) -> Path:
-        return directory.gradients_file if self.draw in OF_TRAINING else directory.checkpoint_file
+        return directory.gradients_file if self.log_setting else directory.checkpoint_file
 
     @property
     def undrawable(self) -> str | None:
@@ -110,8 +109,8 @@ class RecipeFigure:
             elif run.state is not RunState.done:
                 yield f"its run ({who}) is {run.state}"
             elif not self._source(self.directories[spec.row]).exists():
-                logged = f"its run ({who}) has logged no gradient norms (train.gradient_norms_every)"
-                yield logged if self.draw in OF_TRAINING else f"the checkpoint of its run ({who}) is gone"
+                logged = f"its run ({who}) has logged no gradient norms ({self.log_setting})"
+                yield logged if self.log_setting else f"the checkpoint of its run ({who}) is gone"
 
 
 def recipe_figure(
@@ -125,7 +124,8 @@ def recipe_figure(
     assert recipe.figure is not None
     first = specs[0]
     chosen = [spec for spec in specs if (spec.column, spec.seed) == (first.column, first.seed)]
-    if recipe.figure.draw not in DRAWINGS_OF_ALL_ROWS:
+    drawing = first.task.drawings[recipe.figure.draw]
+    if not drawing.of_all_rows:
         chosen = [spec for spec in chosen if spec.row == recipe.baseline]
     if not chosen:
         return None
@@ -136,6 +136,7 @@ def recipe_figure(
     written = (folder / f"{stem}-runs.csv", folder / f"{stem}.csv")
     return RecipeFigure(
         draw=recipe.figure.draw,
+        log_setting=drawing.from_log,
         runs=found,
         directories={spec.row: RunDirectory.of(runs, spec) for spec in chosen},
         folder=folder,

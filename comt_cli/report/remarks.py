@@ -11,12 +11,13 @@ from comt_cli.report.collect import Cell
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.base import Metric
 
 _ENDED = (RunState.done, RunState.diverged)
 
 
 def cell_remarks(
-    cell: Cell, values: Mapping[int, float], difference: Paired | None, collapsed_in_paper: bool
+    cell: Cell, values: Mapping[int, float], difference: Paired | None, metric: Metric, paper: float | None
 ) -> Iterator[str]:
     """The footnotes of a cell: seeds that diverged or are absent, unpaired seeds, a collapsed value of the paper's."""
     total = len(cell.runs)
@@ -33,8 +34,9 @@ def cell_remarks(
         yield f"{ended} of {format.plural(total, 'seed')} ended: {format.listing(absent)}."
     if difference and difference.n < len(values):
         yield f"The difference is over the {format.plural(difference.n, 'seed')} that the baseline has too."
-    if collapsed_in_paper:
-        yield "Collapsed in the paper: a perplexity above 1000 is how a run that diverged looks there."
+    if metric.collapsed(paper):
+        limit = f"a {metric.brief} above {metric.collapsed_above:g}"
+        yield f"Collapsed in the paper: {limit} is how a run that diverged looks there."
 
 
 def _diverged(seed: int, result: Mapping[str, Any]) -> str:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.schema import RECIPES
 from comt_cli.report import format
 from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.known import KnownRun, Place, Standing
 from comt_cli.runs.plan import RunSpec, identity_of
+from comt_cli.tasks import tasks
 
 RecipeOf = Callable[[str, Sequence[str], str], LoadedRecipe | None]
 """The recipe `paper/table` with `--set` arguments at a scale; None where there is none that can be read."""
@@ -42,7 +42,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     scale = run.label("scale")
     steps = None if run.spec is None else run.spec.settings.train.steps
     loaded = None if run.spec is None else recipe_of(place.recipe, (), scale)
-    metric = _metric(run, loaded)
+    metric = _metric(run, place, loaded)
     settings: dict[str, Any] | None = None
     if run.spec is not None and loaded is not None:
         settings = differing(run.spec, place, loaded)
@@ -53,7 +53,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     value = run.result.get(metric) if metric is not None else None
     method = {} if run.spec is None else {f"method.{key}": option for key, option in run.spec.method.items()}
     return {
-        "_all": {} if run.spec is None else _flat(identity_of(run.spec.settings)) | method,
+        "_all": {} if run.spec is None else _flat(run.spec.identity) | method,
         "recipe": place.recipe,
         "tables": list(run.tables),
         "scale": scale,
@@ -79,11 +79,14 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     }
 
 
-def _metric(run: KnownRun, loaded: LoadedRecipe | None) -> str | None:
+def _metric(run: KnownRun, place: Place, loaded: LoadedRecipe | None) -> str | None:
+    """The metric of the run's column; where the recipe is not known, or has another, that of most tables."""
     if loaded is not None:
-        return loaded.recipe.metric
-    kind = RECIPES.get(run.label("command"))  # type: ignore[call-overload]
-    return None if kind is None else str(kind.model_fields["metric"].default)
+        scale, recipe = run.label("scale"), loaded.recipe
+        known = scale in recipe.scales and place.column in recipe.columns_at(scale)
+        return recipe.metric_at(scale, place.column) if known else recipe.metric
+    task = tasks().get(run.label("command"))
+    return None if task is None else task.metric
 
 
 def _step(run: KnownRun) -> int | None:
@@ -101,9 +104,9 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
     """The settings and options of a run that the recipe of its place gives other values, by dotted key: `train.steps`,
     `method.hidden`. Of a row that the recipe does not have, the method is one of them."""
     cells = loaded.settings.get(spec.scale, {})
-    ours = _flat(identity_of(spec.settings))
+    ours = _flat(spec.identity)
     planned = cells.get((place.row, place.column)) or cells.get((loaded.recipe.baseline, place.column))
-    theirs = {} if planned is None else _flat(identity_of(planned))
+    theirs = {} if planned is None else _flat(identity_of(planned, spec.task))
     found = {key: value for key, value in ours.items() if planned is not None and theirs.get(key) != value}
     method = loaded.methods.get(place.row)
     if method is None or method["name"] != spec.method["name"]:

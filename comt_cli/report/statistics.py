@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from comt_cli.report.metric import Unit
+from comt_cli.tasks.base import DifferenceUnit
 
 CONFIDENCE = 0.95
 
@@ -51,7 +51,7 @@ def summarise(values: Sequence[float]) -> Summary | None:
     return Summary(mean, math.sqrt(variance / n), n)
 
 
-def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: Unit) -> Paired | None:
+def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: DifferenceUnit) -> Paired | None:
     """Mean over common seeds s of d_s, and mean +- t(0.975, n - 1) times its standard error.
 
     Pairing by seed takes out what the seeds share: the same order of samples, and the same initial weights.
@@ -76,7 +76,7 @@ def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], 
     return Paired(mean, low, high, summary.n)
 
 
-def difference(value: float | None, baseline: float | None, unit: Unit) -> float | None:
+def difference(value: float | None, baseline: float | None, unit: DifferenceUnit) -> float | None:
     """100 (value / baseline - 1), or value - baseline where the unit is points.
 
     None where one of them is missing, and where there is no ratio since one is not positive.
@@ -86,11 +86,11 @@ def difference(value: float | None, baseline: float | None, unit: Unit) -> float
     return 100 * (value - baseline) / baseline if unit.is_relative else value - baseline
 
 
-def _can_be_compared(number: float, unit: Unit) -> bool:
+def _can_be_compared(number: float, unit: DifferenceUnit) -> bool:
     return math.isfinite(number) and (number > 0 or not unit.is_relative)
 
 
-def _told(apart: float, unit: Unit) -> float:
+def _told(apart: float, unit: DifferenceUnit) -> float:
     # the interval of two seeds that differ much may end where no float can hold the exponential
     return 100 * math.expm1(min(apart, 700.0)) if unit.is_relative else apart
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.schema import DIRECTION, MetricName
 from comt_cli.report.collect import Cell, Collection, Run, collect
-from comt_cli.report.metric import METRICS, Unit
 from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes
 from comt_cli.report.statistics import Paired, Summary, difference, paired_difference, summarise
-from comt_cli.report.subject import Subject, subject_of
-from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
+from comt_cli.report.verdict import Outcome, Verdict, judge, published_direction
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import Task
+from comt_cli.tasks.base import DifferenceUnit, Metric
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell. `difference` and `paper_difference` are in the metric's unit (`Table.unit`); `speed`, in tokens or
-    images per second, and `extra_parameters_percent`, against the plain network of the same size, are means over seeds.
-    `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`; `bits_per_byte` the mean over the
-    seeds that are done, beside a perplexity, which depends on the vocabulary as this does not.
+    """One cell. `difference` and `paper_difference` are in the unit of the column's metric (`Table.unit`); `speed`, in
+    the task's units per second, and `extra_parameters_percent`, against the plain network of the same size, are means
+    over seeds. `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`; `beside` the mean, over
+    the seeds that are done, of the metric beside the column's (`Metric.beside`).
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
     """
@@ -40,7 +40,7 @@ class Entry:
     extra_parameters_percent: float | None
     paper_increase: str | None
     speed: float | None
-    bits_per_byte: float | None = None
+    beside: float | None = None
     marks: tuple[int, ...] = ()
     best: bool = False
 
@@ -62,7 +62,9 @@ class Table:
     recipe_origin: str
     scale: str
     scale_description: str
-    metric: MetricName
+    task: Task[Any]
+    metrics: dict[str, str]
+    """What the cells of each column show: a key of the task's metrics."""
     baseline: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -79,15 +81,23 @@ class Table:
     overrides: tuple[str, ...] = ()
     """The `--set` arguments behind the runs."""
 
-    @property
-    def unit(self) -> Unit:
-        """In what differences to the baseline are told."""
-        return METRICS[self.metric].unit
+    def metric(self, column: str) -> Metric:
+        """What the cells of a column show."""
+        return self.task.metrics[self.metrics[column]]
+
+    def unit(self, column: str) -> DifferenceUnit:
+        """In what differences to the baseline are told in a column."""
+        return self.metric(column).difference
+
+    def beside(self, column: str) -> Metric | None:
+        """The metric that is shown beside a column's."""
+        key = self.metric(column).beside
+        return None if key is None else self.task.metrics[key]
 
     @property
-    def subject(self) -> Subject:
-        """What its runs are of: text, or images."""
-        return subject_of(self.specs[self.columns[0]])
+    def shown_metrics(self) -> tuple[str, ...]:
+        """The keys of the metrics that its columns show, each once."""
+        return tuple(dict.fromkeys(self.metrics[column] for column in self.columns))
 
     @property
     def has_increases(self) -> bool:
@@ -145,15 +155,21 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         UserError: runs of one column were trained on different data.
     """
     recipe = loaded.recipe
-    scale, metric = specs[0].scale, recipe.metric
-    collection = collect(specs, runs, metric)
+    scale, task = specs[0].scale, specs[0].task
+    metrics = {column: recipe.metric_at(scale, column) for column in loaded.columns(scale)}
+    collection = collect(specs, runs, metrics)
     collection.check_contents()
     rows = tuple(row for row in recipe.rows if any(spec.row == row for spec in specs))
     columns = tuple(name for name in loaded.columns(scale) if any(spec.column == name for spec in specs))
     footnotes = _Footnotes()
     entries: dict[tuple[str, str], Entry] = {}
     for column in columns:
-        built = {row: _entry(loaded, collection.cells, collection.cells[row, column], scale, footnotes) for row in rows}
+        key = metrics[column]
+        metric = task.metrics[key]
+        built = {
+            row: _entry(loaded, collection.cells, collection.cells[row, column], key, metric, scale, footnotes)
+            for row in rows
+        }
         best = _best(list(built.values()), recipe.baseline, metric)
         entries.update({(row, column): replace(entry, best=row in best) for row, entry in built.items()})
     return Table(
@@ -166,7 +182,8 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         recipe_origin=loaded.origin,
         scale=scale,
         scale_description=recipe.scales[scale].description,
-        metric=metric,
+        task=task,
+        metrics={column: metrics[column] for column in columns},
         baseline=recipe.baseline,
         rows=rows,
         columns=columns,
@@ -190,21 +207,22 @@ def _entry(
     loaded: LoadedRecipe,
     cells: dict[tuple[str, str], Cell],
     cell: Cell,
+    key: str,
+    metric: Metric,
     scale: str,
     footnotes: _Footnotes,
 ) -> Entry:
-    recipe = loaded.recipe
-    metric, unit = recipe.metric, METRICS[recipe.metric].unit
+    recipe, unit = loaded.recipe, metric.difference
     row, column = cell.row, cell.column
     baseline = cells.get((recipe.baseline, column))
-    values = cell.values(metric)
-    baseline_values = baseline.values(metric) if baseline else {}
+    values = cell.values(key)
+    baseline_values = baseline.values(key) if baseline else {}
     is_baseline = row == recipe.baseline
     apart = None if is_baseline else paired_difference(values, baseline_values, unit)
     compared = loaded.compared_column(scale, column)
     paper = recipe.rows[row].paper.get(compared) if compared else None
     paper_baseline = recipe.rows[recipe.baseline].paper.get(compared) if compared else None
-    either_collapsed = collapsed(paper, metric) or collapsed(paper_baseline, metric)
+    either_collapsed = metric.collapsed(paper) or metric.collapsed(paper_baseline)
     return Entry(
         cell=cell,
         ours=summarise(list(values.values())),
@@ -212,7 +230,7 @@ def _entry(
         paper_column=compared,
         paper=paper,
         paper_difference=None if is_baseline or either_collapsed else difference(paper, paper_baseline, unit),
-        paper_collapsed=collapsed(paper, metric),
+        paper_collapsed=metric.collapsed(paper),
         direction=0 if is_baseline else published_direction(paper, paper_baseline, metric),
         verdict=judge(
             is_baseline=is_baseline,
@@ -225,23 +243,28 @@ def _entry(
         ),
         extra_parameters_percent=cell.average("extra_parameters_percent"),
         paper_increase=loaded.printed_increase(scale, row, column),
-        speed=cell.average(subject_of(cell.runs[0].spec).speed),
-        bits_per_byte=summary.mean if (summary := summarise(list(cell.values("bits_per_byte").values()))) else None,
-        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, values, apart, collapsed(paper, metric))),
+        speed=cell.average(cell.runs[0].spec.task.unit.per_second),
+        beside=None if metric.beside is None else _mean(cell.values(metric.beside)),
+        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, values, apart, metric, paper)),
     )
+
+
+def _mean(values: dict[int, float]) -> float | None:
+    found = summarise(list(values.values()))
+    return None if found is None else found.mean
 
 
 def _outcome(cell: Cell | None, values: dict[int, float]) -> Outcome:
     return Outcome(len(values), len(cell.having(RunState.diverged)) if cell else 0)
 
 
-def _best(entries: Sequence[Entry], baseline: str, metric: MetricName) -> set[str]:
+def _best(entries: Sequence[Entry], baseline: str, metric: Metric) -> set[str]:
     """The row in bold, with those that are the same runs: the best mean, where its difference to the baseline is
     resolved and an improvement.
 
     Only cells of which every seed has a value compete, and the baseline must be one of them.
     """
-    better = 1 if DIRECTION[metric] == "higher" else -1
+    better = 1 if metric.better == "higher" else -1
     means = {
         entry.cell.row: better * entry.ours.mean
         for entry in entries

@@ -27,7 +27,7 @@ _DROPPED: tuple[Key, ...] = (
     "speed",
     "parameters",
     "paper_increase",
-    "bits_per_byte",
+    "beside",
     "paper",
     "paper_difference",
     "difference",
@@ -206,10 +206,10 @@ def _cells(line: Line, layout: _Layout) -> list[str]:
     return texts
 
 
-def _heads(table: Table, layout: _Layout, texts: list[list[str]], width: int) -> list[str]:
+def _heads(table: Table, layout: _Layout, texts: list[list[str]], width: int, column: str | None = None) -> list[str]:
     """The headings; broken between words, to about the width of what stands below, where `width` has no room for them
     as they are."""
-    names = headings(table)
+    names = headings(table, column)
     heads = [names[key] for key in layout.keys]
     if _width(heads, texts) <= width:
         return heads
@@ -228,7 +228,7 @@ def _grid(table: Table, column: str, layout: _Layout, width: int) -> Grid:
 
     every = [_cells(line, layout) for each in table.columns for line in lines(table, each)]
     grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
-    for key, heading in zip(layout.keys, _heads(table, layout, every, width), strict=True):
+    for key, heading in zip(layout.keys, _heads(table, layout, every, width, column), strict=True):
         grid.add_column(Text(heading), justify="left" if key in _LEFT else "right", no_wrap=True, vertical="top")
     for line in lines(table, column):
         styles = {"ours": "bold" if line.best else ""}

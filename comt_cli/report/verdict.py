@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from comt_cli.recipe.schema import DIRECTION, MetricName
 from comt_cli.report.statistics import Paired
-
-COLLAPSED_PERPLEXITY = 1000.0
-"""A published perplexity above this is a collapsed run. These papers print 1088 to 1415 for runs that diverged: about
-what a network reaches that predicts token frequencies and nothing else; every other published value is below 260.
-It is read as worse than any other, and no difference in per cent is taken from it."""
+from comt_cli.tasks.base import Metric
 
 
 class Verdict(StrEnum):
@@ -52,19 +47,14 @@ class Outcome:
     diverged: int
 
 
-def collapsed(value: float | None, metric: str) -> bool:
-    """Whether a published value is that of a collapsed run (`COLLAPSED_PERPLEXITY`)."""
-    return value is not None and "perplexity" in metric and value > COLLAPSED_PERPLEXITY
-
-
-def published_direction(paper: float | None, paper_baseline: float | None, metric: str) -> int:
+def published_direction(paper: float | None, paper_baseline: float | None, metric: Metric) -> int:
     """The sign of the published difference to the baseline; 0 where the paper shows none.
 
     There is none where a value is missing, both are equal, or both runs collapsed.
     """
     if paper is None or paper_baseline is None:
         return 0
-    if collapsed(paper, metric) and collapsed(paper_baseline, metric):
+    if metric.collapsed(paper) and metric.collapsed(paper_baseline):
         return 0
     return _sign(paper - paper_baseline)
 
@@ -77,7 +67,7 @@ def judge(
     difference: Paired | None,
     paper: float | None,
     paper_baseline: float | None,
-    metric: MetricName,
+    metric: Metric,
 ) -> Verdict:
     """The verdict of one cell: on the published direction, or, where the paper has no value, on the row itself.
 
@@ -87,18 +77,18 @@ def judge(
     if is_baseline or paper is None:
         return Verdict.baseline if is_baseline else _unpublished(ours, baseline, difference, metric)
     if ours.diverged:
-        return Verdict.diverged_in_both if collapsed(paper, metric) else Verdict.diverged_here
+        return Verdict.diverged_in_both if metric.collapsed(paper) else Verdict.diverged_here
     if not ours.values:
         return Verdict.no_result
     published = published_direction(paper, paper_baseline, metric)
     if not published:
         return _undirected(paper, paper_baseline)
     if difference is None or baseline.diverged:
-        return _unpaired(baseline, collapsed(paper_baseline, metric))
+        return _unpaired(baseline, metric.collapsed(paper_baseline))
     return _compare(difference, published)
 
 
-def _unpublished(ours: Outcome, baseline: Outcome, difference: Paired | None, metric: MetricName) -> Verdict:
+def _unpublished(ours: Outcome, baseline: Outcome, difference: Paired | None, metric: Metric) -> Verdict:
     """Better or worse than the baseline, of which no paper says anything: only an interval without zero decides."""
     if ours.diverged or not ours.values:
         return Verdict.diverged if ours.diverged else Verdict.no_result
@@ -108,7 +98,7 @@ def _unpublished(ours: Outcome, baseline: Outcome, difference: Paired | None, me
         return Verdict.no_common_seed if baseline.values else Verdict.no_baseline
     if not difference.excludes_zero:
         return Verdict.one_seed if difference.n == 1 else Verdict.not_resolved
-    return Verdict.better if (difference.mean < 0) == (DIRECTION[metric] == "lower") else Verdict.worse
+    return Verdict.better if (difference.mean < 0) == (metric.better == "lower") else Verdict.worse
 
 
 def _undirected(paper: float, paper_baseline: float | None) -> Verdict:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from comt_cli.recipe.schema import DIRECTION
 from comt_cli.report import format
 from comt_cli.report.layout import Key
-from comt_cli.report.metric import METRICS
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import Verdict
 
@@ -48,27 +46,40 @@ def origin(table: Table, shown: Collection[Key]) -> str:
 
 
 def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
-    better = f"{DIRECTION[table.metric]} is better"
     said = source(table)
     yield f"{said[0].upper()}{said[1:]}."
-    yield f"Cells show {METRICS[table.metric].words} ({better}): mean ± standard error (number of seeds)."
+    metrics = _metrics(table)
+    yield f"Cells show {'; '.join(metrics)}: mean ± standard error (number of seeds)."
     if "difference" in shown:
-        yield f"Differences are paired by seed, {table.unit.paired(table.baseline)}."
+        pairings = dict.fromkeys(table.unit(column).paired(table.baseline) for column in table.columns)
+        yield f"Differences are paired by seed, {', or '.join(pairings)}."
     if (bold := bold_rule(table)) is not None:
         yield bold
-    if "bits_per_byte" in shown:
-        yield "Bits per byte do not depend on the vocabulary, as perplexities do."
+    if "beside" in shown:
+        found = (table.beside(column) for column in table.columns)
+        yield from dict.fromkeys(metric.remark for metric in found if metric is not None and metric.remark is not None)
     if "parameters" in shown:
         printed = (
-            f"; the paper's printed increase beside them is that of the paper's column, {table.subject.differs} at the "
+            f"; the paper's printed increase beside them is that of the paper's column, {table.task.differs} at the "
             "smaller scales"
         )
-        yield f"Parameters are those beyond {table.subject.plain}{printed if table.has_increases else ''}."
+        yield f"Parameters are those beyond {table.task.plain}{printed if table.has_increases else ''}."
     if table.devices:
         commits = f", commit {format.listing(table.commits)}" if table.commits else ""
         yield f"Trained on {format.listing(table.devices)}{commits}."
     if table.contents:
         yield f"Content of the data: {format.listing(content[:_CONTENT_DIGITS] for content in table.contents)}."
+
+
+def _metrics(table: Table) -> list[str]:
+    """What cells show and which way it is better; of several metrics each with its columns."""
+    told = []
+    for key in table.shown_metrics:
+        metric = table.task.metrics[key]
+        columns = [column for column in table.columns if table.metrics[column] == key]
+        where = f"in {format.listing(columns)} " if len(table.shown_metrics) > 1 else ""
+        told.append(f"{where}{metric.words} ({metric.better} is better)")
+    return told
 
 
 def bold_rule(table: Table) -> str | None:

@@ -13,7 +13,6 @@ from typing import IO, Any
 from comt_cli.errors import StorageError
 from comt_cli.files import write_text
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.schema import DIRECTION
 from comt_cli.report import format, words
 from comt_cli.report.csv_tables import records, runs_csv, table_csv
 from comt_cli.report.latex import latex
@@ -70,8 +69,8 @@ class Report:
             "table": table.name,
             "recipe": table.recipe_origin,
             "scale": table.scale,
-            "metric": table.metric,
-            "direction": DIRECTION[table.metric],
+            "metric": table.shown_metrics[0],
+            "direction": table.task.metrics[table.shown_metrics[0]].better,
             "baseline": table.baseline,
             "seeds": list(table.seeds),
             "cells": records(table),

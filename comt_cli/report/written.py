@@ -8,18 +8,16 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
-
-from pydantic import TypeAdapter
+from typing import Any, get_args
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.schema import MetricName, ScaleName
-from comt_cli.report.metric import METRICS, Unit
+from comt_cli.recipe.schema import ScaleName
 from comt_cli.report.verdict import Verdict, published_direction
+from comt_cli.tasks import Task, tasks
+from comt_cli.tasks.base import DifferenceUnit, Metric
 
 Line = Mapping[str, str]
 """A line of a CSV; an empty text where there is no value."""
-_METRIC: TypeAdapter[MetricName] = TypeAdapter(MetricName)
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class WrittenCell:
 
     row: str
     column: str
-    metric: MetricName
+    metric: Metric
     baseline: str
     verdict: Verdict
     direction: int
@@ -44,19 +42,20 @@ class WrittenCell:
     """The ids of its runs, and of the baseline's: the same pair may stand in several tables."""
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> DifferenceUnit:
         """In what its differences are."""
-        return METRICS[self.metric].unit
+        return self.metric.difference
 
 
 @dataclass(frozen=True)
 class Written:
-    """A table (`cells`) or a figure of a paper (no cells), with the runs behind it and its pictures.
+    """A table (`cells`) or a figure of a paper (no cells), with the runs of a task behind it and its pictures.
 
     `title` is a table's; of a figure, `caption` has its title, what was trained, and how it is read.
     `changed_settings` are the `--set` arguments behind the runs.
     """
 
+    task: Task[Any]
     scale: str
     paper: str
     name: str
@@ -102,15 +101,18 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
     ]
     own = folder / f"{name}.png"
     files = [folder / f"{name}.{kind}" for kind in ("md", "csv", "tex", "pdf")] + [folder / f"{name}-runs.csv"]
+    runs = _read(folder / f"{name}-runs.csv")
+    task = _task(folder / f"{name}-runs.csv", runs)
     return Written(
+        task=task,
         scale=scale,
         paper=folder.name,
         name=name,
         title=title,
         caption=said.read_text(encoding="utf-8") if said.exists() and not lines else "",
         changed_settings=_changed_settings(folder / f"{name}.csv", lines),
-        cells=tuple(_cells(folder / f"{name}.csv", lines)),
-        runs=tuple(_read(folder / f"{name}-runs.csv")),
+        cells=tuple(_cells(folder / f"{name}.csv", lines, task)),
+        runs=tuple(runs),
         files=tuple(path for path in files if path.exists()),
         pictures=(*((own,) if own.exists() and not lines else ()), *pictures),
     )
@@ -127,13 +129,23 @@ def _damaged(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} is not a table of this program: {error}", "comt report writes it anew.")
 
 
-def _cells(path: Path, lines: list[Line]) -> Iterator[WrittenCell]:
+def _task(path: Path, runs: list[Line]) -> Task[Any]:
+    """What the runs behind a table are of. Files of before December 2026 do not say their command: there the unit of
+    the speeds does."""
+    first = runs[0] if runs else {}
+    for task in tasks().values():
+        if first.get("command", task.command) == task.command and task.unit.name in first:
+            return task
+    raise _damaged(path, ValueError("its runs are of no task that is known here"))
+
+
+def _cells(path: Path, lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
     baselines = {line["column"]: line for line in lines if line["verdict"] == Verdict.baseline.value}
     for line in lines:
         baseline = baselines.get(line["column"])
         try:
-            metric = _METRIC.validate_python(line["metric"])
-            unit = METRICS[metric].unit.name
+            metric = task.metrics[line["metric"]]
+            unit = metric.difference.name
             paper, paper_baseline = _number(line["paper"]), _number(baseline["paper"] if baseline else "")
             yield WrittenCell(
                 row=line["row"],

@@ -30,8 +30,8 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
     if several and not ambiguous:
         fingerprint, counts = next(iter(several.items()))
         listed = ", ".join(f"{content} ({count} run{'s'[: count != 1]})" for content, count in counts.most_common())
-        data = next(spec for spec in specs if spec.data_fingerprint == fingerprint).settings.data
-        name = getattr(data, "corpus", None) or getattr(data, "images", "")
+        spec = next(spec for spec in specs if spec.data_fingerprint == fingerprint)
+        name = spec.task.data_name(spec.settings)
         raise UserError(
             f"the runs on {name} in {runs} were trained on data of different content: {listed}",
             "They cannot stand in one column. Training prepares the data here and so says which content is meant; or "

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
-from pydantic import Discriminator, Tag
+from pydantic import SerializeAsAny, ValidationInfo, field_validator
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
-from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings
 from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
-from comt_cli.recipe.settings import DataSettings, Section, Settings
+from comt_cli.recipe.settings import RunSettings, Section
+from comt_cli.tasks import Task, task_of
 
 SPEC_VERSION = 3
 """Part of every run's identity: raised when the meaning of a setting changes, so that old runs are not mistaken."""
@@ -27,30 +27,7 @@ BY_ID = "by-id"
 RESULTS = "results"
 """The folder below `runs` that tables and figures are written to, unless another is named."""
 
-_NO_PART_OF_IDENTITY = {"train": {"save_every", "sharding", "kernels"}, "data": {"folder"}}
-"""Settings that change no number, or only the order in which numbers are added up and how the sums are rounded: a run
-may be begun on one machine and go on, with other kernels or cut among its devices, on another.
-
-The number of devices, which is no setting, does no more than that to a language model. To an image classifier it does:
-the batch norms of each device see its share of the batch. Its run says so when it starts (`ImageTask.caution`), and
-every `result.json` has the number of its processes."""
-
-
-def _kind(settings: Any) -> str:
-    """Which settings these are: `llama` for a language model's, `resnet` for an image classifier's."""
-    model = settings.get("model") if isinstance(settings, dict) else getattr(settings, "model", None)
-    family = model.get("family", "llama") if isinstance(model, dict) else getattr(model, "family", "llama")
-    return str(family)
-
-
-AnySettings = Annotated[
-    Annotated[Settings, Tag("llama")] | Annotated[ImageSettings, Tag("resnet")], Discriminator(_kind)
-]
-
-
-def identity_of(settings: Settings | ImageSettings) -> dict[str, Any]:
-    """The settings that are part of a run's identity, as plain data."""
-    return settings.model_dump(mode="json", exclude=_NO_PART_OF_IDENTITY)
+S = TypeVar("S", bound=RunSettings)
 
 
 class RunSpec(Section):
@@ -68,24 +45,36 @@ class RunSpec(Section):
     column: Name
     seed: Seed
     method: dict[str, Any]
-    settings: AnySettings
+    settings: SerializeAsAny[RunSettings]
     data_fingerprint: str
     """What is asked of the data: its settings, its source, and the versions of what prepares it."""
     data_content: str | None = None
     """The hash of the tokens or pixels themselves (of ImageNet: of its files' names and sizes); None where the data is
     not prepared here."""
 
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _of_the_task(cls, given: Any, info: ValidationInfo) -> Any:
+        """Settings in a file are those of the task that the command names."""
+        if not isinstance(given, Mapping) or "command" not in info.data:
+            return given
+        return task_of(info.data["command"]).settings.model_validate(given)
+
     @property
-    def language(self) -> Settings:
-        """The settings of a run that trains a language model; asking an image classifier's for them is a fault."""
-        assert isinstance(self.settings, Settings)
+    def task(self) -> Task[Any]:
+        """What the network is trained to do."""
+        return task_of(self.command)
+
+    def settings_as(self, kind: type[S]) -> S:
+        """The settings, where they are of this kind. Raises `TypeError` where they are another task's."""
+        if not isinstance(self.settings, kind):
+            raise TypeError(f"run {self.request} has {type(self.settings).__name__}, not {kind.__name__}")
         return self.settings
 
     @property
-    def image(self) -> ImageSettings:
-        """The settings of a run that trains an image classifier."""
-        assert isinstance(self.settings, ImageSettings)
-        return self.settings
+    def identity(self) -> dict[str, Any]:
+        """The settings that are part of the run's identity, as plain data."""
+        return identity_of(self.settings, self.task)
 
     @property
     def id(self) -> str:
@@ -108,7 +97,7 @@ class RunSpec(Section):
             "version": SPEC_VERSION,
             "command": self.command,
             "method": self.method,
-            "settings": identity_of(self.settings),
+            "settings": self.identity,
             "seed": self.seed,
             "data": data,
         }
@@ -128,6 +117,12 @@ class RunSpec(Section):
         if paper.casefold() in (BY_ID, RESULTS):
             paper = f"paper-{paper}"
         return Path(paper, *names, f"seed{self.seed}-{self.id}")
+
+
+def identity_of(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
+    """The settings that are part of the identity of a task's run, as plain data."""
+    left_out = {section: set(keys) for section, keys in task.runtime_keys.items() if keys}
+    return settings.model_dump(mode="json", exclude=left_out)
 
 
 def parse_seeds(text: str | None) -> list[int] | None:
@@ -151,7 +146,6 @@ def parse_seeds(text: str | None) -> list[int] | None:
 def plan(
     loaded: LoadedRecipe,
     scale: str,
-    identify: Callable[[DataSettings | ImageDataSettings], tuple[str, str | None]],
     *,
     rows: str | None = None,
     columns: str | None = None,
@@ -159,13 +153,12 @@ def plan(
 ) -> list[RunSpec]:
     """Every run of the recipe at `scale`: columns outermost, then seeds, then rows, so that a table fills evenly.
 
-    `identify` gives fingerprint and content of a data set (`comt_cli.data.identify`). `rows` and `columns` are
-    comma-separated selections.
+    `rows` and `columns` are comma-separated selections.
 
     Raises:
         UserError: there is no such scale, row or column.
     """
-    recipe = loaded.recipe
+    recipe, task = loaded.recipe, task_of(loaded.recipe.command)
     if scale not in recipe.scales:
         raise UserError(f"{loaded.path}: there is no scale {scale!r}", nearest(scale, recipe.scales))
     chosen_rows = select(rows, recipe.rows, "row")
@@ -181,7 +174,7 @@ def plan(
                 settings = loaded.settings[scale][row, column]
                 key = settings.data.model_dump_json()
                 if key not in data:
-                    data[key] = identify(settings.data)
+                    data[key] = task.identify(settings)
                 fingerprint, content = data[key]
                 _one_folder(loaded, folders, fingerprint, getattr(settings.data, "folder", None), f"{row} at {column}")
                 runs.append(
@@ -209,6 +202,6 @@ def _one_folder(
     first, where = folders.setdefault(fingerprint, (folder, cell))
     if first != folder:
         raise UserError(
-            f"{loaded.path}: {where} and {cell} read the same images from two folders, {first} and {folder}",
+            f"{loaded.path}: {where} and {cell} read the same data from two folders, {first} and {folder}",
             "One data set is read from one folder: give data.folder once, or make two tables.",
         )

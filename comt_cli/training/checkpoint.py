@@ -24,7 +24,7 @@ from comt_cli.files import atomic_file
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.clock import Counters
 from comt_cli.training.parallel import gathered, part_of
-from comt_cli.training.task import Task
+from comt_cli.training.tasks.base import TaskRun
 
 
 def save_checkpoint(
@@ -38,7 +38,7 @@ def save_checkpoint(
     writes: bool = True,
 ) -> None:
     """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run.
-    `parts` is what models of this kind need besides (`Task.checkpoint_parts`).
+    `parts` is what models of this kind need besides (`TaskRun.checkpoint_parts`).
 
     Where the model is cut among processes, all of them call this, and the one that `writes` is given the whole.
 
@@ -153,7 +153,7 @@ def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
 
 def resume(
     path: Path,
-    task: Task[Any],
+    task: TaskRun[Any],
     optimizer: torch.optim.Optimizer,
 ) -> Counters:
     """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.

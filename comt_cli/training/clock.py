@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, stack
 
 from comt_cli.models.accounting import cost_of
-from comt_cli.recipe.settings import Settings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import peak_flops, synchronise
 from comt_cli.training.world import World
@@ -51,14 +50,9 @@ class Clock:
         self.start(waited)
 
 
-def positions_per_row(spec: RunSpec) -> int:
-    """What speeds count: token positions, padding included, of a row of text; an image is one."""
-    return spec.settings.data.sequence_length if isinstance(spec.settings, Settings) else 1
-
-
 def positions_per_step(spec: RunSpec) -> int:
     """Positions that one step of a run goes through on all devices."""
-    return spec.settings.train.batch_size * positions_per_row(spec)
+    return spec.settings.train.batch_size * spec.task.positions(spec.settings)
 
 
 def mfu(spec: RunSpec, world: World, positions_per_second: float) -> float | None:
@@ -66,7 +60,7 @@ def mfu(spec: RunSpec, world: World, positions_per_second: float) -> float | Non
     peak = peak_flops(world.device, spec.settings.train.precision)
     if peak is None:
         return None
-    per_position = cost_of(spec).flops_per_row / positions_per_row(spec)
+    per_position = cost_of(spec).flops_per_row / spec.task.positions(spec.settings)
     return positions_per_second * per_position / (peak * world.size)
 
 

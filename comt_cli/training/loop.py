@@ -9,22 +9,20 @@ from typing import Any, NoReturn
 
 import torch
 
-from comt_cli.data.dataset import Dataset
-from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.errors import RunInterrupted
+from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.checkpoint import resume
 from comt_cli.training.clock import Clock, Counters, UnseenLosses, mfu, positions_per_step
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
-from comt_cli.training.optimisation import make_optimizer
+from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.parallel import distribute
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.record import diverged_result, done_result
 from comt_cli.training.signals import StopSignal
-from comt_cli.training.task import Evaluation
-from comt_cli.training.tasks import task_of
+from comt_cli.training.tasks import task_run
 from comt_cli.training.update import Update, Updater
 from comt_cli.training.world import World, share_of_batch
 from comt_cli.training.writer import RunWriter
@@ -45,14 +43,14 @@ class Training:
         self,
         spec: RunSpec,
         directory: RunDirectory,
-        dataset: Dataset | ImageDataset,
+        dataset: AnyDataset,
         world: World,
         listener: Listener,
         stop: StopSignal,
     ) -> None:
         self.spec, self.directory, self.dataset = spec, directory, dataset
         self.world, self.listener, self.stop = world, listener, stop
-        self.task = task_of(spec, dataset, world)
+        self.task = task_run(spec, dataset, world)
         self.settings = self.task.settings
         self.local_rows = share_of_batch(self.settings.batch_size, world)
         self.counters = Counters()
@@ -78,7 +76,7 @@ class Training:
             if self.world.is_main:
                 self.directory.create(self.spec)
             if self.dataset.content_hash != self.spec.data_content:
-                raise self.task.stale_plan()
+                raise self._stale_plan()
             self._set_up(held)
             return self._train()
 
@@ -90,6 +88,12 @@ class Training:
             return refused
         return self.directory.result()
 
+    def _stale_plan(self) -> UserError:
+        return UserError(
+            f"{self.spec.task.data_name(self.spec.settings)} is not the data any more that this run was planned with",
+            "It was changed, or files came or went. The same command plans runs of the data as it is now.",
+        )
+
     def _set_up(self, held: contextlib.ExitStack) -> None:
         prepare_process(self.world.device)
         torch.manual_seed(self.spec.seed)
@@ -98,7 +102,7 @@ class Training:
         self.model = task.model
         kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
-        self.optimizer = make_optimizer(task.model, self.settings)
+        self.optimizer = task.optimizer(task.model, self.spec.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
         self.writer = RunWriter(task, self.directory, self.counters, held, self.listener.warn, kernels)
@@ -213,7 +217,7 @@ class Training:
                 per_second=clock.rate,
                 mfu=mfu(self.spec, self.world, clock.rate),
                 memory_bytes=peak_memory_bytes(self.world.device) if self.world.device.type == "cuda" else None,
-                unit=self.task.unit,
+                unit=self.spec.task.unit,
             )
         )
 

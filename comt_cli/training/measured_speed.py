@@ -7,21 +7,14 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from comt_cli.models.accounting import cost_of
-from comt_cli.models.build import materialise, model_of
-from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import Settings
+from comt_cli.models.build import materialise
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import compute_context, parameter_dtype, peak_flops, synchronise
-from comt_cli.training.objective import SummedLoss
-from comt_cli.training.optimisation import make_optimizer
-
-TYPICAL_SHARE = 0.4
-"""Of a matrix product's speed, the part that a training step usually reaches."""
-CONVOLUTIONAL_SHARE = 0.1
-"""The same of a ResNet's step: memory binds its batch norms, and on a CPU its narrow convolutions."""
-
+from comt_cli.training.objective import Objective
+from comt_cli.training.tasks import run_class
 
 _SMALL = 1e10
 """FLOPs of a step that a CPU is asked to do for an estimate: less than a second."""
@@ -30,14 +23,11 @@ _STEPS_SECONDS = 0.8
 
 def measured_step_flops(spec: RunSpec, device: torch.device, threads: int) -> float | None:
     """FLOP/s of a training step of the run's model on batches of its size, measured here and now: the best of a few
-    within a second, after one that warms up. None where a step would take longer than an estimate may, and for image
-    classifiers: oneDNN's convolutions of very narrow ones were seen to corrupt memory (four channels, PyTorch 2.13, AMD
-    EPYC), which an estimate must not risk.
+    within a second, after one that warms up. None where a step would take longer than an estimate may, or its task has
+    none to try (`TaskRun.random_step`).
 
     Operations are the reference's: a kernel might have to be compiled first.
     """
-    if not isinstance(spec.settings, Settings):
-        return None
     train = spec.settings.train
     rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
     flops = float(cost_of(spec).flops_per_row) * rows
@@ -47,29 +37,31 @@ def measured_step_flops(spec: RunSpec, device: torch.device, threads: int) -> fl
     random = torch.get_rng_state()
     torch.set_num_threads(threads)
     try:
+        tried = run_class(spec.task).random_step(spec, rows)
+        if tried is None:
+            return None
         # Of one thread its processor time: other programs are busy now, and may not be when the runs are trained.
-        return flops / _step_seconds(spec, rows, device, time.process_time if threads == 1 else time.perf_counter)
+        clock = time.process_time if threads == 1 else time.perf_counter
+        return flops / _step_seconds(spec, *tried, device, clock)
     finally:
         torch.set_num_threads(before)
         torch.set_rng_state(random)
 
 
-def _step_seconds(spec: RunSpec, rows: int, device: torch.device, clock: Callable[[], float]) -> float:
-    train = spec.settings.train
-    model = model_of(spec)
+def _step_seconds(
+    spec: RunSpec, objective: Objective, inputs: tuple[Tensor, ...], device: torch.device, clock: Callable[[], float]
+) -> float:
+    train, model = spec.settings.train, objective.model
     materialise(model, device, 0)
     model.to(parameter_dtype(train.precision))
-    optimizer = make_optimizer(model, train)
-    assert isinstance(model, Llama)
-    objective = SummedLoss(model, "reference")
-    tokens = torch.randint(model.vocabulary, (rows, spec.language.data.sequence_length))
+    optimizer = run_class(spec.task).optimizer(model, spec.settings)
     taken: list[float] = []
     deadline = float("inf")
     while len(taken) < 2 or time.perf_counter() < deadline:
         start = clock()
         with compute_context(train.precision, device):
-            loss = objective(tokens, tokens)
-        torch.autograd.backward(loss / tokens.numel())
+            loss = objective(*inputs)
+        torch.autograd.backward(loss / inputs[-1].numel())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         taken.append(clock() - start)
@@ -79,7 +71,7 @@ def _step_seconds(spec: RunSpec, rows: int, device: torch.device, clock: Callabl
 
 
 @functools.lru_cache(maxsize=8)
-def estimated_flops_per_second(device: torch.device, precision: str, share: float = TYPICAL_SHARE) -> float:
+def estimated_flops_per_second(device: torch.device, precision: str, share: float) -> float:
     """FLOP/s that a training step is expected to reach: this share of the device's peak where it is known, else of the
     speed of a matrix product measured here and now (a fifth of a second)."""
     return share * (peak_flops(device, precision) or measured_matmul_flops(device, precision))

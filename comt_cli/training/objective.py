@@ -32,6 +32,8 @@ class Objective(nn.Module, ABC):
     One module holds model and loss, so that they are wrapped for several devices as one.
     """
 
+    model: nn.Module
+
     @abstractmethod
     def compile_model(self, *, keep_others: bool = False) -> None:
         """Compile the model's passes (`torch.compile`, static shapes).
@@ -47,6 +49,8 @@ class SummedLoss(Objective):
     loop. `kernels` is the recipe's `train.kernels` and chooses between the losses (`kernels.choice.choose_loss`); the
     model chooses for itself.
     """
+
+    model: Llama
 
     def __init__(self, model: Llama, kernels: Kernels = "auto") -> None:
         super().__init__()

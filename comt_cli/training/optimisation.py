@@ -26,7 +26,7 @@ def learning_rate(settings: Training, step: int) -> float:
     """
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step < warmup:
-        held = settings.warmup_learning_rate if isinstance(settings, ImageTrainSettings) else None
+        held = settings.held_rate
         return peak * step / warmup if held is None else held
     progress = (step - warmup) / max(1, settings.steps - warmup)
     match settings.schedule:
@@ -37,8 +37,7 @@ def learning_rate(settings: Training, step: int) -> float:
         case "noam":
             return peak * math.sqrt(warmup / step)
         case "step":
-            assert isinstance(settings, ImageTrainSettings)
-            return float(peak / 10.0 ** sum(step >= milestone for milestone in settings.milestones))
+            return float(peak / 10.0 ** sum(step >= drop for drop in settings.drops))
         case _:  # constant
             return peak
     floor = settings.min_lr_ratio
@@ -46,25 +45,28 @@ def learning_rate(settings: Training, step: int) -> float:
     return peak * (floor + (1 - floor) * share)
 
 
-def make_optimizer(model: nn.Module, settings: Training) -> torch.optim.Optimizer:
-    """The optimiser over all parameters, in the fused form (one pass over the states).
+def sgd(model: nn.Module, settings: ImageTrainSettings) -> torch.optim.Optimizer:
+    """Stochastic gradient descent over all parameters, in the fused form (one pass over the states).
 
-    Adam or AdamW for a language model. For an image classifier stochastic gradient descent: `g = gradient +
-    weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate * (g + momentum *
-    v)`); the decay takes all parameters, biases and norms too, as in the published scripts.
-
-    One group of parameters; two where some are cut (see `parallel`) and some are not, since one pass takes one kind.
+    `g = gradient + weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate *
+    (g + momentum * v)`); the decay takes all parameters, biases and norms too, as in the published scripts.
     """
-    if isinstance(settings, ImageTrainSettings):
-        return torch.optim.SGD(
-            model.parameters(),
-            lr=settings.learning_rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            nesterov=settings.nesterov,
-            fused=True,
-        )
-    assert isinstance(settings, TrainSettings)
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=settings.learning_rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
+        fused=True,
+    )
+
+
+def adam(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    """Adam or AdamW over all parameters, in the fused form.
+
+    One group of parameters; two where some are sharded (see `parallel`) and some are not, since one pass takes one
+    kind.
+    """
     parameters = list(model.parameters())
     groups = [[each for each in parameters if is_cut(each) == cut] for cut in (False, True)]
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW

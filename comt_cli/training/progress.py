@@ -6,27 +6,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from comt_cli.runs.plan import RunSpec
-
-SHORT = {"tokens": "tok", "images": "img"}
-"""What speeds count, as a line of progress has room for it."""
+from comt_cli.tasks import Task
+from comt_cli.tasks.base import Unit
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """A logged step. Loss in nats per target; speed in token positions or images per second over all devices, which
-    `unit` says; MFU a share."""
+    """A logged step. Loss in nats per target; speed in units per second over all devices; MFU a share."""
 
     step: int
     loss: float
     per_second: float
     mfu: float | None
     memory_bytes: int | None
-    unit: str = "tokens"
+    unit: Unit
 
     @property
     def details(self) -> tuple[str, ...]:
         """Its numbers in words, those first that are missed most."""
-        parts = [f"loss {self.loss:.3f}", f"{self.per_second:,.0f} {SHORT[self.unit]}/s"]
+        parts = [f"loss {self.loss:.3f}", f"{self.per_second:,.0f} {self.unit.short}/s"]
         if self.mfu is not None:
             parts.append(f"MFU {self.mfu:.1%}")
         if self.memory_bytes is not None:
@@ -56,18 +54,17 @@ class Listener:
         """Something about the run at hand that its reader must know."""
 
 
-def outcome(result: dict[str, Any]) -> str:
-    """One run's result in a few words."""
+def outcome(task: Task[Any], result: dict[str, Any]) -> str:
+    """The result of a task's run in a few words."""
     if result["state"] == "diverged":
         return f"diverged at step {result.get('diverged_at', '?')}"
-    unit = "images" if "accuracy" in result else "tokens"
-    name = "accuracy" if unit == "images" else "perplexity"
-    value, seconds, rate = (_number(result, key) for key in (name, "train_seconds", f"{unit}_per_second"))
-    words = [f"{name} beyond range" if value is None else f"{name} {value:.2f}" + (" %" if unit == "images" else "")]
+    metric, unit = task.metrics[task.metric], task.unit
+    value, seconds, rate = (_number(result, key) for key in (task.metric, "train_seconds", unit.per_second))
+    words = [f"{metric.brief} beyond range" if value is None else f"{metric.brief} {value:.2f}{metric.sign}"]
     if seconds is not None:
         words.append(f"{seconds:.0f} s")
     if rate is not None:
-        words.append(f"{rate:,.0f} {SHORT[unit]}/s")
+        words.append(f"{rate:,.0f} {unit.short}/s")
     return ", ".join(words)
 
 

@@ -25,7 +25,8 @@ from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import RunDirectory, read_lines
 from comt_cli.training.clock import Counters, mfu, positions_per_step
 from comt_cli.training.devices import device_name, peak_memory_bytes
-from comt_cli.training.task import Evaluation, Task
+from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.tasks.base import TaskRun
 from comt_cli.training.world import World
 
 NOWHERE = Path(os.devnull)
@@ -211,7 +212,7 @@ def git_commit() -> str | None:
 
 
 def done_result(
-    task: Task[Any],
+    task: TaskRun[Any],
     counters: Counters,
     environment: dict[str, Any],
     evaluation: Evaluation,
@@ -223,11 +224,11 @@ def done_result(
         **_common(task, counters, environment),
         "train_loss": counters.last_finite_loss,
         **evaluation.numbers(),
-        "evaluation": {**evaluation.extent(), "batch_size": evaluation_rows, "processes": task.world.size},
+        "evaluation": {**evaluation.extent, "batch_size": evaluation_rows, "processes": task.world.size},
     }
 
 
-def diverged_result(task: Task[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:
+def diverged_result(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:
     """The result of a run whose loss was not finite at the step where the counters stand."""
     return {
         "state": "diverged",
@@ -237,8 +238,8 @@ def diverged_result(task: Task[Any], counters: Counters, environment: dict[str, 
     }
 
 
-def _common(task: Task[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:
-    spec, world = task.spec, task.world
+def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:
+    spec, world, unit = task.spec, task.world, task.spec.task.unit
     cost = cost_of(spec)
     # Steps that were timed: a divergence can be noticed some steps later, and those took time too.
     rate = counters.timed_steps * positions_per_step(spec) / max(counters.seconds, 1e-9)
@@ -247,13 +248,13 @@ def _common(task: Task[Any], counters: Counters, environment: dict[str, Any]) ->
         "data_content": spec.data_content,
         "step": counters.step,
         "steps": spec.settings.train.steps,
-        task.unit: counters.tokens,
+        unit.name: counters.tokens,
         "parameters": cost.parameters,
         "extra_parameters": cost.extra_parameters,
         "extra_parameters_percent": cost.extra_parameters_percent,
         "flops": total_flops(spec),
         "train_seconds": round(counters.seconds, 3),
-        f"{task.unit}_per_second": round(rate, 1),
+        unit.per_second: round(rate, 1),
         "mfu": mfu(spec, world, rate),
         "peak_memory_bytes": peak_memory_bytes(world.device),
         "waiting_share": round(counters.waiting_seconds / max(counters.seconds, 1e-9), 5),

@@ -15,7 +15,7 @@ from comt_cli.training.checkpoint import random_states, restore_random_states
 from comt_cli.training.devices import compute_context, synchronise
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
 from comt_cli.training.parallel import without_sync
-from comt_cli.training.task import Task
+from comt_cli.training.tasks.base import TaskRun
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Updater(Generic[B]):
 
     def __init__(
         self,
-        task: Task[B],
+        task: TaskRun[B],
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
     ) -> None:
@@ -94,7 +94,7 @@ class Updater(Generic[B]):
         return Update(world.sum(loss_sum) / max(1, total), norm, watched_norms)
 
     def _loss(self, batch: B) -> Tensor:
-        inputs, targets = self.task.tensors(batch)
+        inputs = self.task.inputs(batch)
         with compute_context(self.settings.precision, self.world.device):
-            loss: Tensor = self.module(inputs, targets)
+            loss: Tensor = self.module(*inputs)
         return loss

@@ -14,10 +14,10 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.checkpoint import save_checkpoint
 from comt_cli.training.clock import Clock, Counters
-from comt_cli.training.evaluation import finite
+from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.parallel import held
 from comt_cli.training.record import NOWHERE, LineLog, record_environment, write_metrics_table
-from comt_cli.training.task import Evaluation, Task
+from comt_cli.training.tasks.base import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
 from comt_cli.training.world import World
 
@@ -33,7 +33,7 @@ class RunWriter:
 
     def __init__(
         self,
-        task: Task[Any],
+        task: TaskRun[Any],
         directory: RunDirectory,
         counters: Counters,
         held: contextlib.ExitStack,
@@ -42,6 +42,7 @@ class RunWriter:
     ) -> None:
         self._task, self._directory, self._counters = task, directory, counters
         self._world = world = task.world
+        self._unit = task.spec.task.unit
         self._watched = list(task.watched()) if task.norms_every is not None else []
         self.environment: dict[str, Any] = {}
         files = (directory.metrics_file, directory.timings_file)
@@ -71,7 +72,7 @@ class RunWriter:
         counters = self._counters
         line = {
             "step": counters.step,
-            self._task.unit: counters.tokens,
+            self._unit.name: counters.tokens,
             "loss": loss,
             "learning_rate": rate,
             "gradient_norm": None if norm is None else finite(float(norm)),
@@ -79,7 +80,7 @@ class RunWriter:
         timing = {
             "step": counters.step,
             "seconds": round(counters.seconds, 4),
-            f"{self._task.unit}_per_second": round(clock.rate, 1),
+            self._unit.per_second: round(clock.rate, 1),
             "waiting_share": round(clock.waiting_share, 5),
         }
         self._metrics.append(line)

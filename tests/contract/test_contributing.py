@@ -17,7 +17,9 @@ from comt_cli.models.build import empty_resnet, materialise
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.image_settings import ResNetSettings
 from comt_cli.recipe.load import load_recipe_text
+from comt_cli.recipe.schema import Catalogue
 from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks import tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -79,6 +81,6 @@ def test_its_row_stands_in_a_recipe(example):
     recipe = (ROOT / "recipes" / "comt" / "table3.yaml").read_text(encoding="utf-8")
     assert recipe.count("\nrows:\n") == 1
     recipe = recipe.replace("\nrows:\n", "\nrows:\n" + blocks("yaml")[0])
-    loaded = load_recipe_text(recipe, {**methods(), example.name: example})
+    loaded = load_recipe_text(recipe, Catalogue({**methods(), example.name: example}, tasks()))
     assert loaded.methods["pre-ln+scale"]["name"] == "learnable-scale"
     assert loaded.methods["pre-ln+scale"]["start"] == 1.0

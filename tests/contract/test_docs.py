@@ -13,7 +13,7 @@ import typer.main
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import find_recipe, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +145,7 @@ def misnamed(selector: str) -> str | None:
     if recipe.startswith(("mine", "my-")) or re.fullmatch(r"[0-9a-f]{3,12}", recipe):
         return None
     try:
-        loaded = load_recipe(find_recipe(recipe), methods())
+        loaded = load_recipe(find_recipe(recipe), catalogue())
     except UserError as error:
         return error.message
     known = (loaded.recipe.rows, {column for scale in loaded.recipe.scales for column in loaded.columns(scale)})

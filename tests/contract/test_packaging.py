@@ -88,8 +88,8 @@ def test_the_installed_program_reads_a_recipe(installed, tmp_path):
         tmp_path,
         "python",
         "-c",
-        "from comt_cli.methods import methods; from comt_cli.recipe.load import find_recipe, load_recipe;"
-        "print(load_recipe(find_recipe('table3.yaml'), methods()).path)",
+        "from comt_cli.methods import catalogue; from comt_cli.recipe.load import find_recipe, load_recipe;"
+        "print(load_recipe(find_recipe('table3.yaml'), catalogue()).path)",
     )
     assert Path(found.strip()).is_relative_to(installed)
 

@@ -6,10 +6,8 @@ from typing import Any
 
 from tiny_runs import tiny_spec, train, write_corpus
 
-from comt_cli.data.identity import fingerprint
-from comt_cli.data.prepare import prepare
+from comt_cli.data.images.prepare import image_fingerprint, prepare_images
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
-from comt_cli.report.subject import subject_of
 from comt_cli.runs.plan import RunSpec
 
 
@@ -30,8 +28,8 @@ def image_spec(**train_settings: Any) -> RunSpec:
             data=data,
             train=ImageTrainSettings(**{"batch_size": 16, "log_every": 1, **train_settings}),
         ),
-        data_fingerprint=fingerprint(data),
-        data_content=prepare(data).content_hash,
+        data_fingerprint=image_fingerprint(data),
+        data_content=prepare_images(data).content_hash,
     )
 
 
@@ -40,9 +38,9 @@ def check(done_spec: RunSpec, diverging_spec: RunSpec, runs) -> None:
     directories = [train(spec, runs) for spec in (done_spec, diverging_spec)]
     done, diverged = (directory.result() for directory in directories)
     assert (done["state"], diverged["state"]) == ("done", "diverged")
-    subject = subject_of(done_spec)
-    assert set(subject.result_keys) <= done.keys() | diverged.keys()
-    assert subject.speed in directories[0].timings()[-1]
+    task = done_spec.task
+    assert set(task.result_keys) <= done.keys() | diverged.keys()
+    assert task.unit.per_second in directories[0].timings()[-1]
 
 
 def test_every_key_that_is_shown_is_written(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ import torch
 import torch._dynamo  # every optimiser imports it
 from tiny_runs import MODEL, train, training
 
-import comt_cli.training.image_task  # noqa: F401 - images are trained too
+import comt_cli.training.tasks.images  # noqa: F401 - images are trained too
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.recipe.settings import ModelSettings

@@ -133,4 +133,4 @@ def test_a_gradient_that_is_no_number_is_logged_as_none(tiny_corpus, tmp_path):
 def test_what_is_said_of_it(tiny_corpus, tmp_path):
     run = training(tiny_spec(tiny_corpus, steps=12, save_every=2), tmp_path)
     poison(run, 4)
-    assert outcome(run.run()) == "diverged at step 5"
+    assert outcome(run.spec.task, run.run()) == "diverged at step 5"

@@ -27,12 +27,12 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training import language_task
 from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
-from comt_cli.training.evaluation import LanguageEvaluation
+from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.progress import Listener
 from comt_cli.training.record import LineLog, record_environment
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.tasks import language
 from comt_cli.training.world import World
 
 CPU = torch.device("cpu")
@@ -170,7 +170,7 @@ def test_a_stop_whose_weights_are_no_numbers_says_so(tiny_corpus, tmp_path):
 
 def test_done_means_that_there_is_a_final_checkpoint(tiny_corpus, tmp_path, monkeypatch):
     """Even if the evaluation does not see the weight that is no number."""
-    monkeypatch.setattr(language_task, "evaluate", lambda *_: LanguageEvaluation(3.0, 3.0, 0.5, 5, 1))
+    monkeypatch.setattr(language, "evaluate", lambda *_: Evaluation(3.0, {}, {}))
     run = training(tiny_spec(tiny_corpus, steps=5, save_every=2), tmp_path)
     poison(run, 5)
     result = run.run()
@@ -179,9 +179,9 @@ def test_done_means_that_there_is_a_final_checkpoint(tiny_corpus, tmp_path, monk
 
 
 def test_an_evaluation_that_is_no_number_is_a_line_of_nulls(tiny_corpus, tmp_path, monkeypatch):
-    real = language_task.evaluate
-    found = [LanguageEvaluation(math.nan, math.nan, 0.5, 5, 1), LanguageEvaluation(800.0, 800.0, 0.5, 5, 1)]
-    monkeypatch.setattr(language_task, "evaluate", lambda *arguments: found.pop(0) if found else real(*arguments))
+    real = language.evaluate
+    found = [Evaluation(loss, {"perplexity": None}, {}) for loss in (math.nan, 800.0)]
+    monkeypatch.setattr(language, "evaluate", lambda *arguments: found.pop(0) if found else real(*arguments))
     directory = train(tiny_spec(tiny_corpus, steps=5, evaluate_every=2), tmp_path)
     lines = [line for line in directory.metrics() if "validation_loss" in line]
     assert [line["validation_loss"] for line in lines[:2]] == [None, 800]

@@ -28,15 +28,13 @@ import torch
 from tiny_runs import PICTURES, PICTURES_CONTENT, StopAt, Stopped, dataset_of, train, write_corpus
 from typer.testing import CliRunner
 
-import comt_cli.commands.planning
 from comt_cli.app import app
 from comt_cli.commands.planning import plan_recipe
-from comt_cli.data.identity import identify
 from comt_cli.exchange.load import load_model
 from comt_cli.exchange.load_image import load_image_model
-from comt_cli.recipe.image_settings import ImageDataSettings
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.images import ImageClassification
 
 OLDER = Path(__file__).parents[1] / "older"
 KILLED, WHOLE = "killed", "whole"
@@ -74,15 +72,15 @@ scales:
 CASES = sorted(path.parent.relative_to(OLDER).as_posix() for path in OLDER.glob("*/*/recipe.yaml"))
 
 
-def identify_pictures(data):
-    return (PICTURES, PICTURES_CONTENT) if isinstance(data, ImageDataSettings) else identify(data)
+def identify_pictures(self, settings, progress=None):
+    return PICTURES, PICTURES_CONTENT
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     """A folder to stand in, with the texts that the recipes name."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comt_cli.commands.planning, "identify", identify_pictures)
+    monkeypatch.setattr(ImageClassification, "identify", identify_pictures)
     write_corpus(Path("texts"), 30)
     return tmp_path
 
@@ -161,7 +159,7 @@ def test_there_is_one_of_each_kind():
 
 def record(name: str) -> None:
     """Write the directories that today's code makes, below tests/older/<kind>/<name>."""
-    comt_cli.commands.planning.identify = identify_pictures
+    ImageClassification.identify = identify_pictures
     for kind, text in RECIPES.items():
         folder = OLDER / kind / name
         folder.mkdir(parents=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from comt_cli.commands.planning import plan_recipe
-from comt_cli.data.prepare import prepare
 from comt_cli.runs.plan import RunSpec
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +53,6 @@ def test_committed_results_are_of_todays_data(monkeypatch):
         specs: list[RunSpec] = plan_recipe(recipe, scale, seeds="1-3").specs
         for spec in specs:
             if spec.data_fingerprint not in made:
-                made[spec.data_fingerprint] = prepare(spec.settings.data).content_hash
+                made[spec.data_fingerprint] = spec.task.prepare(spec.settings).content_hash
         assert contents <= {made[spec.data_fingerprint] for spec in specs}, recipe
         assert ids <= {spec.with_content(made[spec.data_fingerprint]).id for spec in specs}, recipe

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comt_cli.data.storage import ProgressCallback, make_folder
+from comt_cli.data.storage import ProgressCallback, make_folder, no_progress
 from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 from comt_cli.recipe.image_settings import ImageDataSettings
@@ -90,13 +90,14 @@ def _noting_content(data: ImageDataSettings, name: str, dataset: ImageDataset) -
     return dataset
 
 
-def prepare_images(data: ImageDataSettings, progress: ProgressCallback) -> ImageDataset:
+def prepare_images(data: ImageDataSettings, progress: ProgressCallback | None = None) -> ImageDataset:
     """The images that `data` describes: rendered or downloaded now where they are not there.
 
     Raises:
         UserError: images are missing, damaged, or fewer than asked for; the hint says what would mend it.
         StorageError: the disk is full or refuses.
     """
+    progress = progress or no_progress
     name = image_fingerprint(data)
     if data.images in ("glyphs10", "glyphs100"):
         from comt_cli.data.images.glyphs import glyphs

@@ -16,7 +16,7 @@ from comt_cli.report.ablation_words import row_words
 from comt_cli.report.figures.ablation_panel import SMALL, Drawn, baseline_text, draw_curve
 from comt_cli.report.figures.labels import place_labels
 from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, style
-from comt_cli.report.trained import in_words
+from comt_cli.words import in_words
 
 _STRIPS = 3
 """So many panels stand above each other before a second stack is begun."""

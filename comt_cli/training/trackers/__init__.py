@@ -26,19 +26,14 @@ VARIABLE: Final = "COMT_TRACK"
 """The environment variable with the names in use: every process that is started for a run, a cluster's job too, has
 it from the one that was told."""
 
-_VALUES: Final = {
-    "loss": "train/loss",
-    "learning_rate": "train/learning_rate",
-    "gradient_norm": "train/gradient_norm",
-    "tokens_per_second": "train/tokens_per_second",
-    "images_per_second": "train/images_per_second",
-    "validation_loss": "evaluation/loss",
-    "validation_perplexity": "evaluation/perplexity",
-    "validation_bits_per_byte": "evaluation/bits_per_byte",
-    "validation_accuracy": "evaluation/accuracy",
-    "validation_top5_accuracy": "evaluation/top5_accuracy",
-}
-"""What is passed on, by its key in `metrics.jsonl` or `timings.jsonl`, and its name there."""
+_OF_TRAINING: Final = ("loss", "learning_rate", "gradient_norm")
+
+
+def name_of(key: str) -> str | None:
+    """What a tracker calls a key of `metrics.jsonl` or `timings.jsonl`; None for what is not passed on."""
+    if key.startswith("validation_"):
+        return f"evaluation/{key.removeprefix('validation_')}"
+    return f"train/{key}" if key in _OF_TRAINING or key.endswith("_per_second") else None
 
 
 class Tracker(Protocol):
@@ -117,7 +112,8 @@ class Trackers:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line of `metrics.jsonl`, with the speed of its step; what is no finite number is left out."""
-        values = {_VALUES[key]: float(value) for key, value in line.items() if key in _VALUES and value is not None}
+        named = ((name_of(key), value) for key, value in line.items())
+        values = {name: float(value) for name, value in named if name is not None and value is not None}
         self._tell(lambda tracker: tracker.log(line["step"], values))
 
     def flush(self) -> None:

@@ -29,7 +29,7 @@ every_net = pytest.mark.parametrize("net", NETS.values(), ids=list(NETS))
 
 @pytest.fixture(autouse=True)
 def prepared(monkeypatch):
-    monkeypatch.setattr("comt_cli.analysis.images.prepare", lambda data: PICTURES)
+    monkeypatch.setattr("comt_cli.analysis.images.prepare_images", lambda data: PICTURES)
     monkeypatch.setattr("comt_cli.analysis.images.pick_device", lambda name: torch.device("cpu"))
     monkeypatch.setattr("comt_cli.analysis.images._PIXELS_AT_ONCE", 7 * 8 * 8)  # batches of seven, and a rest
 

@@ -19,6 +19,7 @@ from comt_cli.campaign.plain_display import PlainDisplay
 from comt_cli.campaign.progress import Display, Start
 from comt_cli.campaign.screen import Line
 from comt_cli.runs.shared import SharedRun
+from comt_cli.tasks.base import Unit
 from comt_cli.training.progress import StepReport
 
 DEVICE = "AMD EPYC, 1 thread"
@@ -34,7 +35,9 @@ ROWS = ["post-ln", "pre-ln", "layernorm-scaling", "pre-ln+transponder"]
 
 
 def report(step: int, loss: float = 3.21987) -> StepReport:
-    return StepReport(step=step, loss=loss, per_second=12345.6, mfu=0.4217, memory_bytes=3 * 2**29)
+    return StepReport(
+        step=step, loss=loss, per_second=12345.6, mfu=0.4217, memory_bytes=3 * 2**29, unit=Unit("tokens", "tok")
+    )
 
 
 @pytest.fixture

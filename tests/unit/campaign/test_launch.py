@@ -18,6 +18,7 @@ from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.scout import Scout
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.tasks import Task
 from comt_cli.training.signals import StopSignal
 
 
@@ -60,7 +61,7 @@ def test_what_ended_the_processes_is_told_whatever_became_of_the_data(tmp_path, 
     """Data that changed meanwhile, or is gone, says nothing of the runs that were planned."""
     spec = image_spec().with_content(None)
 
-    def identify(settings):
+    def identify(self, settings):
         if known is None:
             raise UserError("no file matches")
         return known
@@ -68,7 +69,7 @@ def test_what_ended_the_processes_is_told_whatever_became_of_the_data(tmp_path, 
     def interrupted(*_):
         raise RunInterrupted("stopped", None, signal.SIGTERM)
 
-    monkeypatch.setattr(launch, "identify", identify)
+    monkeypatch.setattr(Task, "identify", identify)
     monkeypatch.setattr(launch, "_train_together", interrupted)
     with pytest.raises(RunInterrupted):
         launch.train_on(2, [spec], tmp_path, "cpu")
@@ -82,7 +83,7 @@ def test_what_is_prepared_by_the_processes_is_known_in_the_end(tmp_path, monkeyp
         RunDirectory.of(tmp_path, spec).create(spec)
         RunDirectory.of(tmp_path, spec).result_file.write_text('{"state": "done"}')
 
-    monkeypatch.setattr(launch, "identify", lambda settings: (spec.data_fingerprint, spec.data_content))
+    monkeypatch.setattr(Task, "identify", lambda self, settings: (spec.data_fingerprint, spec.data_content))
     monkeypatch.setattr(launch, "_train_together", train)
     summary = launch.train_on(2, [spec.with_content(None)], tmp_path, "cpu")
     assert [outcome.ended for outcome in summary.outcomes] == [True]

@@ -29,6 +29,7 @@ from comt_cli.report import figures
 from comt_cli.report.caption import Caption
 from comt_cli.report.recipe_figure import recipe_figure
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.tasks import Task
 
 RECIPE = """
 title: A figure
@@ -315,7 +316,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(figures, f"draw_{name}", lambda frame: (Figure(), frame), raising=False)
     monkeypatch.setattr("comt_cli.report.figure_captions.caption", lambda *said: Caption(*said[1:3]))
-    monkeypatch.setattr(comt_cli.commands.planning, "identify", lambda data: ("feedfeedfeedfeed", "c0ffee"))
+    monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
     return given
 
 

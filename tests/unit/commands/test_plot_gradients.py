@@ -15,7 +15,7 @@ from comt_cli.runs.directory import RunDirectory
 
 @pytest.fixture(autouse=True)
 def prepared(monkeypatch):
-    monkeypatch.setattr("comt_cli.analysis.images.prepare", lambda data: pictures())
+    monkeypatch.setattr("comt_cli.analysis.images.prepare_images", lambda data: pictures())
 
 
 KINDS = ("png", "pdf", "txt", "tex", "csv")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.find import also_called, available_recipes, find_recipe
 from comt_cli.recipe.load import load_recipe
 from tests.shelf import Shelf, shelf
@@ -91,7 +91,7 @@ def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
     result = comt("--copy", "table3", "my-table.yaml")
     assert result.exit_code == 0
     assert result.output.startswith("wrote my-table.yaml, a copy of ")
-    copy, original = (load_recipe(path, methods()) for path in (Path("my-table.yaml"), find_recipe("table3")))
+    copy, original = (load_recipe(path, catalogue()) for path in (Path("my-table.yaml"), find_recipe("table3")))
     assert copy.name == "own/my-table"
     assert copy.settings == original.settings
     assert copy.path.read_text() == f"# Copied from comt/table3.yaml.\n{original.path.read_text()}"
@@ -99,7 +99,7 @@ def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
 
 def test_a_copy_among_the_recipes_is_called_like_its_folder(shelf: Shelf):
     assert comt("--copy", "mine/gates", "recipes/yours/wide.yaml").exit_code == 0
-    copy = load_recipe(find_recipe("yours/wide"), methods())
+    copy = load_recipe(find_recipe("yours/wide"), catalogue())
     assert copy.name == "yours/wide"
 
 

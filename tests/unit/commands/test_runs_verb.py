@@ -191,8 +191,8 @@ def test_where_there_is_nothing_it_says_so(shelf: Shelf):
 
 def test_listing_needs_no_torch(full: Shelf):
     code = (
-        "import sys; from typer.testing import CliRunner; import comt_cli.commands.planning as p\n"
-        "p.identify = lambda data: ('asked-feed', 'c0ffee0123456789')\n"
+        "import sys; from typer.testing import CliRunner; from comt_cli.tasks import Task\n"
+        "Task.identify = lambda self, settings: ('asked-feed', 'c0ffee0123456789')\n"
         "from comt_cli.app import app\n"
         "for line in (['runs'], ['runs', 'mine/gates'], ['rm', 'mine/gates', '--dry-run'], ['status', 'mine/gates']):\n"
         "    assert CliRunner().invoke(app, line).exit_code == 0, line\n"

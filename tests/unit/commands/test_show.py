@@ -7,8 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-import comt_cli.commands.planning
 from comt_cli.app import app
+from comt_cli.tasks import Task
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ scales:
 
 
 def test_a_plan_of_image_classifiers_counts_images(tmp_path, monkeypatch):
-    monkeypatch.setattr(comt_cli.commands.planning, "identify", lambda data: ("feedfeedfeedfeed", "c0ffee"))
+    monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
     (tmp_path / "table5.yaml").write_text(IMAGES)
     plain, window = json.loads(comt("show", "table5.yaml", "--json"))
     assert (plain["images"], window["images"]) == (3200, 3200)

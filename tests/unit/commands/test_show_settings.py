@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import load_recipe
 
 RECIPE = """\
@@ -77,7 +77,7 @@ def test_every_setting_is_there_with_the_line_that_gave_it(recipe):
     assert found["train.steps"] == (7, f"{table}:23")
     assert found["train.beta1"] == (0.8, "--set train.beta1=0.8")
     assert found["train.beta2"] == (0.999, "default")
-    (loaded,) = [load_recipe(Path(recipe), methods(), ["train.beta1=0.8"])]
+    (loaded,) = [load_recipe(Path(recipe), catalogue(), ["train.beta1=0.8"])]
     told = loaded.settings["smoke"]["gated", "one"].model_dump(mode="json")
     assert {key for key in found if not key.startswith("method.")} == {
         f"{section}.{key}" for section, values in told.items() for key in values

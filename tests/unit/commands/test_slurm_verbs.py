@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 import comt_cli.campaign.launch
 from comt_cli.app import app
 from comt_cli.commands.planning import plan_recipe
-from comt_cli.data.identity import fingerprint
 from comt_cli.errors import UserError
 from comt_cli.files import read_json, write_json
 from comt_cli.recipe.problems import RecipeError
@@ -58,7 +57,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The data is on this machine, so that runs have their ids, and their folders, before a job begins."""
-    monkeypatch.setattr("comt_cli.commands.planning.identify", lambda data: (fingerprint(data), CONTENT))
+    monkeypatch.setattr(
+        "comt_cli.tasks.base.Task.identify", lambda self, settings: (self.fingerprint(settings), CONTENT)
+    )
 
 
 def comt(*arguments: str):

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from comt_cli.data.identity import fingerprint
 from comt_cli.data.images import glyphs
 from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, face_masks, font_files
 from comt_cli.data.images.glyph_render import GlyphRenderer
-from comt_cli.data.prepare import prepare
+from comt_cli.data.images.prepare import image_fingerprint as fingerprint
+from comt_cli.data.images.prepare import prepare_images as prepare
 from comt_cli.errors import UserError
 from comt_cli.recipe.image_settings import IMAGE_CLASSES, ImageDataSettings
 
@@ -191,7 +191,7 @@ def test_damage_is_named(dataset: ImageDataset, cache: Path, name: str, damage: 
 
 KILLED = """
 import os, signal
-from comt_cli.data.prepare import prepare
+from comt_cli.data.images.prepare import prepare_images as prepare
 from comt_cli.data.images.glyph_render import GlyphRenderer
 from comt_cli.recipe.image_settings import ImageDataSettings
 labels = GlyphRenderer.labels

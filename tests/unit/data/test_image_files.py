@@ -17,12 +17,13 @@ import torch
 from PIL import Image
 
 from comt_cli.data.evaluation import EvaluationBatches
-from comt_cli.data.identity import fingerprint, identify
 from comt_cli.data.images import imagenet
+from comt_cli.data.images.prepare import image_fingerprint as fingerprint
+from comt_cli.data.images.prepare import known_image_content
+from comt_cli.data.images.prepare import prepare_images as prepare
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.recipe import image_settings
 from comt_cli.recipe.image_settings import ImageDataSettings
@@ -209,17 +210,17 @@ def test_the_content_of_a_folder_is_of_the_files_that_lie_there_now(folder: Path
     somebody under the same names is other data."""
     data = settings(folder)
     noted = prepare(data).content_hash
-    assert identify(data) == (fingerprint(data), noted)
+    assert known_image_content(data, fingerprint(data)) == noted
     image = folder / "train" / "n00000001" / "train_0.JPEG"
     content = Image.open(image).resize((12, 12))
     image.unlink()
-    assert identify(data)[1] is None
+    assert known_image_content(data, fingerprint(data)) is None
     content.save(image)
-    assert identify(data)[1] is None
+    assert known_image_content(data, fingerprint(data)) is None
     scaled = prepare(data).content_hash
-    assert identify(data)[1] == scaled != noted
+    assert known_image_content(data, fingerprint(data)) == scaled != noted
     shutil.rmtree(folder)
-    assert identify(data)[1] is None
+    assert known_image_content(data, fingerprint(data)) is None
 
 
 def test_parts_of_imagenet_are_cut_by_the_draws(folder: Path) -> None:

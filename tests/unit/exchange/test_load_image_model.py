@@ -10,7 +10,7 @@ from torch import nn
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load_model
 from comt_cli.exchange.load_image import holds_image_model, load_image_model
-from comt_cli.training.image_input import ImageInput
+from comt_cli.layers.image_input import ImageInput
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def test_extra_parameters_are_counted_against_addition():
 
 def really_kept(spec: RunSpec, images: int) -> int:
     """Numbers that a forward pass keeps on the CPU, what the model itself holds apart."""
-    settings = spec.image.model
+    settings = spec.settings.model
     model = built_resnet(spec.method, settings)
     held = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, torch.Tensor] = {}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 import pytest
+from planning_on import plan_on
 
 from comt_cli.commands.planning import also_rows, plan_recipe
 from comt_cli.errors import UserError
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.runs.plan import plan
 
 
 def loaded(text: str, also):
-    return load_recipe_text(text, methods(), also=also)
+    return load_recipe_text(text, catalogue(), also=also)
 
 
 def test_arguments():
@@ -58,7 +58,7 @@ def test_added_rows_stand_at_the_end_and_are_in_no_paper(small):
         "  mine: {method: sandwich-ln, in_paper: false}\n"
         "  wide: {method: {name: comt, hidden: 64}, in_paper: false}\ncolumns:\n  c4",
     )
-    assert plan(recipe, "smoke", lambda _: ("x", "content")) == plan(
+    assert plan_on(recipe, "smoke", lambda _: ("x", "content")) == plan_on(
         loaded(written, {}), "smoke", lambda _: ("x", "content")
     )
 

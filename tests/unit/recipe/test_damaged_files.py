@@ -10,6 +10,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_on import plan_on
 
 from comt_cli.campaign.slurm_queue import JOB_FILE, job_of, log_folder, note_job
 from comt_cli.errors import StorageError, UserError
@@ -17,7 +18,7 @@ from comt_cli.files import Unreadable, open_own, parse_json, read_bytes, read_js
 from comt_cli.recipe.load import load_recipe
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory, RunState, read_lines
-from comt_cli.runs.plan import plan
+from comt_cli.tasks import task_of
 from comt_cli.training.progress import outcome
 
 DAMAGED_JSON = {
@@ -98,7 +99,7 @@ def test_own_files_are_no_links_and_no_pipes(tmp_path):
 
 @pytest.fixture
 def directory(tmp_path, small, load) -> RunDirectory:
-    spec = plan(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
+    spec = plan_on(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
     made = RunDirectory.of(tmp_path / "runs", spec)
     made.create(spec)
     return made
@@ -194,26 +195,26 @@ def test_a_recipe_without_a_usable_name_is_told_and_ends(small, load, change):
 @pytest.mark.timeout(60)
 def test_a_stand_in_that_is_wrong_itself_ends_the_search(small, monkeypatch):
     from comt_cli.recipe import validate
-    from comt_cli.recipe.schema import LanguageRecipe
+    from comt_cli.recipe.schema import Recipe
     from comt_cli.recipe.yaml_lines import parse
 
-    data = parse(small.replace("title: A small table\n", ""), "recipe").data
-    assert validate.salvage(LanguageRecipe, data, {"title": 3}) is None
-    assert validate.salvage(LanguageRecipe, data, {"title": "x"}).title == "x"
+    data = {"metric": "perplexity", **parse(small.replace("title: A small table\n", ""), "recipe").data}
+    assert validate.salvage(Recipe, data, {"title": 3}) is None
+    assert validate.salvage(Recipe, data, {"title": "x"}).title == "x"
 
 
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("command", "result", "said"),
     [
-        ({"state": "done"}, "perplexity beyond range"),
-        ({"state": "diverged"}, "diverged at step ?"),
-        ({"state": "done", "accuracy": "high", "train_seconds": True}, "accuracy beyond range"),
-        ({"state": "done", "perplexity": 2.5, "train_seconds": 3, "tokens_per_second": 1e4},
+        ("train-lm", {"state": "done"}, "perplexity beyond range"),
+        ("train-lm", {"state": "diverged"}, "diverged at step ?"),
+        ("train-resnet", {"state": "done", "accuracy": "high", "train_seconds": True}, "accuracy beyond range"),
+        ("train-lm", {"state": "done", "perplexity": 2.5, "train_seconds": 3, "tokens_per_second": 1e4},
          "perplexity 2.50, 3 s, 10,000 tok/s"),
     ],
 )  # fmt: skip
-def test_a_result_without_its_numbers_is_put_in_words(result, said):
-    assert outcome(result) == said
+def test_a_result_without_its_numbers_is_put_in_words(command, result, said):
+    assert outcome(task_of(command), result) == said
 
 
 def test_a_table_of_too_many_cells_is_refused_at_once(small, load):

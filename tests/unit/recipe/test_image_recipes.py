@@ -7,11 +7,12 @@ import json
 import re
 
 import pytest
+from planning_on import plan_on
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec
 
 SMALL = """\
 title: A small table
@@ -67,7 +68,7 @@ BROKEN = {
     "milestones of no step": ("steps: 100", "steps: 100\n    milestones: [50]", "line 11: settings.train.milestones: belong to the schedule step, which needs at least one"),
     "milestones after the end": ("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50, 100]", "line 12: settings.train.milestones: the rate cannot fall after 100 of 100 steps; give steps below 100"),
     "warm-up rate of no warm-up": ("steps: 100", "steps: 100\n    warmup_learning_rate: 0.1", "line 11: settings.train.warmup_learning_rate: there is no warm-up; give warmup_steps"),
-    "metric of the other command": ("baseline: plain", "metric: perplexity\nbaseline: plain", "line 5: metric: 'perplexity' is not one of accuracy; valid: accuracy"),
+    "metric of the other command": ("baseline: plain", "metric: perplexity\nbaseline: plain", "line 5: metric: 'perplexity' is not one of accuracy, top5_accuracy; valid: accuracy, top5_accuracy"),
     "method of the other command": ("method: addition", "method: pre-ln", "line 14: rows.plain.method: the method pre-ln is not for train-resnet; valid: addition, comt-pixel, comt-sliding-window, highway, rezero, sas-resnet, scaled, scaling-gate"),
     "method of the other command, near one of this": ("name: comt-pixel\n      hidden: 4", "name: scaled-init", "line 17: rows.gated.method: the method scaled-init is not for train-resnet; did you mean scaled?"),
     "unknown method": ("method: addition", "method: adition", "line 14: rows.plain.method: no method is called 'adition'; did you mean addition?"),
@@ -76,8 +77,8 @@ BROKEN = {
     "setup of the other command for a scale": ("setup: comt-images-smoke", "setup: smoke", "line 29: scales.smoke.setup: smoke is a setup of train-lm; this recipe is for train-resnet"),
     "setup that is not there": ("setup: narrow-resnet18", "setup: narrow-resnet19", "line 33: scales.smoke.columns.tiny.setup: no setup is called 'narrow-resnet19'; did you mean narrow-resnet18?"),
     "drawing of the other command": ("rows:", "figure: {draw: gate-values}\nrows:", "line 12: figure.draw: gate-values is not drawn of what train-resnet trains; valid: conv-gradients, residual-shares, block-gradients"),
-    "text for a classifier": ("rows:", "figure: {draw: block-gradients, text: a b}\nrows:", "line 12: figure.text: belongs to drawings of language models: an image classifier reads none"),
-    "site of another drawing": ("rows:", "figure: {draw: block-gradients, site: conv1}\nrows:", "line 12: figure.site: belongs to channel-gates; block-gradients has no use for it"),
+    "text for a classifier": ("rows:", "figure: {draw: block-gradients, text: a b}\nrows:", "line 12: figure.text: block-gradients reads none; leave the key out"),
+    "site of another drawing": ("rows:", "figure: {draw: block-gradients, site: conv1}\nrows:", "line 12: figure.site: block-gradients has no use for it; leave the key out"),
     "shares of no shares": ("rows:", "figure: {draw: residual-shares}\nrows:", "line 12: figure.draw: residual-shares are those of the method sas-resnet; the row plain has another"),
 }  # fmt: skip
 
@@ -118,7 +119,7 @@ def test_what_a_run_is_told_comes_from_every_place(load):
     assert tiny.train.min_lr_ratio is None
     paper = loaded.settings["paper"]["plain", "cifar100/resnet18"]
     assert (paper.data.images, paper.data.augmentation, paper.train.steps) == ("cifar100", "crop-flip", 100)
-    assert [run.command for run in plan(loaded, "paper", lambda _: ("x", "content"))] == ["train-resnet"] * 8
+    assert [run.command for run in plan_on(loaded, "paper", lambda _: ("x", "content"))] == ["train-resnet"] * 8
 
 
 def test_a_scales_own_settings_win_over_its_setup(load):
@@ -254,6 +255,6 @@ def test_one_data_set_is_read_from_one_folder(load):
     head, _, scales = SMALL.partition("  smoke:")
     one = head + scales[scales.index("  paper:") :]
     two = one.replace("    in_paper: false", "    in_paper: false\n    settings: {data: {folder: /elsewhere}}")
-    assert plan(load(one), "paper", lambda data: (data.images, None))
-    with pytest.raises(UserError, match=r"gated at .* read the same images from two folders, None and /elsewhere"):
-        plan(load(two), "paper", lambda data: (data.images, None))
+    assert plan_on(load(one), "paper", lambda settings: (settings.data.images, None))
+    with pytest.raises(UserError, match=r"gated at .* read the same data from two folders, None and /elsewhere"):
+        plan_on(load(two), "paper", lambda settings: (settings.data.images, None))

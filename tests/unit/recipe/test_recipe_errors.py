@@ -7,14 +7,15 @@ import pickle
 import re
 
 import pytest
+from planning_on import plan_on
 
 from comt_cli.errors import UserError
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.find import as_name
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe, select
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.yaml_lines import MAX_BYTES, MAX_DEPTH, parse
-from comt_cli.runs.plan import parse_seeds, plan
+from comt_cli.runs.plan import parse_seeds
 
 # What stands in the small recipe, what is put in its place, then the whole text of the one problem that must come.
 BROKEN = {
@@ -75,10 +76,10 @@ BROKEN = {
     "ablation of no rows": ("scales:", "ablations: {cost: {rows: []}}\nscales:", "line 32: ablations.cost.rows: [] does not fit: should have at least one entry"),
     "ablated option that no row has": ("scales:", "ablations: {modules: {option: site}}\nscales:", "line 32: ablations.modules.option: 'site' is an option of none of the rows; did you mean sites?"),
     "ablated option that one row has": ("scales:", "ablations: {hidden-size: {option: hidden}}\nscales:", "line 32: ablations.hidden-size.option: 'hidden' is an option of one of the rows; name rows that have it"),
-    "unknown drawing": ("rows:", "figure: {draw: gates}\nrows:", "line 13: figure.draw: 'gates' is not one of residual-stream, gate-values, channel-gates, conv-gradients, residual-shares, block-gradients; did you mean gate-values?"),
+    "unknown drawing": ("rows:", "figure: {draw: gates}\nrows:", "line 13: figure.draw: gates is not drawn of what train-lm trains; did you mean gate-values?"),
     "figure without a drawing": ("rows:", "figure: {}\nrows:", "line 13: figure.draw: is missing"),
     "channels of no site": ("rows:", "figure: {draw: channel-gates}\nrows:", "line 13: figure.site: is missing: channel-gates are drawn of one site"),
-    "site of another drawing": ("rows:", "figure: {draw: gate-values, site: o_proj}\nrows:", "line 13: figure.site: belongs to channel-gates; gate-values has no use for it"),
+    "site of another drawing": ("rows:", "figure: {draw: gate-values, site: o_proj}\nrows:", "line 13: figure.site: gate-values has no use for it; leave the key out"),
     "setup that is not there": ("settings:\n  data", "setup: smok\nsettings:\n  data", "line 7: setup: no setup is called 'smok'; did you mean smoke?"),
     "setup outside its folder": ("c4/130m: {}", "c4/130m: {setup: ../comt/table3}", "line 28: columns.c4/130m.setup: \"../comt/table3\" does not fit: string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"),
     "setup of a scale that is not there": ("    seeds: [7]", "    setup: smok", "line 35: scales.smoke.setup: no setup is called 'smok'; did you mean smoke?"),
@@ -103,7 +104,7 @@ BROKEN = {
     "floor of a schedule without one": ("warmup_steps: 10", "schedule: constant\n    min_lr_ratio: 0.1", "line 12: settings.train.min_lr_ratio: the schedule constant has none; leave the key out, or null"),
     "floor of noam": ("warmup_steps: 10", "warmup_steps: 10\n    schedule: noam\n    min_lr_ratio: 0.0", "line 13: settings.train.min_lr_ratio: the schedule noam has none; leave the key out, or null"),
     "share for validation where there is one": ("{vocabulary: 300}", "{vocabulary: 300, corpus: c4, max_train_tokens: 5, validation_fraction: 0.1}", "line 8: settings.data.validation_fraction: c4 has a validation split of its own; leave the key out, or null"),
-    "metric of another command": ("baseline: plain", "metric: accuracy\nbaseline: plain", "line 5: metric: 'accuracy' is not one of perplexity, galore_perplexity; valid: perplexity, galore_perplexity"),
+    "metric of another command": ("baseline: plain", "metric: accuracy\nbaseline: plain", "line 5: metric: 'accuracy' is not one of perplexity, galore_perplexity, bits_per_byte; valid: perplexity, galore_perplexity, bits_per_byte"),
     "method of another command": ("mix-ln", "scaling-gate", "line 25: rows.extra.method: the method scaling-gate is not for train-lm; did you mean sdpa-gate?"),
     "setup of another command": ("c4/130m: {}", "c4/130m: {setup: sas-images}", "line 28: columns.c4/130m.setup: sas-images is a setup of train-resnet; this recipe is for train-lm"),
     "setting of another command": ("steps: 100", "steps: 100\n    gradient_norms_every: 9", "line 11: settings.train.gradient_norms_every: unknown key; did you mean gradient_clipping?"),
@@ -207,10 +208,10 @@ def test_a_place_goes_by_the_file_and_not_by_the_paper(tmp_path, small, monkeypa
     path = tmp_path / "recipes" / "comt" / "table9.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(small)
-    named = load_recipe(path, methods())
+    named = load_recipe(path, catalogue())
     assert (named.name, named.file, named.origin) == ("comt/table9", "comt/table9.yaml", "comt/table9.yaml")
     elsewhere = path.rename(tmp_path / "a b\u00e9.yaml")
-    own = load_recipe(elsewhere, methods())
+    own = load_recipe(elsewhere, catalogue())
     assert (own.name, own.file, own.origin) == ("own/a-b-", "a b\u00e9.yaml", str(elsewhere))
     assert own.recipe.paper == "mine"
     assert {len(as_name("x" * length)) for length in (99, 100, 101, 250)} == {99, 100}
@@ -248,7 +249,7 @@ def test_files_that_are_not_text(tmp_path, small):
 
     def only_problem() -> str:
         with pytest.raises(RecipeError) as caught:
-            load_recipe(path, methods())
+            load_recipe(path, catalogue())
         assert str(caught.value).startswith(f"{path}: 1 problem, nothing was started\n")
         return str(caught.value.problems[0])
 
@@ -314,7 +315,7 @@ def test_a_selection_that_is_not_there(small, load):
 
     def refused(message: str, hint: str, **selection):
         with pytest.raises(UserError, match=re.escape(message)) as caught:
-            plan(loaded, selection.pop("scale", "paper"), lambda _: ("", "content"), **selection)
+            plan_on(loaded, selection.pop("scale", "paper"), lambda _: ("", "content"), **selection)
         assert caught.value.hint == hint
         assert caught.value.exit_status == 2
 

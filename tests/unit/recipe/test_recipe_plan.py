@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_on import plan_on
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
 from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
 from comt_cli.recipe.yaml_lines import parse
 from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.tasks import Task
 
 SPEC = RunSpec(
     paper="comt",
@@ -123,7 +125,7 @@ def test_the_id_of_a_run_is_the_same_tomorrow():
 
 def test_a_methods_defaults_are_part_of_the_id(small, load):
     short, full, other = (
-        plan(load(small.replace("hidden: 4", text)), "smoke", lambda _: ("x", None), rows="gated")[0]
+        plan_on(load(small.replace("hidden: 4", text)), "smoke", lambda _: ("x", None), rows="gated")[0]
         for text in ("residual: pre-norm", "hidden: 2", "hidden: 3")
     )
     assert short.method == full.method
@@ -250,14 +252,15 @@ def test_an_override_says_nothing_about_other_scales(small, load):
     assert loaded.settings["paper"]["plain", "c4/130m"].train.steps == 100
 
 
-def test_the_order_of_a_plan_fills_the_table_evenly(small, load):
+def test_the_order_of_a_plan_fills_the_table_evenly(small, load, monkeypatch):
     asked: list[DataSettings] = []
 
-    def identify(data: DataSettings) -> tuple[str, str]:
-        asked.append(data)
+    def identify(self, settings: Settings) -> tuple[str, str]:
+        asked.append(settings.data)
         return f"print{len(asked)}", "content"
 
-    runs = plan(load(small), "paper", identify)
+    monkeypatch.setattr(Task, "identify", identify)
+    runs = plan(load(small), "paper")
     assert [(run.column, run.seed, run.row) for run in runs] == [
         (column, seed, row)
         for column in ("c4/130m", "c4/250m")
@@ -267,8 +270,8 @@ def test_the_order_of_a_plan_fills_the_table_evenly(small, load):
     assert len({run.id for run in runs}) == 12
     assert len(asked) == 1  # one data set, looked at once
     assert {(run.data_fingerprint, run.data_content) for run in runs} == {("print1", "content")}
-    assert [run.seed for run in plan(load(small), "smoke", identify, rows="plain")] == [7]
-    chosen = plan(load(small), "paper", identify, rows="extra,plain", columns="c4/250m", seeds=[5])
+    assert [run.seed for run in plan(load(small), "smoke", rows="plain")] == [7]
+    chosen = plan(load(small), "paper", rows="extra,plain", columns="c4/250m", seeds=[5])
     assert [(run.column, run.seed, run.row) for run in chosen] == [("c4/250m", 5, "plain"), ("c4/250m", 5, "extra")]
 
 
@@ -300,4 +303,4 @@ def test_recipes_are_found_by_path_and_by_name(tmp_path, monkeypatch, small):
     assert find_recipe("table3").resolve() == available_recipes()["comt/table3"].resolve() == own
     (tmp_path / "table3").write_text(small)  # a file as it stands comes before any name
     assert find_recipe("table3") == Path("table3")
-    assert load_recipe(Path("table3"), methods()).path == Path("table3")
+    assert load_recipe(Path("table3"), catalogue()).path == Path("table3")

@@ -7,16 +7,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from planning_on import plan_on
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.models.build import model_of, wiring_of
 from comt_cli.models.flops import flops_of_row
 from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.load import available_recipes, load_recipe
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec
 
 SHIPPED = Path(__file__).parents[3] / "recipes"
-LOADED = {name: load_recipe(SHIPPED / f"{name}.yaml", methods()) for name in available_recipes()}
+LOADED = {name: load_recipe(SHIPPED / f"{name}.yaml", catalogue()) for name in available_recipes()}
 
 ROUNDED, ABOUT = 0.5, 2.0
 """Points of per cent by which a printed increase may miss the count: half of one where it is small; two where
@@ -67,7 +68,7 @@ def increase(spec: RunSpec) -> float:
 
 
 def runs_of(name: str, scale: str) -> list[RunSpec]:
-    return plan(LOADED[name], scale, lambda _: ("print", "content"), seeds=[1])
+    return plan_on(LOADED[name], scale, lambda _: ("print", "content"), seeds=[1])
 
 
 @pytest.mark.parametrize("name", LOADED)
@@ -109,7 +110,7 @@ def test_wider_networks_cost_what_they_are_compared_with(name):
         for spec in runs_of(name, scale):
             if spec.method["name"] != "wider":
                 continue
-            shape = spec.language.model.shape()
+            shape = spec.settings.model.shape()
             channel = 3 * shape.width * shape.layers
             if spec.method["equal"] == "parameters":
                 assert abs(parameters(spec) - parameters(spec, spec.method["like"])) <= channel / 2

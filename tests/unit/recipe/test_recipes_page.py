@@ -8,41 +8,30 @@ from pathlib import Path
 import pytest
 from pydantic_core import PydanticUndefined
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue, methods
 from comt_cli.methods.base import CONVOLUTIONS, NORMS, PROJECTIONS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
-from comt_cli.recipe.image_settings import ImageDataSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.load import load_recipe_text
-from comt_cli.recipe.schema import (
-    Ablation,
-    Column,
-    Figure,
-    ImageRecipe,
-    LanguageRecipe,
-    PartialImageSettings,
-    PartialSettings,
-    Row,
-    Scale,
-)
-from comt_cli.recipe.settings import DataSettings, ModelSettings, TrainSettings
+from comt_cli.recipe.overrides import SECTIONS, overrides_of
+from comt_cli.recipe.schema import Ablation, Column, Figure, Recipe, Row, Scale
 from comt_cli.runs.plan import plan
+from comt_cli.tasks import FIRST, Task, tasks
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "recipes/README.md").read_text()
-SECTIONS = {
-    "recipe": LanguageRecipe,
+HEADINGS = {
+    "recipe": Recipe,
     "rows": Row,
     "columns": Column,
     "scales": Scale,
     "ablations": Ablation,
     "figure": Figure,
-    "settings": PartialSettings,
-    "model": ModelSettings,
-    "data": DataSettings,
-    "train": TrainSettings,
-    "model of train-resnet": ResNetSettings,
-    "data of train-resnet": ImageDataSettings,
-    "train of train-resnet": ImageTrainSettings,
+    "settings": overrides_of(tasks()[FIRST].settings),
+    **{
+        section if command == FIRST else f"{section} of {command}": task.settings.model_fields[section].annotation
+        for command, task in tasks().items()
+        for section in SECTIONS
+    },
 }
 NAMES = {**{sites: name for name, sites in SITE_SETS.items()}, CONVOLUTIONS: "all", NORMS: "all", (): "[]"}
 """Defaults that are lists, as a recipe would say them."""
@@ -73,37 +62,35 @@ def printed_default(field) -> str:
 
 def test_the_readme_explains_every_section():
     headings = set(re.findall(r"^### (.*)$", README, re.MULTILINE))
-    assert headings == {*SECTIONS, "method options"}
+    assert headings == {*HEADINGS, "method options"}
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", HEADINGS)
 def test_the_readme_explains_every_key_once_and_no_other(section):
-    fields = SECTIONS[section].model_fields
+    fields = HEADINGS[section].model_fields
     rows = table_under(section)
     assert [row[0].strip("`") for row in rows] == list(fields)  # in the order of the schema
-    assert {row[0].strip("`"): row[2] for row in rows} == {key: printed_default(field) for key, field in fields.items()}
+    defaults = {key: printed_default(field) for key, field in fields.items()}
+    if section == "recipe":
+        defaults["metric"] = "the task's first"
+    assert {row[0].strip("`"): row[2] for row in rows} == defaults
     assert all(row[1] and row[3] for row in rows)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", HEADINGS)
 def test_the_readme_lists_every_choice(section):
-    schema = SECTIONS[section].model_json_schema()["properties"]
+    schema = HEADINGS[section].model_json_schema()["properties"]
     for key, kind, _, _ in table_under(section):
         choices = schema[key.strip("`")].get("enum") or [schema[key.strip("`")].get("const")]
-        if (section, key) == ("recipe", "`metric`"):
-            choices.append(ImageRecipe.model_json_schema()["properties"]["metric"]["const"])
         if choices != [None]:
             assert re.findall(r"`([^`]+)`", kind) == choices
 
 
-def test_recipes_of_both_commands_have_the_same_keys():
-    """So that the README can explain them once; the one default that differs is said there."""
-    ours, theirs = (
-        {key: printed_default(field) for key, field in kind.model_fields.items()}
-        for kind in (LanguageRecipe, ImageRecipe)
-    )
-    assert theirs == {**ours, "metric": "`accuracy`"}
-    assert list(PartialImageSettings.model_fields) == list(PartialSettings.model_fields)
+def test_the_readme_names_every_metric_and_every_drawing():
+    (metric,) = [row for row in table_under("recipe") if row[0] == "`metric`"]
+    assert re.findall(r"`([^`]+)`", metric[1]) == [name for task in tasks().values() for name in task.metrics]
+    (draw,) = [row for row in table_under("figure") if row[0] == "`draw`"]
+    assert re.findall(r"`([^`]+)`", draw[1]) == [name for task in tasks().values() for name in task.drawings]
 
 
 def test_the_readme_explains_every_option_of_every_method():
@@ -117,9 +104,10 @@ def test_the_readme_explains_every_option_of_every_method():
     assert all(f"`{name}`" in text for name in methods())
 
 
-def test_the_readmes_own_recipe_is_right():
+def test_the_readmes_own_recipe_is_right(monkeypatch):
+    monkeypatch.setattr(Task, "identify", lambda *_: ("print", "content"))
     (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    assert len(plan(load_recipe_text(text, methods()), "smoke", lambda _: ("print", "content"))) == 9
+    assert len(plan(load_recipe_text(text, catalogue()), "smoke")) == 9
 
 
 def test_the_readme_explains_every_set_of_sites():
@@ -139,5 +127,5 @@ def test_the_readme_lists_every_recipe():
 
 def test_the_readme_names_every_ablation():
     (row,) = [row for row in table_under("recipe") if row[0] == "`ablations`"]
-    choices = LanguageRecipe.model_json_schema()["properties"]["ablations"]["propertyNames"]["enum"]
+    choices = Recipe.model_json_schema()["properties"]["ablations"]["propertyNames"]["enum"]
     assert set(re.findall(r"`([^`]+)`", row[3])) == {*choices, "comt ablate"}

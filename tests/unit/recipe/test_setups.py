@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comt_cli.errors import UserError
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, available_recipes, find_recipe, load_recipe
 from comt_cli.recipe.problems import RecipeError
 
@@ -34,7 +34,7 @@ def shelf(tmp_path, monkeypatch, small) -> Path:
 
 
 def load(shelf: Path, *overrides: str) -> LoadedRecipe:
-    return load_recipe(Path(shelf.name) / "mine" / "table1.yaml", methods(), overrides)
+    return load_recipe(Path(shelf.name) / "mine" / "table1.yaml", catalogue(), overrides)
 
 
 def problems(shelf: Path, *overrides: str) -> list[str]:
@@ -162,4 +162,4 @@ def test_setups_are_no_paper_and_no_recipe():
 
 def test_a_setup_given_for_a_recipe_is_told_apart(shelf):
     with pytest.raises(RecipeError, match="is a setup, not a recipe"):
-        load_recipe(shelf / "setups" / "quick.yaml", methods())
+        load_recipe(shelf / "setups" / "quick.yaml", catalogue())

@@ -7,13 +7,13 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_on import plan_on
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.settings import TrainSettings, steps_of
-from comt_cli.runs.plan import plan
 
 WHOLE_STEPS = {
     ("smoke", "comt/table3"): (480, 48, None),
@@ -50,8 +50,8 @@ def test_numbers_that_a_paper_prints_are_not_changed_in_silence():
 
 
 def test_a_share_and_the_steps_it_comes_to_are_one_run(small, load):
-    by_share = plan(load(small.replace("warmup_steps: 10", "warmup_steps: 0.1")), "paper", lambda _: ("print", None))
-    by_steps = plan(load(small), "paper", lambda _: ("print", None))
+    by_share = plan_on(load(small.replace("warmup_steps: 10", "warmup_steps: 0.1")), "paper", lambda _: ("print", None))
+    by_steps = plan_on(load(small), "paper", lambda _: ("print", None))
     assert by_share == by_steps  # settings, and with them ids
     assert load(small, "train.warmup_steps=0.25").settings["smoke"]["plain", "tiny"].train.warmup_steps == 25
 
@@ -111,4 +111,4 @@ def test_milestones_may_be_shares_and_steps_together():
 
 
 def _shipped(name, *overrides, scale=None):
-    return load_recipe(available_recipes()[name], methods(), overrides, scale)
+    return load_recipe(available_recipes()[name], catalogue(), overrides, scale)

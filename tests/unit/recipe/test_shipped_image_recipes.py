@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from planning_on import plan_on
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.yaml_lines import read
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec
 
 LOADED = {
-    name: load_recipe(path, methods())
+    name: load_recipe(path, catalogue())
     for name, path in available_recipes().items()
     if read(path).data["command"] == "train-resnet"
 }
@@ -28,7 +29,9 @@ CORE_SECONDS = 1440 * 0.75
 
 
 def runs_of(name: str, scale: str) -> list[RunSpec]:
-    return plan(LOADED[name], scale, lambda data: (data.model_dump_json(), data.model_dump_json()))
+    return plan_on(
+        LOADED[name], scale, lambda settings: (settings.data.model_dump_json(), settings.data.model_dump_json())
+    )
 
 
 def told(name: str, scale: str) -> Iterator[tuple[str, ImageSettings]]:
@@ -107,11 +110,11 @@ def test_every_column_of_a_scale_shows_one_network_on_one_set_of_letters(scale):
 def test_all_smoke_runs_of_image_classifiers_together_fit_into_twelve_minutes():
     runs = {run.id: run for name in LOADED for run in runs_of(name, "smoke")}.values()
     assert {run.seed for run in runs} == {1}
-    assert {run.image.train.batch_size for run in runs} == {64}
-    seconds = sum(MILLISECONDS[run.image.model.size] / 1000 * run.image.train.steps * GATED for run in runs)
+    assert {run.settings.train.batch_size for run in runs} == {64}
+    seconds = sum(MILLISECONDS[run.settings.model.size] / 1000 * run.settings.train.steps * GATED for run in runs)
     assert seconds <= CORE_SECONDS
     # Letters are drawn once each: of 10 and of 100 classes for CIFAR, and larger ones for ImageNet's stem.
-    assert {(run.image.data.images, run.image.data.size) for run in runs} == {
+    assert {(run.settings.data.images, run.settings.data.size) for run in runs} == {
         ("glyphs10", 16),
         ("glyphs100", 16),
         ("glyphs100", 32),

@@ -6,12 +6,13 @@ import csv
 from pathlib import Path
 
 import pytest
+from planning_on import plan_on
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue, methods
 from comt_cli.recipe.load import LoadedRecipe, available_recipes, load_recipe
 from comt_cli.recipe.settings import Settings
 from comt_cli.recipe.yaml_lines import read
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path for path in (ROOT / "recipes").glob("*/*.yaml") if path.parent.name != "setups")
@@ -32,17 +33,17 @@ def name_of(path: Path) -> str:
 
 @pytest.fixture(params=RECIPES, ids=name_of)
 def loaded(request) -> LoadedRecipe:
-    return load_recipe(request.param, methods())
+    return load_recipe(request.param, catalogue())
 
 
 @pytest.fixture(params=LANGUAGE, ids=name_of)
 def language(request) -> LoadedRecipe:
-    return load_recipe(request.param, methods())
+    return load_recipe(request.param, catalogue())
 
 
 @pytest.fixture(scope="module")
 def all_loaded() -> dict[str, LoadedRecipe]:
-    return {name_of(path): load_recipe(path, methods()) for path in RECIPES}
+    return {name_of(path): load_recipe(path, catalogue()) for path in RECIPES}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def all_language(all_loaded) -> dict[str, LoadedRecipe]:
 
 
 def runs_of(loaded: LoadedRecipe, scale: str) -> list[RunSpec]:
-    return plan(loaded, scale, lambda _: ("print", "content"))
+    return plan_on(loaded, scale, lambda _: ("print", "content"))
 
 
 def test_every_recipe_has_a_name():
@@ -108,7 +109,7 @@ def test_every_scale_can_be_planned(loaded):
         assert len({run.relative_path for run in runs}) == len(runs)
         assert all(loaded.compared_column(scale, run.column) in loaded.recipe.columns for run in runs)
         looked_at = [
-            run.image.data.images if run.command == "train-resnet" else run.language.data.corpus for run in runs
+            run.settings.data.images if run.command == "train-resnet" else run.settings.data.corpus for run in runs
         ]
         assert scale == "paper" or set(looked_at) <= {"python-docs", "glyphs10", "glyphs100"}  # offline
 
@@ -206,7 +207,7 @@ def test_the_scale_paper_is_what_the_papers_ran(language):
 def test_the_other_papers_schedule_is_available_by_name(paper, schedule):
     """Transponder states noam; the scripts that it builds on have a cosine to a tenth."""
     path = ROOT / "recipes" / paper / "table3.yaml"
-    loaded = load_recipe(path, methods(), [f"train.schedule={schedule}"], "paper")
+    loaded = load_recipe(path, catalogue(), [f"train.schedule={schedule}"], "paper")
     for settings in loaded.settings["paper"].values():
         assert (settings.train.schedule, settings.train.min_lr_ratio) == (
             schedule,
@@ -215,7 +216,7 @@ def test_the_other_papers_schedule_is_available_by_name(paper, schedule):
 
 
 def test_the_rows_of_the_longest_tables():
-    table3 = load_recipe(ROOT / "recipes/comt/table3.yaml", methods()).recipe
+    table3 = load_recipe(ROOT / "recipes/comt/table3.yaml", catalogue()).recipe
     assert list(table3.rows) == [
         "post-ln",
         "deepnorm",
@@ -232,7 +233,7 @@ def test_the_rows_of_the_longest_tables():
         "deepnorm-mixln-code",
     ]
     assert len(table3.scales["small"].seeds) == 3
-    table2 = load_recipe(ROOT / "recipes/transponder/table2.yaml", methods())
+    table2 = load_recipe(ROOT / "recipes/transponder/table2.yaml", catalogue())
     in_paper = [row for row, entry in table2.recipe.rows.items() if entry.in_paper]
     assert in_paper == list(table2.recipe.rows)[:8]
     assert {row: table2.methods[row]["name"] for row in in_paper} == {

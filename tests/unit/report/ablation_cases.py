@@ -8,15 +8,16 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from planning_on import plan_on
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.report.ablation import AblationData, ablation_data
 from comt_cli.report.ablation_points import Point
 from comt_cli.report.table import build_table
-from comt_cli.report.trained import in_words
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec
+from comt_cli.words import in_words
 
 RECIPE = """
 title: Widths
@@ -62,10 +63,10 @@ class Bench:
         self.also: dict[str, object] = {}
 
     def loaded(self) -> LoadedRecipe:
-        return load_recipe(self.recipe, methods(), also=self.also)
+        return load_recipe(self.recipe, catalogue(), also=self.also)
 
     def specs(self, seeds: list[int] | None = None) -> list[RunSpec]:
-        return plan(self.loaded(), "smoke", lambda data: ("feedfeedfeedfeed", "c0ffee"), seeds=seeds)
+        return plan_on(self.loaded(), "smoke", lambda _: ("feedfeedfeedfeed", "c0ffee"), seeds=seeds)
 
     def ended(self, row: str, seeds: tuple[int, ...] = (1, 2, 3), *, value: float | None = None, **result) -> None:
         for spec in self.specs():

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planning_on import plan_on
 
-from comt_cli.methods import methods
+from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec
 
 RECIPE = """
 title: Gates & norms_50% | a test
@@ -139,10 +140,10 @@ class Bench:
         self.recipe.write_text(self.text, encoding="utf-8")
 
     def loaded(self, *overrides: str) -> LoadedRecipe:
-        return load_recipe(self.recipe, methods(), overrides)
+        return load_recipe(self.recipe, catalogue(), overrides)
 
     def specs(self, scale: str = "smoke", overrides: tuple[str, ...] = (), **selection: Any) -> list[RunSpec]:
-        return plan(self.loaded(*overrides), scale, lambda data: ("feedfeedfeedfeed", "c0ffee"), **selection)
+        return plan_on(self.loaded(*overrides), scale, lambda _: ("feedfeedfeedfeed", "c0ffee"), **selection)
 
     def directory(self, row: str, seed: int, scale: str = "smoke", **changes: Any) -> RunDirectory:
         """The run directory of a row and seed (of the first column), made with its spec.json."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
 from comt_cli.report.layout import state
 from comt_cli.runs.directory import RunState
+
+PERPLEXITY = defaultdict(lambda: "perplexity")
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -20,7 +23,7 @@ def cell_of(collection: Collection, row: str) -> Cell:
 
 
 def test_values_states_and_averages(mixed: Bench) -> None:
-    collection = collect(mixed.specs(), mixed.runs, "perplexity")
+    collection = collect(mixed.specs(), mixed.runs, PERPLEXITY)
     assert cell_of(collection, "pre-ln").values("perplexity") == {1: 100.0, 2: 110.0, 3: 105.0}
     assert cell_of(collection, "pre-ln").state == "done"
     assert cell_of(collection, "post-ln").values("perplexity") == {1: 120.0, 2: 130.0}
@@ -67,7 +70,7 @@ def test_a_line_cut_short_by_a_crash_is_left_out(bench: Bench) -> None:
 def test_a_torn_result_is_remarked_on_and_hides_no_other(bench: Bench, content: str) -> None:
     bench.done("pre-ln", {1: 100.0, 2: 110.0})
     bench.directory("pre-ln", 3).result_file.write_text(content)
-    collection = collect(bench.specs(), bench.runs, "perplexity")
+    collection = collect(bench.specs(), bench.runs, PERPLEXITY)
     assert cell_of(collection, "pre-ln").state == "2 done, 1 unfinished"
     (note,) = collection.notes
     assert (
@@ -84,7 +87,7 @@ def test_a_torn_line_within_metrics_is_remarked_on(bench: Bench) -> None:
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "12", True])
 def test_a_result_without_the_metric_is_remarked_on(bench: Bench, value: object) -> None:
     bench.done("pre-ln", {1: 100.0}, perplexity=value)
-    collection = collect(bench.specs(), bench.runs, "perplexity")
+    collection = collect(bench.specs(), bench.runs, PERPLEXITY)
     assert cell_of(collection, "pre-ln").values("perplexity") == {}
     (note,) = collection.notes
     assert note.endswith("result.json has no perplexity")

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner, Result
 
-import comt_cli.commands.planning
-import comt_cli.data
 from comt_cli.app import app
 from comt_cli.errors import UserError
+from comt_cli.tasks import Task
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """No corpus to hash."""
-    for module in (comt_cli.data, comt_cli.commands.planning):
-        monkeypatch.setattr(module, "identify", lambda data: ("feedfeedfeedfeed", "c0ffee"), raising=False)
+    monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
 
 
 def comt(*arguments: str) -> Result:
@@ -142,9 +140,8 @@ def test_status_where_nothing_was_run_says_how_to_begin(bench: Bench, arguments:
 
 def test_no_torch_and_no_pandas(mixed: Bench) -> None:
     code = (
-        "import sys; from typer.testing import CliRunner; import comt_cli.data\n"
-        "import comt_cli.commands.planning as p\n"
-        "comt_cli.data.identify = p.identify = lambda data: ('feedfeedfeedfeed', 'c0ffee')\n"
+        "import sys; from typer.testing import CliRunner; from comt_cli.tasks import Task\n"
+        "Task.identify = lambda self, settings: ('feedfeedfeedfeed', 'c0ffee')\n"
         "from comt_cli.app import app\n"
         "for verb in ('report', 'status', 'recipes'): assert CliRunner().invoke(app, [verb]).exit_code == 0\n"
         "print([name for name in ('torch', 'pandas', 'matplotlib', 'datasets') if name in sys.modules])"

@@ -17,10 +17,10 @@ from comt_cli.report.overview import write_overview
 from comt_cli.report.setup_words import setup
 from comt_cli.report.table import Table, build_table
 from comt_cli.report.terminal import WIDTH, print_table
-from comt_cli.report.trained import network_name
 from comt_cli.report.words import verdict
 from comt_cli.report.write import write_report
 from comt_cli.runs.directory import RunState
+from comt_cli.tasks import task_of
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -103,7 +103,7 @@ def test_the_setup_of_a_column(images: Bench) -> None:
         "Paper: CIFAR-10."
     )
     assert "Images cifar100 of 32 pixels, 100 classes, no augmentation;" in setup(table, "cifar100")
-    assert network_name("preact-resnet110") == "PreAct-ResNet-110"
+    assert task_of("train-resnet").networks(["preact-resnet110"]) == "PreAct-ResNet-110"
 
 
 def test_a_run_in_progress_counts_images(images: Bench) -> None:

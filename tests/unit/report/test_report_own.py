@@ -73,7 +73,7 @@ def own(bench: Bench) -> Bench:
 
 def test_a_table_without_printed_values_has_no_columns_for_them_and_speaks_of_no_paper(own: Bench, monkeypatch) -> None:
     table = table_of(own)
-    assert list(headings(table)) == ["method", "ours", "bits_per_byte", "difference", "verdict", "parameters", "speed"]
+    assert list(headings(table)) == ["method", "ours", "beside", "difference", "verdict", "parameters", "speed"]
     pages = [markdown(table), tex.latex(table), "\n".join(screen(table, monkeypatch, 100))]
     for page in pages:
         assert "paper" not in page.replace("printed", "").casefold()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from comt_cli.report.metric import PERCENT, POINTS
 from comt_cli.report.statistics import Paired, difference, paired_difference, student_t, summarise
+from comt_cli.tasks.base import PERCENT, POINTS
 
 POSITIVE = st.floats(1e-300, 1e300)
 

@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.report.statistics import Paired
-from comt_cli.report.verdict import Outcome, Verdict, collapsed, judge, published_direction
+from comt_cli.report.verdict import Outcome, Verdict, judge, published_direction
+from comt_cli.tasks import tasks
 
 RESOLVED_LOWER = Paired(-5.0, -8.0, -2.0, 3)
 RESOLVED_HIGHER = Paired(5.0, 2.0, 8.0, 3)
 UNRESOLVED = Paired(-1.0, -5.0, 3.0, 3)
 ALL, SOME_DIVERGED, ALL_DIVERGED, NONE = Outcome(3, 0), Outcome(2, 1), Outcome(0, 3), Outcome(0, 0)
+
+
+METRICS = {name: metric for task in tasks().values() for name, metric in task.metrics.items()}
 
 
 def verdict(
@@ -34,7 +38,7 @@ def verdict(
         difference=difference,
         paper=paper,
         paper_baseline=paper_baseline,
-        metric=metric,
+        metric=METRICS[metric],
     )
 
 
@@ -125,14 +129,14 @@ def test_no_combination_is_left_out() -> None:
             if paper is None:  # the row itself is judged, and nothing is said of the paper's direction
                 assert found in (Verdict.not_resolved, Verdict.one_seed)
             else:
-                assert published_direction(paper, paper_baseline, "perplexity") != 0
+                assert published_direction(paper, paper_baseline, METRICS["perplexity"]) != 0
         if found in (Verdict.better, Verdict.worse):
             assert paper is None
 
 
 def test_only_a_perplexity_collapses_by_being_large() -> None:
-    assert collapsed(1088.0, "perplexity")
-    assert collapsed(1088.0, "galore_perplexity")
-    assert not collapsed(257.0, "perplexity")
-    assert not collapsed(1088.0, "accuracy")
-    assert not collapsed(None, "perplexity")
+    assert METRICS["perplexity"].collapsed(1088.0)
+    assert METRICS["galore_perplexity"].collapsed(1088.0)
+    assert not METRICS["perplexity"].collapsed(257.0)
+    assert not METRICS["accuracy"].collapsed(1088.0)
+    assert not METRICS["perplexity"].collapsed(None)

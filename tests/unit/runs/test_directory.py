@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_on import plan_on
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, canonical_json, write_json
 from comt_cli.runs.directory import BeingTrained, RunDirectory, RunState, read_lines
-from comt_cli.runs.plan import SPEC_VERSION, RunSpec, plan
+from comt_cli.runs.plan import SPEC_VERSION, RunSpec
 
 
 @pytest.fixture
 def spec(small, load) -> RunSpec:
-    return plan(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
+    return plan_on(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
 
 
 def hold_lock(path: str, pipe) -> None:

@@ -6,17 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
+from planning_on import plan_on
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs, set_aside, shared_runs
 
 
 @pytest.fixture
 def spec(small, load) -> RunSpec:
-    return plan(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
+    return plan_on(load(small), "smoke", lambda _: ("print", "content"), rows="gated")[0]
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.side import IGNORE
 from comt_cli.exchange.load_image import load_image_model
-from comt_cli.training.image_evaluation import classes_before, evaluate_images
-from comt_cli.training.image_input import ImageInput
+from comt_cli.layers.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss
+from comt_cli.training.tasks.images import classes_before, evaluate_images
 from comt_cli.training.world import World
 
 CPU = torch.device("cpu")

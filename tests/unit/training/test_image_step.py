@@ -14,9 +14,9 @@ from torch import Tensor
 
 from comt_cli.data.loader import TrainBatches
 from comt_cli.exchange.checkpoint import read_state
+from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.image_input import ImageInput
 from comt_cli.training.optimisation import learning_rate
 
 CPU = torch.device("cpu")
@@ -26,12 +26,12 @@ ADDED_UP = 1e-5
 
 def naive_run(spec: RunSpec) -> tuple[list[float], list[float], list[dict[str, float]], dict[str, Tensor]]:
     """Losses, gradient norms before clipping, those of every convolution, and the final state: all in float64."""
-    settings = spec.image.train
+    settings = spec.settings.train
     model = model_of(spec)
     materialise(model, CPU, spec.seed)
     model.double()
     dataset = pictures()
-    source = ImageInput(dataset, "train", spec.image.data.augmentation, CPU)
+    source = ImageInput(dataset, "train", spec.settings.data.augmentation, CPU)
     weights = dict(model.named_parameters())
     velocity: dict[str, Tensor] = {}
     losses, norms, each = [], [], []

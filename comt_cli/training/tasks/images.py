@@ -1,4 +1,4 @@
-"""Image classifiers as the loop sees them.
+"""Image classification as the loop sees it, and its evaluation.
 
 Batch normalisation makes the samples of a batch depend on each other, which two things follow from. With several
 processes each normalises with its own part of the batch, as the papers' runs on eight GPUs did, and a micro-batch with
@@ -16,30 +16,32 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
-from comt_cli.errors import UserError
+from comt_cli.data.side import IGNORE
 from comt_cli.kernels.choice import Choice
+from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.build import empty_resnet, image_wiring_of, materialise
 from comt_cli.models.image_kernels import use_image_kernels
 from comt_cli.models.resnet import ResNet
+from comt_cli.recipe.image_settings import ImageSettings
+from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import parameter_dtype, product_dtype
-from comt_cli.training.image_evaluation import ImageEvaluation, evaluate_images
-from comt_cli.training.image_input import ImageInput
+from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import ClassifierLoss
-from comt_cli.training.task import Task
+from comt_cli.training.optimisation import sgd
+from comt_cli.training.tasks.base import TaskRun
 from comt_cli.training.world import World
 
 
-class ImageTask(Task[ImageBatch]):
+class ImageRun(TaskRun[ImageBatch]):
     """A ResNet that names the class of every image. Model and images lie in channels-last memory."""
 
-    unit = "images"
     model: ResNet
     objective: ClassifierLoss
 
     def __init__(self, spec: RunSpec, dataset: ImageDataset, world: World) -> None:
-        super().__init__(spec, world, dataset.train, dataset.validation)
-        self.image, self.dataset = spec.image, dataset
+        super().__init__(spec, dataset, world)
+        self.image, self.dataset = spec.settings_as(ImageSettings), dataset
         self.norms_every = self.image.train.gradient_norms_every
 
     def build(self) -> None:
@@ -74,7 +76,14 @@ class ImageTask(Task[ImageBatch]):
         """Every convolution: what has four dimensions."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.dim() == 4}
 
-    def tensors(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+    # No `random_step`: oneDNN's convolutions of very narrow networks were seen to corrupt memory (four channels,
+    # PyTorch 2.13, AMD EPYC), which an estimate must not risk.
+
+    @staticmethod
+    def optimizer(model: nn.Module, settings: ImageSettings) -> torch.optim.Optimizer:
+        return sgd(model, settings.train)
+
+    def inputs(self, batch: ImageBatch) -> tuple[Tensor, ...]:
         return self._typed(self._train_input(batch))
 
     def _typed(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -82,7 +91,7 @@ class ImageTask(Task[ImageBatch]):
         images, labels = pair
         return images.to(parameter_dtype(self.settings.precision)), labels
 
-    def evaluate(self, batches: Iterable[ImageBatch]) -> ImageEvaluation:
+    def evaluate(self, batches: Iterable[ImageBatch]) -> Evaluation:
         for buffer in self.model.buffers():
             self.world.copy_from_main(buffer)
         pairs = (self._typed(self._validation_input(batch)) for batch in batches)
@@ -97,8 +106,49 @@ class ImageTask(Task[ImageBatch]):
             "size": int(dataset.size),
         }
 
-    def stale_plan(self) -> UserError:
-        return UserError(
-            f"{self.image.data.images} does not hold the images any more that this run was planned with",
-            "They were changed, or files came or went. The same command plans runs of the images as they are now.",
+
+def evaluate_images(
+    objective: ClassifierLoss, batches: Iterable[tuple[Tensor, ...]], precision: Precision, world: World
+) -> Evaluation:
+    """Evaluate on this process's batches of (images [B, 3, H, W], labels [B]), and sum over all processes.
+
+    The accuracies are in per cent of the images: the label has the highest of the classes' numbers, or one of the five
+    highest. Every image counts once, whatever the batch size and the number of processes. Labels that are `IGNORE` do
+    not count. The loss may be NaN if the model's is.
+
+    Raises:
+        ValueError: there is not one image.
+    """
+
+    def tally(images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+        """Loss, right at first, right among five, images."""
+        logits_BN = objective.logits(images_BCHW).float()
+        before_B = classes_before(logits_BN, labels_B)
+        counted_B = labels_B != IGNORE
+        return torch.stack(
+            [
+                objective.loss_of(logits_BN, labels_B),
+                ((before_B < 1) & counted_B).sum(),
+                ((before_B < 5) & counted_B).sum(),
+                counted_B.sum(),
+            ]
         )
+
+    loss, first, five, images = sums_over(objective, batches, tally, precision, world)
+    if not images:
+        raise ValueError("there is no image to evaluate on")
+    metrics: dict[str, float | None] = {"accuracy": 100 * first / images, "top5_accuracy": 100 * five / images}
+    return Evaluation(loss / images, metrics, {"images": int(images)})
+
+
+def classes_before(logits_BN: Tensor, labels_B: Tensor) -> Tensor:
+    """How many classes a classifier puts before the right one, [B]; anything where the label is `IGNORE`.
+
+    Of equal numbers the class with the lower index is first, as `argmax` has it on one device and not on another.
+    Beside a number that is NaN the right class is never first.
+    """
+    own_B = labels_B.clamp(min=0)
+    own_logit_B1 = logits_BN.gather(1, own_B[:, None])
+    is_later_BN = torch.arange(logits_BN.shape[1], device=logits_BN.device) >= own_B[:, None]
+    behind_BN = (logits_BN < own_logit_B1) | ((logits_BN == own_logit_B1) & is_later_BN)
+    return (~behind_BN).sum(1)

@@ -1,70 +1,50 @@
-"""What the loop does not know: all that differs between one kind of model and another. A `Task` belongs to one run.
+"""What the loop does not know: everything that differs between one task and another, for one run.
 
-The loop deals in batches, steps and files. A task says what the model is and what is minimised, what becomes of a batch
-on the device, how the model is evaluated, and what is written down of it.
+The loop deals in batches, steps and files. A `TaskRun` says what the model is and what is minimised, what becomes of a
+batch on the device, how the model is evaluated, and what a checkpoint must hold besides.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, Generic, Literal, Protocol
+from typing import Any, Generic
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.side import B, Side
-from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
 from comt_cli.training.world import World
 
-Unit = Literal["tokens", "images"]
-"""What a model's targets are; names the counts and speeds in a run's files."""
 
-
-class Evaluation(Protocol):
-    """What an evaluation found."""
-
-    @property
-    def loss(self) -> float:
-        """The mean loss in nats a target; NaN or infinite where the model's is."""
-
-    def line(self) -> dict[str, float | None]:
-        """Its numbers in `metrics.jsonl`; None where one is not finite."""
-
-    def numbers(self) -> dict[str, float | None]:
-        """Its numbers in `result.json`, where the loss is finite."""
-
-    def extent(self) -> dict[str, int]:
-        """What it went over, counted."""
-
-
-class Task(ABC, Generic[B]):
+class TaskRun(ABC, Generic[B]):
     """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
 
     Attributes:
-        unit: what its targets are.
-        train, validation: the sides of its data.
-        evaluation_targets: how many targets an evaluation goes over; None: all of the side.
+        train, validation: the splits of its data.
+        evaluation_targets: how many targets an evaluation goes over; None: all of the split.
         norms_every: after how many steps the gradient norms of the parameters in `watched` are logged; None: never.
         model, objective: what `build` makes.
     """
 
-    unit: ClassVar[Unit]
     evaluation_targets: int | None = None
     norms_every: int | None = None
     model: nn.Module
     objective: Objective
 
-    def __init__(self, spec: RunSpec, world: World, train: Side[B], validation: Side[B]) -> None:
+    def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         self.spec, self.world = spec, world
         self.settings: Training = spec.settings.train
-        self.train, self.validation = train, validation
+        self.train: Side[B] = dataset.train
+        self.validation: Side[B] = dataset.validation
 
     @abstractmethod
     def build(self) -> None:
@@ -95,9 +75,14 @@ class Task(ABC, Generic[B]):
         """The parameters whose gradient norms are logged, by name."""
         return {}
 
+    @staticmethod
     @abstractmethod
-    def tensors(self, batch: B) -> tuple[Tensor, Tensor]:
-        """(inputs, targets) of a training batch, on the device."""
+    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
+        """The optimiser over all parameters of a model, which is on its device, for a run of these settings."""
+
+    @abstractmethod
+    def inputs(self, batch: B) -> tuple[Tensor, ...]:
+        """What the objective takes of a training batch, on the device; the last are the targets."""
 
     @abstractmethod
     def evaluate(self, batches: Iterable[B]) -> Evaluation:
@@ -107,9 +92,11 @@ class Task(ABC, Generic[B]):
     def checkpoint_parts(self) -> dict[str, Any]:
         """What a checkpoint says beside the state of training, so that the model can be used without its data set."""
 
-    @abstractmethod
-    def stale_plan(self) -> UserError:
-        """What to say where the data set is not the one any more that the run was planned with."""
+    @classmethod
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:  # noqa: ARG003
+        """A model like that of the run, on the meta device, in its objective with the reference kernels, and what this
+        takes of a batch of `rows` random samples: for estimating the run's time. None: a step must not be tried."""
+        return None
 
     def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
         """This process's part of the global batch of every step from `first_step` on, cut in micro-batches."""

@@ -1,0 +1,253 @@
+"""What a task is: what a network is trained to do, declared once. Imports neither torch nor pydantic.
+
+A file in this folder declares a task: its settings, its metrics, its data, and the words that pages and figures use for
+it. The file of the same name in `training/tasks` has the half that trains. Both are found by being there: no other
+module names a task.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from comt_cli import words
+
+if TYPE_CHECKING:
+    from comt_cli.data.storage import ProgressCallback
+    from comt_cli.recipe.schema import Sites
+    from comt_cli.recipe.settings import RunSettings
+
+    S = TypeVar("S", bound=RunSettings)
+else:
+    S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What the targets of a task are: `tokens`; `short` stands in lines that are short of room."""
+
+    name: str
+    short: str
+
+    @property
+    def per_second(self) -> str:
+        """The speed's key in `result.json`, `timings.jsonl` and the CSVs: `tokens_per_second`."""
+        return f"{self.name}_per_second"
+
+
+@dataclass(frozen=True)
+class DifferenceUnit:
+    """The unit of a difference to the baseline.
+
+    `name` ends the CSV's keys (`difference_percent`), `sign` stands in headings, `spoken` after a number in a sentence.
+    A relative one is 100 (x / b - 1), the other x - b.
+    """
+
+    name: str
+    sign: str
+    spoken: str
+    is_relative: bool
+
+    def paired(self, baseline: str) -> str:
+        """How differences over several seeds are taken (`statistics.paired_difference`), as a part of a sentence."""
+        if self.is_relative:
+            return (
+                f"ratios to {baseline} in per cent (geometric mean), with the 95 % interval of Student's t on their "
+                "logarithms"
+            )
+        return f"in percentage points (pts) against {baseline}, with the 95 % interval of Student's t"
+
+
+PERCENT = DifferenceUnit("percent", "%", "%", is_relative=True)
+POINTS = DifferenceUnit("points", "pts", "points", is_relative=False)
+"""Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers tell differences of accuracy."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of an evaluation that a column of a table can show.
+
+    Attributes:
+        words: what it is, in a sentence; `label`: on an axis; `brief`: in a line of progress, with `sign` after it.
+        better: which way.
+        difference: in what differences to the baseline are told.
+        decimals: how many are shown.
+        beside: another metric of the task that is shown next to it, None for none; `remark` says why.
+        collapsed_above: a published value above this is that of a run that collapsed; None where no value says so.
+    """
+
+    words: str
+    label: str
+    brief: str
+    better: Literal["lower", "higher"]
+    difference: DifferenceUnit
+    sign: str = ""
+    decimals: int = 2
+    beside: str | None = None
+    remark: str | None = None
+    collapsed_above: float | None = None
+
+    def collapsed(self, value: float | None) -> bool:
+        """Whether a published value is that of a collapsed run: worse than any other, and no difference is taken."""
+        return value is not None and self.collapsed_above is not None and value > self.collapsed_above
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What can be drawn of a task's runs where a recipe is a figure.
+
+    Attributes:
+        of_all_rows: it compares the rows of a recipe; else it is of the baseline alone.
+        from_log: the key of the setting that has training log what is drawn, `train.gradient_norms_every`; None: the
+            trained network is drawn.
+        of_method: the only method of which it can be drawn, None for any.
+        takes_site, takes_text: whether the recipe says which site is drawn, or what the network reads.
+    """
+
+    of_all_rows: bool = False
+    from_log: str | None = None
+    of_method: str | None = None
+    takes_site: bool = False
+    takes_text: bool = False
+
+
+class AnyDataset(Protocol):
+    """A prepared data set."""
+
+    @property
+    def content_hash(self) -> str:
+        """Hexadecimal digits over the data itself."""
+
+
+class Task(ABC, Generic[S]):
+    """A task; `settings` are those of a run of it. One instance each.
+
+    Attributes:
+        name: the file's, here and in `training/tasks`.
+        command: the verb that trains; the class's docstring is its help.
+        unit: what its targets are.
+        metrics: by their key in `result.json`; the first is a recipe's default.
+        sites: what its models offer to methods.
+        drawings: what can be drawn of its runs.
+        plain_method: the method against whose model extra parameters are counted; `plain`: that model in words;
+            `differs`: what of it is another at the smaller scales.
+        runtime_keys: settings, by section, that are no part of a run's identity: they change no number, or only the
+            order in which numbers are added up and so how the sums are rounded.
+        checkpoint_parts: what a checkpoint must hold beside settings and weights, so that the model can be used without
+            its data set.
+        typical_share: the share of a matrix product's speed that a training step usually reaches.
+        at_scale: what an overview adds about a scale where tables of this task are among its tables.
+        provenance: what an overview says of the runs: `{column}` stands for the distinct values of a column of
+            `<table>-runs.csv`, `{column:span}` for the least and the greatest, `{column:done}` for the same of the runs
+            that are done, `{model:networks}` for sizes as `networks` has them, with a comma behind.
+    """
+
+    name: ClassVar[str]
+    command: ClassVar[str]
+    unit: ClassVar[Unit]
+    metrics: ClassVar[Mapping[str, Metric]]
+    drawings: ClassVar[Mapping[str, Drawing]] = {}
+    plain_method: ClassVar[str]
+    plain: ClassVar[str]
+    differs: ClassVar[str]
+    runtime_keys: ClassVar[Mapping[str, frozenset[str]]]
+    checkpoint_parts: ClassVar[tuple[str, ...]] = ()
+    typical_share: ClassVar[float] = 0.4
+    at_scale: ClassVar[Mapping[str, str]] = {}
+    provenance: ClassVar[Sequence[str]]
+
+    @property
+    @abstractmethod
+    def settings(self) -> type[S]:
+        """The class of a run's settings: the sections `model`, `data` and `train`."""
+
+    @property
+    @abstractmethod
+    def sites(self) -> Sites:
+        """What its models offer to methods."""
+
+    # ---- data
+
+    @abstractmethod
+    def fingerprint(self, settings: S, progress: ProgressCallback | None = None) -> str:
+        """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared.
+
+        Raises:
+            UserError: its source cannot be read.
+        """
+
+    @abstractmethod
+    def known_content(self, settings: S, fingerprint: str) -> str | None:
+        """The content hash of what is prepared here of the data with this fingerprint; None where nothing is."""
+
+    @abstractmethod
+    def prepare(self, settings: S, progress: ProgressCallback | None = None) -> AnyDataset:
+        """The data set, made now unless it was made before. Imports NumPy.
+
+        Raises:
+            UserError: the source is not as needed, or prepared files are damaged.
+            StorageError: the disk is full or refuses; what was written before is kept.
+        """
+
+    @abstractmethod
+    def data_name(self, settings: S) -> str:
+        """What the data is called in a recipe: `python-docs`, `glyphs10`."""
+
+    def identify(self, settings: S, progress: ProgressCallback | None = None) -> tuple[str, str | None]:
+        """`fingerprint` and `known_content`. Raises `UserError`."""
+        name = self.fingerprint(settings, progress)
+        return name, self.known_content(settings, name)
+
+    # ---- the model
+
+    @abstractmethod
+    def dimensions(self, settings: S) -> dict[str, int]:
+        """What the data gives the model: `{"vocabulary": 2048, "length": 256}`. With the settings of the model and the
+        method these decide its cost."""
+
+    def positions(self, settings: S) -> int:
+        """What speeds count of a sample: of a sequence its token positions, padding included."""
+        return 1
+
+    @abstractmethod
+    def work(self, settings: S) -> float:
+        """How much a sample takes, in a unit of the task's own: for comparing runs before any is counted."""
+
+    # ---- words
+
+    @abstractmethod
+    def network_and_data(self, settings: S, size: Sequence[str] = ()) -> str:
+        """Network, data and length in one line, for titles; `size` stands beside the network's shape."""
+
+    @abstractmethod
+    def describe(self, settings: S, size: str = "", seen: str = "") -> str:
+        """The same in a longer sentence, for the head of a column, without a full stop. `size` is `, 3.9 M parameters`;
+        `seen` how many targets a run saw, or nothing."""
+
+    @abstractmethod
+    def columns(self, settings: S) -> dict[str, Any]:
+        """What of the settings `<table>-runs.csv` shows: how large the network is, and what it is trained on."""
+
+    def networks(self, sizes: Sequence[str]) -> str:
+        """Sizes of models as papers write them, in a list."""
+        return words.listing(sizes)
+
+    def chance(self, settings: S) -> float | None:
+        """The value of the first metric that guessing would reach, where there is such a one."""
+        return None
+
+    @property
+    def metric(self) -> str:
+        """The key of the metric that a recipe shows where it names none."""
+        return next(iter(self.metrics))
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """What is shown of `result.json`."""
+        return (
+            *("step", "steps", self.unit.name, "loss", *self.metrics, "train_loss", "diverged_at", "last_finite_loss"),
+            *("parameters", "extra_parameters", "extra_parameters_percent", "flops", "train_seconds"),
+            *(self.unit.per_second, "mfu", "peak_memory_bytes", "waiting_share", "device", "git_commit"),
+        )

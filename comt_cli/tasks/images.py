@@ -1,0 +1,175 @@
+"""Image classification: the class of an image is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from comt_cli import words
+from comt_cli.tasks.base import POINTS, Drawing, Metric, Task, Unit
+
+if TYPE_CHECKING:
+    from comt_cli.data.images.dataset import ImageDataset
+    from comt_cli.data.storage import ProgressCallback
+    from comt_cli.recipe.image_settings import ImageSettings, ResNetSettings
+    from comt_cli.recipe.schema import Sites
+
+
+class ImageClassification(Task["ImageSettings"]):
+    """Train every run of an image-classifier recipe and write the table beside the paper's numbers.
+
+    Finished runs are skipped and stopped ones go on, as with comt train-lm, whose options these are.
+
+    At scale smoke the images are glyphs, drawn here. CIFAR is downloaded once; ImageNet is read from the folder that
+    --set data.folder=DIR names.
+
+    Examples:
+
+      comt train-resnet --recipe table1.yaml
+
+      comt train-resnet --recipe table1.yaml --rows baseline,pixel --seeds 1-3
+
+      comt train-resnet --recipe sas/table4 --scale small --device cuda
+    """
+
+    name: ClassVar = "images"
+    command: ClassVar = "train-resnet"
+    unit: ClassVar = Unit("images", "img")
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "accuracy": Metric(
+            words="top-1 accuracy on the validation images in per cent",
+            label="top-1 accuracy, %",
+            brief="accuracy",
+            better="higher",
+            difference=POINTS,
+            sign=" %",
+        ),
+        "top5_accuracy": Metric(
+            words="top-5 accuracy on the validation images in per cent",
+            label="top-5 accuracy, %",
+            brief="top-5 accuracy",
+            better="higher",
+            difference=POINTS,
+            sign=" %",
+        ),
+    }
+    drawings: ClassVar = {
+        "conv-gradients": Drawing(of_all_rows=True, from_log="train.gradient_norms_every"),
+        "residual-shares": Drawing(of_method="sas-resnet"),
+        "block-gradients": Drawing(of_all_rows=True),
+    }
+    plain_method: ClassVar = "addition"
+    plain: ClassVar = "the plain network of the same size"
+    differs: ClassVar = "whose width and classes may be other ones"
+    runtime_keys: ClassVar = {"train": frozenset({"save_every", "kernels"}), "data": frozenset({"folder"})}
+    """The number of devices, which is no setting, does no more than that to a language model. To an image classifier it
+    does: the batch norms of each device see its share of the batch. Its run says so when it starts (`caution`), and
+    every `result.json` has the number of its processes."""
+    checkpoint_parts: ClassVar = ("classes", "mean", "std", "size")
+    """The names of the classes, the colours' mean and standard deviation over the training images, the images' size."""
+    typical_share: ClassVar = 0.1
+    """Memory binds a ResNet's batch norms, and on a CPU its narrow convolutions."""
+    at_scale: ClassVar = {
+        "smoke": "The same holds for the image tables: narrow ResNets that see rendered characters for minutes.",
+        "small": "The image tables train ResNets on rendered characters, not on the papers' photographs.",
+        "paper": "The image tables train on the published image sets.",
+    }
+    provenance: ClassVar = (
+        "Networks for images: {model:networks}{parameters}.",
+        "Images: {image_set}, of {image_size:span} pixels.",
+        "Images a run: {images:done}.",
+    )
+
+    @property
+    def settings(self) -> type[ImageSettings]:
+        from comt_cli.recipe.image_settings import ImageSettings
+
+        return ImageSettings
+
+    @property
+    def sites(self) -> Sites:
+        from comt_cli.recipe.schema import Sites
+
+        return Sites("maps", ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3"))
+
+    def fingerprint(self, settings: ImageSettings, progress: ProgressCallback | None = None) -> str:
+        from comt_cli.data.images.prepare import image_fingerprint
+
+        return image_fingerprint(settings.data)
+
+    def known_content(self, settings: ImageSettings, fingerprint: str) -> str | None:
+        from comt_cli.data.images.prepare import known_image_content
+
+        return known_image_content(settings.data, fingerprint)
+
+    def prepare(self, settings: ImageSettings, progress: ProgressCallback | None = None) -> ImageDataset:
+        from comt_cli.data.images.prepare import prepare_images
+
+        return prepare_images(settings.data, progress)
+
+    def data_name(self, settings: ImageSettings) -> str:
+        return settings.data.images
+
+    def dimensions(self, settings: ImageSettings) -> dict[str, int]:
+        return {"classes": settings.data.classes, "size": settings.data.size}
+
+    def work(self, settings: ImageSettings) -> float:
+        shape = settings.model.shape()
+        return float(settings.data.size**2 * sum(shape.blocks) * shape.width**2)
+
+    def network_and_data(self, settings: ImageSettings, size: Sequence[str] = ()) -> str:
+        model, data, train = settings.model, settings.data, settings.train
+        shape = model.shape()
+        what = ", ".join([f"{'-'.join(map(str, shape.blocks))} blocks", f"{shape.width} channels at first", *size])
+        return (
+            f"{_named(model.size)} ({what}) on {words.in_words(data.images)} of {data.size} pixels, "
+            f"{words.plural(train.steps, 'step')} of {train.batch_size:,} images"
+        )
+
+    def describe(self, settings: ImageSettings, size: str = "", seen: str = "") -> str:
+        model, data, train = settings.model, settings.data, settings.train
+        shape = model.shape()
+        blocks = "-".join(map(str, shape.blocks))
+        parts = [f"the first {data.train_images:,} to train on" if data.train_images else ""]
+        parts += [f"the first {data.validation_images:,} to validate on" if data.validation_images else ""]
+        share = "".join(f", {part}" for part in parts if part)
+        augmentation = "no augmentation" if data.augmentation == "none" else f"augmentation {data.augmentation}"
+        amount = f" ({seen} images a run)" if seen else ""
+        return (
+            f"{self._resnet(model)}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} "
+            f"stem{size}. Images {data.images} of {data.size} pixels, {data.classes:,} classes{share}, {augmentation}; "
+            f"{train.steps:,} steps of {train.batch_size}{amount}"
+        )
+
+    def _resnet(self, model: ResNetSettings) -> str:
+        """`ResNet-18`, and how it departs from the size of that name: `PreAct-ResNet-110, shallower and narrower`."""
+        from comt_cli.recipe.sizes import RESNET_SIZES
+
+        shape, named = model.shape(), RESNET_SIZES[model.size]
+        blocks, layers = sum(shape.blocks), sum(named.blocks)
+        departs = ["shallower" if blocks < layers else "deeper"] if blocks != layers else []
+        departs += ["narrower" if shape.width < named.width else "wider"] if shape.width != named.width else []
+        return ", ".join(part for part in (_named(model.size), words.listing(departs)) if part)
+
+    def columns(self, settings: ImageSettings) -> dict[str, Any]:
+        model, data, train = settings.model, settings.data, settings.train
+        return {
+            "model": model.size,
+            "width": model.shape().width,
+            "image_set": data.images,
+            "image_size": data.size,
+            "augmentation": data.augmentation,
+            "batch_size": train.batch_size,
+            "precision": train.precision,
+        }
+
+    def networks(self, sizes: Sequence[str]) -> str:
+        return words.listing(map(_named, sizes))
+
+    def chance(self, settings: ImageSettings) -> float | None:
+        return 100 / settings.data.classes
+
+
+def _named(size: str) -> str:
+    """`ResNet-18` for `resnet18`, `PreAct-ResNet-110` for `preact-resnet110`."""
+    return size.replace("resnet", "ResNet-").replace("preact", "PreAct")

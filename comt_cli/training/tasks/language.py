@@ -1,0 +1,142 @@
+"""Language modelling as the loop sees it, and its evaluation: the perplexity of this project, and beside it the number
+that the papers' scripts would have printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from comt_cli.data.dataset import Dataset
+from comt_cli.data.rows import Batch, Rows
+from comt_cli.data.side import IGNORE
+from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.kernels import use_kernels
+from comt_cli.models.llama import Llama
+from comt_cli.recipe.settings import Precision, Settings
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.devices import parameter_dtype, product_dtype
+from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
+from comt_cli.training.objective import SummedLoss
+from comt_cli.training.optimisation import adam
+from comt_cli.training.parallel import is_sharded, shard
+from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.world import World
+
+
+class LanguageRun(TaskRun[Batch]):
+    """A LLaMA that predicts the next token of every sequence; its targets are the tokens that have one before them."""
+
+    model: Llama
+    validation: Rows
+    objective: SummedLoss
+
+    def __init__(self, spec: RunSpec, dataset: Dataset, world: World) -> None:
+        super().__init__(spec, dataset, world)
+        self.language, self.dataset = spec.settings_as(Settings), dataset
+        self.evaluation_targets = self.language.train.evaluation_tokens
+
+    def build(self) -> None:
+        settings = self.language
+        self.model = empty_model(settings.model, settings.data.vocabulary_size, wiring_of(self.spec.method))
+        self.model.activation_checkpointing = settings.train.activation_checkpointing
+        self.objective = SummedLoss(self.model, settings.train.kernels)
+
+    def use_kernels(self) -> dict[str, Choice]:
+        wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
+        return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
+
+    def loss_kernels(self) -> dict[str, Choice]:
+        settings = self.settings
+        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
+
+    def place(self) -> None:
+        dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
+        if is_sharded(self.language.train, self.world):
+            shard(self.objective, self.world, dtype, self.spec.seed, compiled=compiled)
+            return
+        materialise(self.model, self.world.device, self.spec.seed)
+        self.model.to(dtype)
+        if compiled:
+            self.objective.compile_model()
+
+    @property
+    def sharding(self) -> str:
+        train = self.language.train
+        return train.sharding if is_sharded(train, self.world) else "none"
+
+    @staticmethod
+    def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+        return adam(model, settings.train)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self._tensor(batch.tokens), self._tensor(batch.targets)
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self.world.device.type == "cuda":
+            return tensor.pin_memory().to(self.world.device, non_blocking=True)
+        return tensor.to(self.world.device)
+
+    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+        pairs = ((torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)) for batch in batches)
+        return evaluate(self.objective, pairs, self.settings.precision, self.world, self.validation.tokens_per_byte)
+
+    @classmethod
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
+        settings = spec.settings_as(Settings)
+        model = empty_model(settings.model, settings.data.vocabulary_size, wiring_of(spec.method))
+        tokens = torch.randint(model.vocabulary, (rows, settings.data.sequence_length))
+        return SummedLoss(model, "reference"), (tokens, tokens)
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        return {
+            "vocabulary": self.language.data.vocabulary_size,
+            "tokenizer": self.dataset.tokenizer.to_json(),
+        }
+
+
+def evaluate(
+    module: nn.Module,
+    batches: Iterable[tuple[Tensor, ...]],
+    precision: Precision,
+    world: World,
+    tokens_per_byte: float,
+) -> Evaluation:
+    """Evaluate a `SummedLoss` on this process's batches of (tokens, targets), and sum over all processes.
+
+    `perplexity` is exp of the token-weighted mean over all targets. `galore_perplexity` is what the public scripts
+    print: exp of the unweighted mean over batches of each batch's mean, times n / (n + 1), because their count of
+    batches starts at one; n is of one process, and the processes' numbers are averaged. It depends on the batch size
+    and the number of processes and lies below the truth; it is here for comparison only. `bits_per_byte` is the loss
+    in bits, times the tokens a byte of the whole validation split (`tokens_per_byte`): other than a perplexity it can
+    be compared between vocabularies. The extent counts tokens, and the batches of all processes that had a target.
+
+    Raises:
+        ValueError: there is not one target to predict.
+    """
+
+    def tally(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Loss, tokens, batch means, batches."""
+        count = int((targets_BT != IGNORE).sum())
+        value = float(module(tokens_BT, targets_BT))
+        numbers = [value, count, value / count, 1.0] if count else [0.0] * 4
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    loss_sum, tokens, mean_sum, count_batches = sums_over(module, batches, tally, precision, world)
+    if not tokens:
+        raise ValueError("there is no target to evaluate on")
+    loss = loss_sum / tokens
+    # mean over processes of sum / (n + 1), where all have the same n
+    galore_loss = mean_sum / (count_batches + world.size)
+    metrics = {
+        "perplexity": finite(bounded_exp(loss)),
+        "bits_per_byte": finite(loss / math.log(2) * tokens_per_byte),
+        "galore_perplexity": finite(bounded_exp(galore_loss)),
+    }
+    return Evaluation(loss, metrics, {"tokens": int(tokens), "batches": int(count_batches)})
