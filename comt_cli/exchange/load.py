@@ -11,7 +11,6 @@ from comt_cli.exchange.checkpoint import (
     check_blocks,
     check_tokens,
     checkpoint_in,
-    command_in,
     name_of,
     read_state,
     shown_names,
@@ -91,12 +90,12 @@ def read_own(path: Path) -> LoadedModel:
             together.
     """
     state = read_state(path)
-    if (command := command_in(state)) != COMMAND:
+    spec = spec_in(state, path)
+    if spec.command != COMMAND:
         raise UserError(
-            f"{path} is a checkpoint of comt {command}, not of a language model (comt {COMMAND})",
+            f"{path} is a checkpoint of comt {spec.command}, not of a language model (comt {COMMAND})",
             "comt analyze-gates looks into image classifiers, too.",
         )
-    spec = spec_in(state, path)
     settings = spec.settings_as(Settings)
     wiring = wired(spec, path, wiring_of)
     weights = state["model"]

@@ -80,12 +80,12 @@ def load_image_model(source: str | Path) -> LoadedImageModel:
     elif not path.is_file():
         raise UserError(f"there is no image classifier {source}", ACCEPTED)
     state = read_state(path)
-    if (command := command_in(state)) != COMMAND:
+    spec = spec_in(state, path)
+    if spec.command != COMMAND:
         raise UserError(
-            f"{path} is a checkpoint of comt {command}, not of an image classifier (comt {COMMAND})",
+            f"{path} is a checkpoint of comt {spec.command}, not of an image classifier (comt {COMMAND})",
             "comt analyze-gates, plot-cosine, generate and export take it.",
         )
-    spec = spec_in(state, path)
     wiring = wired(spec, path, image_wiring_of)
     settings = spec.settings_as(ImageSettings)
     check_blocks(state["model"], sum(settings.model.shape().blocks), path)

@@ -120,11 +120,11 @@ def test_folders_that_hold_nothing(tmp_path):
 
 
 def test_the_other_kind_is_named_and_who_takes_it(path, save_run):
-    with pytest.raises(UserError, match=r"an image classifier .*, not of a language model") as refused:
+    with pytest.raises(UserError, match="checkpoint of comt train-resnet, not of a language model") as refused:
         load_model(path)
     assert "comt analyze-gates" in str(refused.value.hint)
     text = save_run()  # writes where `path` is
     assert not holds_image_model(text)
-    with pytest.raises(UserError, match="checkpoint of a language model, not of an image classifier") as refused:
+    with pytest.raises(UserError, match="checkpoint of comt train-lm, not of an image classifier") as refused:
         load_image_model(text)
     assert "generate" in str(refused.value.hint)

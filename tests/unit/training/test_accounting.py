@@ -94,7 +94,7 @@ def test_the_estimate_is_a_speed():
         measured = measured_matmul_flops(cpu, precision)
         assert 1e8 < measured < 1e15
         # The same product, timed on its own: within a factor of what a shared machine does to it.
-        assert 0.01 < estimated_flops_per_second(cpu, precision) / measured < 10
+        assert 0.01 < estimated_flops_per_second(cpu, precision, 0.4) / measured < 10
 
 
 NAMES = {

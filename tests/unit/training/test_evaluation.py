@@ -12,8 +12,9 @@ from torch import nn
 from comt_cli.data.side import IGNORE
 from comt_cli.models.build import empty_model, materialise, wiring_of
 from comt_cli.recipe.settings import ModelSettings
-from comt_cli.training.evaluation import bounded_exp, evaluate
+from comt_cli.training.evaluation import bounded_exp
 from comt_cli.training.objective import SummedLoss
+from comt_cli.training.tasks.language import evaluate
 from comt_cli.training.world import World
 
 WORLD = World(torch.device("cpu"))
@@ -41,18 +42,18 @@ def batch(counted: int, ignored: int = 0):
 def test_what_the_published_script_prints(batches, printed):
     """methods.md, section 1, computed there by running it: a true loss of 3.25 (25.79) with n batches."""
     found = evaluate(FixedLoss(*[3.25] * batches), [batch(5)] * batches, "fp32", WORLD, 0.25)
-    assert found.perplexity == pytest.approx(math.exp(3.25), rel=1e-12)
-    assert f"{found.perplexity:.2f}" == "25.79"
-    assert f"{found.galore_perplexity:.2f}" == f"{printed:.2f}"
-    assert found.galore_loss == pytest.approx(3.25 * batches / (batches + 1), rel=1e-12)
+    assert found.metrics["perplexity"] == pytest.approx(math.exp(3.25), rel=1e-12)
+    assert f"{found.metrics['perplexity']:.2f}" == "25.79"
+    assert f"{found.metrics['galore_perplexity']:.2f}" == f"{printed:.2f}"
+    assert found.metrics["galore_perplexity"] == pytest.approx(math.exp(3.25 * batches / (batches + 1)), rel=1e-12)
 
 
 def test_tokens_weigh_the_loss_and_batches_the_other():
     found = evaluate(FixedLoss(2.0, 5.0), [batch(9, 1), batch(1, 9)], "fp32", WORLD, 0.25)
     assert found.loss == pytest.approx((9 * 2 + 1 * 5) / 10)
-    assert found.bits_per_byte == pytest.approx(2.3 / math.log(2) / 4)  # four bytes a token
-    assert found.galore_loss == pytest.approx((2 + 5) / 3)
-    assert (found.tokens, found.batches) == (10, 2)
+    assert found.metrics["bits_per_byte"] == pytest.approx(2.3 / math.log(2) / 4)  # four bytes a token
+    assert found.metrics["galore_perplexity"] == pytest.approx(math.exp((2 + 5) / 3))
+    assert found.extent == {"tokens": 10, "batches": 2}
 
 
 def test_what_the_script_prints_with_two_processes():
@@ -64,14 +65,16 @@ def test_what_the_script_prints_with_two_processes():
             return tensor + torch.tensor([45.0, 15.0, 9.0, 3.0], dtype=tensor.dtype)
 
     found = evaluate(FixedLoss(1.0, 2.0, 3.0), [batch(5)] * 3, "fp32", Two(WORLD.device, 0, 2), 0.25)
-    assert found.galore_loss == pytest.approx(((1 + 2 + 3) / 4 + (2 + 3 + 4) / 4) / 2, rel=1e-12)
+    assert found.metrics["galore_perplexity"] == pytest.approx(
+        math.exp(((1 + 2 + 3) / 4 + (2 + 3 + 4) / 4) / 2), rel=1e-12
+    )
     assert found.loss == pytest.approx(2.5)
-    assert found.batches == 6
+    assert found.extent["batches"] == 6
 
 
 def test_a_batch_of_nothing_but_padding_does_not_count():
     found = evaluate(FixedLoss(2.0, 7.0), [batch(4), batch(0, 5)], "fp32", WORLD, 0.25)
-    assert (found.loss, found.tokens, found.batches) == (2.0, 4, 1)
+    assert (found.loss, found.extent) == (2.0, {"tokens": 4, "batches": 1})
 
 
 def test_nothing_to_evaluate():
@@ -113,7 +116,7 @@ def test_against_a_naive_loop():
         ])  # fmt: skip
     everything = [loss for each in losses for loss in each]
     # fp32 logits of size 1: an error of 1e-7 each.
-    assert found.perplexity == pytest.approx(math.exp(math.fsum(everything) / len(everything)), rel=1e-6)
+    assert found.metrics["perplexity"] == pytest.approx(math.exp(math.fsum(everything) / len(everything)), rel=1e-6)
     means = [math.fsum(each) / len(each) for each in losses]
-    assert found.galore_perplexity == pytest.approx(math.exp(math.fsum(means) / 3), rel=1e-6)
-    assert found.tokens == len(everything) == 4 + 9 + 1 + 9 + 2
+    assert found.metrics["galore_perplexity"] == pytest.approx(math.exp(math.fsum(means) / 3), rel=1e-6)
+    assert found.extent["tokens"] == len(everything) == 4 + 9 + 1 + 9 + 2

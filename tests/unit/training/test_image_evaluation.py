@@ -45,9 +45,9 @@ def test_by_hand():
     found = evaluate_images(objective, [batch((5, SIX), (1, SIX)), batch((0, SIX), (IGNORE, SIX))], "fp32", WORLD)
     total = math.log(sum(math.exp(value) for value in SIX))
     assert found.loss == pytest.approx(((total - 5) + (total - 1) + (total - 0)) / 3, rel=1e-6)
-    assert found.accuracy == pytest.approx(100 / 3)
-    assert found.top5_accuracy == pytest.approx(200 / 3)
-    assert found.images == 3
+    assert found.metrics["accuracy"] == pytest.approx(100 / 3)
+    assert found.metrics["top5_accuracy"] == pytest.approx(200 / 3)
+    assert found.extent["images"] == 3
     assert objective.training
 
 
@@ -60,7 +60,7 @@ def test_ties_and_what_is_no_number():
 def test_a_model_that_says_no_numbers_is_never_right():
     found = evaluate_images(ClassifierLoss(Says()), [batch((0, [math.nan] * 7))], "fp32", WORLD)
     assert math.isnan(found.loss)
-    assert (found.accuracy, found.top5_accuracy) == (0, 0)
+    assert found.metrics == {"accuracy": 0, "top5_accuracy": 0}
     assert found.line() == {"validation_loss": None, "validation_accuracy": 0, "validation_top5_accuracy": 0}
 
 
@@ -89,7 +89,7 @@ def test_every_image_counts_once_whatever_the_batches_and_processes(tmp_path):
                 )
                 parts += [source(part) for part in batches]
             found = evaluate_images(objective, parts, "fp32", WORLD)
-            assert found.images == 20
+            assert found.extent["images"] == 20
             assert found.loss == pytest.approx(float(losses.mean()), rel=1e-5)
-            assert found.accuracy == pytest.approx(100 * float((places < 1).double().mean()))
-            assert found.top5_accuracy == pytest.approx(100 * float((places < 5).double().mean()))
+            assert found.metrics["accuracy"] == pytest.approx(100 * float((places < 1).double().mean()))
+            assert found.metrics["top5_accuracy"] == pytest.approx(100 * float((places < 5).double().mean()))

@@ -134,7 +134,7 @@ def test_model_and_images_lie_channels_last(tmp_path):
     with contextlib.ExitStack() as held:
         run.directory.create(run.spec)
         run._set_up(held)
-        images, _ = run.task.tensors(run.task.trial_batch(4))
+        images, _ = run.task.inputs(run.task.trial_batch(4))
         assert images.is_contiguous(memory_format=torch.channels_last)
         assert all(
             weight.is_contiguous(memory_format=torch.channels_last)

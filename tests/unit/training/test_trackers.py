@@ -28,6 +28,7 @@ TAGS = {
     "validation_loss": "evaluation/loss",
     "validation_perplexity": "evaluation/perplexity",
     "validation_bits_per_byte": "evaluation/bits_per_byte",
+    "validation_galore_perplexity": "evaluation/galore_perplexity",
 }
 Points = dict[str, dict[int, float]]
 
