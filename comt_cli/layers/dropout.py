@@ -14,6 +14,9 @@ The hash: (seed, position, path) gives two words of 32 bits a sample (on the hos
 last mixes its coordinate into both; the last costs two multiplications an element. Coordinates are counted from 0 in
 every dimension, not along the memory, so that padding a batch to another width leaves the masks of what it holds alone.
 
+On the weights of attention, [B, heads, T, T], it needs these to exist: PyTorch's fused attention has a dropout of its
+own, which is torch's.
+
 Measured on one thread of an AMD EPYC, fp32 [32, 128, 512], p = 0.1, PyTorch 2.13, fastest of 60: 9 ms beside 17 ms of
 `F.dropout`; compiled 2.2 ms beside 25 ms. The backward pass needs one byte an element. A GPU was not measured.
 
@@ -50,19 +53,29 @@ class Dropout(nn.Module):
         if not 0 <= p < 1:
             raise ValueError(f"the probability of dropout is in [0, 1), got {p}")
         self.p = p
-        self.masks: Masks | None = None
-        self.site = 0
+        # What the mask follows from, int32 [2, B], set by `Masks`. Not a buffer: those are copied from process to
+        # process, and each process has samples of its own. A tensor of the module's own, not a number by which a common
+        # one is indexed: blocks that differ in nothing else are compiled once.
+        self.words: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises `RuntimeError` in training when the model has no `Masks`, or their position is not that of `x`."""
+        """Raises `RuntimeError` in training without a position, or at one of another number of samples."""
         if not self.training or self.p == 0:
             return x
-        if self.masks is None:
-            raise RuntimeError("a Dropout belongs to no Masks: make `Masks(model)` when the model is built")
-        words_2B = self.masks.words(self.site, x)
         # Bits as a signed number are uniform over [-2^31, 2^31).
-        is_kept = hashed(words_2B, x.shape) >= round(self.p * 2**32) - 2**31
+        is_kept = hashed(self._words_for(x), x.shape) >= round(self.p * 2**32) - 2**31
         return x * is_kept * (1 / (1 - self.p))
+
+    def _words_for(self, x: Tensor) -> Tensor:
+        if x.is_meta:  # where only shapes and costs are asked for there is no position
+            return x.new_empty((2, len(x)), dtype=torch.int32)
+        if self.words is None:
+            raise RuntimeError(
+                "dropout has no position: make `Masks(model)`, and call `move_to` before training passes"
+            )
+        if self.words.shape[1] != len(x):
+            raise RuntimeError(f"dropout is at a position of {self.words.shape[1]} samples and was given {len(x)}")
+        return self.words
 
     def extra_repr(self) -> str:
         """The probability, as in nn.Dropout."""
@@ -70,25 +83,17 @@ class Dropout(nn.Module):
 
 
 class Masks:
-    """The position of a model in training, shared by all its `Dropout` modules; made once, when the model is built.
+    """Moves all `Dropout` modules of a model to a position in training; made once, when the model is built.
 
     `move_to` is called before the forward pass of every micro-batch, and not again before its backward pass is over:
-    a checkpointed block, which runs again in the backward pass, reads the position again. No module of the model holds
-    the position as a buffer, since buffers are copied from process to process, and each process has samples of its own.
+    a checkpointed block, which runs again in the backward pass, reads the position again.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Name the sites of `model` by their paths. Raises `ValueError` when one has masks already."""
-        keys: list[int] = []
-        for path, module in model.named_modules():
-            if not isinstance(module, Dropout):
-                continue
-            if module.masks is not None:
-                raise ValueError(f"the Dropout {path!r} has masks already: only the outermost model makes them")
-            module.masks, module.site = self, len(keys)
-            keys.append(int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big"))
-        self._keys_S = np.array(keys, dtype=np.uint64)
-        self._words_S2B: Tensor | None = None
+        """The sites are named by their paths in `model`, the outermost one: a part of it has none of its own."""
+        self._sites = {path: module for path, module in model.named_modules() if isinstance(module, Dropout)}
+        digests = [hashlib.sha256(path.encode()).digest() for path in self._sites]
+        self._keys_S = np.array([int.from_bytes(digest[:8], "big") for digest in digests], dtype=np.uint64)
 
     def move_to(self, seed: int, positions_B: NDArray[np.int64], device: torch.device) -> None:
         """The next passes are those of the samples at these positions of the order of `seed`, any integer.
@@ -96,27 +101,14 @@ class Masks:
         One position for every sample of the micro-batch, in its order; each is used once in training. `device` is where
         the passes run.
         """
-        # A new tensor of the same kind, not new values in the old one: a backward pass may still need those, and
-        # compiled code, which takes it as an input, is not compiled again.
-        words = torch.from_numpy(sample_words(seed, positions_B, self._keys_S))
+        # New tensors of the same kind, not new values in the old ones: a backward pass may still need those, and
+        # compiled code, which takes them as inputs, is not compiled again.
+        words_S2B = torch.from_numpy(sample_words(seed, positions_B, self._keys_S))
         if device.type == "cuda":
-            words = words.pin_memory()
-        self._words_S2B = words.to(device, non_blocking=device.type == "cuda")
-
-    def words(self, site: int, x: Tensor) -> Tensor:
-        """What the masks of a site follow from, int32 [2, B], for x [B, ...].
-
-        Raises:
-            RuntimeError: no position was given, or one of another number of samples.
-        """
-        if x.is_meta:  # where only shapes and costs are asked for there is no position
-            return x.new_empty((2, len(x)), dtype=torch.int32)
-        if self._words_S2B is None:
-            raise RuntimeError("dropout needs the position of the samples: call `Masks.move_to` before training passes")
-        words_2B = self._words_S2B[site]
-        if words_2B.shape[1] != len(x):
-            raise RuntimeError(f"dropout is at a position of {words_2B.shape[1]} samples and was given {len(x)}")
-        return words_2B
+            words_S2B = words_S2B.pin_memory()
+        words_S2B = words_S2B.to(device, non_blocking=device.type == "cuda")
+        for module, words_2B in zip(self._sites.values(), words_S2B, strict=True):
+            module.words = words_2B
 
 
 def sample_words(seed: int, positions_B: NDArray[np.int64], keys_S: NDArray[np.uint64]) -> NDArray[np.int32]:

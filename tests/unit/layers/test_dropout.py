@@ -11,9 +11,11 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch._inductor.config
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 from comt_cli.layers.dropout import Dropout, Masks, hashed, sample_words
@@ -183,6 +185,7 @@ def test_a_checkpointed_block_draws_its_masks_again():
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
+@torch._inductor.config.patch({"cpp.simdlen": 0})
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_compiled_masks_are_equal_and_a_step_compiles_nothing():
     torch.manual_seed(0)
@@ -224,12 +227,26 @@ def test_a_site_is_its_path_and_others_leave_its_masks_alone():
     assert not torch.equal(net.first(x), deeper["second"](x))
 
 
+def test_blocks_that_are_compiled_one_by_one_are_compiled_once():
+    """Each has other masks, and no number that says which: those would be constants of the compiled code."""
+    torch._dynamo.reset()
+    counters.clear()
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), Dropout(0.25)) for _ in range(3))
+    masks = Masks(blocks)
+    for block in blocks:
+        block.forward = torch.compile(block.forward, backend="aot_eager", dynamic=False, fullgraph=True)
+    for step in range(2):
+        masks.move_to(0, np.arange(step, step + 4), CPU)
+        seen = [blocks[number](torch.ones(4, 3, 8)) == 0 for number in range(3)]
+        assert not torch.equal(seen[0], seen[1])
+    assert counters["stats"]["unique_graphs"] == 1
+
+
 def test_a_copy_has_a_position_of_its_own():
     net = Net()
     other = copy.deepcopy(net)
-    assert other.first.masks is other.second.masks is other.masks
     other.masks.move_to(0, np.arange(2), CPU)
-    with pytest.raises(RuntimeError, match="needs the position"):
+    with pytest.raises(RuntimeError, match="has no position"):
         net(torch.ones(2, 3, 8))
 
 
@@ -279,9 +296,7 @@ def test_what_is_no_probability_is_refused(p):
 
 
 def test_misuse_is_named():
-    with pytest.raises(RuntimeError, match="belongs to no Masks"):
+    with pytest.raises(RuntimeError, match="has no position"):
         Dropout(0.5)(torch.ones(2, 3))
     with pytest.raises(RuntimeError, match="a position of 2 samples and was given 3"):
         alone(0.5, range(2))(torch.ones(3, 3))
-    with pytest.raises(ValueError, match="'first' has masks already"):
-        Masks(Net())
