@@ -6,10 +6,11 @@ import base64
 import binascii
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from comt_cli.data.special_tokens import EXTRA_PIECES, Extra, SpecialTokens, in_order
 from comt_cli.data.tokenizer import TOKENIZER_FORMAT
 from comt_cli.errors import UserError
 from comt_cli.files import sha256, write_json
@@ -63,6 +64,26 @@ class SentencePieceTokenizer:
         if self.pad_id < 0 or self.eos_id < 0:
             raise ValueError("its SentencePiece model has no padding or no end-of-text token")
 
+    @property
+    def special(self) -> SpecialTokens:
+        """The model's own; mask and separator are its control pieces of these names, never a piece of text."""
+
+        def known(i: int) -> int | None:
+            return i if i >= 0 else None
+
+        def control(name: str) -> int | None:
+            i = int(self._processor.piece_to_id(name))
+            return i if self._processor.is_control(i) else None
+
+        return SpecialTokens(
+            pad=self.pad_id,
+            end=self.eos_id,
+            begin=known(int(self._processor.bos_id())),
+            mask=control(EXTRA_PIECES["mask"]),
+            separator=control(EXTRA_PIECES["separator"]),
+            unknown=known(int(self._processor.unk_id())),
+        )
+
     def encode(self, text: str) -> list[int]:
         """The ids of `text`. A literal '▁' (U+2581) comes back as a space: SentencePiece uses it to mean one."""
         return self.encode_batch([text])[0]
@@ -102,8 +123,13 @@ class SentencePieceTokenizer:
         write_json(path, self.to_json())
 
 
-def train_sentencepiece(texts: Iterable[str], vocabulary: int) -> SentencePieceTokenizer:
+def train_sentencepiece(
+    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = ()
+) -> SentencePieceTokenizer:
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`.
+
+    `extras` are special tokens beside padding, end and unknown; they have the ids from 3 on, in the order of
+    `special_tokens.EXTRA_PIECES`. Without any the vocabulary is what it always was. Text never becomes one of them.
 
     Deterministic: the same texts in the same order give the same model, byte for byte, whatever the machine's number
     of cores. At most `TRAINING_CHARACTERS` are read.
@@ -113,14 +139,19 @@ def train_sentencepiece(texts: Iterable[str], vocabulary: int) -> SentencePieceT
     """
     import sentencepiece
 
-    model = io.BytesIO()
+    model, options = io.BytesIO(), dict(TRAINER)
+    wanted = in_order(extras)
+    if "begin" in wanted:
+        options |= {"bos_id": 3, "bos_piece": EXTRA_PIECES["begin"]}
+    if controls := [EXTRA_PIECES[extra] for extra in wanted if extra != "begin"]:
+        options["control_symbols"] = controls
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_lines(texts),
             model_writer=model,
             vocab_size=vocabulary,
             minloglevel=2,  # the C++ side logs to stderr past Python; its errors still come as exceptions
-            **TRAINER,
+            **options,
         )
     except RuntimeError as error:
         raise UserError(

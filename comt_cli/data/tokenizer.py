@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from comt_cli.data.special_tokens import EXTRA_PIECES, SpecialTokens, in_order
 from comt_cli.files import write_json
 
 TOKENIZER_FORMAT = 1
@@ -17,6 +18,11 @@ class Tokenizer(Protocol):
     vocabulary_size: int
     pad_id: int
     eos_id: int
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The ids of all special tokens that it has."""
+        ...
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without an end-of-text token."""
@@ -44,11 +50,20 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b."""
+    """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b, 258 and above the extra special tokens."""
 
-    vocabulary_size = 258
     pad_id = 0
     eos_id = 1
+
+    def __init__(self, extras: Collection[str] = ()) -> None:
+        """With the special tokens named in `extras` (`special_tokens.Extra`). Raises `ValueError` at unknown ones."""
+        self._extras = {extra: 258 + number for number, extra in enumerate(in_order(extras))}
+        self.vocabulary_size = 258 + len(self._extras)
+
+    @property
+    def special(self) -> SpecialTokens:
+        """Padding, end and extras; no byte is unknown."""
+        return SpecialTokens(self.pad_id, self.eos_id, **self._extras)
 
     def encode(self, text: str) -> list[int]:
         """2 + each byte of the text's UTF-8."""
@@ -60,16 +75,18 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text; bytes that are not UTF-8, such as a character cut in half, become U+FFFD."""
-        return bytes(int(i) - 2 for i in ids if i >= 2).decode(errors="replace")
+        return bytes(int(i) - 2 for i in ids if 2 <= i < 258).decode(errors="replace")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Printable ASCII as itself, the rest as '<0x0A>'."""
         special = {self.pad_id: "<pad>", self.eos_id: "</s>"}
+        special |= {number: EXTRA_PIECES[extra] for extra, number in self._extras.items()}
         return [special.get(int(i)) or _byte_name(int(i) - 2) for i in ids]
 
     def to_json(self) -> dict[str, Any]:
-        """There is nothing to store but the name."""
-        return {"format": TOKENIZER_FORMAT, "kind": "bytes"}
+        """There is nothing to store but the name, and the extras where there are any."""
+        extras = {"extras": list(self._extras)} if self._extras else {}
+        return {"format": TOKENIZER_FORMAT, "kind": "bytes", **extras}
 
     def save(self, path: Path) -> None:
         """Write the tokenizer to one JSON file. Raises `StorageError`."""

@@ -16,7 +16,10 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
     if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
         raise ValueError(f"it is not a tokenizer of format {TOKENIZER_FORMAT}")
     if value.get("kind") == "bytes":
-        return ByteTokenizer()
+        extras = value.get("extras", [])
+        if not isinstance(extras, list) or not all(isinstance(extra, str) for extra in extras):
+            raise ValueError("its special tokens are not a list of names")
+        return ByteTokenizer(extras)
     if value.get("kind") == "sentencepiece":
         return SentencePieceTokenizer.from_json(value)
     raise ValueError(f"it holds a tokenizer of unknown kind {value.get('kind')!r}")

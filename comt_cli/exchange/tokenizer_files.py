@@ -44,7 +44,7 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
     tokenizer, files = codec.tokenizer, Files()
     converted: LibraryTokenizer | None
     if isinstance(tokenizer, ByteTokenizer):
-        converted = _bytes_as_bpe()
+        converted = _bytes_as_bpe(tokenizer)
     else:
         model = base64.b64decode(tokenizer.to_json()["model"])
         files["tokenizer.model"] = (model, "the SentencePiece model")
@@ -67,10 +67,11 @@ def _special(text: str) -> AddedToken:
     return AddedToken(text, special=True, normalized=False)
 
 
-def _bytes_as_bpe() -> LibraryTokenizer:
+def _bytes_as_bpe(own: ByteTokenizer) -> LibraryTokenizer:
     """Bytes as a byte-level vocabulary without merges: every byte stays a token of its own."""
-    names = ByteTokenizer().pieces([ByteTokenizer.pad_id, ByteTokenizer.eos_id])
-    vocabulary = {name: number for number, name in enumerate(names)}
+    special = sorted(own.special.ids)
+    names = own.pieces(special)
+    vocabulary = dict(zip(names, special, strict=True))
     vocabulary |= {character: 2 + byte for byte, character in byte_alphabet().items()}
     tokenizer = LibraryTokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

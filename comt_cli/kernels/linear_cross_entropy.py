@@ -9,6 +9,12 @@ Shapes: T tokens, D width, V vocabulary.
     z = h W^T,  loss = sum_t [logsumexp(z_t) - z_t[target]],  dz = softmax(z) - onehot(target)
     dh = dz W,  dW = dz^T h
 
+With label smoothing e (Szegedy et al. 2016) the targets' distribution is (1 - e) onehot(target) + e / V, the target's
+own e / V included: the convention of `torch.nn.functional.cross_entropy`.
+    loss = sum_t [(1 - e) (-log p_t[target]) + e mean_v(-log p_t[v])],  dz = softmax(z) - (1 - e) onehot(target) - e / V
+Tensor2Tensor and fairseq spread e over the V - 1 other tokens: that is e V / (V - 1) here. (From the loss that it shows
+Tensor2Tensor also subtracts the distribution's entropy, a constant.)
+
 On CUDA, liger-kernel (the extra `gpu`) does the same where it is installed, block by block and with the gradient in the
 forward pass. What it gives is softmax and gradient in one Triton kernel, which reads a block of logits twice and writes
 it once, where the PyTorch below goes over it some ten times. It uses no atomic additions: each row is one program's and
@@ -32,8 +38,12 @@ BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 """Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
 
 
-def linear_cross_entropy(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: Wanted = "auto") -> Tensor:
+def linear_cross_entropy(
+    h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: Wanted = "auto", smoothing: float = 0.0
+) -> Tensor:
     """The sum over targets other than `IGNORE` of -log softmax(h W^T)[target], in nats, fp32.
+
+    With `smoothing` in [0, 1) it is the cross entropy against the smoothed targets.
 
     The products run in the type of `h_TD`, softmax and sums in fp32 (all in fp64 where `h_TD` is). With "reference" it
     is never liger-kernel's (`choice.choose_loss`).
@@ -44,25 +54,25 @@ def linear_cross_entropy(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: 
     # liger-kernel computes no gradient for W alone, and divides by the number of rows.
     takes = len(h_TD) > 0 and (h_TD.requires_grad or not W_VD.requires_grad)
     if takes and choose_loss(wanted, h_TD.device, h_TD.dtype).fused:
-        return _of_liger(h_TD, W_VD, targets_T)
-    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD, targets_T)  # type: ignore[no-untyped-call]
+        return _of_liger(h_TD, W_VD, targets_T, smoothing)
+    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD, targets_T, smoothing)  # type: ignore[no-untyped-call]
     return loss
 
 
-def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tensor:
+def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float) -> Tensor:
     found = liger()
     assert isinstance(found, tuple)  # it was chosen
     with torch.autocast(h_TD.device.type, enabled=False):
         # By position: bias, weights of classes, ignore_index, share of logsumexp squared, label smoothing, reduction,
         # soft cap, whether to return that square, type of dW's sum over blocks: bf16 would lose the small late terms.
-        arguments = (h_TD, W_VD, targets_T, None, None, IGNORE, 0.0, 0.0, "sum", None, False, torch.float32)
+        arguments = (h_TD, W_VD, targets_T, None, None, IGNORE, 0.0, smoothing, "sum", None, False, torch.float32)
         loss: Tensor = found[1].apply(*arguments)[0]  # type: ignore[no-untyped-call]
     return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h_TD: Tensor, W_VD: Tensor, targets_T: Tensor) -> Tensor:
+    def forward(ctx: Any, h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         rows = max(1, BLOCK_ELEMENTS.get(h_TD.device.type, BLOCK_ELEMENTS["cuda"]) // len(W_VD))
         wide = torch.promote_types(h_TD.dtype, torch.float32)
@@ -78,12 +88,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 z = (h @ W_VD.T).to(wide)
                 z_target = z.gather(1, index)
                 z_max = z.amax(1, keepdim=True)
-                exp = z.sub_(z_max).exp_()
+                z.sub_(z_max)
+                if smoothing:  # (1 - e) z[target] + e mean(z)
+                    z_target = torch.lerp(z_target, z.mean(1, keepdim=True) + z_max, smoothing)
+                exp = z.exp_()
                 total = exp.sum(1, keepdim=True)
                 loss += ((total.log() + z_max - z_target) * counted).sum()
                 if dh_TD is None or dW_VD is None:
                     continue
-                dz = exp.mul_(counted / total).scatter_add_(1, index, -counted.to(wide)).to(h.dtype)
+                on_target = -counted.to(wide)
+                dz = exp.mul_(counted / total)
+                if smoothing:
+                    dz.add_(on_target, alpha=smoothing / len(W_VD))
+                    on_target = on_target * (1 - smoothing)
+                dz = dz.scatter_add_(1, index, on_target).to(h.dtype)
                 torch.mm(dz, W_VD, out=dh_TD[start : start + rows])
                 if dW_VD.dtype == dz.dtype:
                     dW_VD.addmm_(dz.T, h)
@@ -94,7 +112,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (gradient,) = gradients
         dh_TD, dW_VD = ctx.saved_tensors
-        return dh_TD * gradient.to(dh_TD.dtype), dW_VD * gradient.to(dW_VD.dtype), None
+        return dh_TD * gradient.to(dh_TD.dtype), dW_VD * gradient.to(dW_VD.dtype), None, None

@@ -80,7 +80,7 @@ def _run_record(run: Run, recipe: str) -> dict[str, Any]:
     who = {"row": spec.row, "column": spec.column, "seed": spec.seed, "id": spec.id, "state": run.state.value}
     if result is None and run.progress is not None:
         result = {"step": run.progress.step, "steps": run.progress.steps}
-    where = {"recipe": recipe, "command": spec.command, "scale": spec.scale}
+    where: dict[str, Any] = {"recipe": recipe, "command": spec.command, "scale": spec.scale}
     where |= {"data_content": run.content if run.result else None}
     task = spec.task
     return {**who, **where, **task.columns(spec.settings), **{key: (result or {}).get(key) for key in task.result_keys}}

@@ -22,8 +22,8 @@ from comt_cli.tasks.base import DifferenceUnit, Metric
 class Entry:
     """One cell. `difference` and `paper_difference` are in the unit of the column's metric (`Table.unit`); `speed`, in
     the task's units per second, and `extra_parameters_percent`, against the plain network of the same size, are means
-    over seeds. `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`; `beside` the mean, over
-    the seeds that are done, of the metric beside the column's (`Metric.beside`).
+    over seeds. `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`; `beside` the mean of
+    the metric that is shown beside the column's (`Metric.beside`), over the seeds that are done.
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
     """

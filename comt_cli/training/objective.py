@@ -1,5 +1,5 @@
-"""What is minimised: the summed negative log likelihood of the targets. Summed, not averaged, so that parts of a batch,
-devices and evaluation batches add up to the exact mean over targets."""
+"""What is minimised: the summed negative log likelihood of the targets, or of smoothed ones. Summed, not averaged, so
+that parts of a batch, devices and evaluation batches add up to the exact mean over targets."""
 
 from __future__ import annotations
 
@@ -29,10 +29,26 @@ def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
 class Objective(nn.Module, ABC):
     """(inputs, targets) -> the sum over counted targets of -log p(target) by the model that it holds, fp32, in nats.
 
+    With label smoothing e, `smoothing` in [0, 1), each target's term is in training (1 - e) (-log p(target)) +
+    e mean_v(-log p(v)), v over all outputs (torch's convention, see `kernels.linear_cross_entropy`). In evaluation, and
+    so in perplexities, it is -log p(target) all the same.
+
     One module holds model and loss, so that they are wrapped for several devices as one.
     """
 
     model: nn.Module
+
+    def __init__(self, smoothing: float = 0.0) -> None:
+        """Raises `ValueError` unless 0 <= smoothing < 1."""
+        super().__init__()
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"label smoothing is in [0, 1), got {smoothing}")
+        self._smoothing = smoothing
+
+    @property
+    def smoothing(self) -> float:
+        """The smoothing of this mode: none in evaluation."""
+        return self._smoothing if self.training else 0.0
 
     @abstractmethod
     def compile_model(self, *, keep_others: bool = False) -> None:
@@ -52,8 +68,8 @@ class SummedLoss(Objective):
 
     model: Llama
 
-    def __init__(self, model: Llama, kernels: Kernels = "auto") -> None:
-        super().__init__()
+    def __init__(self, model: Llama, kernels: Kernels = "auto", smoothing: float = 0.0) -> None:
+        super().__init__(smoothing)
         self.model, self.kernels = model, kernels
         self._hidden = model.hidden
 
@@ -66,7 +82,9 @@ class SummedLoss(Objective):
         device = hidden_TD.device.type
         if torch.is_autocast_enabled(device):
             hidden_TD = hidden_TD.to(torch.get_autocast_dtype(device))
-        return linear_cross_entropy(hidden_TD, self.model.head_weight, targets_BT.flatten(), self.kernels)
+        return linear_cross_entropy(
+            hidden_TD, self.model.head_weight, targets_BT.flatten(), self.kernels, self.smoothing
+        )
 
 
 class ClassifierLoss(Objective):
@@ -75,8 +93,8 @@ class ClassifierLoss(Objective):
     `logits` are the model's, compiled or not: [B, 3, H, W] -> [B, classes].
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+    def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
+        super().__init__(smoothing)
         self.model = model
         self.logits = model.forward
 
@@ -85,9 +103,11 @@ class ClassifierLoss(Objective):
         self.logits = torch.compile(self.model.forward, dynamic=False, fullgraph=True)
 
     def forward(self, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-        return self.loss_of(self.logits(images_BCHW), labels_B)
+        return self.loss_of(self.logits(images_BCHW), labels_B, self.smoothing)
 
     @staticmethod
-    def loss_of(logits_BN: Tensor, labels_B: Tensor) -> Tensor:
+    def loss_of(logits_BN: Tensor, labels_B: Tensor, smoothing: float = 0.0) -> Tensor:
         """The summed loss of logits that are there already."""
-        return F.cross_entropy(logits_BN.float(), labels_B, ignore_index=IGNORE, reduction="sum")
+        return F.cross_entropy(
+            logits_BN.float(), labels_B, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
+        )

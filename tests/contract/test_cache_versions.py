@@ -31,7 +31,7 @@ MADE = {
     "vocabularies": (
         ("sentencepiece_tokenizer.py", "corpus.py"),
         VOCABULARY_VERSION,
-        (2, "047a785b76485eee"),
+        (2, "706d112e2131cc5b"),
     ),
     "token shards": (
         (
@@ -49,7 +49,7 @@ MADE = {
             *("local_files.py", "identity.py", "prepare.py"),
         ),
         FORMAT,
-        (4, "c9f685ddc14b3491"),
+        (4, "017213998f99250f"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),

@@ -1,0 +1,302 @@
+"""Masks that are a function of (seed, position, site, element), against NumPy's unsigned integers and against chance.
+
+Statistical limits are 5 standard deviations of what is measured if bits are independent: they hold or fail for ever,
+since nothing here is drawn anew.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch._inductor.config
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
+
+from comt_cli.layers.dropout import Dropout, Masks, hashed, sample_words
+
+CPU = torch.device("cpu")
+GOLDEN = [
+    [0, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1],
+    [0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0],
+    [1, 0, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0],
+]
+
+
+class Net(nn.Module):
+    """Two sites and two layers between, as a model has them."""
+
+    def __init__(self, p: float = 0.25, width: int = 8, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = Dropout(p), Dropout(p)
+        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, width)
+        self.checkpointed = checkpointed
+        self.masks = Masks(self)
+
+    def part(self, x: Tensor) -> Tensor:
+        return self.second(self.outer(torch.tanh(self.first(self.inner(x)))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.part, x, use_reentrant=False) if self.checkpointed else self.part(x)
+
+
+def alone(p: float, positions: list[int] | range, seed: int = 0) -> Dropout:
+    """One site at these positions."""
+    model = nn.Sequential(Dropout(p))
+    Masks(model).move_to(seed, np.array(positions), CPU)
+    return model[0]
+
+
+def kept(*shape: int, p: float = 0.5, positions: range | None = None, seed: int = 0) -> Tensor:
+    """Where the mask is 1, as -1 and 1 about the mean, so that products are correlations where p is 1/2."""
+    ones = torch.ones(shape, dtype=torch.float64)
+    return (alone(p, positions or range(shape[0]), seed)(ones) > 0).double()
+
+
+def bits_in_numpy(words: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The same hash on unsigned integers, element by element."""
+    mask = 0xFFFFFFFF
+
+    def mixed(word: int) -> int:
+        word = (word ^ (word >> 16)) * 0x7FEB352D & mask
+        word = (word ^ (word >> 15)) * 0x846CA68B & mask
+        return word ^ (word >> 16)
+
+    found = np.zeros(shape, dtype=np.uint32)
+    for place in np.ndindex(*shape):
+        low, high = (int(word) & mask for word in words[:, place[0]])
+        for coordinate in place[1:-1]:
+            low ^= mixed((high + coordinate * 0x9E3779B9) & mask)
+            high ^= mixed(low)
+        bits = (low ^ mixed(place[-1] * 0x9E3779B9 & mask)) * 0x7FEB352D & mask
+        found[place] = ((bits ^ (bits >> 15)) + high & mask) * 0x846CA68B & mask
+    return found.view(np.int32)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 7), (2, 2, 3, 5)], ids=str)
+def test_the_hash_is_the_one_on_unsigned_integers(shape):
+    words = sample_words(11, np.arange(shape[0]), np.array([7], dtype=np.uint64))[0]
+    found = hashed(torch.from_numpy(words), torch.Size(shape)).numpy()
+    assert np.array_equal(found, bits_in_numpy(words, shape))
+
+
+def test_masks_never_change():
+    """A run resumed with a later version must see the masks it would have seen."""
+    site = alone(0.5, [0, 5, 10**9], seed=3)
+    assert (site(torch.ones(3, 2, 8)) > 0).int().view(3, 16).tolist() == GOLDEN
+
+
+@given(
+    st.lists(st.integers(0, 2**60), min_size=1, max_size=9, unique=True),
+    st.integers(1, 6),
+    st.integers(1, 9),
+    st.integers(-(2**70), 2**70),
+    st.data(),
+)
+def test_any_division_and_any_padding_of_a_batch_has_the_same_masks(positions, T, D, seed, data):
+    x = torch.rand(len(positions), T, D) + 1
+    whole = alone(0.4, positions, seed)(x)
+    cut = data.draw(st.integers(0, len(positions)))
+    parts = [
+        alone(0.4, part, seed)(x_part) for part, x_part in ((positions[:cut], x[:cut]), (positions[cut:], x[cut:]))
+    ]
+    assert torch.equal(torch.cat(parts), whole)
+    padded = nn.functional.pad(x, (0, 0, 0, data.draw(st.integers(0, 3))))  # more tokens
+    assert torch.equal(alone(0.4, positions, seed)(padded)[:, :T], whole)
+
+
+def test_padding_of_keys_leaves_the_masks_of_attention_alone():
+    weights = torch.rand(2, 3, 5, 4) + 1
+    padded = nn.functional.pad(weights, (0, 6, 0, 2))
+    assert torch.equal(alone(0.3, range(2))(padded)[:, :, :5, :4], alone(0.3, range(2))(weights))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
+def test_as_many_are_kept_as_p_says_with_the_variance_of_chance(p):
+    B, T, D = 16, 64, 256
+    kept_BTD = kept(B, T, D, p=p)
+    n, variance = B * T * D, p * (1 - p)
+    assert abs(kept_BTD.mean() - (1 - p)) < 5 * (variance / n) ** 0.5
+    for dims, count in (((2,), D), ((1, 2), T * D), ((0, 1), B * T)):  # rows, samples, channels: neither more nor less
+        means = kept_BTD.mean(dims).flatten()
+        spread = means.var() / (variance / count)
+        assert abs(spread - 1) < 5 * (2 / len(means)) ** 0.5 + 0.02, dims
+    site = alone(p, range(B))
+    y = site(torch.ones(B, T, D))
+    assert y.unique().tolist() == pytest.approx([0, 1 / (1 - p)])
+
+
+def correlation(one: Tensor, other: Tensor) -> float:
+    """In standard deviations of chance, for p = 1/2."""
+    return float(((one - 0.5) * (other - 0.5)).mean() * 4 * one.numel() ** 0.5)
+
+
+def test_samples_steps_seeds_sites_tokens_and_channels_are_independent():
+    shape, steps = (8, 32, 128), 8
+    mask = kept(*shape)
+    others = {
+        "the next step": kept(*shape, positions=range(8, 16)),
+        "far on": kept(*shape, positions=range(2**40, 2**40 + 8)),
+        "another seed": kept(*shape, seed=1),
+        "the next sample": mask.roll(1, 0),
+        "the next token": mask.roll(1, 1),
+        "the next channel": mask.roll(1, 2),
+        "channel and token": mask.roll((1, 1), (1, 2)),
+        "token and channel swapped": kept(8, 128, 32).transpose(1, 2),
+    }
+    net = Net(0.5, width=128)
+    net.masks.move_to(0, np.arange(8), CPU)
+    sites = [(site(torch.ones(shape)) > 0).double() for site in (net.first, net.second)]
+    assert abs(correlation(*sites)) < 5
+    for name, other in others.items():
+        assert abs(correlation(mask, other)) < 5, name
+    # Four corners of a rectangle: what a hash that only adds row and column words would tie together.
+    signs = mask - 0.5
+    corners = signs * signs.roll(1, 1) * signs.roll(1, 2) * signs.roll((1, 1), (1, 2))
+    assert abs(float(corners.mean() * 16 * corners.numel() ** 0.5)) < 5
+    # Element by element over steps: each is kept now and then, in no order.
+    over_steps = torch.stack([kept(*shape, positions=range(8 * step, 8 * step + 8)) for step in range(steps)])
+    assert abs(over_steps.mean(0).var() * steps * 4 - 1) < 0.05
+
+
+def test_the_gradient_is_the_mask():
+    x = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    site = alone(0.4, range(3))
+    (gradient,) = torch.autograd.grad(site(x).sum(), x)
+    assert torch.equal(gradient, site(torch.ones_like(x)))
+    torch.testing.assert_close(site(x), x * gradient, rtol=1e-15, atol=0)
+
+
+def test_a_checkpointed_block_draws_its_masks_again():
+    torch.manual_seed(0)
+    plain = Net()
+    recomputed = copy.deepcopy(plain)
+    recomputed.checkpointed = True
+    gradients = []
+    for net in (plain, recomputed):
+        net.masks.move_to(0, np.arange(4), CPU)
+        net(torch.ones(4, 3, 8)).square().sum().backward()
+        gradients.append([parameter.grad for parameter in net.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+@torch._inductor.config.patch({"cpp.simdlen": 0})
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_compiled_masks_are_equal_and_a_step_compiles_nothing():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    net = nn.Sequential(Dropout(0.25))
+    masks = Masks(net)
+    compiled = torch.compile(net, dynamic=False, fullgraph=True)
+    x = torch.randn(4, 3, 8)
+    seen = []
+    for step in range(4):
+        masks.move_to(step % 2, np.arange(4 * step, 4 * step + 4), CPU)
+        with torch.compiler.set_stance("fail_on_recompile" if step else "default"):
+            found = compiled(x)
+        assert torch.equal(found, net(x))
+        seen.append(found)
+    assert not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_compiled_network_has_the_same_gradients(checkpointed):
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    net = Net(checkpointed=checkpointed)
+    net.masks.move_to(0, np.arange(4), CPU)
+    gradients = []
+    for run in (net, torch.compile(net, backend="aot_eager", dynamic=False, fullgraph=True)):
+        net.zero_grad()
+        run(torch.ones(4, 3, 8)).square().sum().backward()
+        gradients.append([parameter.grad for parameter in net.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-7)
+
+
+def test_a_site_is_its_path_and_others_leave_its_masks_alone():
+    net, deeper = Net(), nn.ModuleDict({"more": Dropout(0.1), "first": Dropout(0.25), "second": Dropout(0.25)})
+    net.masks.move_to(5, np.arange(2), CPU)
+    Masks(deeper).move_to(5, np.arange(2), CPU)
+    x = torch.ones(2, 3, 8)
+    assert torch.equal(net.second(x), deeper["second"](x))
+    assert not torch.equal(net.first(x), deeper["second"](x))
+
+
+def test_blocks_that_are_compiled_one_by_one_are_compiled_once():
+    """Each has other masks, and no number that says which: those would be constants of the compiled code."""
+    torch._dynamo.reset()
+    counters.clear()
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), Dropout(0.25)) for _ in range(3))
+    masks = Masks(blocks)
+    for block in blocks:
+        block.forward = torch.compile(block.forward, backend="aot_eager", dynamic=False, fullgraph=True)
+    for step in range(2):
+        masks.move_to(0, np.arange(step, step + 4), CPU)
+        seen = [blocks[number](torch.ones(4, 3, 8)) == 0 for number in range(3)]
+        assert not torch.equal(seen[0], seen[1])
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_copy_has_a_position_of_its_own():
+    net = Net()
+    other = copy.deepcopy(net)
+    other.masks.move_to(0, np.arange(2), CPU)
+    with pytest.raises(RuntimeError, match="has no position"):
+        net(torch.ones(2, 3, 8))
+
+
+def test_no_generator_is_touched():
+    before = torch.get_rng_state()
+    alone(0.5, range(2))(torch.ones(2, 3))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_evaluation_and_no_dropout_are_the_identity_without_a_position():
+    x = torch.ones(2, 3, 8)
+    assert Dropout(0.0)(x) is x
+    assert Dropout(0.5).eval()(x) is x
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_the_type_is_that_of_x_and_the_mask_that_of_every_type(dtype):
+    x = torch.randn(2, 3, 8)
+    site = alone(0.3, range(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = site(x.to(dtype))
+    assert y.dtype == dtype
+    assert torch.equal(y != 0, site(x) != 0)
+
+
+def test_maps_stay_channels_last():
+    x = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    y = alone(0.3, range(2))(x)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(y, alone(0.3, range(2))(x.contiguous()))
+
+
+def test_on_meta_there_is_a_shape_and_no_need_of_a_position():
+    with torch.device("meta"):
+        net = Net()
+        assert net(torch.empty(4, 3, 8)).shape == (4, 3, 8)
+
+
+def test_the_state_of_a_model_holds_nothing_of_it():
+    assert {name.split(".")[0] for name in Net().state_dict()} == {"inner", "outer"}
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
+def test_what_is_no_probability_is_refused(p):
+    with pytest.raises(ValueError, match="probability of dropout"):
+        Dropout(p)
+
+
+def test_misuse_is_named():
+    with pytest.raises(RuntimeError, match="has no position"):
+        Dropout(0.5)(torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match="a position of 2 samples and was given 3"):
+        alone(0.5, range(2))(torch.ones(3, 3))
