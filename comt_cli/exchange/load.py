@@ -21,7 +21,8 @@ from comt_cli.exchange.checkpoint import (
 from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.exchange.sources import ACCEPTED, HUB_NAME
-from comt_cli.models.build import empty_model, wiring_of
+from comt_cli.methods.base import DECODER_SITES
+from comt_cli.models.build import empty_network
 
 
 def load_model(source: str | Path) -> LoadedModel:
@@ -94,11 +95,11 @@ def read_own(path: Path) -> LoadedModel:
         )
     spec = spec_in(state, path)
     settings = spec.language
-    wiring = wired(spec, path, wiring_of)
+    wiring = wired(spec, path, DECODER_SITES)
     weights = state["model"]
     check_blocks(weights, settings.model.shape().layers, path)
     vocabulary = check_tokens(weights, state["vocabulary"], path)
-    model = empty_model(settings.model, vocabulary, wiring)
+    model = empty_network(settings.model, wiring, vocabulary=vocabulary, length=settings.data.sequence_length)
     assign(model, weights, path)
     try:
         tokenizer = tokenizer_from_json(state["tokenizer"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import PydanticUndefinedAnnotation
 
-from comt_cli.methods.base import ImageWiring, Method, Wiring
+from comt_cli.methods.base import Method, Wiring
 from comt_cli.methods.mistakes import mistake, naming_mistakes
 
 
@@ -42,6 +42,8 @@ def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) 
     """Refuse a class that can be imported, but not used. Raises `UserError`."""
     if not hasattr(method, "name"):
         raise mistake(file, f"{method.__name__} has no name", hint='Give it one: name: ClassVar[str] = "..."')
+    if method.wiring is Method.wiring:
+        raise mistake(file, f"{method.__name__} has no wiring", hint="Give it one: def wiring(self) -> Wiring: ...")
     if method.name in found:
         other = found[method.name].__module__.rpartition(".")[2]
         raise mistake(file, f"{other}.py has a method {method.name!r} already", hint="Give one of them another name.")
@@ -64,4 +66,4 @@ def method_from(options: Mapping[str, Any]) -> Method:
     return _all_methods()[name].model_validate(given)
 
 
-__all__ = ["ImageWiring", "Method", "Wiring", "method_from", "methods", "naming_mistakes"]
+__all__ = ["Method", "Wiring", "method_from", "methods", "naming_mistakes"]

@@ -20,6 +20,6 @@ class DeepNormMethod(Method):
     name: ClassVar[str] = "deepnorm"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import DeepNorm
+        from comt_cli.layers.residual.deepnorm import DeepNorm
 
         return Wiring(DeepNorm)

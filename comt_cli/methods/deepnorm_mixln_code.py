@@ -19,6 +19,6 @@ class DeepNormMixLNCode(Method):
     name: ClassVar[str] = "deepnorm-mixln-code"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import DeepNormOfMixLNCode
+        from comt_cli.layers.residual.deepnorm_mixln_code import DeepNormOfMixLNCode
 
         return Wiring(DeepNormOfMixLNCode)

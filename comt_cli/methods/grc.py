@@ -22,6 +22,6 @@ class GRCMethod(Method):
     reads: Literal["skip", "sublayer", "both"] = "skip"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import GatedResidual
+        from comt_cli.layers.residual.grc import GatedResidual
 
         return Wiring(partial(GatedResidual, reads=self.reads))

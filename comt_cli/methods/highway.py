@@ -11,21 +11,17 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import ImageWiring, Method, Wiring
+from comt_cli.methods.base import Method, Wiring
 
 
 class HighwayMethod(Method):
     """`bias`: where b starts."""
 
     name: ClassVar[str] = "highway"
+    streams: ClassVar = ("tokens", "maps")
     bias: float = -2.0
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import Highway
+        from comt_cli.layers.residual.highway import Highway
 
         return Wiring(partial(Highway, bias=self.bias))
-
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import Highway
-
-        return ImageWiring(partial(Highway, bias=self.bias))

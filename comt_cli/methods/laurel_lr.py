@@ -21,6 +21,6 @@ class LaurelLRMethod(Method):
     rank: Width = 32
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LaurelLR
+        from comt_cli.layers.residual.laurel import LaurelLR
 
         return Wiring(partial(LaurelLR, rank=self.rank))

@@ -25,6 +25,6 @@ class LaurelPAMethod(Method):
     history: Annotated[int, Field(ge=1)] = 3
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LaurelPA
+        from comt_cli.layers.residual.laurel import LaurelPA
 
         return Wiring(partial(LaurelPA, rank=self.rank, history=self.history))

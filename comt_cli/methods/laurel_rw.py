@@ -21,6 +21,6 @@ class LaurelRWMethod(Method):
     bound: Literal["softmax", "sigmoid"] = "softmax"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LaurelRW
+        from comt_cli.layers.residual.laurel import LaurelRW
 
         return Wiring(partial(LaurelRW, bound=self.bound))

@@ -21,6 +21,6 @@ class LaurelRWLRMethod(Method):
     bound: Literal["softmax", "sigmoid"] = "softmax"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LaurelRWLR
+        from comt_cli.layers.residual.laurel import LaurelRWLR
 
         return Wiring(partial(LaurelRWLR, rank=self.rank, bound=self.bound))

@@ -19,6 +19,6 @@ class LayerNormScalingMethod(Method):
     name: ClassVar[str] = "layernorm-scaling"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LayerNormScaling
+        from comt_cli.layers.residual.layernorm_scaling import LayerNormScaling
 
         return Wiring(LayerNormScaling)

@@ -20,6 +20,6 @@ class MixLNMethod(Method):
     fraction: Annotated[float, Field(ge=0, le=1)] = 0.25
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import MixLN
+        from comt_cli.layers.residual.mix_ln import MixLN
 
         return Wiring(partial(MixLN, fraction=self.fraction))

@@ -17,6 +17,6 @@ class PostLN(Method):
     name: ClassVar[str] = "post-ln"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import PostNorm
+        from comt_cli.layers.residual.post_norm import PostNorm
 
         return Wiring(PostNorm)

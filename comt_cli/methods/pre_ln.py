@@ -17,6 +17,6 @@ class PreLN(Method):
     name: ClassVar[str] = "pre-ln"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import PreNorm
+        from comt_cli.layers.residual.pre_norm import PreNorm
 
         return Wiring(PreNorm)

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import ImageWiring, Method, Wiring
+from comt_cli.methods.base import Method, Wiring
 
 
 class ReZeroMethod(Method):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "rezero"
+    streams: ClassVar = ("tokens", "maps")
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import ReZero
+        from comt_cli.layers.residual.rezero import ReZero
 
         return Wiring(ReZero)
-
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import ReZero
-
-        return ImageWiring(ReZero)

@@ -19,6 +19,6 @@ class SandwichLNMethod(Method):
     name: ClassVar[str] = "sandwich-ln"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import SandwichLN
+        from comt_cli.layers.residual.sandwich_ln import SandwichLN
 
         return Wiring(SandwichLN)

@@ -21,6 +21,6 @@ class SASMethod(Method):
     beta_bias: float = 0.0
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import SelfAdaptiveScaling
+        from comt_cli.layers.residual.sas import SelfAdaptiveScaling
 
         return Wiring(partial(SelfAdaptiveScaling, alpha_bias=self.alpha_bias, beta_bias=self.beta_bias))

@@ -13,21 +13,17 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from comt_cli.methods.base import ImageWiring, Method, Wiring
+from comt_cli.methods.base import Method, Wiring
 
 
 class ScaledMethod(Method):
     """`scale`: the number s, or what it follows from."""
 
     name: ClassVar[str] = "scaled"
+    streams: ClassVar = ("tokens", "maps")
     scale: Annotated[float, Field(gt=0)] | Literal["depth", "learned"] = 0.1
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import ScaledBranch
+        from comt_cli.layers.residual.scaled import ScaledBranch
 
         return Wiring(partial(ScaledBranch, scale=self.scale))
-
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import ScaledBranch
-
-        return ImageWiring(partial(ScaledBranch, scale=self.scale))

@@ -17,6 +17,6 @@ class ScaledInitMethod(Method):
     name: ClassVar[str] = "scaled-init"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import ScaledInit
+        from comt_cli.layers.residual.scaled_init import ScaledInit
 
         return Wiring(ScaledInit)

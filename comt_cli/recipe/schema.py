@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, create_model
@@ -109,8 +110,25 @@ PaperIncrease = Annotated[str, AfterValidator(_increase)]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
 
 
+Stream = Literal["tokens", "maps"]
+"""What goes from block to block: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
+
+
+@dataclass(frozen=True)
+class Sites:
+    """What models offer to a method: what their stream is, and the names of the sites that can carry a gate."""
+
+    stream: Stream
+    names: tuple[str, ...]
+
+
 class MethodOptions(Section):
-    """What recipes know of a method: its options, and which commands it is for. Methods stand above recipes."""
+    """What recipes know of a method: its options, and which models it is for. Methods stand above recipes."""
+
+    @classmethod
+    def fits(cls, sites: Sites) -> bool:
+        """Whether models that offer these sites can have the method."""
+        raise NotImplementedError
 
     @classmethod
     def commands(cls) -> tuple[str, ...]:

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice
-from comt_cli.models.build import empty_resnet, image_wiring_of, materialise
-from comt_cli.models.image_kernels import use_image_kernels
+from comt_cli.models.build import empty_network, materialise, wiring_of
+from comt_cli.models.cost import dimensions_of
+from comt_cli.models.kernels import use_kernels
 from comt_cli.models.resnet import ResNet
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import parameter_dtype, product_dtype
@@ -43,12 +44,12 @@ class ImageTask(Task[ImageBatch]):
         self.norms_every = self.image.train.gradient_norms_every
 
     def build(self) -> None:
-        self.model = empty_resnet(self.image.model, self.image.data.classes, image_wiring_of(self.spec.method))
+        self.model = empty_network(self.image.model, wiring_of(self.spec.method), **dimensions_of(self.image))
         self.objective = ClassifierLoss(self.model)
 
     def use_kernels(self) -> dict[str, Choice]:
         wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
-        return use_image_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
+        return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
 
     def place(self) -> None:
         device = self.world.device

@@ -13,7 +13,8 @@ from comt_cli.data.dataset import Dataset
 from comt_cli.data.rows import Batch, Rows
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.build import empty_network, materialise, wiring_of
+from comt_cli.models.cost import dimensions_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
 from comt_cli.runs.plan import RunSpec
@@ -40,7 +41,8 @@ class LanguageTask(Task[Batch]):
 
     def build(self) -> None:
         settings = self.language
-        self.model = empty_model(settings.model, settings.data.vocabulary_size, wiring_of(self.spec.method))
+        dimensions = dimensions_of(settings)
+        self.model = empty_network(settings.model, wiring_of(self.spec.method), **dimensions)
         self.model.activation_checkpointing = settings.train.activation_checkpointing
         self.objective = SummedLoss(self.model, settings.train.kernels)
 

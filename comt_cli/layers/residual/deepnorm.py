@@ -18,15 +18,15 @@ _UNSCALED = ("q_proj", "k_proj")
 
 
 class DeepNorm(ResidualConnection):
-    """y = N(alpha x + F(x)) with L the number of blocks."""
+    """y = N(alpha x + F(x)); the 2L of the paper are the junctions of L blocks."""
 
     keeps_final_norm = False
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
         self.norm = junction.norm()
-        self.alpha = (2 * junction.layers) ** 0.25
-        self.beta = (8 * junction.layers) ** -0.25
+        self.alpha = junction.count**0.25
+        self.beta = (4 * junction.count) ** -0.25
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         y_BTD: Tensor = self.norm(self.alpha * x_BTD + branch(x_BTD))

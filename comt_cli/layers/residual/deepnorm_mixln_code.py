@@ -20,4 +20,4 @@ class DeepNormOfMixLNCode(DeepNorm):
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
         self.alpha = 2.8284271247461903
-        self.beta = (8 * junction.layers) ** 0.25
+        self.beta = (4 * junction.count) ** 0.25
