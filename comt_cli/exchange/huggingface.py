@@ -18,7 +18,7 @@ from comt_cli.exchange.huggingface_weights import join_weights, split_weights
 from comt_cli.exchange.loaded import LoadedModel, describe, gated_sites, residual_name
 from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.files import atomic_file, read_json, write_json
-from comt_cli.layers.residual import ResidualConnection
+from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.layers.residual.scaled_init import ScaledInit
 from comt_cli.models.llama import Llama

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import PydanticUndefinedAnnotation
 
 from comt_cli.methods.base import Method, Wiring
-from comt_cli.methods.mistakes import mistake, naming_mistakes
+from comt_cli.methods.mistakes import NO_METHODS, mistake, naming_mistakes
 
 
 def methods(command: str | None = None) -> Mapping[str, type[Method]]:
@@ -27,12 +27,11 @@ def methods(command: str | None = None) -> Mapping[str, type[Method]]:
 @functools.cache
 def _all_methods() -> Mapping[str, type[Method]]:
     found: dict[str, type[Method]] = {}
-    for module_info in pkgutil.iter_modules(__path__):
+    for name in sorted({module.name for module in pkgutil.iter_modules(__path__)} - {*NO_METHODS}):
         with naming_mistakes():
-            module = importlib.import_module(f"{__name__}.{module_info.name}")
+            module = importlib.import_module(f"{__name__}.{name}")
         for value in vars(module).values():
-            is_method = isinstance(value, type) and issubclass(value, Method) and value is not Method
-            if is_method and value.__module__ == module.__name__:
+            if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__:
                 _check(value, Path(str(module.__file__)).resolve(), found)
                 found[value.name] = value
     return dict(sorted(found.items()))

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class Addition(Method):
+class Addition(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "addition"
+    connection: ClassVar = "pre-norm"
     streams: ClassVar = ("maps",)
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual.pre_norm import PreNorm
-
-        return Wiring(PreNorm)

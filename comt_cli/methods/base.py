@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from comt_cli.layers.gates import GateFactory
     from comt_cli.layers.norms import NormFactory, NormPlace
-    from comt_cli.layers.residual import ResidualFactory
+    from comt_cli.layers.residual.base import ResidualFactory
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The seven projections of a LLaMA block."""
@@ -193,3 +194,12 @@ class Method(MethodOptions):
         """The commands that can train with this method."""
         offered = {"train-lm": DECODER_SITES, "train-resnet": MAP_SITES}
         return tuple(command for command, sites in offered.items() if cls.fits(sites))
+
+
+class ConnectionMethod(Method):
+    """A method that is a residual connection and nothing else: its options are the connection's arguments."""
+
+    connection: ClassVar[ResidualName]
+
+    def wiring(self) -> Wiring:
+        return Wiring(partial(residual_connection(self.connection), **dict(self)))

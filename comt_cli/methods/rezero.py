@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class ReZeroMethod(Method):
+class ReZeroMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "rezero"
+    connection: ClassVar = "rezero"
     streams: ClassVar = ("tokens", "maps")
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual.rezero import ReZero
-
-        return Wiring(ReZero)

@@ -20,7 +20,7 @@ from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.gates import Gate, Site
 from comt_cli.layers.norms import NormFactory, NormPlace
 from comt_cli.layers.projection import GatedPath, Projections
-from comt_cli.layers.residual import Junction, ResidualConnection
+from comt_cli.layers.residual.base import Junction, ResidualConnection
 from comt_cli.methods.base import Wiring
 from comt_cli.models.trace import Linear
 from comt_cli.recipe.schema import Stream

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.projection import TokenEmbedding
-from comt_cli.layers.residual import State, normalised, settled
+from comt_cli.layers.residual.base import State, normalised, settled
 from comt_cli.layers.rotary import Rotation, rotation_table
 from comt_cli.methods.base import DECODER_SITES, Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, Model, TokenBlock, refuse_absent

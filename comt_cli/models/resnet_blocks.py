@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.convolution import EPSILON, BatchNorm, Convolution, ConvolutionNorm, batch_norm
-from comt_cli.layers.residual import ResidualConnection
+from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts

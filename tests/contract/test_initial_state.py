@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, HeadGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.norms import DynamicTanh
-from comt_cli.layers.residual import ResidualConnection
+from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.grc import GatedResidual
 from comt_cli.layers.residual.highway import Highway
 from comt_cli.layers.residual.laurel import LaurelLR, LaurelPA, LaurelRW, LaurelRWLR

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual import ResidualConnection
+from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import PROJECTIONS, RESIDUAL_CONNECTIONS, ResidualName, Wiring, residual_connection

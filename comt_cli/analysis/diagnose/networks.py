@@ -18,7 +18,7 @@ from comt_cli.errors import UserError
 from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace, rms_norm
-from comt_cli.layers.residual import Branch, Junction, ResidualConnection, State, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, stream_of
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import methods
 from comt_cli.methods.base import DECODER_SITES, RESIDUAL_CONNECTIONS, Wiring, residual_connection

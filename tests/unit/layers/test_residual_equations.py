@@ -16,7 +16,7 @@ from naive import (
 from torch import nn
 
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.residual import Junction, ResidualConnection, stream_of
+from comt_cli.layers.residual.base import Junction, ResidualConnection, stream_of
 from comt_cli.methods import method_from
 from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
 from comt_cli.models.llama import Llama

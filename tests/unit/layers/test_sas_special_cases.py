@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from comt_cli.layers.convolution import EPSILON
 from comt_cli.layers.initialise import Initialised
 from comt_cli.layers.map_norms import MapBatchNorm, MapLayerNorm
-from comt_cli.layers.residual import Junction, ResidualConnection
+from comt_cli.layers.residual.base import Junction, ResidualConnection
 from comt_cli.layers.residual.highway import Highway
 from comt_cli.layers.residual.post_norm import PostNorm
 from comt_cli.layers.residual.pre_norm import PreNorm
