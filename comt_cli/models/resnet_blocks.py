@@ -8,7 +8,6 @@ Shapes: B images, C channels, H x W pixels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,24 +41,6 @@ class BlockPlace(NamedTuple):
         return self.stride != 1 or self.d_in != self.d_out
 
 
-class MapParts(BlockParts):
-    """Makes what a wiring puts into one block of maps."""
-
-    @classmethod
-    def of(cls, wiring: Wiring, place: BlockPlace) -> MapParts:
-        """The parts of the block at a place."""
-        return cls(wiring, "blocks", place.layer, place.layers, place.d_out, ("map",), batch_norm, EPSILON)
-
-    def convolution(self, name: str, d_in: int, d_out: int, window: int, stride: int = 1) -> Convolution:
-        """The convolution at a site, with its gate if it has one."""
-        gate = self.gate(self.site(name, d_in, d_out, window=window))
-        return Convolution(d_in, d_out, window, stride, gate)
-
-    def map_norm(self, name: str, width: int) -> nn.Module:
-        """The norm at a site, with its gate if it has one."""
-        return self.norm_at(name, width, self.gate(self.site(name, width, width)))
-
-
 @dataclass(frozen=True)
 class Computed:
     """A branch that has been computed: what a connection is handed, since a skip path may be a projection of what the
@@ -76,19 +57,29 @@ class Computed:
 
 
 class ResidualBlock(nn.Module):
-    """What all residual blocks have: the connection, which works on maps with the channels last."""
+    """What all residual blocks have: the connection, which works on maps with the channels last, and the names of the
+    branch's `convolutions` (`conv1` first) and `norms` (`norm1` first), which are its sites."""
 
     connection: ResidualConnection
 
-    @property
-    def convolutions(self) -> Mapping[str, Convolution]:
-        """The convolutions of the branch by name, `conv1` first."""
-        raise NotImplementedError
+    def __init__(self, place: BlockPlace, wiring: Wiring) -> None:
+        super().__init__()
+        at = place.layer, place.layers, place.d_out
+        self.parts = BlockParts(wiring, "blocks", *at, ("map",), batch_norm, EPSILON)
+        self.convolutions: dict[str, Convolution] = {}
+        self.norms: dict[str, nn.Module] = {}
 
-    @property
-    def norms(self) -> Mapping[str, nn.Module]:
-        """The norms of the branch by name, `norm1` first."""
-        raise NotImplementedError
+    def convolution(self, name: str, d_in: int, d_out: int, window: int, stride: int = 1) -> Convolution:
+        """A new convolution of the branch, with its gate if it has one."""
+        gate = self.parts.gate(self.parts.site(name, d_in, d_out, window=window))
+        made = self.convolutions[name] = Convolution(d_in, d_out, window, stride, gate)
+        return made
+
+    def norm(self, name: str, width: int) -> nn.Module:
+        """A new norm of the branch, with its gate if it has one."""
+        gate = self.parts.gate(self.parts.site(name, width, width))
+        made = self.norms[name] = self.parts.norm_at(name, width, gate)
+        return made
 
     def joined(self, skip_BCHW: Tensor, F_BCHW: Tensor) -> Tensor:
         """What the connection makes of skip path and branch, [B, C, H, W] each."""
@@ -104,19 +95,18 @@ class Block(ResidualBlock):
     """
 
     def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
-        super().__init__()
-        parts = MapParts.of(wiring, place)
+        super().__init__(place, wiring)
         last = len(windows)
         strided = windows.index(3) + 1
 
         def unit(number: int) -> ConvolutionNorm:
             d_in, d_out = place.inner if number > 1 else place.d_in, place.d_out if number == last else place.inner
             stride = place.stride if number == strided else 1
-            convolution = parts.convolution(f"conv{number}", d_in, d_out, windows[number - 1], stride)
-            norm = parts.map_norm(f"norm{number}", d_out)
+            convolution = self.convolution(f"conv{number}", d_in, d_out, windows[number - 1], stride)
+            norm = self.norm(f"norm{number}", d_out)
             return ConvolutionNorm(convolution, norm, relu=number < last or self.adds_in_its_last_unit)
 
-        self.connection = parts.connection("map", norm=nn.Identity)
+        self.connection = self.parts.connection("map", norm=nn.Identity)
         self.adds_in_its_last_unit = type(self.connection) is PreNorm
         self.conv1, self.conv2 = unit(1), unit(2)
         self.conv3 = unit(3) if last > 2 else None
@@ -129,14 +119,6 @@ class Block(ResidualBlock):
     def units(self) -> tuple[ConvolutionNorm, ...]:
         """The convolutions of the branch with their norms, in order."""
         return (self.conv1, self.conv2) if self.conv3 is None else (self.conv1, self.conv2, self.conv3)
-
-    @property
-    def convolutions(self) -> Mapping[str, Convolution]:
-        return {f"conv{number}": unit.convolution for number, unit in enumerate(self.units, 1)}
-
-    @property
-    def norms(self) -> Mapping[str, nn.Module]:
-        return {f"norm{number}": unit.norm for number, unit in enumerate(self.units, 1)}
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
@@ -172,23 +154,14 @@ class PreActBlock(ResidualBlock):
     """
 
     def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
-        super().__init__()
-        parts = MapParts.of(wiring, place)
-        first = parts.convolution("conv1", place.d_in, place.inner, windows[0], place.stride)
-        self.norm1 = NormActivation(parts.map_norm("norm1", place.d_in))
-        self.conv1 = ConvolutionNorm(first, parts.map_norm("norm2", place.inner), relu=True)
-        self.conv2 = parts.convolution("conv2", place.inner, place.d_out, windows[1])
+        super().__init__(place, wiring)
+        first = self.convolution("conv1", place.d_in, place.inner, windows[0], place.stride)
+        self.norm1 = NormActivation(self.norm("norm1", place.d_in))
+        self.conv1 = ConvolutionNorm(first, self.norm("norm2", place.inner), relu=True)
+        self.conv2 = self.convolution("conv2", place.inner, place.d_out, windows[1])
         self.shortcut = Convolution(place.d_in, place.d_out, 1, place.stride) if place.changes_shape else None
         self.activates_both = place.changes_shape or place.layer == 0
-        self.connection = parts.connection("map", norm=nn.Identity)
-
-    @property
-    def convolutions(self) -> Mapping[str, Convolution]:
-        return {"conv1": self.conv1.convolution, "conv2": self.conv2}
-
-    @property
-    def norms(self) -> Mapping[str, nn.Module]:
-        return {"norm1": self.norm1.norm, "norm2": self.conv1.norm}
+        self.connection = self.parts.connection("map", norm=nn.Identity)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
