@@ -12,7 +12,7 @@ from torch import Tensor
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import methods
-from comt_cli.models.build import empty_resnet, image_wiring_of
+from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ResNetSettings
 
@@ -48,7 +48,7 @@ every_network = pytest.mark.parametrize("settings", NETWORKS.values(), ids=list(
 
 def built_resnet(options: dict, settings: ResNetSettings = NETWORKS["basic"], seed: int = 1) -> ResNet:
     """A network whose every number was initialised; what was not stays NaN."""
-    model = empty_resnet(settings, CLASSES, image_wiring_of(options)).to_empty(device="cpu")
+    model = empty_network(settings, wiring_of(options), classes=CLASSES).to_empty(device="cpu")
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.fill_(math.nan)

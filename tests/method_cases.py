@@ -14,7 +14,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.layers.projection import Projections
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import Wiring
-from comt_cli.models.build import empty_model
+from comt_cli.models.build import empty_network
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import ModelSettings
 
@@ -54,7 +54,7 @@ def wiring_of(options: dict) -> Wiring:
 
 def built(wiring: Wiring, settings: ModelSettings = SETTINGS, seed: int = 1) -> Llama:
     """A model whose every parameter was initialised; what was not stays NaN."""
-    model = empty_model(settings, VOCABULARY, wiring).to_empty(device="cpu")
+    model = empty_network(settings, wiring, vocabulary=VOCABULARY).to_empty(device="cpu")
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(math.nan)

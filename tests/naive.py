@@ -149,4 +149,4 @@ def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection
 
 
 def make_plain(widths: dict[str, tuple[int, int]], heads: int = 0) -> Projections:
-    return Projections([Site(name, 0, 1, i, o) for name, (i, o) in widths.items()], {}, lambda _: 0.02)
+    return Projections([Site(name, "decoder", 0, 1, i, o) for name, (i, o) in widths.items()], {}, lambda _: 0.02)

@@ -19,7 +19,7 @@ from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.gates import CarriesGates
-from comt_cli.layers.residual import State, stream_of
+from comt_cli.layers.residual.base import State, stream_of
 
 Values = NDArray[np.float32]
 

@@ -19,8 +19,9 @@ from comt_cli.analysis.gates import GateValues, Values, summary_frame
 from comt_cli.analysis.images import WatchedImages, watched_images
 from comt_cli.errors import UserError
 from comt_cli.exchange.load_image import LoadedImageModel
-from comt_cli.layers.convolution import PixelGate, PixelNorm, WindowGate
-from comt_cli.models.resnet import ResidualBlock
+from comt_cli.layers.convolution import BatchNorm
+from comt_cli.layers.gates import Gate
+from comt_cli.models.resnet_blocks import ResidualBlock
 
 SUMMARY_IMAGES = 256
 """How many validation images the summary is over: its percentiles take all values at once."""
@@ -34,7 +35,7 @@ class GateSite:
 
     block: int
     site: str
-    gate: WindowGate | PixelGate
+    gate: Gate
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,11 @@ def gate_sites(loaded: LoadedImageModel) -> list[GateSite]:
 def _sites(loaded: LoadedImageModel) -> Iterator[GateSite]:
     for number, module in enumerate(loaded.model.blocks, start=1):
         block = cast(ResidualBlock, module)
-        found: dict[str, WindowGate | PixelGate] = {}
-        found |= {site: each.gate for site, each in block.convolutions.items() if each.gate is not None}
-        found |= {site: each.gate for site, each in block.norms.items() if isinstance(each, PixelNorm)}
-        for site, gate in sorted(found.items(), key=lambda item: item[0][-1]):
-            yield GateSite(number, site, gate)
+        gates = {site: each.gate for site, each in block.convolutions.items()}
+        gates |= {site: each.gate for site, each in block.norms.items() if isinstance(each, BatchNorm)}
+        for site, gate in sorted(gates.items(), key=lambda item: item[0][-1]):
+            if gate is not None:
+                yield GateSite(number, site, gate)
 
 
 def gate_maps(loaded: LoadedImageModel, indices: Sequence[int]) -> GateMaps:
@@ -146,8 +147,8 @@ def _watch(
     handles = []
     for site in sites:
 
-        def hook(_: object, __: object, output: Tensor, site: GateSite = site) -> None:
-            keep(site, output)
+        def hook(gate: Gate, read: tuple[Tensor, Tensor], _: Tensor, site: GateSite = site) -> None:
+            keep(site, gate.values(read[1])["scalar"])
 
         handles.append(site.gate.register_forward_hook(hook))
     try:

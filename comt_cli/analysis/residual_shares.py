@@ -13,8 +13,13 @@ from comt_cli.analysis.block_gradients import stages_of
 from comt_cli.analysis.images import EXAMPLES, watched_images
 from comt_cli.errors import UserError
 from comt_cli.exchange.load_image import LoadedImageModel
-from comt_cli.layers.residual import GatedShare, Highway, ResidualConnection, ReZero, ScaledBranch, SelfAdaptiveScaling
-from comt_cli.models.resnet import ResidualBlock
+from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.highway import Highway
+from comt_cli.layers.residual.rezero import ReZero
+from comt_cli.layers.residual.sas import SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import ScaledBranch
+from comt_cli.layers.residual.scaling_gate import GatedShare
+from comt_cli.models.resnet_blocks import ResidualBlock
 
 _PRODUCT = "(1-alpha)(1-beta)"
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
 from comt_cli.exchange.loaded import LoadedModel
-from comt_cli.layers.residual import State, stream_of
+from comt_cli.layers.residual.base import State, stream_of
 
 
 def residual_stream(loaded: LoadedModel, text: str | None = None) -> pd.DataFrame:

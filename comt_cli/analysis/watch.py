@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
-from comt_cli.layers.residual import State
+from comt_cli.layers.residual.base import State
 
 Observer = Callable[[State, State], None]
 """Called with a module's first input and its output."""

@@ -19,7 +19,7 @@ from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import Part, Times, all_turns, quickest, ratio, stopwatch_for
 from comt_cli.benchmarks.shapes import Shape, decode_goal, goal_device
 from comt_cli.generation.cached import Decoder, decode_step
-from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
 from comt_cli.training.devices import prepare_process
@@ -129,7 +129,7 @@ def _models(
     first: dict[str, Llama] = {}
     for name in variants:
         base, _, how = name.partition("-")
-        model = empty_model(shape.model(), shape.vocabulary, wiring_of({"name": _METHODS[base]}))
+        model = empty_network(shape.model(), wiring_of({"name": _METHODS[base]}), **shape.dimensions())
         if base in first:
             model.load_state_dict(first[base].state_dict(keep_vars=True), assign=True)
         else:

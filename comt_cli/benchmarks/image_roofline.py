@@ -35,9 +35,9 @@ from torch import nn
 from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES, IMAGE_SHAPES, ImageShape, image_goals_of
 from comt_cli.benchmarks.roofline import BYTES_PER_SECOND, DEVICE, FLOPS_PER_SECOND, LABEL
 from comt_cli.layers.convolution import ConvolutionNorm
-from comt_cli.models.build import empty_resnet, image_wiring_of
+from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.flops import parameter_count
-from comt_cli.models.resnet import Block
+from comt_cli.models.resnet_blocks import Block
 
 Design = Literal["eager", "fused", "fused-whole-tiles"]
 DESIGNS: tuple[Design, ...] = ("eager", "fused", "fused-whole-tiles")
@@ -129,7 +129,7 @@ class ImageRoofline:
 
 def roofline_of(shape: ImageShape, efficiency: float = 1.0) -> ImageRoofline:
     """The network of a shape, looked at while one image runs through it without storage."""
-    model = empty_resnet(shape.model(), shape.classes, image_wiring_of({"name": "addition"})).eval()
+    model = empty_network(shape.model(), wiring_of({"name": "addition"}), **shape.dimensions()).eval()
     in_blocks = {id(unit) for block in model.blocks if isinstance(block, Block) for unit in block.units}
     units: list[Unit] = []
 

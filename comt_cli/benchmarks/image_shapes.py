@@ -46,6 +46,10 @@ class ImageShape:
         """The model's settings."""
         return ResNetSettings(size=self.resnet, stem=self.stem, width=self.width, blocks=self.blocks)
 
+    def dimensions(self) -> dict[str, int]:
+        """What the images give the model."""
+        return {"classes": self.classes, "size": self.pixels}
+
 
 IMAGE_SHAPES: dict[str, ImageShape] = {
     shape.size: shape

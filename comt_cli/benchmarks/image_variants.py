@@ -17,8 +17,8 @@ from comt_cli.benchmarks.workshop import not_fused, prepared, share_weights
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.errors import UserError
 from comt_cli.installing import install_package
-from comt_cli.models.build import empty_resnet, image_wiring_of, materialise
-from comt_cli.models.image_kernels import use_image_kernels
+from comt_cli.models.build import empty_network, materialise, wiring_of
+from comt_cli.models.kernels import use_kernels
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ImageTrainSettings
 from comt_cli.recipe.settings import Precision
@@ -79,7 +79,7 @@ class ImageWorkshop:
         return prepared(loss, model, self._networks[base][1], notes)
 
     def _ours(self, base: str, *, fused: bool) -> tuple[ResNet, list[str]]:
-        model = empty_resnet(self.shape.model(), self.shape.classes, image_wiring_of(_METHODS[base]))
+        model = empty_network(self.shape.model(), wiring_of(_METHODS[base]), **self.shape.dimensions())
         if base in self._networks:
             share_weights(model, self._networks[base][0])
         else:
@@ -87,7 +87,7 @@ class ImageWorkshop:
             self._keep(base, model)
         if not fused:
             return model, []
-        choices = use_image_kernels(model, "fused", self.device, product_dtype(self.precision), compiled=True)
+        choices = use_kernels(model, "fused", self.device, product_dtype(self.precision), compiled=True)
         return model, not_fused(choices)
 
     def _compile(self, loss_sum: ClassifierLoss, model: nn.Module) -> None:

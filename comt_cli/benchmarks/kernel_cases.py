@@ -22,7 +22,7 @@ from comt_cli.kernels.modulation import Modulation
 from comt_cli.kernels.projection import gated_projection
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.rotary import rotate, rotation_table
-from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -64,7 +64,7 @@ def groups(op: str) -> tuple[Part, ...]:
 def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, device: torch.device) -> Case:
     """An operation with inputs of the distribution that a new model has."""
     settings = replace(shape, layers=1).model()
-    model = empty_model(settings, 8, wiring_of({"name": GATES[gates]}))
+    model = empty_network(settings, wiring_of({"name": GATES[gates]}), vocabulary=8)
     materialise(model, device, seed=0)
     block = model.to(dtype).blocks[0]
     assert isinstance(block, Block)

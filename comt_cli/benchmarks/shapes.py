@@ -56,6 +56,10 @@ class Shape:
             size="tiny", width=self.width, ffn_width=self.ffn_width, layers=self.layers, heads=self.heads
         )
 
+    def dimensions(self) -> dict[str, int]:
+        """What the text gives the model."""
+        return {"vocabulary": self.vocabulary, "length": self.length}
+
 
 def _published(name: str) -> Shape:
     size = LLAMA_SIZES[name]

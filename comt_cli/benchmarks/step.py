@@ -14,8 +14,8 @@ from comt_cli.benchmarks.rounds import ratio
 from comt_cli.benchmarks.shapes import Shape, goal_device, goals_of
 from comt_cli.benchmarks.step_turns import CompileWhat, Timed, steps_in_turns
 from comt_cli.benchmarks.step_variants import BEST_PLAIN, OPTIONAL, PEER, Workshop
-from comt_cli.models.build import empty_model, wiring_of
-from comt_cli.models.flops import flops_of_row
+from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.flops import flops_per_sample
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.devices import device_name, peak_flops
 
@@ -118,5 +118,5 @@ def _mfu(variant: str, shape: Shape, precision: Precision, device: torch.device,
     if peak is None:
         return None
     method = {"comt": "comt", "transponder": "transponder"}.get(variant.partition("-")[0], "pre-ln")
-    model = empty_model(shape.model(), shape.vocabulary, wiring_of({"name": method}))
-    return round(flops_of_row(model, shape.length) * shape.batch / seconds / peak, 4)
+    model = empty_network(shape.model(), wiring_of({"name": method}), **shape.dimensions())
+    return round(flops_per_sample(model) * shape.batch / seconds / peak, 4)

@@ -15,8 +15,8 @@ from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import ratio
 from comt_cli.benchmarks.shapes import goal_device
 from comt_cli.benchmarks.step_turns import CompileWhat, Timed, steps_in_turns
-from comt_cli.models.build import empty_resnet, image_wiring_of
-from comt_cli.models.flops import flops_of_image
+from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.flops import flops_per_sample
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.devices import device_name, peak_flops
 
@@ -84,8 +84,8 @@ def _measurements(
 ) -> list[ImageMeasurement]:
     shape, origin = timed.shape, origin_on(device)
     peak = peak_flops(device, precision)
-    plain = empty_resnet(shape.model(), shape.classes, image_wiring_of({"name": "addition"}))
-    flops = flops_of_image(plain, shape.pixels) * shape.batch if peak else 0
+    plain = empty_network(shape.model(), wiring_of({"name": "addition"}), **shape.dimensions())
+    flops = flops_per_sample(plain) * shape.batch if peak else 0
     rows = []
     for name in timed.variants:
         seconds, numbers = timed.step[name].median, timed.numbers(name, BEST_PLAIN)

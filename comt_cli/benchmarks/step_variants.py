@@ -17,7 +17,7 @@ from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.data.side import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.installing import install_package
-from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Precision, TrainSettings
@@ -65,7 +65,7 @@ class Workshop:
         return prepared(loss, model, self._networks[base][1], notes)
 
     def _ours(self, base: str, how: str) -> tuple[nn.Module, LossSum, list[str]]:
-        model = empty_model(self.shape.model(), self.shape.vocabulary, wiring_of({"name": _METHODS[base]}))
+        model = empty_network(self.shape.model(), wiring_of({"name": _METHODS[base]}), **self.shape.dimensions())
         if base in self._networks:
             share_weights(model, self._networks[base][0])
         else:

@@ -171,7 +171,7 @@ class Estimator:
         network, train = network_of(spec), spec.settings.train
         rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
         device = [self.where.kind, self.where.name, self.threads if self.where.kind == "cpu" else 0, self.processes]
-        return [*device, network.images, network.model, network.outputs, network.length, rows, train.precision]
+        return [*device, network.model, network.dimensions, rows, train.precision]
 
     def _remembered(self, spec: RunSpec) -> tuple[float, str] | None:
         found = _speeds().get(self._key(spec))

@@ -17,8 +17,6 @@ from comt_cli.campaign.jobs import Workers, plan_workers
 from comt_cli.campaign.outcomes import TrainingFailed, check_not_stopped
 from comt_cli.campaign.server import begin_as_helper, context_for, start_server
 from comt_cli.errors import UserError
-from comt_cli.recipe.image_settings import ImageSettings
-from comt_cli.recipe.settings import Settings
 from comt_cli.runs.shared import SharedRun
 from comt_cli.training.processes import end_process
 from comt_cli.training.signals import StopSignal
@@ -106,8 +104,7 @@ def _build_kernels(runs: Sequence[SharedRun]) -> None:
     """Compile what the first of these runs that takes a kernel would compile. What goes wrong is told by the runs."""
     import torch
 
-    from comt_cli.models.build import empty_model, empty_resnet, image_wiring_of, wiring_of
-    from comt_cli.models.image_kernels import use_image_kernels
+    from comt_cli.models.build import model_of
     from comt_cli.models.kernels import use_kernels
     from comt_cli.training.devices import product_dtype
 
@@ -122,12 +119,6 @@ def _build_kernels(runs: Sequence[SharedRun]) -> None:
         seen.add(key)
         with contextlib.suppress(Exception):
             wanted, dtype, compiled = train.kernels, product_dtype(train.precision), train.compile
-            if isinstance(settings, Settings):
-                model = empty_model(settings.model, settings.data.vocabulary_size, wiring_of(spec.method))
-                choices = use_kernels(model, wanted, cpu, dtype, compiled=compiled)
-            else:
-                images = spec.settings_as(ImageSettings)
-                resnet = empty_resnet(images.model, images.data.classes, image_wiring_of(spec.method))
-                choices = use_image_kernels(resnet, wanted, cpu, dtype, compiled=compiled)
+            choices = use_kernels(model_of(spec), wanted, cpu, dtype, compiled=compiled)
             if any(choice.fused for choice in choices.values()):
                 return

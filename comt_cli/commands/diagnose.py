@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -91,10 +91,10 @@ def diagnose(
 def _connections(text: str) -> list[str]:
     """The names of connections, or of methods, that are given. Raises `UserError` where there is none, or no such."""
     from comt_cli.methods import methods
-    from comt_cli.methods.base import ResidualName
+    from comt_cli.methods.base import RESIDUAL_CONNECTIONS
     from comt_cli.recipe.problems import nearest
 
-    known = list(get_args(ResidualName))
+    known = list(RESIDUAL_CONNECTIONS)
     if text.strip() == "all":
         return known
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

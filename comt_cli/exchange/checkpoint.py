@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.sources import ACCEPTED, no_checkpoint
+from comt_cli.methods import Wiring, method_from
+from comt_cli.models.build import wiring_of
 from comt_cli.recipe.settings import MAX_VOCABULARY
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import tasks
-
-W = TypeVar("W")
 
 FORMAT = 1
 _ZIP = b"PK\x03\x04"
@@ -122,17 +122,18 @@ def spec_in(state: Mapping[str, Any], path: Path) -> RunSpec:
         raise UserError(f"{path}: its spec does not fit this version of comt: {where}: {problem['msg']}") from None
 
 
-def wired(spec: RunSpec, path: Path, wiring_of: Callable[[Mapping[str, Any]], W]) -> W:
-    """What `wiring_of` makes of the run's method. Raises `UserError` where this version has no such method, or not for
-    such models."""
+def wired(spec: RunSpec, path: Path) -> Wiring:
+    """The wiring of the run's method. Raises `UserError` where this version has no such method, or not for models of
+    its task."""
     try:
-        return wiring_of(spec.method)
+        fits = method_from(spec.method).fits(spec.task.sites)
     except KeyError:
         raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which this comt does not have") from None
     except ValidationError as error:
         raise UserError(f"{path}: its method does not fit this version of comt: {error.errors()[0]['msg']}") from None
-    except NotImplementedError:
-        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model") from None
+    if not fits:
+        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model")
+    return wiring_of(spec.method)
 
 
 def check_tokens(weights: Mapping[str, Tensor], vocabulary: object, path: Path) -> int:

@@ -18,7 +18,9 @@ from comt_cli.exchange.huggingface_weights import join_weights, split_weights
 from comt_cli.exchange.loaded import LoadedModel, describe, gated_sites, residual_name
 from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.files import atomic_file, read_json, write_json
-from comt_cli.layers.residual import PreNorm, ScaledInit
+from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.scaled_init import ScaledInit
 from comt_cli.models.llama import Llama
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
@@ -91,7 +93,7 @@ def _refuse_inexpressible(model: Llama) -> None:
     reasons = []
     if sites := gated_sites(model):
         reasons.append(f"gates at {', '.join(sites)}")
-    connections = [getattr(block, f"{branch}_connection") for block in model.blocks for branch in ("attention", "mlp")]
+    connections = [module for module in model.modules() if isinstance(module, ResidualConnection)]
     norms = [module for connection in connections for module in connection.children()] + [model.final_norm]
     # Scaled initialisation is Pre-LN: how a network started is no part of it.
     if not all(type(connection) in (PreNorm, ScaledInit) for connection in connections):

@@ -13,7 +13,7 @@ from torch import Tensor
 from comt_cli.errors import UserError
 from comt_cli.layers.projection import Projections
 from comt_cli.methods import method_from
-from comt_cli.models.build import empty_model
+from comt_cli.models.build import empty_network
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import ModelSettings
 
@@ -45,7 +45,7 @@ def join_weights(settings: ModelSettings, vocabulary: int, given: Mapping[str, T
     if settings.shape().layers > len(present):
         raise UserError(f"{origin} says it has {settings.shape().layers} layers, and has tensors of {len(present)}")
     _check_sizes(settings, vocabulary, given, origin)
-    model = empty_model(settings, vocabulary, method_from({"name": "pre-ln"}).wiring())
+    model = empty_network(settings, method_from({"name": "pre-ln"}).wiring(), vocabulary=vocabulary)
     state, used = {}, set()
     for name, parts in _parts(model):
         for public, expected in parts.items():

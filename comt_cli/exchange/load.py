@@ -20,7 +20,7 @@ from comt_cli.exchange.checkpoint import (
 from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.exchange.sources import ACCEPTED, HUB_NAME
-from comt_cli.models.build import empty_model, wiring_of
+from comt_cli.models.build import empty_network
 from comt_cli.recipe.settings import Settings
 
 COMMAND = "train-lm"
@@ -97,11 +97,11 @@ def read_own(path: Path) -> LoadedModel:
             "comt analyze-gates looks into image classifiers, too.",
         )
     settings = spec.settings_as(Settings)
-    wiring = wired(spec, path, wiring_of)
+    wiring = wired(spec, path)
     weights = state["model"]
     check_blocks(weights, settings.model.shape().layers, path)
     vocabulary = check_tokens(weights, state["vocabulary"], path)
-    model = empty_model(settings.model, vocabulary, wiring)
+    model = empty_network(settings.model, wiring, vocabulary=vocabulary, length=settings.data.sequence_length)
     assign(model, weights, path)
     try:
         tokenizer = tokenizer_from_json(state["tokenizer"])

@@ -20,7 +20,7 @@ from comt_cli.exchange.checkpoint import (
     spec_in,
     wired,
 )
-from comt_cli.models.build import empty_resnet, image_wiring_of
+from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ImageSettings
@@ -86,13 +86,13 @@ def load_image_model(source: str | Path) -> LoadedImageModel:
             f"{path} is a checkpoint of comt {spec.command}, not of an image classifier (comt {COMMAND})",
             "comt analyze-gates, plot-cosine, generate and export take it.",
         )
-    wiring = wired(spec, path, image_wiring_of)
+    wiring = wired(spec, path)
     settings = spec.settings_as(ImageSettings)
     check_blocks(state["model"], sum(settings.model.shape().blocks), path)
     names, mean, std, size = _parts(state, path)
     if len(names) != settings.data.classes:
         raise UserError(f"{path} names {len(names)} classes; its spec has {settings.data.classes}")
-    model = empty_resnet(settings.model, len(names), wiring)
+    model = empty_network(settings.model, wiring, classes=len(names), size=size)
     assign(model, state["model"], path)
     description = (
         f"method {spec.method['name']}, {settings.model.size} of width {settings.model.shape().width} with "

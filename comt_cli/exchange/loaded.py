@@ -8,7 +8,7 @@ from typing import Protocol
 
 from comt_cli.errors import UserError
 from comt_cli.layers.gates import CarriesGates
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
+from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
 from comt_cli.models.llama import Llama
 from comt_cli.runs.plan import RunSpec
 
@@ -67,8 +67,8 @@ class LoadedModel:
 def residual_name(model: Llama) -> str:
     """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
     connection = model.blocks[0].attention_connection
-    for name, known in RESIDUAL_CONNECTIONS.items():
-        if type(connection) is known:
+    for name in RESIDUAL_CONNECTIONS:
+        if type(connection) is residual_connection(name):
             return name
     return type(connection).__name__
 

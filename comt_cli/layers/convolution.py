@@ -1,4 +1,4 @@
-"""Convolutions, batch norms, and CoMT's modulators on either (Zhang et al. 2025, Eq. 9 to 13, Figure A5).
+"""Convolutions, batch norms, and CoMT's gates on either (Zhang et al. 2025, Eq. 9 to 13, Figure A5).
 
 Shapes: B images, C channels (of the input or the output), H x W pixels, k x k window, h hidden width of the gate on a
 convolution, r that of the gate on a norm. Any memory layout; channels-last is the fast one.
@@ -7,8 +7,7 @@ convolution, r that of the gate on a norm. Any memory layout; channels-last is t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +15,9 @@ from torch import Tensor, nn
 
 from comt_cli.kernels.modulated_norm import modulated_norm
 from comt_cli.kernels.window_convolution import window_convolution
-from comt_cli.layers.gates.base import draw_gate_weight
+from comt_cli.layers.gates import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.norms import NormPlace
 from comt_cli.layers.projection import aligned
 from comt_cli.recipe.settings import GateInit
 
@@ -30,62 +30,90 @@ MOMENTUM = 0.1
 """What the newest batch counts for in the running statistics; both as in torch and in the papers' code."""
 
 
-class WindowGate(Initialised):
+class MapGate(Gate):
+    """A gate whose one factor is a scalar in (0, 1) a pixel, [B, 1, H, W]."""
+
+    factor_range = (0.0, 1.0)
+
+    def forward(self, z_BCHW: Tensor, u_BhHW: Tensor | None) -> Tensor:
+        """gamma * z, [B, C, H, W], in the memory layout of z."""
+        return self.values(u_BhHW)["scalar"] * z_BCHW
+
+
+class WindowGate(MapGate):
     """CoMT's sliding-window modulator: one scalar in (0, 1) an output pixel, sigmoid(w sigmoid(filters * x)), without
     biases (Eq. 13). The convolution it belongs to computes filters * x together with its own output."""
 
-    def __init__(self, channels: int, window: int, ratio: int, init: GateInit) -> None:
+    def __init__(self, site: Site, ratio: int, init: GateInit) -> None:
         super().__init__()
         self.init = init
-        self.hidden = max(1, channels // ratio)
-        self.filters = nn.Parameter(torch.empty(self.hidden, channels, window, window))
-        self.w = nn.Parameter(torch.empty(1, self.hidden))
+        hidden = max(1, site.d_in // ratio)
+        self.filters = nn.Parameter(torch.empty(hidden, site.d_in, site.window, site.window))
+        self.w = nn.Parameter(torch.empty(1, hidden))
 
-    def forward(self, u_BhHW: Tensor) -> Tensor:
-        """The gate map [B, 1, H, W] from u = filters * x."""
-        return torch.sigmoid(_pixelwise(torch.sigmoid(u_BhHW), self.w))
+    def summary(self) -> Tensor:
+        return self.filters
+
+    def values(self, u_BhHW: Tensor | None) -> dict[str, Tensor]:
+        assert u_BhHW is not None
+        return {"scalar": torch.sigmoid(_pixelwise(torch.sigmoid(u_BhHW), self.w))}
 
     def initialise(self, draw: Draw) -> None:
         draw_gate_weight(draw, self.filters, "filters", self.init)
         draw_gate_weight(draw, self.w, "w", self.init)
 
 
-WindowGateFactory = Callable[[int, int], WindowGate]
-"""From the input channels and the window of the convolution to its gate."""
+class PixelGate(MapGate):
+    """CoMT's pixel modulator: one scalar in (0, 1) a pixel, sigmoid(b sigmoid(A n)), without biases (Eq. 11)."""
+
+    def __init__(self, site: Site, hidden: int, init: GateInit) -> None:
+        super().__init__()
+        self.init = init
+        self.A = nn.Parameter(torch.empty(hidden, site.d_in))
+        self.b = nn.Parameter(torch.empty(1, hidden))
+
+    def summary(self) -> Tensor:
+        return self.A
+
+    def values(self, u_BhHW: Tensor | None) -> dict[str, Tensor]:
+        assert u_BhHW is not None
+        return {"scalar": torch.sigmoid(_pixelwise(torch.sigmoid(u_BhHW), self.b))}
+
+    def initialise(self, draw: Draw) -> None:
+        draw_gate_weight(draw, self.A, "A", self.init)
+        draw_gate_weight(draw, self.b, "b", self.init)
 
 
 class Convolution(Initialised):
-    """filters * x, without a bias, gated by a `WindowGate` if it has one: [B, C, H, W] -> [B, C, H, W].
+    """filters * x, without a bias, times its gate if it has one: [B, C, H, W] -> [B, C, H, W].
 
     He's initialisation by the outputs: N(0, 2 / (C_out k^2)) (He et al. 2015), as in the papers' code.
     """
 
-    def __init__(
-        self, d_in: int, d_out: int, window: int, stride: int = 1, gate: WindowGateFactory | None = None
-    ) -> None:
+    def __init__(self, d_in: int, d_out: int, window: int, stride: int = 1, gate: Gate | None = None) -> None:
         super().__init__()
         self.stride, self.padding, self.d_out = stride, window // 2, d_out
         self.weight = nn.Parameter(torch.empty(d_out, d_in, window, window))
-        self.gate = None if gate is None else gate(d_in, window)
+        self.gate = gate
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         product = self.product(x_BCHW)
         if self.gate is None:
             return product
-        C = self.d_out
-        gate_B1HW: Tensor = self.gate(product[:, C : C + self.gate.hidden])
-        return gate_B1HW * product[:, :C]
+        C, filters = self.d_out, self.gate.summary()
+        u_BhHW = None if filters is None else product[:, C : C + len(filters)]
+        gated_BCHW: Tensor = self.gate(product[:, :C], u_BhHW)
+        return gated_BCHW
 
     def product(self, x_BCHW: Tensor) -> Tensor:
         """All filters on x, [B, K, H, W]: the C of the convolution, the h of its gate, and on a GPU, where there is a
         gate, zeros up to a multiple of 8."""
         weight: Tensor = self.weight
-        if self.gate is not None:
-            filters = [weight, self.gate.filters]
-            rows = self.d_out + self.gate.hidden
-            if filling := aligned(rows, weight) - rows:
-                filters.append(weight.new_zeros(filling, *weight.shape[1:]))
-            weight = torch.cat(filters)
+        if self.gate is not None and (filters := self.gate.summary()) is not None:
+            rows = self.d_out + len(filters)
+            filling = aligned(rows, weight) - rows
+            zeros = [weight.new_zeros(filling, *weight.shape[1:])] if filling else []
+            weight = torch.cat([weight, filters, *zeros])
         if self.padding == 0 and self.stride > 1 and x_BCHW.shape[1] < LEAST_CHANNELS and not x_BCHW.is_cuda:
             return F.conv2d(x_BCHW[:, :, :: self.stride, :: self.stride], weight)
         return F.conv2d(x_BCHW, weight, stride=self.stride, padding=self.padding)
@@ -99,20 +127,31 @@ class BatchNorm(Initialised):
 
     Statistics are computed and kept in fp32, whatever the precision of the rest. In training they are the batch's; the
     running ones take in a tenth of it each time, with the unbiased variance, and serve evaluation.
+
+    With a gate, g(n) gamma n + bias (CoMT, Eq. 10 to 12): it reads and scales the normalised features n, before gamma.
+    Eq. 12 has no gamma, which is what `weighted` decides.
     """
 
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, width: int, *, weighted: bool = True) -> None:
+    def __init__(self, width: int, gate: Gate | None = None, *, weighted: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width)) if weighted else None
         self.bias = nn.Parameter(torch.empty(width))
         self.register_buffer("running_mean", torch.empty(width))
         self.register_buffer("running_var", torch.empty(width))
+        self.gate = gate
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        return self._normalised(x_BCHW, self.weight, self.bias)
+        if self.gate is None:
+            return self._normalised(x_BCHW, self.weight, self.bias)
+        n_BCHW, A = self._normalised(x_BCHW, None, None), self.gate.summary()
+        scaled_BCHW = self.gate(n_BCHW, None if A is None else _pixelwise(n_BCHW, A))
+        if self.weight is not None:
+            scaled_BCHW = scaled_BCHW * _per_channel(self.weight, n_BCHW)
+        y_BCHW: Tensor = scaled_BCHW + _per_channel(self.bias, n_BCHW)
+        return y_BCHW
 
     def _normalised(self, x_BCHW: Tensor, weight_C: Tensor | None, bias_C: Tensor | None) -> Tensor:
         return F.batch_norm(
@@ -148,57 +187,19 @@ class BatchNorm(Initialised):
         nn.init.ones_(self.running_var)
 
 
-class PixelGate(Initialised):
-    """CoMT's pixel modulator: one scalar in (0, 1) a pixel, sigmoid(b sigmoid(A n)), without biases (Eq. 11)."""
-
-    def __init__(self, channels: int, hidden: int, init: GateInit) -> None:
-        super().__init__()
-        self.init = init
-        self.A = nn.Parameter(torch.empty(hidden, channels))
-        self.b = nn.Parameter(torch.empty(1, hidden))
-
-    def forward(self, n_BCHW: Tensor) -> Tensor:
-        """The gate map [B, 1, H, W] from the normalised features."""
-        return torch.sigmoid(_pixelwise(torch.sigmoid(_pixelwise(n_BCHW, self.A)), self.b))
-
-    def initialise(self, draw: Draw) -> None:
-        draw_gate_weight(draw, self.A, "A", self.init)
-        draw_gate_weight(draw, self.b, "b", self.init)
-
-
-class PixelNorm(BatchNorm):
-    """Batch norm whose normalised features n a `PixelGate` scales: g(n) gamma n + bias (CoMT, Eq. 10 to 12).
-
-    The gate reads n, before gamma. Eq. 12 has no gamma, but the parameters that Table A7 counts include it. `gamma` is
-    therefore either `kept`, learned and 1 at the start, where it makes no difference, or `dropped`, as the equation
-    has it.
-    """
-
-    def __init__(self, width: int, hidden: int, init: GateInit, gamma: Literal["kept", "dropped"] = "kept") -> None:
-        super().__init__(width, weighted=gamma == "kept")
-        self.gate = PixelGate(width, hidden, init)
-
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        n_BCHW = self._normalised(x_BCHW, None, None)
-        scaled_BCHW = self.gate(n_BCHW) * n_BCHW
-        if self.weight is not None:
-            scaled_BCHW = scaled_BCHW * _per_channel(self.weight, n_BCHW)
-        y_BCHW: Tensor = scaled_BCHW + _per_channel(self.bias, n_BCHW)
-        return y_BCHW
-
-
-ImageNormFactory = Callable[[int], BatchNorm]
-"""From the channels to what stands in a batch norm's place."""
+def batch_norm(place: NormPlace, *, weighted: bool = True) -> BatchNorm:
+    """Batch norm with the gate of its place; its gain starts at 1, where it is `weighted`."""
+    return BatchNorm(place.width, place.gate, weighted=weighted)
 
 
 class ConvolutionNorm(nn.Module):
     """A convolution, the norm behind it, then what is added and ReLU where they are wanted: y = act(N(conv(x)) + skip).
 
     One module, because one kernel can do all that follows the convolution's product in two passes. In training it does
-    where `fused` is set (`models.image_kernels`); evaluation, whose statistics are known, goes step by step.
+    where `fused` is set (`models.kernels`); evaluation, whose statistics are known, goes step by step.
     """
 
-    def __init__(self, convolution: Convolution, norm: BatchNorm, *, relu: bool) -> None:
+    def __init__(self, convolution: Convolution, norm: nn.Module, *, relu: bool) -> None:
         super().__init__()
         self.convolution, self.norm, self.relu = convolution, norm, relu
         self.fused = False
@@ -217,7 +218,10 @@ class ConvolutionNorm(nn.Module):
         norm, window = self.norm, self.convolution.gate
         if len(product_PK) < 2:
             raise ValueError(f"a batch norm needs more than one pixel of all images in training, not {sides}")
-        pixel = norm.gate if isinstance(norm, PixelNorm) else None
+        assert isinstance(norm, BatchNorm)
+        pixel = norm.gate
+        assert window is None or isinstance(window, WindowGate)
+        assert pixel is None or isinstance(pixel, PixelGate)
         y_PC, mean_C, var_C = modulated_norm(
             product_PK,
             u_Ph,
@@ -236,7 +240,7 @@ class ConvolutionNorm(nn.Module):
     def _product(self, x_BCHW: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int, int]]:
         """The convolution's product as channels-last rows, [P, K]; u where it is not in there; B, H and W of both."""
         convolution = self.convolution
-        if convolution.gate is None or x_BCHW.device.type != "cpu":
+        if not isinstance(convolution.gate, WindowGate) or x_BCHW.device.type != "cpu":
             product_BKHW = convolution.product(x_BCHW)
             B, _, H, W = product_BKHW.shape
             return _rows(product_BKHW), None, (B, H, W)

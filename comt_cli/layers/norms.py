@@ -5,21 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from comt_cli.layers.gates import Gate
 from comt_cli.layers.initialise import Draw, Initialised
 
 
 @dataclass(frozen=True)
 class NormPlace:
-    """Where a norm stands: before or behind which branch, or `final`, behind all blocks; and its width and epsilon."""
+    """Where a norm stands, and its width and epsilon.
+
+    `of` is the branch before or behind which it stands (`attention`, `mlp` ...), `final` behind all blocks, or among
+    maps the norm's own name (`norm1` ...). `gate` scales what it has normalised; only norms of maps have one.
+    """
 
     width: int
     epsilon: float
-    of: Literal["attention", "mlp", "final"]
+    of: str
+    gate: Gate | None = None
 
 
 NormFactory = Callable[[NormPlace], nn.Module]

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import PydanticUndefinedAnnotation
 
-from comt_cli.methods.base import ImageWiring, Method, Wiring
-from comt_cli.methods.mistakes import mistake, naming_mistakes
+from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.mistakes import NO_METHODS, mistake, naming_mistakes
 from comt_cli.recipe.schema import Catalogue
 from comt_cli.tasks import task_of, tasks
 
@@ -32,12 +32,11 @@ def methods(command: str | None = None) -> Mapping[str, type[Method]]:
 @functools.cache
 def _all_methods() -> Mapping[str, type[Method]]:
     found: dict[str, type[Method]] = {}
-    for module_info in pkgutil.iter_modules(__path__):
+    for name in sorted({module.name for module in pkgutil.iter_modules(__path__)} - {*NO_METHODS}):
         with naming_mistakes():
-            module = importlib.import_module(f"{__name__}.{module_info.name}")
+            module = importlib.import_module(f"{__name__}.{name}")
         for value in vars(module).values():
-            is_method = isinstance(value, type) and issubclass(value, Method) and value is not Method
-            if is_method and value.__module__ == module.__name__:
+            if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__:
                 _check(value, Path(str(module.__file__)).resolve(), found)
                 found[value.name] = value
     return dict(sorted(found.items()))
@@ -47,6 +46,8 @@ def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) 
     """Refuse a class that can be imported, but not used. Raises `UserError`."""
     if not hasattr(method, "name"):
         raise mistake(file, f"{method.__name__} has no name", hint='Give it one: name: ClassVar[str] = "..."')
+    if method.wiring is Method.wiring:
+        raise mistake(file, f"{method.__name__} has no wiring", hint="Give it one: def wiring(self) -> Wiring: ...")
     if method.name in found:
         other = found[method.name].__module__.rpartition(".")[2]
         raise mistake(file, f"{other}.py has a method {method.name!r} already", hint="Give one of them another name.")
@@ -74,4 +75,4 @@ def method_from(options: Mapping[str, Any]) -> Method:
     return _all_methods()[name].model_validate(given)
 
 
-__all__ = ["ImageWiring", "Method", "Wiring", "catalogue", "method_from", "methods", "naming_mistakes"]
+__all__ = ["Method", "Wiring", "catalogue", "method_from", "methods", "naming_mistakes"]

@@ -1,22 +1,19 @@
 """Addition: y = x + F(x), the residual connection of ResNets (He et al. 2016a, Eq. 1; 2016b), with nothing added.
 
 It is the baseline of the image tables, and what extra parameters of image classifiers are counted against.
-Deviations: none known; what a ResNet itself leaves open is said in `models.resnet` and `models.preact_resnet`.
+Deviations: none known; what a ResNet itself leaves open is said in `models.resnet` and `models.resnet_blocks`.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import ImageWiring, Method
+from comt_cli.methods.base import ConnectionMethod
 
 
-class Addition(Method):
+class Addition(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "addition"
-
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import PreNorm
-
-        return ImageWiring(PreNorm)
+    connection: ClassVar = "pre-norm"
+    streams: ClassVar = ("maps",)

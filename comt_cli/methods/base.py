@@ -7,22 +7,22 @@ listed and reported at once.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from comt_cli.recipe.schema import MethodOptions
-from comt_cli.recipe.schema import Sites as OfferedSites
+from comt_cli.recipe.schema import MethodOptions, Sites, Stream
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from comt_cli.layers.convolution import ImageNormFactory, WindowGateFactory
     from comt_cli.layers.gates import GateFactory
-    from comt_cli.layers.norms import NormFactory
-    from comt_cli.layers.residual import ResidualFactory
+    from comt_cli.layers.norms import NormFactory, NormPlace
+    from comt_cli.layers.residual.base import ResidualFactory
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The seven projections of a LLaMA block."""
@@ -63,7 +63,9 @@ def _in_order(sites: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(sites, key=PROJECTIONS.index))  # however they are said, one run
 
 
-Sites = Annotated[tuple[Projection, ...], Field(min_length=1), BeforeValidator(_of_a_set), AfterValidator(_in_order)]
+ProjectionSites = Annotated[
+    tuple[Projection, ...], Field(min_length=1), BeforeValidator(_of_a_set), AfterValidator(_in_order)
+]
 """A list of projections, or the name of a set of them (`SITE_SETS`)."""
 
 CONVOLUTIONS = ("conv1", "conv2", "conv3")
@@ -73,7 +75,13 @@ NORMS = ("norm1", "norm2", "norm3")
 """The norms of a residual block, in order; a two-layer block has the first two."""
 
 Convolution = Literal["conv1", "conv2", "conv3"]
-ImageNorm = Literal["norm1", "norm2", "norm3"]
+MapNorm = Literal["norm1", "norm2", "norm3"]
+
+DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"))
+"""What a LLaMA offers: the projections, what attention mixes (before `o_proj`), and the whole branches."""
+
+MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
+"""What residual blocks of maps offer; the stem, projections of the skip path and the last norm are no sites."""
 
 
 def _all_of(every: tuple[str, ...]) -> BeforeValidator:
@@ -95,29 +103,42 @@ ConvolutionSites = Annotated[
 ]
 """A list of a block's convolutions, or `all`: every one that the blocks have."""
 
-NormSites = Annotated[tuple[ImageNorm, ...], Field(min_length=1), _all_of(NORMS), AfterValidator(_sorted)]
+NormSites = Annotated[tuple[MapNorm, ...], Field(min_length=1), _all_of(NORMS), AfterValidator(_sorted)]
 """A list of a block's norms, or `all`: every one that the blocks have."""
 
-ResidualName = Literal[
-    "pre-norm",
-    "post-norm",
-    "deepnorm",
-    "deepnorm-mixln-code",
-    "mix-ln",
-    "layernorm-scaling",
-    "sandwich-ln",
-    "scaled-init",
-    "rezero",
-    "highway",
-    "laurel-rw",
-    "laurel-lr",
-    "laurel-pa",
-    "laurel-rw-lr",
-    "sas",
-    "grc",
-    "scaled",
-]
-"""Every residual connection of `layers.residual`, each with its own defaults."""
+RESIDUAL_CONNECTIONS = {
+    "pre-norm": "pre_norm.PreNorm",
+    "post-norm": "post_norm.PostNorm",
+    "deepnorm": "deepnorm.DeepNorm",
+    "deepnorm-mixln-code": "deepnorm_mixln_code.DeepNormOfMixLNCode",
+    "mix-ln": "mix_ln.MixLN",
+    "layernorm-scaling": "layernorm_scaling.LayerNormScaling",
+    "sandwich-ln": "sandwich_ln.SandwichLN",
+    "scaled-init": "scaled_init.ScaledInit",
+    "rezero": "rezero.ReZero",
+    "highway": "highway.Highway",
+    "laurel-rw": "laurel.LaurelRW",
+    "laurel-lr": "laurel.LaurelLR",
+    "laurel-pa": "laurel.LaurelPA",
+    "laurel-rw-lr": "laurel.LaurelRWLR",
+    "sas": "sas.SelfAdaptiveScaling",
+    "grc": "grc.GatedResidual",
+    "scaled": "scaled.ScaledBranch",
+}
+"""Every residual connection that an option can name, and its class in `layers.residual`."""
+
+if TYPE_CHECKING:
+    ResidualName = str
+else:
+    ResidualName = Literal[tuple(RESIDUAL_CONNECTIONS)]
+
+
+def residual_connection(name: ResidualName) -> ResidualFactory:
+    """The residual connection of this name, with its own defaults. Raises `KeyError` if there is none."""
+    file, _, kind = RESIDUAL_CONNECTIONS[name].partition(".")
+    factory: ResidualFactory = getattr(importlib.import_module(f"comt_cli.layers.residual.{file}"), kind)
+    return factory
+
 
 Quantity = Literal["parameters", "flops"]
 
@@ -132,49 +153,47 @@ class Widening:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a model gets from a method: how its blocks join skip and branch, and which sites carry which gate.
+    """What a model gets from a method: how its blocks join skip path and branch, which sites carry which gate, and what
+    stands in the place of its norms.
 
-    `norm` stands in RMSNorm's place; `entry`, made for the model's width, is what the embedded tokens go through first.
+    `gates` are by the site's name, `norms` by the place's (`NormPlace.of`), `*` being every other place; `entry`, made
+    for the model's width, is what the embedded tokens go through first.
     """
 
     residual: ResidualFactory
     gates: Mapping[str, GateFactory] = field(default_factory=dict)
-    norm: NormFactory | None = None
+    norms: Mapping[str, NormFactory] = field(default_factory=dict)
     entry: Callable[[int], nn.Module] | None = None
     widening: Widening | None = None
 
-
-@dataclass(frozen=True)
-class ImageWiring:
-    """What an image classifier gets from a method: how its blocks join skip path and branch, and what modulates them.
-
-    `windows` are the gates on convolutions (`CONVOLUTIONS`), `norms` what stands in the place of batch norms (`NORMS`);
-    both inside residual blocks alone: the stem, projections of the skip path and the last norm carry none.
-    """
-
-    residual: ResidualFactory
-    windows: Mapping[str, WindowGateFactory] = field(default_factory=dict)
-    norms: Mapping[str, ImageNormFactory] = field(default_factory=dict)
+    def norm(self, place: NormPlace, usual: NormFactory) -> nn.Module:
+        """The norm at a place: the method's, else the model's `usual` one."""
+        return self.norms.get(place.of, self.norms.get("*", usual))(place)
 
 
 class Method(MethodOptions):
-    """A method's options. Subclasses set `name` and say what a model gets, of one kind or of both."""
+    """A method's options. Subclasses set `name` and say in `wiring` what a model gets.
+
+    `streams` says which models it is for, and `needs` names sites that these must offer.
+    """
 
     name: ClassVar[str]
+    streams: ClassVar[tuple[Stream, ...]] = ("tokens",)
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def wiring(self) -> Wiring:
-        """The residual connection and the gates of a language model with this method."""
-        raise NotImplementedError
-
-    def image_wiring(self) -> ImageWiring:
-        """The residual connection and the modulators of an image classifier with this method."""
+        """The residual connection, gates and norms of a model with this method."""
         raise NotImplementedError
 
     @classmethod
-    def fits(cls, sites: OfferedSites) -> bool:
-        """Whether models that offer these sites can have the method: it says the wiring of such."""
-        offered = {
-            "tokens": cls.wiring is not Method.wiring,
-            "maps": cls.image_wiring is not Method.image_wiring,
-        }
-        return offered[sites.stream]
+    def fits(cls, sites: Sites) -> bool:
+        return sites.stream in cls.streams and {*cls.needs} <= {*sites.names}
+
+
+class ConnectionMethod(Method):
+    """A method that is a residual connection and nothing else: its options are the connection's arguments."""
+
+    connection: ClassVar[ResidualName]
+
+    def wiring(self) -> Wiring:
+        return Wiring(partial(residual_connection(self.connection), **dict(self)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
+from comt_cli.methods.base import PROJECTIONS, Method, ProjectionSites, ResidualName, Wiring, residual_connection
 from comt_cli.recipe.settings import GateInit, Width
 
 
@@ -19,13 +19,12 @@ class CoMT(Method):
 
     name: ClassVar[str] = "comt"
     hidden: Width = 2
-    sites: Sites = PROJECTIONS  # type: ignore[assignment]
+    sites: ProjectionSites = PROJECTIONS  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
     init: GateInit = "torch-linear"
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import ComtGate
-        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 
         gate = partial(ComtGate, hidden=self.hidden, init=self.init)
-        return Wiring(RESIDUAL_CONNECTIONS[self.residual], dict.fromkeys(self.sites, gate))
+        return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, gate))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from comt_cli.methods.base import NORMS, ImageWiring, Method, NormSites
+from comt_cli.methods.base import NORMS, Method, NormSites, Wiring
 from comt_cli.recipe.settings import GateInit, Width
 
 
@@ -21,14 +21,16 @@ class CoMTPixel(Method):
     """`hidden`: the modulator's width h; `sites`: the norms that carry one; `gamma`: whether the batch norm's stays."""
 
     name: ClassVar[str] = "comt-pixel"
+    streams: ClassVar = ("maps",)
     hidden: Width = 2
     sites: NormSites = NORMS  # type: ignore[assignment]
     gamma: Literal["kept", "dropped"] = "kept"
     init: GateInit = "torch-linear"
 
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.convolution import PixelNorm
-        from comt_cli.layers.residual import PreNorm
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.convolution import PixelGate, batch_norm
+        from comt_cli.layers.residual.pre_norm import PreNorm
 
-        norm = partial(PixelNorm, hidden=self.hidden, init=self.init, gamma=self.gamma)
-        return ImageWiring(PreNorm, norms=dict.fromkeys(self.sites, norm))
+        gate = partial(PixelGate, hidden=self.hidden, init=self.init)
+        norm = partial(batch_norm, weighted=self.gamma == "kept")
+        return Wiring(PreNorm, dict.fromkeys(self.sites, gate), dict.fromkeys(self.sites, norm))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import CONVOLUTIONS, ConvolutionSites, ImageWiring, Method
+from comt_cli.methods.base import CONVOLUTIONS, ConvolutionSites, Method, Wiring
 from comt_cli.recipe.settings import GateInit, Width
 
 
@@ -20,13 +20,14 @@ class CoMTSlidingWindow(Method):
     """`ratio`: how many input channels there are to a filter of the gate; `sites`: the convolutions that carry one."""
 
     name: ClassVar[str] = "comt-sliding-window"
+    streams: ClassVar = ("maps",)
     ratio: Width = 64
     sites: ConvolutionSites = CONVOLUTIONS  # type: ignore[assignment]
     init: GateInit = "torch-linear"
 
-    def image_wiring(self) -> ImageWiring:
+    def wiring(self) -> Wiring:
         from comt_cli.layers.convolution import WindowGate
-        from comt_cli.layers.residual import PreNorm
+        from comt_cli.layers.residual.pre_norm import PreNorm
 
         gate = partial(WindowGate, ratio=self.ratio, init=self.init)
-        return ImageWiring(PreNorm, windows=dict.fromkeys(self.sites, gate))
+        return Wiring(PreNorm, dict.fromkeys(self.sites, gate))

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class DeepNormMethod(Method):
+class DeepNormMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "deepnorm"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import DeepNorm
-
-        return Wiring(DeepNorm)
+    connection: ClassVar = "deepnorm"

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class DeepNormMixLNCode(Method):
+class DeepNormMixLNCode(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "deepnorm-mixln-code"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import DeepNormOfMixLNCode
-
-        return Wiring(DeepNormOfMixLNCode)
+    connection: ClassVar = "deepnorm-mixln-code"

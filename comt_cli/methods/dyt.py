@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 
 from pydantic import PositiveFloat, model_validator
 
-from comt_cli.methods.base import Method, ResidualName, Wiring
+from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 
 
 class DynamicTanhMethod(Method):
@@ -32,9 +32,8 @@ class DynamicTanhMethod(Method):
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.norms import DynamicTanh, EmbeddingScale, NormPlace
-        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 
         def norm(place: NormPlace) -> DynamicTanh:
             return DynamicTanh(place.width, self.alpha_attention if place.of == "attention" else self.alpha_other)
 
-        return Wiring(RESIDUAL_CONNECTIONS[self.residual], norm=norm, entry=EmbeddingScale)
+        return Wiring(residual_connection(self.residual), norms={"*": norm}, entry=EmbeddingScale)

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import SITE_SETS, Method, ResidualName, Sites, Wiring
+from comt_cli.methods.base import SITE_SETS, Method, ProjectionSites, ResidualName, Wiring, residual_connection
 
 
 class FullRankGateMethod(Method):
     """`sites`: the projections that carry a gate."""
 
     name: ClassVar[str] = "full-rank-gate"
-    sites: Sites = SITE_SETS["self-attention"]  # type: ignore[assignment]
+    sites: ProjectionSites = SITE_SETS["self-attention"]  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import FullRankGate
-        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 
-        return Wiring(RESIDUAL_CONNECTIONS[self.residual], dict.fromkeys(self.sites, FullRankGate))
+        return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, FullRankGate))

@@ -9,19 +9,14 @@ be had: this follows a digest of it.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar, Literal
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class GRCMethod(Method):
+class GRCMethod(ConnectionMethod):
     """`reads`: what the gate looks at."""
 
     name: ClassVar[str] = "grc"
+    connection: ClassVar = "grc"
     reads: Literal["skip", "sublayer", "both"] = "skip"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import GatedResidual
-
-        return Wiring(partial(GatedResidual, reads=self.reads))

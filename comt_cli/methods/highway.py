@@ -8,24 +8,15 @@ its batch norms, and T reads every pixel of the skip path by itself (a 1x1 convo
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import ImageWiring, Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class HighwayMethod(Method):
+class HighwayMethod(ConnectionMethod):
     """`bias`: where b starts."""
 
     name: ClassVar[str] = "highway"
+    connection: ClassVar = "highway"
+    streams: ClassVar = ("tokens", "maps")
     bias: float = -2.0
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import Highway
-
-        return Wiring(partial(Highway, bias=self.bias))
-
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import Highway
-
-        return ImageWiring(partial(Highway, bias=self.bias))

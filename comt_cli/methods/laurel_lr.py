@@ -7,20 +7,15 @@ what their C4 ablation has; at it the increase stays below Transponder's printed
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 from comt_cli.recipe.settings import Width
 
 
-class LaurelLRMethod(Method):
+class LaurelLRMethod(ConnectionMethod):
     """`rank`: the width of B A."""
 
     name: ClassVar[str] = "laurel-lr"
+    connection: ClassVar = "laurel-lr"
     rank: Width = 32
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LaurelLR
-
-        return Wiring(partial(LaurelLR, rank=self.rank))

@@ -8,23 +8,18 @@ junction; each g starts at 1/k (they do not say where). They did not try it on t
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 from comt_cli.recipe.settings import Width
 
 
-class LaurelPAMethod(Method):
+class LaurelPAMethod(ConnectionMethod):
     """`rank`: the width of B A; `history`: k, how many activations, the present one included."""
 
     name: ClassVar[str] = "laurel-pa"
+    connection: ClassVar = "laurel-pa"
     rank: Width = 32
     history: Annotated[int, Field(ge=1)] = 3
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LaurelPA
-
-        return Wiring(partial(LaurelPA, rank=self.rank, history=self.history))

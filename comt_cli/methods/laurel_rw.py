@@ -8,19 +8,14 @@ they name, softmax is the default; both start at 1/2 (they do not say where), wh
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar, Literal
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class LaurelRWMethod(Method):
+class LaurelRWMethod(ConnectionMethod):
     """`bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
 
     name: ClassVar[str] = "laurel-rw"
+    connection: ClassVar = "laurel-rw"
     bound: Literal["softmax", "sigmoid"] = "softmax"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LaurelRW
-
-        return Wiring(partial(LaurelRW, bound=self.bound))

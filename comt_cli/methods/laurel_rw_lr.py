@@ -6,21 +6,16 @@ Deviations: those of `laurel-rw` and `laurel-lr`.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar, Literal
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 from comt_cli.recipe.settings import Width
 
 
-class LaurelRWLRMethod(Method):
+class LaurelRWLRMethod(ConnectionMethod):
     """`rank`: the width of B A; `bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
 
     name: ClassVar[str] = "laurel-rw-lr"
+    connection: ClassVar = "laurel-rw-lr"
     rank: Width = 32
     bound: Literal["softmax", "sigmoid"] = "softmax"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LaurelRWLR
-
-        return Wiring(partial(LaurelRWLR, rank=self.rank, bound=self.bound))

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class LayerNormScalingMethod(Method):
+class LayerNormScalingMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "layernorm-scaling"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import LayerNormScaling
-
-        return Wiring(LayerNormScaling)
+    connection: ClassVar = "layernorm-scaling"

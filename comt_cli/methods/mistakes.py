@@ -11,7 +11,8 @@ from comt_cli.errors import UserError
 
 _METHODS = Path(__file__).resolve().parent
 _PACKAGE = _METHODS.parent
-_NO_METHODS = ("__init__", "base", "mistakes")
+NO_METHODS = ("__init__", "base", "mistakes")
+"""Files of this folder that no method is in."""
 
 
 @contextlib.contextmanager
@@ -46,7 +47,7 @@ def _place(error: Exception) -> tuple[Path, int] | None:
     else:
         places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     ours = [(path, line) for name, line in places if _PACKAGE in (path := Path(name).resolve()).parents]
-    if not ours or ours[-1][0].parent != _METHODS or ours[-1][0].stem in _NO_METHODS:
+    if not ours or ours[-1][0].parent != _METHODS or ours[-1][0].stem in NO_METHODS:
         return None
     return ours[-1]
 

@@ -5,21 +5,16 @@ Deviations: none known; the fraction was searched by its authors at 1B and used 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class MixLNMethod(Method):
+class MixLNMethod(ConnectionMethod):
     """`fraction` of the blocks, rounded, are Post-LN."""
 
     name: ClassVar[str] = "mix-ln"
+    connection: ClassVar = "mix-ln"
     fraction: Annotated[float, Field(ge=0, le=1)] = 0.25
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import MixLN
-
-        return Wiring(partial(MixLN, fraction=self.fraction))

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class PostLN(Method):
+class PostLN(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "post-ln"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import PostNorm
-
-        return Wiring(PostNorm)
+    connection: ClassVar = "post-norm"

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class PreLN(Method):
+class PreLN(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "pre-ln"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import PreNorm
-
-        return Wiring(PreNorm)
+    connection: ClassVar = "pre-norm"

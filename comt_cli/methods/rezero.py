@@ -10,20 +10,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import ImageWiring, Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class ReZeroMethod(Method):
+class ReZeroMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "rezero"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import ReZero
-
-        return Wiring(ReZero)
-
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import ReZero
-
-        return ImageWiring(ReZero)
+    connection: ClassVar = "rezero"
+    streams: ClassVar = ("tokens", "maps")

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class SandwichLNMethod(Method):
+class SandwichLNMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "sandwich-ln"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import SandwichLN
-
-        return Wiring(SandwichLN)
+    connection: ClassVar = "sandwich-ln"

@@ -7,20 +7,15 @@ Deviations: RMSNorm for LayerNorm, and the norm behind the last block stays. The
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class SASMethod(Method):
+class SASMethod(ConnectionMethod):
     """`alpha_bias`, `beta_bias`: where the last biases of the two gates start."""
 
     name: ClassVar[str] = "sas"
+    connection: ClassVar = "sas"
     alpha_bias: float = 0.0
     beta_bias: float = 0.0
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import SelfAdaptiveScaling
-
-        return Wiring(partial(SelfAdaptiveScaling, alpha_bias=self.alpha_bias, beta_bias=self.beta_bias))

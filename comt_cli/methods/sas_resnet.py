@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from comt_cli.methods.base import ImageWiring, Method
+from comt_cli.methods.base import Method, Wiring
 
 
 class SASResNetMethod(Method):
@@ -25,6 +25,7 @@ class SASResNetMethod(Method):
     `norm`, `norm_over`: what x + F goes through."""
 
     name: ClassVar[str] = "sas-resnet"
+    streams: ClassVar = ("maps",)
     alpha_bias: float = 3.0
     beta_bias: float = -3.0
     gate: Literal["two-layer", "single-layer"] = "two-layer"
@@ -42,11 +43,11 @@ class SASResNetMethod(Method):
             raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")
         return self
 
-    def image_wiring(self) -> ImageWiring:
+    def wiring(self) -> Wiring:
         from comt_cli.layers.map_norms import MapBatchNorm, MapLayerNorm
-        from comt_cli.layers.residual import SelfAdaptiveScaling
+        from comt_cli.layers.residual.sas import SelfAdaptiveScaling
 
-        return ImageWiring(
+        return Wiring(
             partial(
                 SelfAdaptiveScaling,
                 alpha_bias=self.alpha_bias,

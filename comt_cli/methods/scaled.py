@@ -8,26 +8,17 @@ Inception-v4 are its own, here they are the model's.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from comt_cli.methods.base import ImageWiring, Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class ScaledMethod(Method):
+class ScaledMethod(ConnectionMethod):
     """`scale`: the number s, or what it follows from."""
 
     name: ClassVar[str] = "scaled"
+    connection: ClassVar = "scaled"
+    streams: ClassVar = ("tokens", "maps")
     scale: Annotated[float, Field(gt=0)] | Literal["depth", "learned"] = 0.1
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import ScaledBranch
-
-        return Wiring(partial(ScaledBranch, scale=self.scale))
-
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import ScaledBranch
-
-        return ImageWiring(partial(ScaledBranch, scale=self.scale))

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod
 
 
-class ScaledInitMethod(Method):
+class ScaledInitMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "scaled-init"
-
-    def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import ScaledInit
-
-        return Wiring(ScaledInit)
+    connection: ClassVar = "scaled-init"

@@ -12,18 +12,19 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from comt_cli.methods.base import ImageWiring, Method
+from comt_cli.methods.base import Method, Wiring
 
 
 class ScalingGateMethod(Method):
     """`gate`: which; `bias`: where its last bias starts; `reads`: what it looks at."""
 
     name: ClassVar[str] = "scaling-gate"
+    streams: ClassVar = ("maps",)
     gate: Literal["transform", "single-layer", "two-layer"] = "two-layer"
     bias: float = -3.0
     reads: Literal["pooled", "pixel"] = "pooled"
 
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import GatedShare
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual.scaling_gate import GatedShare
 
-        return ImageWiring(partial(GatedShare, gate=self.gate, bias=self.bias, reads=self.reads))
+        return Wiring(partial(GatedShare, gate=self.gate, bias=self.bias, reads=self.reads))

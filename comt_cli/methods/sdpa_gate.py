@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from comt_cli.methods.base import Method, ResidualName, Wiring
+from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 
 
 class SDPAGate(Method):
     """`granularity`: a factor for every channel, or one for a head."""
 
     name: ClassVar[str] = "sdpa-gate"
+    needs: ClassVar = ("sdpa",)
     granularity: Literal["elementwise", "headwise"] = "elementwise"
     residual: ResidualName = "pre-norm"
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import FullRankGate, HeadGate
-        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 
         gate = FullRankGate if self.granularity == "elementwise" else HeadGate
-        return Wiring(RESIDUAL_CONNECTIONS[self.residual], {"sdpa": gate})
+        return Wiring(residual_connection(self.residual), {"sdpa": gate})

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
+from comt_cli.methods.base import PROJECTIONS, Method, ProjectionSites, ResidualName, Wiring, residual_connection
 from comt_cli.recipe.settings import GateInit, Width
 
 
@@ -29,7 +29,7 @@ class Transponder(Method):
     name: ClassVar[str] = "transponder"
     granularity: Literal["scalar", "channel", "channel-scalar"] = "channel-scalar"
     rank: Width = 8
-    sites: Sites = PROJECTIONS  # type: ignore[assignment]
+    sites: ProjectionSites = PROJECTIONS  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
     init: GateInit = "kaiming-uniform"
     learnable_sigmoid: bool = True
@@ -45,7 +45,6 @@ class Transponder(Method):
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import TransponderGate
-        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 
         gate = partial(
             TransponderGate,
@@ -55,4 +54,4 @@ class Transponder(Method):
             learnable=self.learnable_sigmoid,
             separate=self.separate_summaries,
         )
-        return Wiring(RESIDUAL_CONNECTIONS[self.residual], dict.fromkeys(self.sites, gate))
+        return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, gate))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from comt_cli.methods.base import Method, ResidualName, Wiring
+from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
 from comt_cli.recipe.settings import GateInit, Width
 
 
@@ -20,6 +20,7 @@ class TransponderPath(Method):
     """
 
     name: ClassVar[str] = "transponder-path"
+    needs: ClassVar = ("attention", "mlp")
     granularity: Literal["scalar", "channel"] = "scalar"
     rank: Width = 8
     residual: ResidualName = "pre-norm"
@@ -28,7 +29,6 @@ class TransponderPath(Method):
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import TransponderGate
-        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 
         gate = partial(
             TransponderGate,
@@ -37,4 +37,4 @@ class TransponderPath(Method):
             granularity=self.granularity,
             learnable=self.learnable_sigmoid,
         )
-        return Wiring(RESIDUAL_CONNECTIONS[self.residual], {"attention": gate, "mlp": gate})
+        return Wiring(residual_connection(self.residual), {"attention": gate, "mlp": gate})

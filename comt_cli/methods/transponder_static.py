@@ -11,20 +11,19 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import PROJECTIONS, Method, ResidualName, Sites, Wiring
+from comt_cli.methods.base import PROJECTIONS, Method, ProjectionSites, ResidualName, Wiring, residual_connection
 
 
 class TransponderStatic(Method):
     """`sites`: the projections that carry a factor; `learnable_sigmoid`: whether alpha is learned, or stays 1."""
 
     name: ClassVar[str] = "transponder-static"
-    sites: Sites = PROJECTIONS  # type: ignore[assignment]
+    sites: ProjectionSites = PROJECTIONS  # type: ignore[assignment]
     residual: ResidualName = "pre-norm"
     learnable_sigmoid: bool = True
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import StaticGate
-        from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 
         gate = partial(StaticGate, learnable=self.learnable_sigmoid)
-        return Wiring(RESIDUAL_CONNECTIONS[self.residual], dict.fromkeys(self.sites, gate))
+        return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, gate))

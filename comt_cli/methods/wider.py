@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import field_validator
 
-from comt_cli.methods.base import Method, Quantity, Widening, Wiring
+from comt_cli.methods.base import DECODER_SITES, Method, Quantity, Widening, Wiring
 
 
 class Wider(Method):
@@ -30,12 +30,13 @@ class Wider(Method):
 
         options: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
         name = options.get("name")
-        if name not in methods("train-lm") or name == cls.name:
+        known = {each for each, method in methods().items() if each != cls.name and method.fits(DECODER_SITES)}
+        if name not in known:
             raise ValueError(f"no method of language models to be like is called {name!r}")
         return {"name": name, **method_from(options).model_dump(mode="json")}
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual import PreNorm
+        from comt_cli.layers.residual.pre_norm import PreNorm
         from comt_cli.methods import method_from
 
         assert isinstance(self.like, dict)

@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import nn
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from, naming_mistakes
-from comt_cli.methods.base import ImageWiring, Wiring
-from comt_cli.models.flops import flops_of_row, parameter_count
-from comt_cli.models.llama import Llama
-from comt_cli.models.preact_resnet import PreActResNet
-from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ImageSettings, ResNetSettings
-from comt_cli.recipe.settings import ModelSettings, Settings
+from comt_cli.methods.base import Wiring
+from comt_cli.models.base import Model
+from comt_cli.models.flops import flops_per_sample, parameter_count
+from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.recipe.settings import ModelSettings, NetworkSettings
 from comt_cli.runs.plan import RunSpec
 
-_LENGTH = 16
-"""Tokens of the row on which FLOPs are made equal: gates and feed-forward networks cost the same at every position."""
+if TYPE_CHECKING:
+    from comt_cli.models.llama import Llama
+    from comt_cli.models.resnet import ResNet
 
 
+@overload
+def empty_network(settings: ModelSettings, wiring: Wiring, **dimensions: int) -> Llama: ...
+@overload
+def empty_network(settings: ResNetSettings, wiring: Wiring, **dimensions: int) -> ResNet: ...
+@overload
+def empty_network(settings: NetworkSettings, wiring: Wiring, **dimensions: int) -> Model: ...
 @naming_mistakes()
-def empty_model(settings: ModelSettings, vocabulary: int, wiring: Wiring) -> Llama:
-    """The model on the meta device: every shape, no storage."""
+def empty_network(settings: Any, wiring: Wiring, **dimensions: int) -> Model:
+    """The model on the meta device: every shape, no storage. `dimensions` are what its file's `build` takes from the
+    data: the size of the vocabulary, the number of classes ...
+
+    Raises:
+        UserError: the wiring names a site that the blocks do not have.
+    """
     if wiring.widening is not None:
-        settings = _widened(settings, vocabulary, wiring)
+        settings = _widened(settings, wiring, dimensions)
     with torch.device("meta"):
-        return Llama(settings, vocabulary, wiring)
+        model: Model = _architecture(settings.family).build(settings, wiring, **dimensions)
+    return model
 
 
-def _widened(settings: ModelSettings, vocabulary: int, wiring: Wiring) -> ModelSettings:
+def _architecture(family: str) -> ModuleType:
+    """The file of a family of models. It has `SETTINGS`, their class, and `build`."""
+    return importlib.import_module(f"comt_cli.models.{family}")
+
+
+def settings_from(text: str) -> Any:
+    """A model's settings from their JSON."""
+    return _architecture(json.loads(text)["family"]).SETTINGS.model_validate_json(text)
+
+
+def _widened(settings: Any, wiring: Wiring, dimensions: Mapping[str, int]) -> Any:
     """The settings with the feed-forward width that makes the cost nearest to that of the model to equal.
 
     The cost is linear in that width, so two counts give it.
@@ -43,44 +67,22 @@ def _widened(settings: ModelSettings, vocabulary: int, wiring: Wiring) -> ModelS
     plain, width = replace(wiring, widening=None), settings.shape().ffn_width
 
     def cost(of: Wiring, ffn_width: int) -> int:
-        model = empty_model(settings.model_copy(update={"ffn_width": ffn_width}), vocabulary, of)
-        return parameter_count(model) if widening.equal == "parameters" else flops_of_row(model, _LENGTH)
+        model = empty_network(settings.model_copy(update={"ffn_width": ffn_width}), of, **dimensions)
+        return parameter_count(model) if widening.equal == "parameters" else flops_per_sample(model)
 
     one, next_one, wanted = cost(plain, width), cost(plain, width + 1), cost(widening.like, width)
     return settings.model_copy(update={"ffn_width": width + round((wanted - one) / (next_one - one))})
 
 
-@naming_mistakes()
-def empty_resnet(settings: ResNetSettings, classes: int, wiring: ImageWiring) -> ResNet:
-    """The image classifier on the meta device: every shape, no storage.
-
-    Raises:
-        UserError: the wiring names a site that the blocks do not have.
-    """
-    kind = PreActResNet if settings.shape().block == "preact" else ResNet
-    with torch.device("meta"):
-        return kind(settings, classes, wiring)
-
-
-def model_of(spec: RunSpec) -> Llama | ResNet:
+def model_of(spec: RunSpec) -> Model:
     """The model of a run, on the meta device."""
-    settings = spec.settings
-    if isinstance(settings, Settings):
-        return empty_model(settings.model, settings.data.vocabulary_size, wiring_of(spec.method))
-    images = spec.settings_as(ImageSettings)
-    return empty_resnet(images.model, images.data.classes, image_wiring_of(spec.method))
+    return empty_network(spec.settings.model, wiring_of(spec.method), **spec.task.dimensions(spec.settings))
 
 
 @naming_mistakes()
 def wiring_of(method: Mapping[str, Any]) -> Wiring:
-    """The residual connection and gates of a method as `spec.json` names it, for a language model."""
+    """The residual connection, gates and norms of a method as `spec.json` names it."""
     return method_from(method).wiring()
-
-
-@naming_mistakes()
-def image_wiring_of(method: Mapping[str, Any]) -> ImageWiring:
-    """The residual connection and modulators of a method as `spec.json` names it, for an image classifier."""
-    return method_from(method).image_wiring()
 
 
 def materialise(model: nn.Module, device: torch.device, seed: int, path: str = "") -> None:

@@ -1,45 +1,54 @@
 """Which operations of a model are computed by hand-written kernels, and switching them over.
 
 The model says what is computed; a part whose `fused` is set has a kernel do it in one pass. A new model has none set.
+Kernels are for the parts of token blocks, and for norms that follow a convolution, with the gate of either, the
+addition and the ReLU behind it (`ConvolutionNorm`). Norms that stand before a convolution, and evaluation of those that
+do not, stay with PyTorch.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import nn
 
-from comt_cli.kernels.choice import Choice, Gates, Op, Wanted, choose
+from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, Wanted, choose, choose_norm
 from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.attention import Attention, FeedForward
+from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm, PixelGate, WindowGate
+from comt_cli.layers.gates import Gate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.pre_norm import PreNorm
-from comt_cli.models.llama import Block, Llama
+from comt_cli.models.base import Model, TokenBlock
+
+NORMS: dict[NormGate, str] = {
+    "none": "batch_norm",
+    "window": "window_norm",
+    "pixel": "pixel_norm",
+    "both": "window_and_pixel_norm",
+}
+"""What a record calls a batch norm behind a convolution, by the gates that either has."""
+ALONE = "modulators away from a convolution with its norm behind it"
+"""What a record calls gates on maps that no kernel takes: where norms stand before convolutions."""
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def use_kernels(
-    model: Llama, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool, training: bool = True
+    model: Model, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool, training: bool = True
 ) -> dict[str, Choice]:
     """Choose for every operation of `model` between kernel and reference, switch its parts over, and say what and why.
 
-    `device` is where the model will run, `dtype` the type of its matrix products (bf16 under autocast), `compiled`
-    whether the rest of it will be compiled, `training` whether it will be. Shapes and kinds of gates are those of the
-    first block; all blocks have the same. An operation that the model does not have is left out.
+    `device` is where the model will run, `dtype` the type of its products (bf16 under autocast), `compiled` whether the
+    rest of it will be compiled, `training` whether it will be. An operation that the model does not have is left out.
     """
-    block = model.blocks[0]
-    assert isinstance(block, Block)
-    last = [block.attention.output, block.mlp.down]
-    sources: dict[Op, list[Projections]] = {"heads": [block.attention.qkv], "swiglu": [block.mlp.gate_up]}
-    connection = block.attention_connection
-    if isinstance(connection, PreNorm) and isinstance(connection.norm, nn.RMSNorm) and block.attention_path is None:
-        sources["add_norm"] = last
-    elif gated := [projections for projections in last if projections.gates]:
-        sources["modulate"] = gated
     choices: dict[str, Choice] = {}
-    for op, all_projections in sources.items():
+    for op, sources in _sources(model).items():
         each = []
-        for projections in all_projections:
+        for projections in sources:
             modulation = projections.modulation()
             if modulation is None:
                 each.append(Choice(False, "gates that are pointwise, or not all alike, need no kernel or have none"))
@@ -47,23 +56,89 @@ def use_kernels(
                 width, gates = sum(projections.widths), _gates(modulation)
                 each.append(choose(op, wanted, device, dtype, width, gates, compiled=compiled, training=training))
         choices[op] = next((choice for choice in each if not choice.fused), each[0])
-    for block in model.blocks:
-        assert isinstance(block, Block)
-        parts: dict[Op, list[Attention | FeedForward | PreNorm | Projections]] = {
-            "heads": [block.attention],
-            "swiglu": [block.mlp],
-            "add_norm": [c for c in (block.attention_connection, block.mlp_connection) if isinstance(c, PreNorm)],
-            "modulate": [block.attention.output, block.mlp.down],
-        }
-        for op, modules in parts.items():
-            for module in modules:
-                module.fused = op in choices and choices[op].fused
+    for op, parts in _token_parts(model).items():
+        for part in parts:
+            part.fused = op in choices and choices[op].fused
+    units = _units(model)
+    for gate, alike in sorted(units.items()):
+        hidden = max(map(_hidden, alike))
+        channels = min(len(unit.norm.get_parameter("bias")) for unit in alike)
+        choice = choose_norm(wanted, device, dtype, channels, gate, hidden, compiled=compiled, training=training)
+        choices[NORMS[gate]] = choice
+        for unit in alike:
+            unit.fused = choice.fused
+    if _has_gates_elsewhere(model, units.values()):
+        choices[ALONE] = Choice(False, "there is no kernel for them")
     if any(choice.fused for choice in choices.values()):
         importlib.import_module("torch._dynamo")  # an operator's first call does, for seconds: here no clock runs
     return choices
+
+
+def _sources(model: Model) -> dict[Op, list[Projections]]:
+    """For each operation on tokens the projections whose shapes and kinds of gates decide: those of the first block of
+    every stack, since all of one have the same."""
+    sources: dict[Op, list[Projections]] = {}
+    for stack in model.stacks.values():
+        block = stack[0]
+        if not isinstance(block, TokenBlock):
+            continue
+        sources.setdefault("heads", []).extend(each.qkv for each in _those(block, Attention))
+        sources.setdefault("swiglu", []).extend(each.gate_up for each in _those(block, FeedForward))
+        last = [joint.last for joint in block.joints]
+        connection, _, path = block.joints[0]
+        if isinstance(connection, PreNorm) and isinstance(connection.norm, nn.RMSNorm) and path is None:
+            sources.setdefault("add_norm", []).extend(last)
+        else:
+            sources.setdefault("modulate", []).extend(projections for projections in last if projections.gates)
+    return {op: found for op, found in sources.items() if found}
+
+
+def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNorm | Projections]]:
+    """For each operation the parts of token blocks that it is switched on in."""
+    joints = [joint for block in _those(model, TokenBlock) for joint in block.joints]
+    return {
+        "heads": [*_those(model, Attention)],
+        "swiglu": [*_those(model, FeedForward)],
+        "add_norm": [joint.connection for joint in joints if isinstance(joint.connection, PreNorm)],
+        "modulate": [joint.last for joint in joints],
+    }
+
+
+def _those(module: nn.Module, kind: type[M]) -> list[M]:
+    return [part for part in module.modules() if isinstance(part, kind)]
 
 
 def _gates(modulation: Modulation) -> Gates | None:
     if not modulation.rank:
         return None
     return Gates(channel=modulation.Wc is not None, scalar=modulation.ws is not None, rank=modulation.rank)
+
+
+def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
+    """The convolutions with a norm behind them that a kernel knows, by their gates."""
+    units: dict[NormGate, list[ConvolutionNorm]] = {}
+    for unit in _those(model, ConvolutionNorm):
+        window, pixel = unit.convolution.gate, _gate_of(unit.norm)
+        if (
+            type(unit.norm) is BatchNorm
+            and isinstance(window, WindowGate | None)
+            and isinstance(pixel, PixelGate | None)
+        ):
+            kind: NormGate = "both" if window and pixel else "window" if window else "pixel" if pixel else "none"
+            units.setdefault(kind, []).append(unit)
+    return units
+
+
+def _gate_of(part: nn.Module) -> Gate | None:
+    return part.gate if isinstance(part, BatchNorm | Convolution) else None
+
+
+def _hidden(unit: ConvolutionNorm) -> int:
+    """The hidden width of the unit's wider gate; 0 without any."""
+    gates = (_gate_of(part) for part in (unit.convolution, unit.norm))
+    return max(0 if gate is None or (A := gate.summary()) is None else len(A) for gate in gates)
+
+
+def _has_gates_elsewhere(model: Model, units: Iterable[Sequence[ConvolutionNorm]]) -> bool:
+    taken = {id(part) for alike in units for unit in alike for part in (unit.convolution, unit.norm)}
+    return any(_gate_of(part) is not None and id(part) not in taken for part in model.modules())

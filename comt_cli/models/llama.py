@@ -7,104 +7,90 @@ Shapes: B batch, T tokens, D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.attention import Attention, FeedForward
-from comt_cli.layers.gates import Site
 from comt_cli.layers.norms import NormPlace, rms_norm
-from comt_cli.layers.projection import GatedPath, Projections, TokenEmbedding
-from comt_cli.layers.residual import Junction, ResidualConnection, State, normalised, settled
+from comt_cli.layers.projection import TokenEmbedding
+from comt_cli.layers.residual.base import State, normalised, settled
 from comt_cli.layers.rotary import Rotation, rotation_table
-from comt_cli.methods.base import Wiring
+from comt_cli.methods.base import DECODER_SITES, Wiring
+from comt_cli.models.base import BlockParts, GatedBranch, Joint, Model, TokenBlock, refuse_absent
+from comt_cli.models.trace import Linear
 from comt_cli.recipe.settings import ModelSettings
 
 if TYPE_CHECKING:
     from comt_cli.layers.kv_cache import KeyValueCache, LayerCache
 
+SETTINGS = ModelSettings
 
-class Block(nn.Module):
+
+class Block(TokenBlock):
     """Attention and feed-forward network, each joined to the stream by its residual connection."""
 
     def __init__(self, settings: ModelSettings, wiring: Wiring, layer: int) -> None:
         super().__init__()
         shape = settings.shape()
-        site = partial(Site, layer=layer, layers=shape.layers)
+        names = ("attention", "mlp")
+        parts = BlockParts(
+            wiring, "decoder", layer, shape.layers, shape.width, names, rms_norm, settings.norm_eps, settings.init_std
+        )
+        self.attention_connection = parts.connection("attention")
+        self.mlp_connection = parts.connection("mlp", self.attention_connection)
+        make = partial(parts.projections, self.attention_connection)
+        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make)
+        self.mlp = FeedForward(shape.width, shape.ffn_width, partial(parts.projections, self.mlp_connection))
+        self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
 
-        def connection(branch: Literal["attention", "mlp"], first: ResidualConnection | None) -> ResidualConnection:
-            place = NormPlace(shape.width, settings.norm_eps, branch)
-            norm = partial(wiring.norm or rms_norm, place)
-            return wiring.residual(Junction(shape.width, layer, shape.layers, branch, norm, first))
-
-        def make(joined: ResidualConnection, widths: dict[str, tuple[int, int]], heads: int = 0) -> Projections:
-            def std_of(site: Site) -> float:
-                return joined.initial_std(site, settings.init_std)
-
-            sites = [site(name, d_in=d_in, d_out=d_out) for name, (d_in, d_out) in widths.items()]
-            later = [site("sdpa", d_in=shape.width, d_out=shape.width, heads=heads)] if heads else []
-            return Projections(sites, wiring.gates, std_of, later)
-
-        def path(name: str) -> GatedPath | None:
-            if name not in wiring.gates:
-                return None
-            return GatedPath(site(name, d_in=shape.width, d_out=shape.width), wiring.gates[name])
-
-        self.attention_connection = connection("attention", None)
-        self.mlp_connection = connection("mlp", self.attention_connection)
-        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, partial(make, self.attention_connection))
-        self.mlp = FeedForward(shape.width, shape.ffn_width, partial(make, self.mlp_connection))
-        self.attention_path, self.mlp_path = path("attention"), path("mlp")
+    @property
+    def joints(self) -> tuple[Joint, Joint]:
+        return (
+            Joint(self.attention_connection, self.attention.output, self.attention_path),
+            Joint(self.mlp_connection, self.mlp.down, self.mlp_path),
+        )
 
     def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
         """The residual stream after the block, [B, T, D], with what the connections remember (`State`)."""
-        attend = _Branch(
-            partial(self.attention.mixed, rotation=rotation, cache=cache), self.attention.output, self.attention_path
-        )
-        feed_forward = _Branch(self.mlp.inner, self.mlp.down, self.mlp_path)
-        return self.mlp_connection.step(self.attention_connection.step(state, attend), feed_forward)
+        mixed = partial(self.attention.mixed, rotation=rotation, cache=cache)
+        attention = GatedBranch(mixed, self.attention.output, self.attention_path)
+        mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path)
+        # With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
+        state = self.attention_connection.step(state, attention)
+        return self.mlp_connection.step(state, mlp)
 
 
-@dataclass(frozen=True)
-class _Branch:
-    """A branch up to its last projection, that projection, and the gate on the whole branch, if there is one."""
-
-    inner: Callable[[Tensor], Tensor]
-    last: Projections
-    path: GatedPath | None
-
-    def __call__(self, h_BTD: Tensor) -> Tensor:
-        y_BTD: Tensor = self.last(self.inner(h_BTD))[0]
-        return y_BTD if self.path is None else self.path(h_BTD, y_BTD)
-
-    def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
-        modulation = self.last.modulation()
-        if self.path is not None or modulation is None:
-            return None
-        return self.last.product(self.inner(h_BTD)), modulation
-
-
-class Llama(nn.Module):
+class Llama(Model):
     """Token ids [B, T] -> logits [B, T, V]. Causal: logits at t depend on tokens up to t."""
 
-    def __init__(self, settings: ModelSettings, vocabulary: int, wiring: Wiring) -> None:
+    stream = "tokens"
+
+    def __init__(self, settings: ModelSettings, vocabulary: int, wiring: Wiring, length: int = 1) -> None:
         super().__init__()
         shape = settings.shape()
-        self.settings, self.shape, self.vocabulary = settings, shape, vocabulary
-        self.activation_checkpointing = False
+        refuse_absent(wiring.gates, DECODER_SITES.names, "a LLaMA")
+        self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
         self.embedding = TokenEmbedding(vocabulary, shape.width, settings.embedding_init_std)
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
         blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
-        norm = partial(wiring.norm or rms_norm, NormPlace(shape.width, settings.norm_eps, "final"))
-        self.final_norm = norm() if blocks[-1].mlp_connection.keeps_final_norm else nn.Identity()
+        place = NormPlace(shape.width, settings.norm_eps, "final")
+        keeps_norm = blocks[-1].mlp_connection.keeps_final_norm
+        self.final_norm = wiring.norm(place, rms_norm) if keeps_norm else nn.Identity()
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
+
+    @property
+    def stacks(self) -> Mapping[str, nn.ModuleList]:
+        return {"decoder": self.blocks}
+
+    def example(self, samples: int) -> tuple[Tensor]:
+        """Token ids, [B, T], T the `length` that the model was built with."""
+        return (torch.zeros(samples, self.length, dtype=torch.long, device="meta"),)
 
     @property
     def head_weight(self) -> Tensor:
@@ -125,19 +111,42 @@ class Llama(nn.Module):
             rotation = cache.rotation(length)
         state: State = x_BTD
         for layer, block in enumerate(self.blocks):
-            if self.activation_checkpointing and self.training:
-                # What goes in is kept: of a pending sum that would be both terms.
-                state = checkpoint(block, settled(state), rotation, use_reentrant=False)
-            else:
-                state = block(state, rotation, cache.layers[layer] if cache is not None else None)
+            if self.recomputes:  # what goes in is kept: of a pending sum that would be both terms
+                state = settled(state)
+            state = self.run_block(block, state, rotation, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.advance(length)
         return normalised(state, self.final_norm)[1]
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits, [B, T, V], in the parameters' type."""
-        return self.logits(self.hidden(tokens_BT))
+        return self.outputs(self.hidden(tokens_BT))
 
-    def logits(self, hidden_BTD: Tensor) -> Tensor:
-        """What the head makes of `hidden`, [B, T, V]."""
+    def body(self, *inputs: Tensor) -> Tensor:
+        """What the head reads: its loss never keeps logits."""
+        (tokens_BT,) = inputs
+        return self.hidden(tokens_BT)
+
+    def outputs(self, hidden_BTD: Tensor) -> Tensor:
+        """What the head makes of `hidden`: logits, [B, T, V]."""
         return F.linear(hidden_BTD, self.head_weight)
+
+    @property
+    def largest(self) -> int:
+        return self.shape.heads * self.length**2
+
+    @property
+    def kept_behind_body(self) -> Linear:
+        """The gradients of the head's input and of its matrix."""
+        return Linear(self.length * self.shape.width, self.head_weight.numel())
+
+    def keeps(self, tensor: Tensor, samples: int) -> bool:
+        """On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do
+        not."""
+        T = self.length
+        return (tensor.shape[-2:], tensor.numel()) != ((T, T), samples * self.shape.heads * T * T)
+
+
+def build(settings: ModelSettings, wiring: Wiring, *, vocabulary: int, length: int = 1) -> Llama:
+    """A LLaMA over so many tokens; `length` is that of its `example`."""
+    return Llama(settings, vocabulary, wiring, length)

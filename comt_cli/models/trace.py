@@ -17,7 +17,7 @@ product of such sizes is never a multiple of it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,16 +46,15 @@ _FACTORS = {
 """Where the factors of a product stand among its arguments."""
 
 
-def rows_to_trace(model: nn.Module, length: int, numbers: int) -> int:
-    """How many rows to trace `model` with, whose rows are so long, and whose largest tensor has about so many `numbers`
-    a row.
+def rows_to_trace(model: nn.Module, inputs: Iterable[Tensor], largest: int) -> int:
+    """How many rows to trace `model` with: its inputs, and its largest tensor, which has about so many numbers a row.
 
     Raises:
         UserError: a few of them have more numbers than can be counted.
     """
-    sizes = {length, *(size for parameter in model.parameters() for size in parameter.shape)}
+    sizes = {size for tensor in (*inputs, *model.parameters()) for size in tensor.shape}
     for rows in PRIMES:
-        if rows * numbers * _BYTES < _MOST_BYTES and all(size % rows for size in sizes):
+        if rows * largest * _BYTES < _MOST_BYTES and all(size % rows for size in sizes):
             return rows
     raise UserError(
         "a row is too long: what the model makes of it cannot be counted", "Give a shorter sequence_length."

@@ -44,12 +44,16 @@ PaperIncrease = Annotated[str, AfterValidator(_increase)]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
 
 
+Stream = Literal["tokens", "maps"]
+"""What goes from block to block: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
+
+
 @dataclass(frozen=True)
 class Sites:
-    """What the models of a task offer to methods: what runs along their residual path, `tokens` (a vector a token) or
-    `maps` (feature maps), and the names of the places that can carry a gate."""
+    """What the models of a task offer to a method: what their stream is, and the names of the sites that can carry a
+    gate."""
 
-    stream: Literal["tokens", "maps"]
+    stream: Stream
     names: tuple[str, ...]
 
 

@@ -248,6 +248,16 @@ class Training(Section):
         raise NotImplementedError
 
     @property
+    def recomputes(self) -> bool:
+        """Whether blocks are computed again for the backward pass (activation checkpointing)."""
+        return False
+
+    @property
+    def shards(self) -> bool:
+        """Whether several processes share the parameters among them."""
+        return False
+
+    @property
     def held_rate(self) -> float | None:
         """The learning rate that is held during the warm-up; None where it rises."""
         return None
@@ -289,6 +299,14 @@ class TrainSettings(Training):
     @property
     def moments_per_parameter(self) -> int:
         return 2
+
+    @property
+    def recomputes(self) -> bool:
+        return self.activation_checkpointing
+
+    @property
+    def shards(self) -> bool:
+        return self.sharding == "fsdp"
 
 
 def _in_steps(given: Any, steps: Any) -> Any:

@@ -23,22 +23,22 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from comt_cli.errors import UserError
+from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
-from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import TrainSettings
-from comt_cli.training.objective import SummedLoss, prepare_compiler
+from comt_cli.recipe.settings import Training
+from comt_cli.training.objective import Objective, prepare_compiler
 from comt_cli.training.world import World
 
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
 
 
-def is_sharded(settings: TrainSettings, world: World) -> bool:
-    """Whether the parameters are cut: the recipe says so, and there is more than one process to hold them."""
-    return settings.sharding == "fsdp" and world.size > 1
+def is_sharded(settings: Training, world: World) -> bool:
+    """Whether the parameters are sharded: the recipe says so, and there is more than one process to hold them."""
+    return settings.shards and world.size > 1
 
 
-def shard(loss: SummedLoss, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
+def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
     """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its part.
 
     One unit after the other is filled and cut, so a device holds no more than one whole. With `compiled` each block
@@ -51,9 +51,10 @@ def shard(loss: SummedLoss, world: World, dtype: torch.dtype, seed: int, *, comp
     from torch.distributed.fsdp import fully_shard
 
     model = loss.model
-    units = units_of(model)
+    assert isinstance(model, Model)
+    units, blocks = units_of(model), _blocks(model)
     if compiled:
-        prepare_compiler(versions=VERSIONS_OF_A_BLOCK * len(model.blocks))
+        prepare_compiler(versions=VERSIONS_OF_A_BLOCK * len(blocks))
     # What a connection remembers, a block hands on as it came, which is a view by now. That is safe as long as nobody
     # changes it in place: the model does not, and autograd refuses it to the next block.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
@@ -61,21 +62,22 @@ def shard(loss: SummedLoss, world: World, dtype: torch.dtype, seed: int, *, comp
     for path, unit in units.items():
         materialise(unit, world.device, seed, path)
         unit.to(dtype)
-        if path.startswith("blocks."):
+        if unit in blocks:
             _wrap_forward(unit, recomputed=model.activation_checkpointing, compiled=compiled)
             fully_shard(unit, mesh=mesh, ignored_params=_single_numbers(unit))
     model.activation_checkpointing = False  # every block now sees to that itself
     fully_shard(loss, mesh=mesh, ignored_params=_single_numbers(loss))
 
 
-def units_of(model: Llama) -> dict[str, nn.Module]:
+def units_of(model: Model) -> dict[str, nn.Module]:
     """What is filled by itself, by its path: every block, and each of the other parts, which are one unit later.
 
     Raises:
         UserError: two units hold the very same parameter.
     """
-    units = {f"blocks.{index}": block for index, block in enumerate(model.blocks)}
-    units |= {name: part for name, part in model.named_children() if part is not model.blocks}
+    blocks, stacks = _blocks(model), {*model.stacks.values()}
+    units = {path: module for path, module in model.named_modules() if module in blocks}
+    units |= {name: part for name, part in model.named_children() if part not in stacks}
     owners: dict[nn.Parameter, str] = {}
     for path, unit in units.items():
         for name, parameter in unit.named_parameters():
@@ -85,6 +87,10 @@ def units_of(model: Llama) -> dict[str, nn.Module]:
                     "Parameters may be shared within a block, not between blocks. Say train.sharding: none.",
                 )
     return units
+
+
+def _blocks(model: Model) -> set[nn.Module]:
+    return {block for stack in model.stacks.values() for block in stack}
 
 
 def _single_numbers(module: nn.Module) -> set[nn.Parameter]:

@@ -13,7 +13,7 @@ import torch
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import Method, Wiring, methods
-from comt_cli.models.build import empty_resnet, materialise
+from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.image_settings import ResNetSettings
 from comt_cli.recipe.load import load_recipe_text
@@ -53,8 +53,8 @@ def example(tmp_path):
 
 def test_the_example_of_image_classifiers_trains_its_gates(tmp_path):
     with imported(tmp_path, "half_branch", blocks("python")[1]) as module:
-        wiring = module.HalfBranch(scale=0.5).image_wiring()
-    model = empty_resnet(ResNetSettings(size="resnet18", width=8), 10, wiring)
+        wiring = module.HalfBranch(scale=0.5).wiring()
+    model = empty_network(ResNetSettings(size="resnet18", width=8), wiring, classes=10)
     materialise(model, torch.device("cpu"), seed=1)
     gates = [name for name, _ in model.named_parameters() if re.search(r"gate\.\w+$", name)]
     assert len(gates) == 2 * 2 * len(model.blocks)

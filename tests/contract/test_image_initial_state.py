@@ -47,7 +47,7 @@ def norm_starts(part: BatchNorm | MapLayerNorm) -> None:
 
 def window_starts(part: WindowGate) -> None:
     is_uniform(part.filters, 1 / math.sqrt(part.filters[0].numel()))
-    is_uniform(part.w, 1 / math.sqrt(part.hidden))
+    is_uniform(part.w, 1 / math.sqrt(len(part.filters)))
 
 
 def pixel_starts(part: PixelGate) -> None:
@@ -135,7 +135,7 @@ def gate_maps(model: ResNet) -> list[Tensor]:
     maps: list[Tensor] = []
     for module in model.modules():
         if isinstance(module, WindowGate | PixelGate):
-            module.register_forward_hook(lambda _, __, gate: maps.append(gate))
+            module.register_forward_hook(lambda gate, read, _: maps.append(gate.values(read[1])["scalar"]))
     with torch.no_grad():
         model(IMAGES)
     return maps

@@ -7,13 +7,13 @@ import pytest
 from image_method_cases import every_image_method
 
 from comt_cli.methods import method_from
-from comt_cli.models.build import empty_resnet, image_wiring_of
+from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.recipe.image_settings import ResNetSettings
 
 
 def counted(settings: ResNetSettings, classes: int, options: dict | None = None) -> int:
-    return parameter_count(empty_resnet(settings, classes, image_wiring_of(options or {"name": "addition"})))
+    return parameter_count(empty_network(settings, wiring_of(options or {"name": "addition"}), classes=classes))
 
 
 @pytest.mark.parametrize(

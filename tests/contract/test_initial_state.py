@@ -13,19 +13,14 @@ from torch import Tensor, nn
 from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, HeadGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.norms import DynamicTanh
-from comt_cli.layers.residual import (
-    GatedResidual,
-    Highway,
-    LaurelLR,
-    LaurelPA,
-    LaurelRW,
-    LaurelRWLR,
-    PreNorm,
-    ResidualConnection,
-    ReZero,
-    ScaledBranch,
-    SelfAdaptiveScaling,
-)
+from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.grc import GatedResidual
+from comt_cli.layers.residual.highway import Highway
+from comt_cli.layers.residual.laurel import LaurelLR, LaurelPA, LaurelRW, LaurelRWLR
+from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.rezero import ReZero
+from comt_cli.layers.residual.sas import SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import ScaledBranch
 from comt_cli.methods.base import Wiring
 from comt_cli.recipe.settings import ModelSettings
 
@@ -170,7 +165,7 @@ STARTS |= {
 
 def gate_values_at_the_start(gate_class, kind: str, count: int = 120, **options) -> Tensor:
     """Values of many fresh gates, each on many tokens of unit variance; [gates, tokens, channels]."""
-    site = Site("q_proj", 0, 12, 768, 64)
+    site = Site("q_proj", "decoder", 0, 12, 768, 64)
     x_TD = torch.randn(32, 768, generator=torch.Generator().manual_seed(3))
     values = []
     for seed in range(count):

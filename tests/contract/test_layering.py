@@ -13,7 +13,19 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "comt_cli"
 
 FLOW = (
-    *("recipe", "data", "runs", "kernels", "layers", "methods", "models", "exchange", "generation", "training"),
+    *(
+        "recipe",
+        "data",
+        "tasks",
+        "runs",
+        "kernels",
+        "layers",
+        "methods",
+        "models",
+        "exchange",
+        "generation",
+        "training",
+    ),
     *("campaign", "analysis", "benchmarks"),
 )
 BASE = {
@@ -27,10 +39,10 @@ EVERYTHING = {*FLOW, *BASE, "report", "doctor", "commands", "app"}
 MAY_IMPORT = {
     **BASE,
     **{room: {*FLOW[: i + 1], *BASE} for i, room in enumerate(FLOW)},
-    "report": {"report", "recipe", "runs", *BASE},
+    "report": {"report", "recipe", "tasks", "runs", *BASE},
     "doctor": {"doctor", *FLOW, *BASE},
     "commands": EVERYTHING - {"app"},
-    "app": {"commands", *BASE},
+    "app": {"commands", "tasks", *BASE},
     "__main__": {"app"},
     "__init__": set(),
 }

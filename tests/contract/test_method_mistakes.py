@@ -11,18 +11,19 @@ import pytest
 from comt_cli import methods as room
 from comt_cli.errors import UserError
 from comt_cli.methods import Method, methods, mistakes
-from comt_cli.models.build import image_wiring_of
+from comt_cli.models.build import wiring_of
 
 FILE = """from __future__ import annotations
 from typing import ClassVar
-from comt_cli.methods.base import ImageWiring, Method
+from comt_cli.methods.base import Method, Wiring
 
 class HalfBranch(Method):
     name: ClassVar[str] = "half-branch"
+    streams: ClassVar = ("maps",)
 
-    def image_wiring(self) -> ImageWiring:
-        from comt_cli.layers.residual import PreNorm
-        return ImageWiring(PreNorm)
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.residual.pre_norm import PreNorm
+        return Wiring(PreNorm)
 """
 PLACE = r"method half-branch \(comt_cli/methods/half_branch\.py, line {}\): {}"
 
@@ -53,13 +54,13 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_the_file_without_a_mistake(write: Write) -> None:
     write("", "")
     assert list(methods()) == ["half-branch"]
-    image_wiring_of({"name": "half-branch"})
+    wiring_of({"name": "half-branch"})
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "line", "says"),
     [
-        ("import ImageWiring,", "import ImageWirings,", 3, "cannot import name 'ImageWirings'"),
+        ("import Method,", "import Methods,", 3, "cannot import name 'Methods'"),
         ("import ClassVar", "import ClassVar\nimport no_such_package", 3, "No module named 'no_such_package'"),
         ("(Method):", "(Method)", 5, "expected ':'"),
         ("(Method):", "(Methods):", 5, "NameError: name 'Methods' is not defined"),
@@ -75,21 +76,22 @@ def test_a_mistake_at_the_import(write: Write, right: str, wrong: str, line: int
 @pytest.mark.parametrize(
     ("right", "wrong", "line", "says"),
     [
-        ("import PreNorm", "import PreNorms", 9, "cannot import name 'PreNorms'"),
-        ("(PreNorm)", "(PreNorm, sites=())", 10, "TypeError: .*unexpected keyword argument 'sites'"),
-        ("(PreNorm)", "({}['plain'])", 10, "KeyError: 'plain'"),
+        ("import PreNorm", "import PreNorms", 10, "cannot import name 'PreNorms'"),
+        ("(PreNorm)", "(PreNorm, sites=())", 11, "TypeError: .*unexpected keyword argument 'sites'"),
+        ("(PreNorm)", "({}['plain'])", 11, "KeyError: 'plain'"),
     ],
 )
 def test_a_mistake_in_the_wiring(write: Write, right: str, wrong: str, line: int, says: str) -> None:
     write(right, wrong)
     with pytest.raises(UserError, match=PLACE.format(line, says)):
-        image_wiring_of({"name": "half-branch"})
+        wiring_of({"name": "half-branch"})
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
         ('    name: ClassVar[str] = "half-branch"\n', "", "HalfBranch has no name"),
+        ("def wiring(", "def image_wiring(", "HalfBranch has no wiring"),
         (
             '"half-branch"\n',
             '"half-branch"\n    scale: PositiveFloat = 0.5\n',
@@ -118,8 +120,8 @@ def test_a_defect_of_the_program_keeps_its_traceback(
     monkeypatch.syspath_prepend(str(tmp_path / "comt_cli"))
     write("import PreNorm\n", "import PreNorm\n        import a_part_of_ours\n        a_part_of_ours.part()\n")
     with pytest.raises(ZeroDivisionError):
-        image_wiring_of({"name": "half-branch"})
+        wiring_of({"name": "half-branch"})
     monkeypatch.delitem(sys.modules, "a_part_of_ours")
     monkeypatch.setattr(Method, "model_validate", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        image_wiring_of({"name": "half-branch"})
+        wiring_of({"name": "half-branch"})

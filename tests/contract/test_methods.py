@@ -21,13 +21,12 @@ from torch import Tensor
 
 from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual import (
-    RESIDUAL_CONNECTIONS,
-    PreNorm,
-)
+from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.methods import method_from, methods
-from comt_cli.methods.base import PROJECTIONS, ResidualName, Wiring
+from comt_cli.methods.base import PROJECTIONS, RESIDUAL_CONNECTIONS, ResidualName, Wiring, residual_connection
 from comt_cli.models.llama import Llama
+from comt_cli.recipe.schema import Sites
 
 
 def future_leaks(model: Llama, tokens_BT: Tensor) -> list[int]:
@@ -204,18 +203,22 @@ def test_an_unknown_method_raises_and_never_falls_through():
 
 
 def test_a_recipe_can_name_every_residual_connection_and_no_other():
-    """Named twice, because the names are checked where no torch, and so no connection, is loaded."""
+    """Their names are checked where no torch, and so no connection, is loaded."""
     assert get_args(ResidualName) == tuple(RESIDUAL_CONNECTIONS)
+    kinds = [residual_connection(name) for name in RESIDUAL_CONNECTIONS]
+    assert len({*kinds}) == len(kinds)
+    assert all(issubclass(kind, ResidualConnection) for kind in kinds)
 
 
-def test_a_method_is_for_the_commands_whose_wiring_it_says():
+def test_a_method_is_for_the_models_whose_stream_and_sites_it_names():
     by_command = {command: set(methods(command)) for command in ("train-lm", "train-resnet")}
     assert by_command["train-lm"] | by_command["train-resnet"] == set(methods())
     assert by_command["train-lm"] & by_command["train-resnet"] == {"highway", "rezero", "scaled"}
-    assert methods()["addition"].commands() == ("train-resnet",)
-    assert methods()["rezero"].commands() == ("train-lm", "train-resnet")
-    with pytest.raises(NotImplementedError):
-        method_from({"name": "addition"}).wiring()
+    assert "addition" not in methods("train-lm")
+    assert all("rezero" in methods(command) for command in ("train-lm", "train-resnet"))
+    assert all(methods()["rezero"].fits(Sites(stream, ())) for stream in ("tokens", "maps"))
+    assert methods()["sdpa-gate"].fits(Sites("tokens", ("q_proj", "sdpa")))
+    assert not methods()["sdpa-gate"].fits(Sites("tokens", ("q_proj",)))
     with pytest.raises(ValidationError, match="no method of language models to be like is called 'comt-pixel'"):
         method_from({"name": "wider", "like": "comt-pixel"})
 

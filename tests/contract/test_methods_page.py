@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from comt_cli.methods import methods
+from comt_cli.tasks import task_of
 
 PAGE = Path(__file__).parents[2] / "comt_cli" / "methods" / "README.md"
 HEAD = """\
@@ -31,7 +32,7 @@ def page() -> str:
     for name, method in sorted(methods().items()):
         file = Path(inspect.getfile(method)).name
         (what, *_) = (inspect.getmodule(method).__doc__ or "").splitlines()
-        networks = ", ".join(words for command, words in NETWORKS.items() if command in method.commands())
+        networks = ", ".join(words for command, words in NETWORKS.items() if method.fits(task_of(command).sites))
         text = what.rstrip(".").replace("|", r"\|").replace("*", r"\*")
         lines.append(f"| [`{name}`]({file}) | {networks} | {text} |\n")
     return HEAD + "".join(lines)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from method_cases import every_method, wiring_of
 
-from comt_cli.layers.residual import PreNorm
+from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
-from comt_cli.models.build import empty_model
+from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
 from comt_cli.recipe.settings import ModelSettings
 
 
 def counted(size: str, wiring: Wiring) -> int:
-    return parameter_count(empty_model(ModelSettings(size=size), 32000, wiring))
+    return parameter_count(empty_network(ModelSettings(size=size), wiring, vocabulary=32000))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ import torch._dynamo  # every optimiser imports it
 from tiny_runs import MODEL, train, training
 
 import comt_cli.training.tasks.images  # noqa: F401 - images are trained too
-from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.recipe.settings import ModelSettings
 from comt_cli.runs.directory import RunDirectory
@@ -38,7 +38,7 @@ Moment = tuple[str, int]
 
 def warm_up() -> None:
     """What a first model costs in imports, paid before the fork."""
-    model = empty_model(ModelSettings(**MODEL), 258, wiring_of({"name": "comt"}))
+    model = empty_network(ModelSettings(**MODEL), wiring_of({"name": "comt"}), vocabulary=258)
     materialise(model, torch.device("cpu"), 0)
     assert parameter_count(model)
 

@@ -12,8 +12,7 @@ from torch import nn
 from comt_cli.analysis.diagnose.claims import Claim, Verdict, kind, printed_claim
 from comt_cli.analysis.diagnose.measure import PLAIN, plain, scalings, trace, zero_branches
 from comt_cli.analysis.diagnose.networks import RELU_MLP
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
-from comt_cli.methods.base import Wiring
+from comt_cli.methods.base import Wiring, residual_connection
 
 SEED = 42
 """The chapter's, wherever it sets one."""
@@ -75,7 +74,7 @@ def _floor() -> Claim:
 
 def zero_branch_claims() -> Iterator[Claim]:
     """Blocks whose branch ends in zeros; the connections are ours, the branch the chapter's."""
-    ours = {"residual": Wiring(RESIDUAL_CONNECTIONS["pre-norm"]), **plain()}
+    ours = {"residual": Wiring(residual_connection("pre-norm")), **plain()}
     inputs, outputs = {}, {}
     for depth in (1, 50):
         for name, wiring in ours.items():
@@ -103,7 +102,7 @@ def zero_branch_claims() -> Iterator[Claim]:
         Verdict.digits if kept[50] and lost[50] else Verdict.no,
         "x + 0 is x in floating point too.",
     )
-    network, x, _ = RELU_MLP.build(Wiring(RESIDUAL_CONNECTIONS["rezero"]), 1, SEED)
+    network, x, _ = RELU_MLP.build(Wiring(residual_connection("rezero")), 1, SEED)
     with torch.no_grad():
         y = network.streams(x)[-1]
     yield Claim(

@@ -15,8 +15,7 @@ from comt_cli.analysis.diagnose.chapter import SEED
 from comt_cli.analysis.diagnose.claims import Claim, Verdict, kind, printed_claim, same_digits
 from comt_cli.analysis.diagnose.measure import PLAIN, gradient_by_loss, loss_of, plain
 from comt_cli.analysis.diagnose.networks import GELU_MLP, Setup
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
-from comt_cli.methods.base import Wiring
+from comt_cli.methods.base import Wiring, residual_connection
 
 DEPTHS = tuple(range(5, 51, 5))
 _FLAT = 10.0
@@ -115,7 +114,7 @@ def flexible_block_claims() -> Iterator[Claim]:
     setup = replace(GELU_MLP, leading=(4, 16), width=256)
     outputs: dict[str, tuple[Tensor, Tensor]] = {}
     for name in ("pre-norm", "post-norm", "rezero"):
-        network, x, _ = setup.build(Wiring(RESIDUAL_CONNECTIONS[name]), 1, SEED)
+        network, x, _ = setup.build(Wiring(residual_connection(name)), 1, SEED)
         with torch.no_grad():
             outputs[name] = x, network.streams(x)[-1]
     unseeded = "Weights and input were drawn without a seed, and the input's shape is not printed."
@@ -151,7 +150,7 @@ def flexible_block_claims() -> Iterator[Claim]:
 def thirty_layer_claims() -> Iterator[Claim]:
     """30 blocks of the flexible kind with pre-norm against 30 without skip paths, and what becomes of it with depth."""
     setup = replace(GELU_MLP, leading=(4, 32))
-    wirings = {"residual": Wiring(RESIDUAL_CONNECTIONS["pre-norm"]), **plain()}
+    wirings = {"residual": Wiring(residual_connection("pre-norm")), **plain()}
     thirty = _as_printed(setup, wirings)
     said = {
         PLAIN: ("22.9232", "63.5118", "-0.0082", "0.1789"),

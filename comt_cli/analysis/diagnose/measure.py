@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from comt_cli.analysis.diagnose.networks import LINEAR_RELU, RELU_MLP, FreeBranch, Network, Plain, Setup, Stack
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS, ScaledBranch
-from comt_cli.layers.residual.scaled import Scale
-from comt_cli.methods.base import Wiring
+from comt_cli.layers.residual.scaled import Scale, ScaledBranch
+from comt_cli.methods.base import Wiring, residual_connection
 
 PLAIN = "plain"
 """The name of a network without skip paths."""
@@ -106,7 +105,7 @@ def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int], width: int | N
 
     def rows() -> Iterator[dict[str, Any]]:
         for (name, norm), depth, seed in itertools.product(names.items(), depths, seeds):
-            wiring = Wiring(RESIDUAL_CONNECTIONS[name.partition(",")[0]])
+            wiring = Wiring(residual_connection(name.partition(",")[0]))
             for precision in (torch.float32, torch.float64):
                 network, x, random = setup_in(LINEAR_RELU, wiring, depth, seed, width, precision)
                 h = network.streams(x.requires_grad_())[-1]

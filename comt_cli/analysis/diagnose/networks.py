@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +18,10 @@ from comt_cli.errors import UserError
 from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace, rms_norm
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS, Branch, Junction, ResidualConnection, State, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, stream_of
 from comt_cli.layers.rotary import rotation_table
-from comt_cli.methods import Method, methods
-from comt_cli.methods.base import Wiring
+from comt_cli.methods import methods
+from comt_cli.methods.base import DECODER_SITES, RESIDUAL_CONNECTIONS, Wiring, residual_connection
 from comt_cli.models.build import materialise
 from comt_cli.models.llama import Block
 from comt_cli.recipe.problems import nearest
@@ -87,12 +86,13 @@ class Stack(Network):
     ) -> None:
         super().__init__()
         self.branches, self.connections = nn.ModuleList(), nn.ModuleList()
-        kinds: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")
-        first: ResidualConnection | None = None
+        layers = (depth + 1) // 2
+        before: tuple[ResidualConnection, ...] = ()
         for index in range(depth):
-            junction = Junction(width, index // 2, (depth + 1) // 2, kinds[index % 2], partial(norm, width), first)
+            layer, part, make = index // 2, ("attention", "mlp")[index % 2], partial(norm, width)
+            junction = Junction(width, "decoder", index, 2 * layers, layer, layers, part, make, before)
             connection = wiring.residual(junction)
-            first = None if index % 2 else connection
+            before = () if index % 2 else (connection,)
             self.connections.append(connection)
             self.branches.append(branch(width))
 
@@ -122,10 +122,9 @@ class LlamaStack(Network):
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(width)
         blocks = [Block(self.settings, wiring, layer) for layer in range(depth)]
         self.blocks = nn.ModuleList(blocks)
-        norm = wiring.norm or rms_norm
         has_norm = blocks[-1].mlp_connection.keeps_final_norm
         place = NormPlace(width, self.settings.norm_eps, "final")
-        self.final_norm = norm(place) if has_norm else nn.Identity()
+        self.final_norm = wiring.norm(place, rms_norm) if has_norm else nn.Identity()
 
     def streams(self, x: Tensor) -> list[Tensor]:
         rotation = rotation_table(x.shape[-2], _HEAD_WIDTH, self.settings.rope_theta, x)
@@ -223,10 +222,10 @@ SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
 
 def wirings() -> Mapping[str, Wiring]:
     """Every residual connection by its name, and every other method for language models that needs no options."""
-    found = {name: Wiring(residual) for name, residual in RESIDUAL_CONNECTIONS.items()}
+    found = {name: Wiring(residual_connection(name)) for name in RESIDUAL_CONNECTIONS}
     for name, method in methods().items():
         needs_options = any(field.is_required() for field in method.model_fields.values())
-        if method.wiring is not Method.wiring and not needs_options and name not in found:
+        if method.fits(DECODER_SITES) and not needs_options and name not in found:
             found[name] = method().wiring()
     return found
 

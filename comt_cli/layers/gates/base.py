@@ -22,29 +22,33 @@ from comt_cli.recipe.settings import GateInit
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a model that can carry a gate: its name, the block it stands in (from 0) of how many, what the gate
-    reads (`d_in` wide) and what it multiplies (`d_out` wide, in `heads` equal parts where it has such).
+    """A place in a model that can carry a gate: its name, the stack of blocks and the block in it (`layer`, from 0, of
+    `layers`), what the gate reads (`d_in` wide) and what it multiplies (`d_out` wide, in `heads` equal parts where it
+    has such). A convolution has a `window`.
 
     The seven projections (`q_proj` ... `down_proj`) go by their names; `sdpa` is what attention mixes, before `o_proj`;
-    `attention` and `mlp` are the whole branches.
+    `attention` and `mlp` are the whole branches. A residual block of maps has `conv1` ... and `norm1` ...
     """
 
     name: str
+    stack: str
     layer: int
     layers: int
     d_in: int
     d_out: int
     heads: int = 1
+    window: int = 1
 
 
 class Gate(Initialised):
-    """A factor gamma(x) on what a site produces."""
+    """A factor gamma(x) on what a site produces. Gates on maps have [B, ., H, W] where these have [T, .]."""
 
     factor_range: tuple[float, float] | None = None
     """The open interval of each factor, against which its saturation is measured; None if it has no ends."""
 
     def summary(self) -> Tensor | None:
-        """A, [r, D]: what the gate reads of its input is x A^T. None for a gate that does not look at its input."""
+        """A, [r, D]: what the gate reads of its input is u = x A^T; at a convolution filters, [r, D, k, k], and
+        u = A * x. None for a gate that does not look at its input."""
         raise NotImplementedError
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:

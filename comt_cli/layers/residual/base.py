@@ -6,9 +6,9 @@ Shapes: B batch, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -70,21 +70,25 @@ def normalised(state: State, norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Junction:
-    """A place where a skip path and a branch meet. `layer` counts blocks from 0.
+    """A place where a skip path and a branch meet: junction `index` of `count` in its stack of blocks, in block `layer`
+    of `layers`, all from 0. `part` is the model's name of the branch: `attention`, `mlp` ...
 
-    A block of a language model has two junctions. That of a ResNet has one, `map`: it hands its feature maps over with
-    the channels last, [B, H, W, D], so that what works on the last dimension works on them; the branch normalises for
-    itself, and `norm` gives the identity.
+    That of a ResNet is its block's only one, `map`: it hands its feature maps over with the channels last,
+    [B, H, W, D], so that what works on the last dimension works on them; the branch normalises for itself, and `norm`
+    gives the identity.
 
-    `first` is the connection at the block's other junction where this is the second: the two may share parameters.
+    `before` are the connections at the block's earlier junctions, which this one may share parameters with.
     """
 
     width: int
+    stack: str
+    index: int
+    count: int
     layer: int
     layers: int
-    branch: Literal["attention", "mlp", "map"]
+    part: str
     norm: Callable[[], nn.Module]
-    first: ResidualConnection | None = None
+    before: Sequence[ResidualConnection] = ()
 
 
 class ResidualConnection(nn.Module):

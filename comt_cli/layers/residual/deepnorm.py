@@ -1,9 +1,7 @@
-"""DeepNorm (Wang et al. 2022), decoder-only: y = N(alpha x + F(x)), alpha = (2L)^(1/4), constant, on the skip path.
+"""DeepNorm (Wang et al. 2022), decoder-only: y = N(alpha x + F(x)), alpha = (2L)^(1/4); no norm after the last block.
 
 The initialisation is half of the method: Glorot normal with gain beta = (8L)^(-1/4) for the value, output and
-feed-forward projections (SwiGLU's three all count), gain 1 for query and key. No norm after the last block.
-The authors' own code (torchscale) is the authority here; the public code of the papers' baselines fixes alpha for 32
-layers and inverts beta, and is not what this file does.
+feed-forward projections, and gain 1 for query and key.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ _UNSCALED = ("q_proj", "k_proj")
 
 
 class DeepNorm(ResidualConnection):
-    """y = N(alpha x + F(x)) with L the number of blocks."""
+    """y = N(alpha x + F(x)); the 2L of the paper are the junctions of L blocks."""
 
     keeps_final_norm = False
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
         self.norm = junction.norm()
-        self.alpha = (2 * junction.layers) ** 0.25
-        self.beta = (8 * junction.layers) ** -0.25
+        self.alpha = junction.count**0.25
+        self.beta = (4 * junction.count) ** -0.25
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         y_BTD: Tensor = self.norm(self.alpha * x_BTD + branch(x_BTD))

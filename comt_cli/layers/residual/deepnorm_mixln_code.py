@@ -1,9 +1,5 @@
-"""DeepNorm as the public scripts of Mix-LN and LayerNorm Scaling have it, with their two errors.
-
-alpha is the literal 2.8284271247461903 = (2 * 32)^(1/4) whatever the depth, and the gain of the initialisation is
-(8L)^(+1/4) where the paper has (8L)^(-1/4): value and output projections start about ten times too large at 130m. The
-final norm stays. The published DeepNorm baselines of CoMT and Transponder probably come from this; `deepnorm` is the
-method itself.
+"""DeepNorm as the public scripts of Mix-LN and LayerNorm Scaling have it, with their two errors: alpha is that of 32
+layers at any depth, and the exponent of beta has the wrong sign. The final norm stays.
 """
 
 from __future__ import annotations
@@ -20,4 +16,4 @@ class DeepNormOfMixLNCode(DeepNorm):
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
         self.alpha = 2.8284271247461903
-        self.beta = (8 * junction.layers) ** 0.25
+        self.beta = (4 * junction.count) ** 0.25

@@ -1,7 +1,5 @@
-"""Gated Residual Connections (GRC, Dhayalkar 2024): y = r + g s, g = sigmoid(W_g . + b_g) per channel.
-
-r is the skip path and s the sublayer's output, here of a Pre-LN branch. The paper says that its gate reads the
-"residual output", which can be r or s; a third party reads [r; s]. All three are here: the recipe says which.
+"""Gated Residual Connections (Dhayalkar 2024): y = r + g s, g = sigmoid(W_g . + b_g) per channel, r the skip path and
+s the sublayer's output, here of a Pre-LN branch.
 """
 
 from __future__ import annotations

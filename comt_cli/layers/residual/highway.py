@@ -1,7 +1,6 @@
-"""Highway (Srivastava et al. 2015): y = T(x) H(x) + (1 - T(x)) x, a transform gate per channel.
+"""Highway (Srivastava et al. 2015): y = T(x) H(x) + (1 - T(x)) x, T(x) = sigmoid(W x + b), a gate per channel.
 
-T(x) = sigmoid(W x + b) with W of full rank and a negative b, so that the network starts near the identity. H is the
-branch with its Pre-LN norm; the gate reads the stream itself.
+A negative b starts the network near the identity. H is the branch with its Pre-LN norm; the gate reads the stream.
 """
 
 from __future__ import annotations

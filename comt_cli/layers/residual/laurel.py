@@ -86,9 +86,8 @@ class LaurelPA(ResidualConnection):
         self.norm = junction.norm()
         self.low_rank = LowRank(junction.width, rank)
         self.remembers = history - 1
-        position = 2 * junction.layer + (junction.branch == "mlp")
         # The first junctions have fewer activations behind them; weights for what is never seen would never learn.
-        self.g = Constant(1 / history, min(history, position + 1))
+        self.g = Constant(1 / history, min(history, junction.index + 1))
 
     def forward(self, x_BTD: Tensor, branch: Branch, past: Sequence[Tensor] = ()) -> Tensor:
         g_k: Tensor = self.g()

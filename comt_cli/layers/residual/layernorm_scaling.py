@@ -1,8 +1,4 @@
-"""LayerNorm Scaling (Sun et al. 2025): y = x + F(N(x) / sqrt(l)), l the block counted from 1.
-
-The same constant on both norms of a block; the gain is kept; embedding and final norm are not scaled. The
-initialisation is the ordinary one: the authors warn against combining the method with a depth-scaled one.
-"""
+"""LayerNorm Scaling (Sun et al. 2025): y = x + F(N(x) / sqrt(l)), l the block counted from 1."""
 
 from __future__ import annotations
 

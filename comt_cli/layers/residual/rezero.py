@@ -1,6 +1,6 @@
 """ReZero (Bachlechner et al. 2021): y = x + a F(x), no norm anywhere, a = 0 at the start.
 
-One a for both junctions of a block, as in the authors' code: every block starts as the identity.
+One a for all junctions of a block, as in the authors' code: every block starts as the identity.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ class ReZero(ResidualConnection):
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
-        self.a: Constant = junction.first.a if isinstance(junction.first, ReZero) else Constant(0.0)
+        shared = [earlier.a for earlier in junction.before if isinstance(earlier, ReZero)]
+        self.a: Constant = shared[0] if shared else Constant(0.0)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         y_BTD: Tensor = x_BTD + self.a() * branch(x_BTD)

@@ -1,7 +1,6 @@
-"""Scaled residual connections: y = x + s F(x), s fixed or one learned number.
+"""Scaled residual connections: y = x + s F(x), s fixed or one learned number, 1 at the start.
 
-Fixed: 0.1 to 0.3 in Inception-v4 (Szegedy et al. 2017); `depth` is 1 / sqrt(L) with L blocks, with which the
-sum of L independent branches has the variance of one. `learned`: a number of this connection's own, 1 at the start.
+With `depth`, 1 / sqrt(L) of L blocks, the sum of L independent branches has the variance of one.
 """
 
 from __future__ import annotations

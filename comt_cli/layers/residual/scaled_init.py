@@ -1,8 +1,5 @@
-"""Pre-LN with scaled initialisation (Radford et al. 2019, GPT-2): what writes to the stream starts smaller.
-
-The output projections of both branches start 1 / sqrt(2 L) times as large as the others, so that the 2L additions of
-L blocks give the stream a variance that does not grow with depth.
-"""
+"""Pre-LN whose projections that write to the stream start 1 / sqrt(2 L) times as large (Radford et al. 2019, GPT-2), so
+that the 2L additions of L blocks give the stream a variance that does not grow with depth."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One gate between skip path and branch: y = g F + (1 - g) x (SAS, 2019, Table 6).
-
-`transform` is Highway's gate, which reads x alone and has a number a channel; the scaling gates of SAS read [x; F] and
-have one number for all. The table does not print how the gate enters: this is Highway's way, with b negative.
-"""
+"""One gate between skip path and branch: y = g F + (1 - g) x (SAS, 2019, Table 6; `methods/scaling_gate.py`)."""
 
 from __future__ import annotations
 

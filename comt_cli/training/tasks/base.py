@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
@@ -18,10 +18,15 @@ from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.side import B, Side
 from comt_cli.kernels.choice import Choice
+from comt_cli.models.base import Model
+from comt_cli.models.build import materialise, model_of
+from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
+from comt_cli.training.parallel import is_sharded, shard
 from comt_cli.training.world import World
 
 
@@ -33,11 +38,13 @@ class TaskRun(ABC, Generic[B]):
         evaluation_targets: how many targets an evaluation goes over; None: all of the split.
         norms_every: after how many steps the gradient norms of the parameters in `watched` are logged; None: never.
         model, objective: what `build` makes.
+        memory_format: how the model's tensors lie in memory, None for the usual way.
     """
 
+    memory_format: ClassVar[torch.memory_format | None] = None
     evaluation_targets: int | None = None
     norms_every: int | None = None
-    model: nn.Module
+    model: Model
     objective: Objective
 
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
@@ -46,26 +53,42 @@ class TaskRun(ABC, Generic[B]):
         self.train: Side[B] = dataset.train
         self.validation: Side[B] = dataset.validation
 
-    @abstractmethod
     def build(self) -> None:
         """Make model and objective, on the meta device."""
+        self.model = model_of(self.spec)
+        self.model.activation_checkpointing = self.settings.recomputes
+        self.objective = self.objective_of(self.model)
 
     @abstractmethod
+    def objective_of(self, model: Any) -> Objective:
+        """What is minimised: a module that holds the model and takes what `inputs` gives."""
+
     def use_kernels(self) -> dict[str, Choice]:
         """Switch the model's operations to what is fastest here (`train.kernels`), and say what that is and why."""
+        wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
+        return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
 
     def loss_kernels(self) -> dict[str, Choice]:
         """The same for the loss, which chooses by itself; empty where it has no kernel of its own."""
         return {}
 
-    @abstractmethod
     def place(self) -> None:
         """Give the model storage on the device, its initial values and its type, and compile it if that is wanted."""
+        dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
+        if is_sharded(self.settings, self.world):
+            shard(self.objective, self.world, dtype, self.spec.seed, compiled=compiled)
+            return
+        materialise(self.model, self.world.device, self.spec.seed)
+        self.model.to(dtype)
+        if self.memory_format is not None:
+            self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
+        if compiled:
+            self.objective.compile_model()
 
     @property
     def sharding(self) -> str:
-        """What cuts the parameters among the processes; `none` if each has them whole."""
-        return "none"
+        """How the parameters are sharded among the processes; `none` if each has them whole."""
+        return "fsdp" if is_sharded(self.settings, self.world) else "none"
 
     def caution(self, local_rows: int) -> str | None:
         """What must be said where each process taking `local_rows` rows of the batch changes more than rounding."""

@@ -17,15 +17,12 @@ from torch import Tensor, nn
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.data.side import IGNORE
-from comt_cli.kernels.choice import Choice
 from comt_cli.layers.image_input import ImageInput
-from comt_cli.models.build import empty_resnet, image_wiring_of, materialise
-from comt_cli.models.image_kernels import use_image_kernels
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.devices import parameter_dtype, product_dtype
+from comt_cli.training.devices import parameter_dtype
 from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.optimisation import sgd
@@ -36,6 +33,7 @@ from comt_cli.training.world import World
 class ImageRun(TaskRun[ImageBatch]):
     """A ResNet that names the class of every image. Model and images lie in channels-last memory."""
 
+    memory_format = torch.channels_last
     model: ResNet
     objective: ClassifierLoss
 
@@ -44,22 +42,12 @@ class ImageRun(TaskRun[ImageBatch]):
         self.image, self.dataset = spec.settings_as(ImageSettings), dataset
         self.norms_every = self.image.train.gradient_norms_every
 
-    def build(self) -> None:
-        self.model = empty_resnet(self.image.model, self.image.data.classes, image_wiring_of(self.spec.method))
-        self.objective = ClassifierLoss(self.model)
-
-    def use_kernels(self) -> dict[str, Choice]:
-        wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
-        return use_image_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
+    def objective_of(self, model: ResNet) -> ClassifierLoss:
+        return ClassifierLoss(model)
 
     def place(self) -> None:
-        device = self.world.device
-        materialise(self.model, device, self.spec.seed)
-        self.model.to(parameter_dtype(self.settings.precision))
-        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if self.settings.compile:
-            self.objective.compile_model()
-        augmentation = self.image.data.augmentation
+        super().place()
+        augmentation, device = self.image.data.augmentation, self.world.device
         self._train_input = ImageInput(self.dataset, "train", augmentation, device)
         self._validation_input = ImageInput(self.dataset, "validation", augmentation, device)
 

@@ -15,16 +15,14 @@ from comt_cli.data.dataset import Dataset
 from comt_cli.data.rows import Batch, Rows
 from comt_cli.data.side import IGNORE
 from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.models.build import empty_model, materialise, wiring_of
-from comt_cli.models.kernels import use_kernels
+from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Precision, Settings
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.devices import parameter_dtype, product_dtype
+from comt_cli.training.devices import product_dtype
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import adam
-from comt_cli.training.parallel import is_sharded, shard
 from comt_cli.training.tasks.base import TaskRun
 from comt_cli.training.world import World
 
@@ -41,34 +39,12 @@ class LanguageRun(TaskRun[Batch]):
         self.language, self.dataset = spec.settings_as(Settings), dataset
         self.evaluation_targets = self.language.train.evaluation_tokens
 
-    def build(self) -> None:
-        settings = self.language
-        self.model = empty_model(settings.model, settings.data.vocabulary_size, wiring_of(self.spec.method))
-        self.model.activation_checkpointing = settings.train.activation_checkpointing
-        self.objective = SummedLoss(self.model, settings.train.kernels)
-
-    def use_kernels(self) -> dict[str, Choice]:
-        wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
-        return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
+    def objective_of(self, model: Llama) -> SummedLoss:
+        return SummedLoss(model, self.settings.kernels)
 
     def loss_kernels(self) -> dict[str, Choice]:
         settings = self.settings
         return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
-
-    def place(self) -> None:
-        dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
-        if is_sharded(self.language.train, self.world):
-            shard(self.objective, self.world, dtype, self.spec.seed, compiled=compiled)
-            return
-        materialise(self.model, self.world.device, self.spec.seed)
-        self.model.to(dtype)
-        if compiled:
-            self.objective.compile_model()
-
-    @property
-    def sharding(self) -> str:
-        train = self.language.train
-        return train.sharding if is_sharded(train, self.world) else "none"
 
     @staticmethod
     def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
@@ -90,7 +66,7 @@ class LanguageRun(TaskRun[Batch]):
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
         settings = spec.settings_as(Settings)
-        model = empty_model(settings.model, settings.data.vocabulary_size, wiring_of(spec.method))
+        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
         tokens = torch.randint(model.vocabulary, (rows, settings.data.sequence_length))
         return SummedLoss(model, "reference"), (tokens, tokens)
 

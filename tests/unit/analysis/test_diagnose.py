@@ -12,8 +12,7 @@ from comt_cli.analysis.diagnose import chapter, chapter_depth, measure
 from comt_cli.analysis.diagnose.claims import Verdict, same_digits
 from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wiring_named, wirings
 from comt_cli.errors import UserError
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
-from comt_cli.methods.base import Wiring
+from comt_cli.methods.base import RESIDUAL_CONNECTIONS, Wiring, residual_connection
 
 PRE, POST = wiring_named("pre-norm"), wiring_named("post-norm")
 
@@ -172,6 +171,6 @@ def test_an_unknown_name_is_told_the_nearest():
 
 
 def test_connections_with_options_of_their_own_are_taken():
-    wiring = Wiring(partial(RESIDUAL_CONNECTIONS["highway"], bias=-9.0))
+    wiring = Wiring(partial(residual_connection("highway"), bias=-9.0))
     seen = measure.trace(*GELU_MLP.build(wiring, 4, 1, 32))
     assert seen.activations[-1] == pytest.approx(seen.activations[0], rel=1e-2)

@@ -27,9 +27,9 @@ from comt_cli.benchmarks.names import IMAGE_VARIANTS
 from comt_cli.benchmarks.step_images import run_image_step_benchmark
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice
-from comt_cli.models.build import empty_resnet, image_wiring_of
+from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.flops import parameter_count
-from comt_cli.models.image_kernels import use_image_kernels
+from comt_cli.models.kernels import use_kernels
 
 MINUTE = ImageShape(pixels=8, batch=2, width=4, blocks=(1, 1))
 CPU = torch.device("cpu")
@@ -105,8 +105,8 @@ def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(base,
 def test_where_nothing_is_fused_a_fused_variant_is_left_out(monkeypatch):
     monkeypatch.setattr(
         image_variants,
-        "use_image_kernels",
-        lambda model, *_, compiled: use_image_kernels(model, "reference", CPU, torch.float32, compiled=compiled),
+        "use_kernels",
+        lambda model, *_, compiled: use_kernels(model, "reference", CPU, torch.float32, compiled=compiled),
     )
     *news, rows = run_image_step_benchmark(MINUTE, "fp32", ["plain-compiled", "window-fused"], CPU, 3)
     assert [row.variant for row in rows] == ["plain-compiled"]
@@ -139,7 +139,7 @@ def test_the_peer_is_the_same_network(size):
     with torch.device("meta"):
         peer = torchvision_resnet(shape)
         shapes = {each.shape for each in peer(torch.empty(2, 3, shape.pixels, shape.pixels)).split(2)}
-    ours = empty_resnet(shape.model(), shape.classes, image_wiring_of({"name": "addition"}))
+    ours = empty_network(shape.model(), wiring_of({"name": "addition"}), classes=shape.classes)
     assert shapes == {(2, shape.classes)}
     assert parameter_count(peer) == parameter_count(ours)
 

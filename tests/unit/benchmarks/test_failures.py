@@ -111,14 +111,14 @@ def test_decoding_that_fails(tmp_path, monkeypatch):
         def step(self, tokens_B):
             return fails() if self.model.gated else super().step(tokens_B)
 
-    build = decode.empty_model
+    build = decode.empty_network
 
-    def marked(settings, vocabulary, wiring):
-        model = build(settings, vocabulary, wiring)
+    def marked(settings, wiring, **dimensions):
+        model = build(settings, wiring, **dimensions)
         model.gated = any("gates." in name for name, _ in model.named_parameters())
         return model
 
-    monkeypatch.setattr(decode, "empty_model", marked)
+    monkeypatch.setattr(decode, "empty_network", marked)
     monkeypatch.setattr(decode, "Decoder", Failing)
     result = run(tmp_path, "decode", "--batch", "1", "--dtypes", "fp32", "--variants", "plain,comt")
     is_told(result, "bench fp32 batch 1 comt")

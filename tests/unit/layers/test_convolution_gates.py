@@ -14,9 +14,21 @@ from comt_cli.layers.convolution import (
     BatchNorm,
     Convolution,
     ConvolutionNorm,
-    PixelNorm,
+    PixelGate,
     WindowGate,
 )
+from comt_cli.layers.gates import Site
+
+
+def window_gate(ratio: int, window: int = 3) -> WindowGate:
+    """The gate of a convolution of 4 channels."""
+    return WindowGate(Site("conv1", "blocks", 0, 1, 4, 3, window=window), ratio, "torch-linear")
+
+
+def pixel_norm(*, weighted: bool = True) -> BatchNorm:
+    """A gated norm of 3 channels."""
+    gate = PixelGate(Site("norm1", "blocks", 0, 1, 3, 3), 2, "torch-linear")
+    return BatchNorm(3, gate, weighted=weighted)
 
 
 def naive_convolution(x_CHW: Tensor, filters: Tensor, stride: int) -> Tensor:
@@ -36,13 +48,11 @@ def naive_convolution(x_CHW: Tensor, filters: Tensor, stride: int) -> Tensor:
 @pytest.mark.parametrize(("window", "stride", "ratio"), [(3, 1, 2), (3, 2, 2), (1, 1, 1), (1, 2, 64)])
 def test_the_sliding_window_modulator(window, stride, ratio):
     """Eq. 13: sigma(Conv1x1(phi(Conv_kxk(x)))) * Conv_kxk(x)."""
-    part = shaken(
-        Convolution(4, 3, window, stride, gate=lambda channels, k: WindowGate(channels, k, ratio, "torch-linear"))
-    )
-    assert part.gate.hidden == max(1, 4 // ratio)
+    part = shaken(Convolution(4, 3, window, stride, window_gate(ratio, window)))
+    assert len(part.gate.filters) == max(1, 4 // ratio)
     x_BCHW = normal(2, 4, 5, 5)
     maps = []
-    part.gate.register_forward_hook(lambda _, __, gate: maps.append(gate))
+    part.gate.register_forward_hook(lambda gate, read, _: maps.append(gate.values(read[1])["scalar"]))
     y_BCHW = part(x_BCHW)
     for b in range(2):
         main = naive_convolution(x_BCHW[b], part.weight, stride)
@@ -55,7 +65,7 @@ def test_the_sliding_window_modulator(window, stride, ratio):
 
 
 def test_the_gates_filters_ride_in_the_main_convolution():
-    part = Convolution(4, 3, 3, gate=lambda channels, k: WindowGate(channels, k, 2, "torch-linear"))
+    part = Convolution(4, 3, 3, gate=window_gate(2))
     shaken(part)
     x_BCHW = normal(2, 4, 5, 5)
     product = part.product(x_BCHW)
@@ -66,7 +76,7 @@ def test_the_gates_filters_ride_in_the_main_convolution():
 
 def test_what_fills_the_product_up_changes_nothing(monkeypatch):
     """On a GPU rows are filled up to a multiple of 8 numbers; here as if this were one."""
-    part = shaken(Convolution(4, 3, 3, gate=lambda channels, k: WindowGate(channels, k, 2, "torch-linear")))
+    part = shaken(Convolution(4, 3, 3, gate=window_gate(2)))
     x_BCHW = normal(2, 4, 5, 5)
     expected = part(x_BCHW)
     monkeypatch.setattr("comt_cli.layers.convolution.aligned", lambda rows, like: -(-rows // 8) * 8)
@@ -89,7 +99,7 @@ def naive_normalised(x_BCHW: Tensor) -> Tensor:
 @pytest.mark.parametrize("gamma", ["kept", "dropped"])
 def test_the_pixel_modulator(gamma):
     """Eq. 10 to 12, and gamma where it is kept."""
-    norm = shaken(PixelNorm(3, 2, "torch-linear", gamma))
+    norm = shaken(pixel_norm(weighted=gamma == "kept"))
     x_BCHW = normal(2, 3, 4, 4) * 3 + 1
     y_BCHW, n_BCHW = norm(x_BCHW), naive_normalised(x_BCHW)
     assert (norm.weight is None) == (gamma == "dropped")
@@ -103,17 +113,17 @@ def test_the_pixel_modulator(gamma):
 
 
 def test_kept_and_dropped_gammas_start_alike():
-    kept, dropped = (shaken(PixelNorm(3, 2, "torch-linear", gamma)) for gamma in ("kept", "dropped"))
+    kept, dropped = (shaken(pixel_norm(weighted=weighted)) for weighted in (True, False))
     dropped.load_state_dict({name: value for name, value in kept.state_dict().items() if name != "weight"})
     kept.weight.fill_(1)
     x_BCHW = normal(2, 3, 4, 4)
     close(kept(x_BCHW), dropped(x_BCHW))
 
 
-@pytest.mark.parametrize("make", [BatchNorm, lambda width: PixelNorm(width, 2, "normal")], ids=["batch", "pixel"])
-def test_running_statistics_are_torchs(make):
+@pytest.mark.parametrize("gated", [False, True])
+def test_running_statistics_are_torchs(gated):
     """A tenth of each batch, unbiased variance, and evaluation by them."""
-    ours, theirs = make(3).double(), nn.BatchNorm2d(3).double()
+    ours, theirs = (pixel_norm() if gated else BatchNorm(3)).double(), nn.BatchNorm2d(3).double()
     shaken(ours)
     with torch.no_grad():
         ours.running_mean.zero_()
@@ -125,16 +135,18 @@ def test_running_statistics_are_torchs(make):
         y_BCHW, expected = ours(x_BCHW), theirs(x_BCHW)
         close(ours.running_mean, theirs.running_mean)
         close(ours.running_var, theirs.running_var)
-    if make is BatchNorm:
+    if not gated:
         close(y_BCHW, expected)
     ours.eval()
     theirs.eval()
     x_BCHW = normal(4, 3, 5, 5, seed=9)
-    if make is BatchNorm:
+    if not gated:
         close(ours(x_BCHW), theirs(x_BCHW))
     else:
         n_BCHW = (theirs(x_BCHW) - theirs.bias[:, None, None]) / theirs.weight[:, None, None]
-        close(ours(x_BCHW), ours.gate(n_BCHW) * ours.weight[:, None, None] * n_BCHW + ours.bias[:, None, None])
+        u_BhHW = nn.functional.conv2d(n_BCHW, ours.gate.A[:, :, None, None])
+        gated_BCHW = ours.gate(n_BCHW, u_BhHW)
+        close(ours(x_BCHW), gated_BCHW * ours.weight[:, None, None] + ours.bias[:, None, None])
     close(ours.running_mean, theirs.running_mean)  # evaluation moves nothing
 
 

@@ -26,7 +26,7 @@ from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, Static
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.norms import DynamicTanh
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual import PreNorm
+from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
@@ -53,7 +53,7 @@ GATES = {
 
 @pytest.mark.parametrize("make", GATES.values(), ids=list(GATES))
 def test_gates(make):
-    site = Site("q_proj", 0, 1, 6, 4)
+    site = Site("q_proj", "decoder", 0, 1, 6, 4)
     gate = shaken(make(site))
     x_TD, z_TN = normal(5, 6), normal(5, 4, seed=1)
     expected = torch.stack([naive_gate(gate, x_TD[t], 4) for t in range(5)])
@@ -63,7 +63,7 @@ def test_gates(make):
 
 
 def test_a_gate_a_head_scales_whole_heads():
-    gate = shaken(HeadGate(Site("sdpa", 0, 1, 6, 8, heads=2)))
+    gate = shaken(HeadGate(Site("sdpa", "decoder", 0, 1, 6, 8, heads=2)))
     x_TD, z_TN = normal(5, 6), normal(5, 8, seed=1)
     gated = gate(z_TN, x_TD @ gate.summary().T)
     for t in range(5):
@@ -140,7 +140,7 @@ def test_ranges_and_symmetry(seed, alpha, size):
 @pytest.mark.parametrize("gated", [(), ("b",), ("c", "a"), ("a", "b", "c")])
 def test_one_product_gives_what_single_layers_would(gated):
     """Projections of one input, some gated, against one matrix product and one gate at a time (Transponder, Eq. 8)."""
-    sites = [Site(name, 0, 1, 6, width) for name, width in (("a", 4), ("b", 2), ("c", 3))]
+    sites = [Site(name, "decoder", 0, 1, 6, width) for name, width in (("a", 4), ("b", 2), ("c", 3))]
     gates = {"a": partial(ComtGate, hidden=2, init="normal"), "c": partial(TransponderGate, rank=3, init="normal")}
     gates["b"] = partial(ComtGate, hidden=5, init="normal")
     module = shaken(Projections(sites, {name: gates[name] for name in gated}, lambda _: 0.02))

@@ -36,7 +36,7 @@ def normal(*shape: int, seed: int) -> Tensor:
 
 def make(widths: dict[str, tuple[int, int]], heads: int = 0) -> Projections:
     gate = partial(ComtGate, hidden=2, init="torch-linear")
-    sites = [Site(name, 0, 1, i, o) for name, (i, o) in widths.items()]
+    sites = [Site(name, "decoder", 0, 1, i, o) for name, (i, o) in widths.items()]
     module = Projections(sites, dict.fromkeys(widths, gate), lambda _: 0.02).double()
     with torch.no_grad():
         for seed, parameter in enumerate(module.parameters()):

@@ -25,10 +25,9 @@ from torch import Tensor, nn
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
 from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.methods import method_from
-from comt_cli.methods.base import PROJECTIONS, Wiring
+from comt_cli.methods.base import PROJECTIONS, RESIDUAL_CONNECTIONS, Wiring, residual_connection
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import ModelSettings
 
@@ -159,7 +158,7 @@ def test_the_whole_model(residual, gate):
     if gate:
         wiring = method_from({"name": gate, "residual": residual, "sites": list(PROJECTIONS)}).wiring()
     else:
-        wiring = Wiring(RESIDUAL_CONNECTIONS[residual])
+        wiring = Wiring(residual_connection(residual))
     model = shaken(Llama(settings, 11, wiring))
     tokens = [3, 1, 4, 1, 5]
     close_with_rope(model(torch.tensor([tokens]))[0], naive_llama(model, residual, tokens))

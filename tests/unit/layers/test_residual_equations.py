@@ -16,15 +16,17 @@ from naive import (
 from torch import nn
 
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS, Junction, ResidualConnection, stream_of
+from comt_cli.layers.residual.base import Junction, ResidualConnection, stream_of
 from comt_cli.methods import method_from
+from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import ModelSettings
 
 
 def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConnection:
-    junction = Junction(6, layer - 1, 8, branch, partial(nn.RMSNorm, 6, eps=1e-3))
-    return shaken(RESIDUAL_CONNECTIONS[name](junction, **options))
+    index = 2 * (layer - 1) + (branch == "mlp")
+    junction = Junction(6, "decoder", index, 16, layer - 1, 8, branch, partial(nn.RMSNorm, 6, eps=1e-3))
+    return shaken(residual_connection(name)(junction, **options))
 
 
 @pytest.mark.parametrize("name", RESIDUAL_CONNECTIONS)
@@ -79,5 +81,6 @@ def test_rezero_has_one_number_a_block():
 
 @pytest.mark.parametrize(("layers", "post"), [(4, 1), (8, 2), (12, 3), (24, 6), (6, 2), (10, 3), (1, 0)])
 def test_a_quarter_of_the_blocks_is_post_norm_in_mix_ln(layers, post):
-    junctions = [Junction(4, layer, layers, "mlp", partial(nn.RMSNorm, 4)) for layer in range(layers)]
-    assert [RESIDUAL_CONNECTIONS["mix-ln"](j).is_post for j in junctions] == [True] * post + [False] * (layers - post)
+    norm = partial(nn.RMSNorm, 4)
+    junctions = [Junction(4, "decoder", 2 * i + 1, 2 * layers, i, layers, "mlp", norm) for i in range(layers)]
+    assert [residual_connection("mix-ln")(j).is_post for j in junctions] == [True] * post + [False] * (layers - post)

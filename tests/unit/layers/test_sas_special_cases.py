@@ -14,18 +14,15 @@ from torch import Tensor, nn
 from comt_cli.layers.convolution import EPSILON
 from comt_cli.layers.initialise import Initialised
 from comt_cli.layers.map_norms import MapBatchNorm, MapLayerNorm
-from comt_cli.layers.residual import (
-    GatedShare,
-    Highway,
-    Junction,
-    PostNorm,
-    PreNorm,
-    ResidualConnection,
-    ScaledBranch,
-    SelfAdaptiveScaling,
-)
-from comt_cli.methods.base import ImageWiring
-from comt_cli.models.build import empty_resnet, materialise
+from comt_cli.layers.residual.base import Junction, ResidualConnection
+from comt_cli.layers.residual.highway import Highway
+from comt_cli.layers.residual.post_norm import PostNorm
+from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.sas import SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import ScaledBranch
+from comt_cli.layers.residual.scaling_gate import GatedShare
+from comt_cli.methods.base import Wiring
+from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ResNetSettings
 
@@ -81,7 +78,7 @@ CASES = [(f"Table 1: {name}", "free", *case) for name, case in TABLE_1.items()] 
 
 
 def network(residual) -> ResNet:
-    model = empty_resnet(TINY, 3, ImageWiring(residual))
+    model = empty_network(TINY, Wiring(residual), classes=3)
     materialise(model, torch.device("cpu"), 1)
     return model
 
@@ -108,7 +105,7 @@ def test_special_cases(gamma, fixed, architecture):
 
 
 def junction(width: int) -> Junction:
-    return Junction(width, 0, 4, "map", nn.Identity)
+    return Junction(width, "blocks", 0, 4, 0, 4, "map", nn.Identity)
 
 
 def naive_gate(gate: nn.Module, both: Tensor) -> float:

@@ -13,8 +13,8 @@ from comt_cli.kernels import choice, cpu, measurements
 from comt_cli.layers.convolution import ConvolutionNorm
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
-from comt_cli.models.build import empty_resnet
-from comt_cli.models.image_kernels import ALONE, use_image_kernels
+from comt_cli.models.build import empty_network
+from comt_cli.models.kernels import ALONE, use_kernels
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.image_settings import ResNetSettings
 
@@ -31,7 +31,7 @@ METHODS = {
 def network(method: str, size: str = "resnet18", blocks: tuple[int, ...] = (1, 1, 1)) -> ResNet:
     """Narrow blocks, all but the first of which change the shape."""
     settings = ResNetSettings(size=size, width=8, blocks=blocks)
-    model = empty_resnet(settings, 4, method_from(METHODS[method]).image_wiring()).to_empty(device="cpu")
+    model = empty_network(settings, method_from(METHODS[method]).wiring(), classes=4).to_empty(device="cpu")
     initialise(model, 0)
     return model.to(memory_format=torch.channels_last).train()
 
@@ -55,7 +55,7 @@ def test_a_fused_network_trains_as_the_reference_does(method, size):
     rounds anew; 1e-4 of the largest gradient of a tensor holds, where a wrong formula is off by orders more."""
     reference = network(method, size)
     fused = copy.deepcopy(reference)
-    choices = use_image_kernels(fused, "fused", CPU, torch.float32, compiled=False)
+    choices = use_kernels(fused, "fused", CPU, torch.float32, compiled=False)
     assert all(each.fused for each in choices.values()), choices
     labels = torch.arange(6) % 4
     outputs = []
@@ -82,7 +82,7 @@ def test_under_autocast_it_computes_in_bf16(method):
     """bf16 keeps 8 bits: over the depth of the network a few per cent of the largest logit."""
     reference = network(method)
     fused = copy.deepcopy(reference)
-    use_image_kernels(fused, "fused", CPU, torch.bfloat16, compiled=False)
+    use_kernels(fused, "fused", CPU, torch.bfloat16, compiled=False)
     with torch.autocast("cpu", torch.bfloat16):
         found, exact = fused(images()), reference(images())
     assert found.dtype == exact.dtype
@@ -96,7 +96,7 @@ def test_under_autocast_it_computes_in_bf16(method):
 def test_it_is_compiled_in_one_piece():
     """The compiler's own backend would take a minute and add nothing: operators are opaque to it."""
     model = network("window", blocks=(1,))
-    use_image_kernels(model, "fused", CPU, torch.float32, compiled=True)
+    use_kernels(model, "fused", CPU, torch.float32, compiled=True)
     other = copy.deepcopy(model)
     torch._dynamo.reset()
     compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
@@ -112,7 +112,7 @@ def test_it_is_compiled_in_one_piece():
 @pytest.mark.usefixtures("compiled_kernels")
 def test_one_pixel_has_no_deviation():
     model = network("plain", blocks=(1,))
-    use_image_kernels(model, "fused", CPU, torch.float32, compiled=False)
+    use_kernels(model, "fused", CPU, torch.float32, compiled=False)
     with pytest.raises(ValueError, match="more than one pixel"):
         model(torch.zeros(1, 3, 1, 1))
 
@@ -124,10 +124,10 @@ def fused_units(model: ResNet) -> set[bool]:
 def test_what_is_asked_for_is_done_and_said():
     model = network("window")
     for wanted, training in (("reference", True), ("fused", False), ("auto", False)):
-        choices = use_image_kernels(model, wanted, CPU, torch.float32, compiled=False, training=training)
+        choices = use_kernels(model, wanted, CPU, torch.float32, compiled=False, training=training)
         assert set(choices) == {"batch_norm", "window_norm"}
         assert fused_units(model) == {False}
-    wide = use_image_kernels(model, "fused", CPU, torch.float64, compiled=False)
+    wide = use_kernels(model, "fused", CPU, torch.float64, compiled=False)
     assert "float64" in wide["window_norm"].reason
     assert fused_units(model) == {False}
 
@@ -135,14 +135,14 @@ def test_what_is_asked_for_is_done_and_said():
 def test_without_a_compiler_it_is_the_reference_and_says_so(monkeypatch):
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "no C++ compiler")
     model = network("pixel")
-    choices = use_image_kernels(model, "fused", CPU, torch.float32, compiled=False)
+    choices = use_kernels(model, "fused", CPU, torch.float32, compiled=False)
     assert choices["pixel_norm"] == choice.Choice(False, "no C++ compiler")
     assert fused_units(model) == {False}
 
 
 def test_unasked_a_narrow_network_keeps_the_reference():
     model = network("pixel")
-    choices = use_image_kernels(model, "auto", CPU, torch.float32, compiled=False)
+    choices = use_kernels(model, "auto", CPU, torch.float32, compiled=False)
     assert fused_units(model) == {False}
     assert "64 channels and more" in choices["pixel_norm"].reason
 
@@ -161,8 +161,8 @@ def test_gates_that_no_kernel_takes_are_named():
     """In a block that activates first, norm1 and conv2 stand alone."""
     settings = ResNetSettings(size="preact-resnet110", width=4, blocks=(1,))
     for method, alone in (("pixel", True), ("window", True), ("plain", False)):
-        model = empty_resnet(settings, 2, method_from(METHODS[method]).image_wiring())
-        assert (ALONE in use_image_kernels(model, "fused", CPU, torch.float32, compiled=False)) == alone
+        model = empty_network(settings, method_from(METHODS[method]).wiring(), classes=2)
+        assert (ALONE in use_kernels(model, "fused", CPU, torch.float32, compiled=False)) == alone
 
 
 STEPS = {  # milliseconds of steps that a kernel makes faster, hardly, or slower

@@ -15,8 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from comt_cli.models import trace as trace_module
-from comt_cli.models.build import empty_model, empty_resnet, image_wiring_of
-from comt_cli.models.flops import blank_images, flops_of_image, flops_of_one, flops_of_row
+from comt_cli.models.build import empty_network
+from comt_cli.models.flops import flops_of_one, flops_per_sample
 from comt_cli.models.trace import Linear, Trace
 
 T = 12
@@ -50,10 +50,10 @@ def kept_for(model: nn.Module, run: Callable[[], Tensor]) -> int:
 
 @every_method
 def test_flops_of_every_language_model_are_those_of_both_passes(options):
-    model = empty_model(SETTINGS, VOCABULARY, wiring_of(options))
-    tokens = torch.zeros(1, T, dtype=torch.long, device="meta")
+    model = empty_network(SETTINGS, wiring_of(options), vocabulary=VOCABULARY, length=T)
+    (tokens,) = model.example(1)
     expected = counted_both_ways(lambda: F.cross_entropy(model(tokens)[0], tokens[0], reduction="sum"))
-    assert flops_of_row(model, T) == expected
+    assert flops_per_sample(model) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_flops_of_every_language_model_are_those_of_both_passes(options):
      if name == "basic" or options["name"] in ("addition", "comt-pixel", "comt-sliding-window", "sas-resnet")],
 )  # fmt: skip
 def test_flops_of_every_image_classifier_are_those_of_both_passes(options, settings):
-    model = empty_resnet(settings, CLASSES, image_wiring_of(options))
+    model = empty_network(settings, wiring_of(options), classes=CLASSES, size=SIZE)
     labels = torch.zeros(2, dtype=torch.long, device="meta")
-    expected = counted_both_ways(lambda: F.cross_entropy(model(blank_images(2, SIZE)), labels, reduction="sum"))
-    assert 2 * flops_of_image(model, SIZE) == expected
+    expected = counted_both_ways(lambda: F.cross_entropy(model(*model.example(2)), labels, reduction="sum"))
+    assert 2 * flops_per_sample(model) == expected
 
 
 @every_method
 def test_what_a_language_model_keeps_grows_with_its_rows(options):
-    model = empty_model(SETTINGS, VOCABULARY, wiring_of(options))
+    model = empty_network(SETTINGS, wiring_of(options), vocabulary=VOCABULARY, length=T)
 
     def run(rows: int) -> Tensor:
-        return model.hidden(torch.zeros(rows, T, dtype=torch.long, device="meta"))
+        return model.body(*model.example(rows))
 
     with Trace(ROWS) as trace:
         _, kept = trace.kept_by(model, lambda: run(ROWS))
@@ -83,19 +83,19 @@ def test_what_a_language_model_keeps_grows_with_its_rows(options):
 
 @every_image_method
 def test_what_an_image_classifier_keeps_grows_with_its_images(options):
-    model = empty_resnet(NETWORKS["basic"], CLASSES, image_wiring_of(options))
+    model = empty_network(NETWORKS["basic"], wiring_of(options), classes=CLASSES, size=SIZE)
     with Trace(ROWS) as trace:
-        _, kept = trace.kept_by(model, lambda: model(blank_images(ROWS, SIZE)))
-    expected = [kept_for(model, lambda images=images: model(blank_images(images, SIZE))) for images in (2, 3)]
+        _, kept = trace.kept_by(model, lambda: model(*model.example(ROWS)))
+    expected = [kept_for(model, lambda images=images: model(*model.example(images))) for images in (2, 3)]
     assert [kept.at(images) for images in (2, 3)] == expected
 
 
 def test_the_rows_divide_no_size_of_the_network():
     """What is kept for each row would else be told from what is kept once by mistake."""
-    long = trace_module.rows_to_trace(nn.Linear(8, 2018), 12, 2**42)
+    long = trace_module.rows_to_trace(nn.Linear(8, 2018), [inputs(12)], 2**42)
     assert long == 1_013
-    assert trace_module.rows_to_trace(nn.Linear(8, 8), 1_013 * 3, 2**42) == 1_009
-    assert trace_module.rows_to_trace(nn.Linear(8, 1_000_003, device="meta"), 12, 64) == 1_000_033
+    assert trace_module.rows_to_trace(nn.Linear(8, 8), [inputs(1_013 * 3)], 2**42) == 1_009
+    assert trace_module.rows_to_trace(nn.Linear(8, 1_000_003, device="meta"), [inputs(12)], 64) == 1_000_033
 
 
 def parameter(*shape: int) -> Tensor:

@@ -11,7 +11,7 @@ from planning_on import plan_on
 
 from comt_cli.methods import catalogue
 from comt_cli.models.build import model_of, wiring_of
-from comt_cli.models.flops import flops_of_row
+from comt_cli.models.flops import flops_per_sample
 from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.load import available_recipes, load_recipe
 from comt_cli.runs.plan import RunSpec
@@ -116,8 +116,8 @@ def test_wider_networks_cost_what_they_are_compared_with(name):
                 assert abs(parameters(spec) - parameters(spec, spec.method["like"])) <= channel / 2
             else:
                 gated = spec.model_copy(update={"method": spec.method["like"]})
-                ours, theirs = (flops_of_row(model_of(one), 32) for one in (spec, gated))
-                assert abs(ours - theirs) <= 6 * 32 * channel / 2
+                ours, theirs = (flops_per_sample(model_of(one)) for one in (spec, gated))
+                assert abs(ours - theirs) <= 6 * spec.settings.data.sequence_length * channel / 2
 
 
 def test_what_a_figure_draws_is_there():

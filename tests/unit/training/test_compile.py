@@ -13,9 +13,8 @@ from torch._dynamo.utils import counters
 
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.layers.gates import ComtGate, TransponderGate
-from comt_cli.layers.residual import RESIDUAL_CONNECTIONS
-from comt_cli.methods.base import Wiring
-from comt_cli.models.build import empty_model, materialise
+from comt_cli.methods.base import Wiring, residual_connection
+from comt_cli.models.build import empty_network, materialise
 from comt_cli.recipe.settings import ModelSettings
 from comt_cli.training.objective import SummedLoss
 
@@ -45,7 +44,7 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     targets[0, 7:] = -100
     results = []
     for compiled in (False, True):
-        model = empty_model(settings, 30, Wiring(RESIDUAL_CONNECTIONS["pre-norm"], gates))
+        model = empty_network(settings, Wiring(residual_connection("pre-norm"), gates), vocabulary=30)
         materialise(model, torch.device("cpu"), 0)
         loss = SummedLoss(model)
         if compiled:

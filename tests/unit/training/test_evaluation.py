@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from comt_cli.data.side import IGNORE
-from comt_cli.models.build import empty_model, materialise, wiring_of
+from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.recipe.settings import ModelSettings
 from comt_cli.training.evaluation import bounded_exp
 from comt_cli.training.objective import SummedLoss
@@ -93,9 +93,8 @@ def test_a_perplexity_beyond_floats():
 
 def test_against_a_naive_loop():
     """Real model, ragged rows: exp of the mean of -log p over every single target, in float64."""
-    model = empty_model(
-        ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=2), 50, wiring_of({"name": "comt"})
-    )
+    settings = ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=2)
+    model = empty_network(settings, wiring_of({"name": "comt"}), vocabulary=50)
     materialise(model, torch.device("cpu"), 0)
     generator = torch.Generator().manual_seed(0)
     batches = []

@@ -1,0 +1,179 @@
+"""What every model is, and what a wiring puts into its blocks.
+
+Cost, FLOPs, memory, the choice of kernels and sharding ask a model for no more than `Model` says, so that they are
+written once for all.
+Shapes: B batch, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from comt_cli.errors import UserError
+from comt_cli.kernels.modulation import Modulation
+from comt_cli.layers.gates import Gate, Site
+from comt_cli.layers.norms import NormFactory, NormPlace
+from comt_cli.layers.projection import GatedPath, Projections
+from comt_cli.layers.residual.base import Junction, ResidualConnection
+from comt_cli.methods.base import Wiring
+from comt_cli.models.trace import Linear
+from comt_cli.recipe.schema import Stream
+
+
+class Model(nn.Module):
+    """A network whose blocks stand in `stacks`, and which can be run on an `example` without data."""
+
+    stream: ClassVar[Stream]
+    """What goes from block to block."""
+
+    activation_checkpointing = False
+    """Whether training keeps a block's input alone and computes the rest again (`recomputes`)."""
+
+    @property
+    def stacks(self) -> Mapping[str, nn.ModuleList]:
+        """The blocks, by the name of the stack that they are in."""
+        raise NotImplementedError
+
+    def example(self, samples: int) -> tuple[Tensor, ...]:
+        """Inputs of so many samples, without storage (on the meta device)."""
+        raise NotImplementedError
+
+    def body(self, *inputs: Tensor) -> Tensor:
+        """The forward pass, without an end whose loss keeps less than autograd would (`kept_behind_body`)."""
+        output: Tensor = self(*inputs)
+        return output
+
+    def outputs(self, body: Tensor) -> Tensor:
+        """What the rest of the forward pass makes of what `body` puts out."""
+        return body
+
+    @property
+    def largest(self) -> int:
+        """About how many numbers the largest tensor has for each sample."""
+        raise NotImplementedError
+
+    @property
+    def kept_behind_body(self) -> Linear:
+        """How many numbers the backward pass needs of what comes behind the body, the loss included."""
+        return Linear(0, 0)
+
+    def keeps(self, tensor: Tensor, samples: int) -> bool:
+        """Whether a real device would keep what the meta device keeps for the backward pass of so many samples."""
+        return True
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether blocks are computed again for the backward pass."""
+        return self.activation_checkpointing and self.training
+
+    def run_block(self, block: nn.Module, *inputs: Any) -> Any:
+        """What a block makes of its inputs; computed again for the backward pass where the model `recomputes`."""
+        if self.recomputes:
+            return checkpoint(block, *inputs, use_reentrant=False)
+        return block(*inputs)
+
+
+class Joint(NamedTuple):
+    """What one of a block's residual connections joins to the stream: the branch's last projection, and the gate on the
+    whole branch, if there is one."""
+
+    connection: ResidualConnection
+    last: Projections
+    path: GatedPath | None
+
+
+class TokenBlock(nn.Module):
+    """A block whose stream is a sequence of vectors."""
+
+    @property
+    def joints(self) -> Sequence[Joint]:
+        """Its connections in order, with what they join."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GatedBranch:
+    """A branch of a token block (`layers.residual.Branch`): all up to its last projection, that, and the gate on the
+    whole branch, if there is one."""
+
+    inner: Callable[[Tensor], Tensor]
+    last: Projections
+    path: GatedPath | None
+
+    def __call__(self, h_BTD: Tensor) -> Tensor:
+        y_BTD: Tensor = self.last(self.inner(h_BTD))[0]
+        return y_BTD if self.path is None else self.path(h_BTD, y_BTD)
+
+    def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
+        modulation = self.last.modulation()
+        if self.path is not None or modulation is None:
+            return None
+        return self.last.product(self.inner(h_BTD)), modulation
+
+
+@dataclass(frozen=True)
+class BlockParts:
+    """Makes what a wiring puts into one block: block `layer` of `layers` in its stack, whose stream is `width` wide.
+
+    `parts` names the block's branches in order; `norm` is the model's usual norm, `init_std` its projections' start.
+    """
+
+    wiring: Wiring
+    stack: str
+    layer: int
+    layers: int
+    width: int
+    parts: tuple[str, ...]
+    norm: NormFactory
+    epsilon: float
+    init_std: float = 0.0
+
+    def connection(
+        self, part: str, *before: ResidualConnection, norm: Callable[[], nn.Module] | None = None
+    ) -> ResidualConnection:
+        """The residual connection of a branch; `before` are those of the block's earlier ones. Its norms are those of
+        the place called as the part, or what `norm` makes."""
+        index, count = self.layer * len(self.parts) + self.parts.index(part), self.layers * len(self.parts)
+        norm = norm or partial(self.norm_at, part, self.width)
+        return self.wiring.residual(
+            Junction(self.width, self.stack, index, count, self.layer, self.layers, part, norm, before)
+        )
+
+    def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:
+        """The norm at a place (`NormPlace`)."""
+        return self.wiring.norm(NormPlace(width, self.epsilon, of, gate), self.norm)
+
+    def site(self, name: str, d_in: int, d_out: int, heads: int = 1, window: int = 1) -> Site:
+        """A site of this block."""
+        return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, window)
+
+    def gate(self, site: Site) -> Gate | None:
+        """The gate at a site; None if the wiring has none for it."""
+        return self.wiring.gates[site.name](site) if site.name in self.wiring.gates else None
+
+    def projections(
+        self, connection: ResidualConnection, widths: Mapping[str, tuple[int, int]], heads: int = 0
+    ) -> Projections:
+        """Projections of one input, by site name with their (input, output) widths, of the branch that `connection`
+        joins. With `heads`, what these mix is the site `sdpa`, whose gate reads the same input."""
+        sites = [self.site(name, d_in, d_out) for name, (d_in, d_out) in widths.items()]
+        later = [self.site("sdpa", self.width, self.width, heads)] if heads else []
+        return Projections(sites, self.wiring.gates, partial(connection.initial_std, own=self.init_std), later)
+
+    def path(self, part: str) -> GatedPath | None:
+        """The gate on a whole branch; None if the wiring has none for it."""
+        gates = self.wiring.gates
+        return GatedPath(self.site(part, self.width, self.width), gates[part]) if part in gates else None
+
+
+def refuse_absent(sites: Iterable[str], offered: Sequence[str], model: str) -> None:
+    """Raise `UserError` for a site that a model's blocks do not have: its gate would silently be left out."""
+    for site in sites:
+        if site not in offered:
+            raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")

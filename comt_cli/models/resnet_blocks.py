@@ -1,0 +1,173 @@
+"""The residual blocks of ResNets: basic and bottleneck (He et al. 2016a), and pre-activation (He et al. 2016b).
+
+A bottleneck's stride stands on its 3x3 convolution ("v1.5", as in torchvision), not on the first 1x1 of the paper.
+Where a block changes the shape, the skip path is projected by a 1x1 convolution with a batch norm (the paper's B).
+Projections of the skip path are never modulated.
+Shapes: B images, C channels, H x W pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.kernels.modulation import Modulation
+from comt_cli.layers.convolution import EPSILON, BatchNorm, Convolution, ConvolutionNorm, batch_norm
+from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.methods.base import Wiring
+from comt_cli.models.base import BlockParts
+
+WINDOWS = {"basic": (3, 3), "bottleneck": (1, 3, 1), "preact": (3, 3)}
+"""The windows of a block's convolutions."""
+
+
+class BlockPlace(NamedTuple):
+    """Where a block stands: its number from 0, of how many, and its channels and stride."""
+
+    layer: int
+    layers: int
+    d_in: int
+    inner: int
+    d_out: int
+    stride: int
+
+    @property
+    def changes_shape(self) -> bool:
+        """Whether the block puts out another shape than it takes."""
+        return self.stride != 1 or self.d_in != self.d_out
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A branch that has been computed: what a connection is handed, since a skip path may be a projection of what the
+    branch reads."""
+
+    F_BHWC: Tensor
+
+    def __call__(self, h_BTD: Tensor) -> Tensor:
+        return self.F_BHWC
+
+    def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
+        """None: there is nothing left to do."""
+        return None
+
+
+class ResidualBlock(nn.Module):
+    """What all residual blocks have: the connection, which works on maps with the channels last, and the names of the
+    branch's `convolutions` (`conv1` first) and `norms` (`norm1` first), which are its sites."""
+
+    connection: ResidualConnection
+
+    def __init__(self, place: BlockPlace, wiring: Wiring) -> None:
+        super().__init__()
+        at = place.layer, place.layers, place.d_out
+        self.parts = BlockParts(wiring, "blocks", *at, ("map",), batch_norm, EPSILON)
+        self.convolutions: dict[str, Convolution] = {}
+        self.norms: dict[str, nn.Module] = {}
+
+    def convolution(self, name: str, d_in: int, d_out: int, window: int, stride: int = 1) -> Convolution:
+        """A new convolution of the branch, with its gate if it has one."""
+        gate = self.parts.gate(self.parts.site(name, d_in, d_out, window=window))
+        made = self.convolutions[name] = Convolution(d_in, d_out, window, stride, gate)
+        return made
+
+    def norm(self, name: str, width: int) -> nn.Module:
+        """A new norm of the branch, with its gate if it has one."""
+        gate = self.parts.gate(self.parts.site(name, width, width))
+        made = self.norms[name] = self.parts.norm_at(name, width, gate)
+        return made
+
+    def joined(self, skip_BCHW: Tensor, F_BCHW: Tensor) -> Tensor:
+        """What the connection makes of skip path and branch, [B, C, H, W] each."""
+        y_BHWC: Tensor = self.connection(skip_BCHW.permute(0, 2, 3, 1), Computed(F_BCHW.permute(0, 2, 3, 1)))
+        return y_BHWC.permute(0, 3, 1, 2)
+
+
+class Block(ResidualBlock):
+    """Two 3x3 convolutions, or 1x1, 3x3, 1x1, each with its norm; ReLU between them and behind the addition.
+
+    Plain addition is left to the last of them (`ConvolutionNorm`), which may do it on the way; `connection` is then not
+    called.
+    """
+
+    def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
+        super().__init__(place, wiring)
+        last = len(windows)
+        strided = windows.index(3) + 1
+
+        def unit(number: int) -> ConvolutionNorm:
+            d_in, d_out = place.inner if number > 1 else place.d_in, place.d_out if number == last else place.inner
+            stride = place.stride if number == strided else 1
+            convolution = self.convolution(f"conv{number}", d_in, d_out, windows[number - 1], stride)
+            norm = self.norm(f"norm{number}", d_out)
+            return ConvolutionNorm(convolution, norm, relu=number < last or self.adds_in_its_last_unit)
+
+        self.connection = self.parts.connection("map", norm=nn.Identity)
+        self.adds_in_its_last_unit = type(self.connection) is PreNorm
+        self.conv1, self.conv2 = unit(1), unit(2)
+        self.conv3 = unit(3) if last > 2 else None
+        self.shortcut: ConvolutionNorm | None = None
+        if place.changes_shape:
+            projection = Convolution(place.d_in, place.d_out, 1, place.stride)
+            self.shortcut = ConvolutionNorm(projection, BatchNorm(place.d_out), relu=False)
+
+    @property
+    def units(self) -> tuple[ConvolutionNorm, ...]:
+        """The convolutions of the branch with their norms, in order."""
+        return (self.conv1, self.conv2) if self.conv3 is None else (self.conv1, self.conv2, self.conv3)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
+        # With plain addition: relu(shortcut(x) + F(x)), F = norm(conv(relu(norm(conv(x))))).
+        *units, last = self.units
+        skip_BCHW = x_BCHW if self.shortcut is None else self.shortcut(x_BCHW)
+        for unit in units:
+            x_BCHW = unit(x_BCHW)
+        if self.adds_in_its_last_unit:
+            y_BCHW: Tensor = last(x_BCHW, skip_BCHW)
+            return y_BCHW
+        return F.relu(self.joined(skip_BCHW, last(x_BCHW)))
+
+
+class NormActivation(nn.Module):
+    """ReLU(N(x)), [B, C, H, W] -> [B, C, H, W]."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        return F.relu(self.norm(x_BCHW))
+
+
+class PreActBlock(ResidualBlock):
+    """Two 3x3 convolutions, each behind a norm and ReLU, and nothing behind the addition. `conv1` holds norm2, which
+    follows it.
+
+    As in the authors' code (KaimingHe/resnet-1k-layers), a block that changes the shape activates once for both paths,
+    and its skip path is a bare 1x1 convolution of that; and as in the paper's appendix, so does the first block, whose
+    skip path is then its activated input.
+    """
+
+    def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
+        super().__init__(place, wiring)
+        first = self.convolution("conv1", place.d_in, place.inner, windows[0], place.stride)
+        self.norm1 = NormActivation(self.norm("norm1", place.d_in))
+        self.conv1 = ConvolutionNorm(first, self.norm("norm2", place.inner), relu=True)
+        self.conv2 = self.convolution("conv2", place.inner, place.d_out, windows[1])
+        self.shortcut = Convolution(place.d_in, place.d_out, 1, place.stride) if place.changes_shape else None
+        self.activates_both = place.changes_shape or place.layer == 0
+        self.connection = self.parts.connection("map", norm=nn.Identity)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
+        # With plain addition: x + F(x), F = conv(relu(norm(conv(relu(norm(x)))))).
+        h_BCHW = self.norm1(x_BCHW)
+        skip_BCHW = h_BCHW if self.activates_both else x_BCHW
+        if self.shortcut is not None:
+            skip_BCHW = self.shortcut(skip_BCHW)
+        return self.joined(skip_BCHW, self.conv2(self.conv1(h_BCHW)))

@@ -1,0 +1,122 @@
+"""What a wiring puts into any model: junctions that know their place, gates at every kind of site, norms by place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from image_method_cases import IMAGES, NETWORKS
+from method_cases import SETTINGS, TOKENS, VOCABULARY
+from torch import Tensor, nn
+
+from comt_cli.errors import UserError
+from comt_cli.kernels.choice import Choice
+from comt_cli.layers.convolution import BatchNorm
+from comt_cli.layers.gates import Gate, Site
+from comt_cli.layers.initialise import Draw
+from comt_cli.layers.norms import NormPlace
+from comt_cli.layers.residual.base import Junction
+from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.methods.base import Wiring
+from comt_cli.models.base import Model
+from comt_cli.models.build import empty_network, materialise
+from comt_cli.models.kernels import ALONE, use_kernels
+
+CPU = torch.device("cpu")
+
+
+class Half(Gate):
+    """1/2, whatever it reads: of a form that no kernel knows, and with no parameter."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+
+    def summary(self) -> None:
+        return None
+
+    def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
+        return {"scalar": torch.tensor(0.5)}
+
+    def initialise(self, draw: Draw) -> None:
+        pass
+
+
+def language(wiring: Wiring) -> Model:
+    return empty_network(SETTINGS, wiring, vocabulary=VOCABULARY)
+
+
+def images(wiring: Wiring, network: str = "basic") -> Model:
+    return empty_network(NETWORKS[network], wiring, classes=3)
+
+
+def real(model: Model) -> Model:
+    materialise(model, CPU, 1)
+    return model
+
+
+def test_junctions_know_where_they_are():
+    seen: list[Junction] = []
+
+    def residual(junction: Junction) -> PreNorm:
+        seen.append(junction)
+        return PreNorm(junction)
+
+    model = language(Wiring(residual))
+    assert [(j.index, j.count, j.layer, j.layers, j.part) for j in seen[:3]] == [
+        (0, 8, 0, 4, "attention"),
+        (1, 8, 0, 4, "mlp"),
+        (2, 8, 1, 4, "attention"),
+    ]
+    first = model.stacks["decoder"][0]
+    assert [list(j.before) for j in seen[:3]] == [[], [first.attention_connection], []]
+    seen.clear()
+    images(Wiring(residual))
+    assert [(j.index, j.count, j.layer, j.layers, j.part) for j in seen] == [(0, 2, 0, 2, "map"), (1, 2, 1, 2, "map")]
+    assert {j.stack for j in seen} == {"blocks"}
+
+
+@pytest.mark.parametrize(("build", "site"), [(language, "conv1"), (images, "q_proj"), (images, "conv3")])
+def test_a_gate_that_would_stand_nowhere_is_refused(build, site):
+    with pytest.raises(UserError, match=f"have no {site}"):
+        build(Wiring(PreNorm, {site: Half}))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_one_family_of_gates_stands_at_every_site(network):
+    """Halved norms halve what their gains do, and halved convolutions vanish in the norms behind them."""
+    halved = real(images(Wiring(PreNorm, {"norm2": Half}), network))
+    plain = real(images(Wiring(PreNorm), network))
+    with torch.no_grad():
+        for block in plain.stacks["blocks"]:
+            block.norms["norm2"].weight.mul_(0.5)
+    torch.testing.assert_close(halved(IMAGES), plain(IMAGES))
+    if network == "basic":
+        convolutions = real(images(Wiring(PreNorm, {"conv1": Half, "conv2": Half}), network))
+        torch.testing.assert_close(convolutions(IMAGES), real(images(Wiring(PreNorm)))(IMAGES), rtol=1e-3, atol=1e-3)
+    tokens = real(language(Wiring(PreNorm, {"down_proj": Half})))
+    assert tokens(TOKENS).isfinite().all()
+
+
+def test_gates_that_no_kernel_knows_stay_with_pytorch():
+    model = images(Wiring(PreNorm, {"conv1": Half}))
+    choices = use_kernels(model, "fused", CPU, torch.float32, compiled=False)
+    assert choices[ALONE] == Choice(False, "there is no kernel for them")
+    assert not any(block.conv1.fused for block in model.stacks["blocks"])
+    assert all(block.conv2.fused == choices["batch_norm"].fused for block in model.stacks["blocks"])
+
+
+def test_norms_are_made_by_their_place():
+    def named(place: NormPlace) -> nn.Module:
+        norm = nn.Identity()
+        norm.of = place.of
+        return norm
+
+    model = language(Wiring(PreNorm, norms={"*": named, "mlp": lambda place: nn.RMSNorm(place.width)}))
+    (block, *_) = model.stacks["decoder"]
+    assert (block.attention_connection.norm.of, model.final_norm.of) == ("attention", "final")
+    assert isinstance(block.mlp_connection.norm, nn.RMSNorm)
+    resnet = images(Wiring(PreNorm, norms={"norm2": named}))
+    (block, *_) = resnet.stacks["blocks"]
+    assert isinstance(block.norms["norm1"], BatchNorm)
+    assert block.norms["norm2"].of == "norm2"
+    use_kernels(resnet, "fused", CPU, torch.float32, compiled=False)
+    assert not block.conv2.fused
