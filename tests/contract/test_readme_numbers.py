@@ -6,7 +6,7 @@ import csv
 import re
 from pathlib import Path
 
-from comt_cli.report.format import bits, value
+from comt_cli.report.format import value
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -37,4 +37,4 @@ def test_what_the_demo_prints_is_what_seed_1_gave():
     assert len(lines) > 3
     for row, perplexity, _, bits_per_byte, *_ in lines:
         assert perplexity == value(float(seed_1[row]["perplexity"]))
-        assert bits_per_byte == bits(float(seed_1[row]["bits_per_byte"]))
+        assert bits_per_byte == value(float(seed_1[row]["bits_per_byte"], 3))

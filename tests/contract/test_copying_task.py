@@ -1,0 +1,151 @@
+"""A task is declared in two files and found by being there: `tests/copying` has a third one, which no other file names.
+
+Its verb trains, stops, resumes and reports like those of the tasks that came with the program.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+COMT = (sys.executable, str(ROOT / "tests/copying/comt.py"))
+RECIPE = """\
+title: Copying
+command: train-copying
+baseline: plain
+seeds: [1]
+settings:
+  model: {size: tiny, width: 32, ffn_width: 48, layers: 2, heads: 2}
+  train: {steps: 90, batch_size: 16, learning_rate: 0.003, warmup_steps: 5, save_every: 7, log_every: 1}
+rows:
+  plain: {method: pre-ln}
+  gated: {method: comt}
+columns:
+  whole: {}
+  symbols: {metric: right}
+scales:
+  smoke: {description: a few seconds}
+"""
+
+
+def comt(*arguments: str, status: int = 0) -> str:
+    """What a command prints, on either stream. One thread: two machines then differ in rounding alone."""
+    done = subprocess.run([*COMT, *arguments], capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def write(folder: Path, recipe: str = RECIPE) -> Path:
+    path = folder / "copy.yaml"
+    path.write_text(recipe, encoding="utf-8")
+    return path
+
+
+def runs_below(folder: Path) -> dict[str, Path]:
+    """The run directories by row."""
+    return {json.loads((path / "spec.json").read_text())["row"]: path for path in folder.glob("by-id/*")}
+
+
+def head(path: Path) -> list[str]:
+    return path.read_text().splitlines()[:10]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "checkpoint.pt", weights_only=True)["model"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a table that was trained in one go, and what was said of it."""
+    folder = tmp_path_factory.mktemp("copying")
+    recipe = write(folder)
+    places = ("--runs", str(folder / "runs"), "--results", str(folder / "results"))
+    return folder, comt("train-copying", "--recipe", str(recipe), "--jobs", "1", *places)
+
+
+def test_no_other_file_names_it():
+    named = [path for path in ROOT.glob("comt_cli/**/*.py") if "train-copying" in path.read_text(encoding="utf-8")]
+    assert named == []
+
+
+def test_its_verb_and_its_recipes_are_there(tmp_path):
+    assert "train-copying" in comt("--help")
+    assert "--recipe" in comt("train-copying", "--help")
+    wrong = RECIPE.replace("baseline: plain", "baseline: plain\nmetric: rigth").replace("size: tiny", "size: tyni")
+    wrong = wrong.replace("  train:", "  data: {symbol: 7}\n  train:")
+    said = comt("show", str(write(tmp_path, wrong)), status=2)
+    assert "line 4: metric: 'rigth' is not one of copied, right; did you mean right?" in said
+    assert "line 7: settings.model.size: no size is called 'tyni'; did you mean tiny?" in said
+    assert "line 8: settings.data.symbol: unknown key; did you mean symbols?" in said
+    other = RECIPE.replace("method: comt", "method: comt-pixel")
+    assert "the method comt-pixel is not for train-copying" in comt("show", str(write(tmp_path, other)), status=2)
+
+
+def test_a_table_is_written_and_its_columns_share_their_runs(trained):
+    folder, said = trained
+    assert "2 runs: 2 done" in said
+    with (folder / "results/smoke/own/copy.csv").open() as handle:
+        cells = list(csv.DictReader(handle))
+    assert [(cell["row"], cell["column"], cell["metric"]) for cell in cells] == [
+        ("plain", "whole", "copied"),
+        ("gated", "whole", "copied"),
+        ("plain", "symbols", "right"),
+        ("gated", "symbols", "right"),
+    ]
+    runs = runs_below(folder / "runs")
+    assert set(runs) == {"plain", "gated"}
+    for cell in cells:
+        result = json.loads((runs[cell["row"]] / "result.json").read_text())
+        assert float(cell["mean"]) == pytest.approx(result[cell["metric"]])
+        assert cell["run_ids"] == result["id"]
+    page = (folder / "results/smoke/own/copy.md").read_text()
+    assert "in whole sequences copied without a mistake, in per cent (higher is better)" in page
+    status = comt("status", str(folder / "copy.yaml"), "--runs", str(folder / "runs"))
+    assert "4 runs: 4 done" in status
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):
+    folder, _ = trained
+    command = ("train-copying", "--recipe", str(folder / "copy.yaml"), "--rows", "gated", "--jobs", "1")
+    places = ("--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
+    with subprocess.Popen([*COMT, *command, *places], stdout=subprocess.DEVNULL, env=environment()) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("runs/by-id/*/checkpoint.pt")) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+    (killed,) = runs_below(tmp_path / "runs").values()
+    assert not (killed / "result.json").exists(), "it ended before it could be killed: give it more steps"
+    comt(*command, *places)
+    whole = runs_below(folder / "runs")["gated"]
+    assert len((killed / "environment.json").read_text().split('"started"')) == 3
+    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    again, once = weights(killed), weights(whole)
+    assert all(torch.equal(again[name], once[name]) for name in once)
+
+
+def test_two_processes_are_as_one(trained, tmp_path):
+    folder, _ = trained
+    recipe = str(folder / "copy.yaml")
+    places = ("--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
+    comt("train-copying", "--recipe", recipe, "--rows", "plain", "--gpus", "2", "--device", "cpu", *places)
+    (two,), one = runs_below(tmp_path / "runs").values(), runs_below(folder / "runs")["plain"]
+    assert json.loads((two / "result.json").read_text())["processes"] == 2
+    ours, theirs = (
+        [json.loads(line).get("loss") for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (two, one)
+    )
+    assert ours[:10] == pytest.approx(theirs[:10], rel=1e-4)  # rounding, which Adam enlarges from step to step
