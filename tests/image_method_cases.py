@@ -14,7 +14,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.methods import methods
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 IMAGE_VARIANTS = {
     "window-4": {"name": "comt-sliding-window", "ratio": 4},

@@ -16,7 +16,7 @@ from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_network
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 NEEDED = {"wider": {"like": "transponder"}}
 """Options without a default."""

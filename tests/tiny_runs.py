@@ -13,11 +13,15 @@ import torch
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import fingerprint
 from comt_cli.data.images.dataset import ImageDataset, ImageSide
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.prepare import prepare
-from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
-from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
+from comt_cli.data.settings import DataSettings
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
+from comt_cli.tasks.settings.language import Settings, TrainSettings
+from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 from comt_cli.training.loop import Training
 from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings
 
 FIRST_EPOCHS = 5
 """What is shown of a longer training, unless another number is asked for."""

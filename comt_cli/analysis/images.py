@@ -20,7 +20,7 @@ from comt_cli.data.images.prepare import prepare_images
 from comt_cli.errors import UserError
 from comt_cli.exchange.load_image import LoadedImageModel
 from comt_cli.layers.image_input import ImageInput
-from comt_cli.recipe.image_settings import ImageSettings
+from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import pick_device
 
 EXAMPLES = 10_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from comt_cli.benchmarks.shapes import H200, is_processor
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
 @dataclass(frozen=True)

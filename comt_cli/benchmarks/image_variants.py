@@ -20,8 +20,8 @@ from comt_cli.installing import install_package
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ImageTrainSettings
 from comt_cli.recipe.settings import Precision
+from comt_cli.tasks.settings.images import ImageTrainSettings
 from comt_cli.training.devices import compute_context, parameter_dtype, product_dtype
 from comt_cli.training.objective import ClassifierLoss, prepare_compiler
 from comt_cli.training.optimisation import sgd

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comt_cli.benchmarks.shapes import GPU_SIZES, H200, LENGTH, TOKENS, VOCABULARY, goals_of
-from comt_cli.recipe.sizes import LLAMA_SIZES, LlamaSize
+from comt_cli.tasks.settings.llama import LLAMA_SIZES, LlamaSize
 
 DEVICE = H200
 BYTES_PER_SECOND = 4.3e12

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from comt_cli.recipe.load import select
-from comt_cli.recipe.settings import ModelSettings
-from comt_cli.recipe.sizes import LLAMA_SIZES
+from comt_cli.tasks.settings.llama import LLAMA_SIZES, ModelSettings
 
 VOCABULARY = 32000
 LENGTH = 256

@@ -17,8 +17,8 @@ from comt_cli.commands.loading import loading
 if TYPE_CHECKING:
     import torch
 
-    from comt_cli.recipe.sizes import LlamaSize
     from comt_cli.report.benchmark import Page
+    from comt_cli.tasks.settings.llama import LlamaSize
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -187,7 +187,7 @@ def kernels(
     from comt_cli.benchmarks.shapes import SHAPES, sizes_from
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import select
-    from comt_cli.recipe.sizes import LlamaSize
+    from comt_cli.tasks.settings.llama import LlamaSize
 
     if gemm and (ops is not None or gates is not None):
         raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops and --gates out.")

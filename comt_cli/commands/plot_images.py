@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from comt_cli.recipe.image_settings import ImageDataSettings
+    from comt_cli.data.images.settings import ImageDataSettings
 
 COLUMNS = 16
 _SEED = 0
@@ -101,7 +101,7 @@ class _Once:
 def _settings(images: str, size: int | None, augmentation: str, folder: Path | None) -> ImageDataSettings:
     from pydantic import ValidationError
 
-    from comt_cli.recipe.image_settings import ImageDataSettings
+    from comt_cli.data.images.settings import ImageDataSettings
 
     given = {
         "images": images,

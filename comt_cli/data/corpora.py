@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from comt_cli.data.corpus import Corpus
-from comt_cli.recipe.settings import DataSettings
+from comt_cli.data.settings import DataSettings
 
 
 def corpus_for(data: DataSettings) -> Corpus:

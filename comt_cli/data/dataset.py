@@ -9,12 +9,12 @@ from pathlib import Path
 from comt_cli.data.corpus import SPLITS, Split
 from comt_cli.data.manifest import TOKENIZER, Manifest, Part, damaged, verify
 from comt_cli.data.rows import PackedRows, PaddedRows, Rows
+from comt_cli.data.settings import DataSettings
 from comt_cli.data.shards import OFFSET_DTYPE, open_shards
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import UserError
-from comt_cli.recipe.settings import DataSettings
 
 
 class Dataset:

@@ -11,11 +11,11 @@ from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus
 from comt_cli.data.manifest import Manifest
 from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.data.settings import DataSettings
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.t5 import T5_SHA256
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, sha256
-from comt_cli.recipe.settings import DataSettings
 
 FORMAT = 4
 """Raise it when the same settings may give other tokens, rows or files than before

@@ -16,6 +16,7 @@ from comt_cli.data.dataset import Dataset, check_rows, open_dataset
 from comt_cli.data.identity import FORMAT, corpus_fingerprint, prepared_folder, tokenizer_identity
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
+from comt_cli.data.settings import DataSettings
 from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
 from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
 from comt_cli.data.t5 import t5_tokenizer
@@ -24,7 +25,6 @@ from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
 from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, sha256
-from comt_cli.recipe.settings import DataSettings
 
 
 def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset:

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from comt_cli.data.corpus import Corpus, Document, Split, Stream, side_in
+from comt_cli.data.settings import DataSettings
 from comt_cli.data.shards import PartWriter
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import Tokenizer
-from comt_cli.recipe.settings import DataSettings
 
 _CHUNK_DOCUMENTS = 512
 _CHUNK_CHARACTERS = 4_000_000

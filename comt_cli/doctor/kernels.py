@@ -67,7 +67,7 @@ def _said(what: str, cases: dict[str, list[str]], count: int) -> list[str]:
 
 def _choices(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> dict[Op, Choice]:
     from comt_cli.kernels.choice import Gates, choose
-    from comt_cli.recipe.sizes import LLAMA_SIZES
+    from comt_cli.tasks.settings.llama import LLAMA_SIZES
 
     size, gates = LLAMA_SIZES[TYPICAL], Gates(channel=True, scalar=True, rank=RANK)
     widths: dict[Op, int] = {

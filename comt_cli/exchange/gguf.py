@@ -19,7 +19,7 @@ from comt_cli.exchange.gguf_tokenizer import gguf_codec
 from comt_cli.exchange.huggingface_weights import join_weights
 from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.installing import install_extra
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 MAGIC = b"GGUF"
 _OUTER = {

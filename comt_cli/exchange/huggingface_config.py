@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from comt_cli.errors import UserError
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import MAX_VOCABULARY, ModelSettings
+from comt_cli.recipe.settings import MAX_VOCABULARY
+from comt_cli.tasks.settings.llama import ModelSettings
 
 ARCHITECTURE = "LlamaForCausalLM"
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {

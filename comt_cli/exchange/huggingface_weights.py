@@ -15,7 +15,7 @@ from comt_cli.layers.projection import Projections
 from comt_cli.methods import method_from
 from comt_cli.models.build import empty_network
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 _OUTER = {
     "embedding.weight": "model.embed_tokens.weight",

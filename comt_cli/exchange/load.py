@@ -21,7 +21,7 @@ from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.exchange.sources import ACCEPTED, HUB_NAME
 from comt_cli.models.build import empty_network
-from comt_cli.recipe.settings import Settings
+from comt_cli.tasks.settings.language import Settings
 
 COMMAND = "train-lm"
 """What trains the models that are loaded here."""

@@ -23,8 +23,8 @@ from comt_cli.exchange.checkpoint import (
 from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings
 
 COMMAND = "train-resnet"
 """What trains the models that are loaded here."""

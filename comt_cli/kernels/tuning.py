@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from comt_cli.files import write_text
-from comt_cli.recipe.sizes import LLAMA_SIZES, LlamaSize
+from comt_cli.tasks.settings.llama import LLAMA_SIZES, LlamaSize
 
 TABLE = Path(__file__).with_name("tuned.csv")
 ESTIMATED = "estimated"

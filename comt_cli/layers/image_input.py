@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
-from comt_cli.recipe.image_settings import Augmentation
+from comt_cli.data.images.settings import Augmentation
 
 _BLACK = 0
 

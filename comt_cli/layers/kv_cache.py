@@ -15,7 +15,7 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.layers.rotary import rotation_table
-from comt_cli.recipe.settings import LlamaShape
+from comt_cli.tasks.settings.llama import LlamaShape
 
 
 class KeyValueCache:

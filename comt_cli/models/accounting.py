@@ -19,7 +19,7 @@ from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.cost import Cost, Network, network_of
 from comt_cli.runs.plan import RunSpec
 
-ROOMS = ("recipe", "data", "runs", "kernels", "layers", "methods", "models")
+ROOMS = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "models")
 """The rooms that a model's code may import, and so that can change what is counted; so may the files beside them."""
 
 

@@ -17,9 +17,10 @@ from comt_cli.methods import method_from, naming_mistakes
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import Model
 from comt_cli.models.flops import flops_per_sample, parameter_count
-from comt_cli.recipe.image_settings import ResNetSettings
-from comt_cli.recipe.settings import ModelSettings, NetworkSettings
+from comt_cli.recipe.settings import NetworkSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 if TYPE_CHECKING:
     from comt_cli.models.llama import Llama

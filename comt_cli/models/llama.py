@@ -23,7 +23,7 @@ from comt_cli.layers.rotary import Rotation, rotation_table
 from comt_cli.methods.base import DECODER_SITES, Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, Model, TokenBlock, refuse_absent
 from comt_cli.models.trace import Linear
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 if TYPE_CHECKING:
     from comt_cli.layers.kv_cache import KeyValueCache, LayerCache

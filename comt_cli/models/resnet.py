@@ -21,7 +21,7 @@ from comt_cli.layers.learned import Classifier
 from comt_cli.methods.base import MAP_SITES, Wiring
 from comt_cli.models.base import Model, refuse_absent
 from comt_cli.models.resnet_blocks import WINDOWS, Block, BlockPlace, NormActivation, PreActBlock
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 SETTINGS = ResNetSettings
 

@@ -1,7 +1,7 @@
-"""Everything that a run is told, typed: the model, the data, the training. One class a section of a recipe.
+"""What the settings of all runs have in common: the types of their keys, a section of keys, and how a model learns.
 
-A field's type, limits and default are here and nowhere else; `recipes/README.md` explains each once, and a test holds
-the two together. Classes refuse unknown keys. Nothing here imports torch.
+The sections of each task stand with it (`tasks/settings`), those of data with its reader. A field's type, limits and
+default are in its class and nowhere else; `recipes/README.md` explains each once, and a test holds the two together.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, model_validator
 from pydantic_core import PydanticCustomError
-
-from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.sizes import LLAMA_SIZES
 
 MAX_WIDTH = 2**20
 MAX_FFN_WIDTH = 2**22
@@ -66,114 +63,6 @@ class NetworkSettings(Section):
     def shape(self) -> Any:
         """What the network is built from: the named size with the overrides applied."""
         raise NotImplementedError
-
-
-class ModelSettings(NetworkSettings):
-    """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
-
-    family: Literal["llama"] = "llama"
-    size: str = "130m"
-    width: Width | None = None
-    ffn_width: FFNWidth | None = None
-    layers: Layers | None = None
-    heads: Width | None = None
-    kv_heads: Width | None = None
-    tied_embeddings: bool = False
-    rope_theta: PositiveFloat = 10000.0
-    norm_eps: PositiveFloat = 1e-6
-    init_std: PositiveFloat = 0.02
-    embedding_init_std: PositiveFloat = 0.02
-
-    @model_validator(mode="after")
-    def _shape_fits(self) -> Self:
-        if self.size not in LLAMA_SIZES:
-            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, LLAMA_SIZES)}")
-        shape = self.shape()
-        if shape.width % shape.heads or (shape.width // shape.heads) % 2:
-            raise ValueError(
-                f"heads: width {shape.width} must split into {shape.heads} heads of an even size "
-                "(rotary embeddings turn channels in pairs)"
-            )
-        if shape.heads % shape.kv_heads:
-            raise ValueError(f"kv_heads: {shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly")
-        return self
-
-    def shape(self) -> LlamaShape:
-        """The numbers the model is built from: the named size with the overrides applied."""
-        size = LLAMA_SIZES[self.size]
-        heads = self.heads or size.heads
-        return LlamaShape(
-            width=self.width or size.width,
-            ffn_width=self.ffn_width or size.ffn_width,
-            layers=self.layers or size.layers,
-            heads=heads,
-            kv_heads=self.kv_heads or heads,
-        )
-
-
-class LlamaShape(Section):
-    """The widths and depth of a LLaMA, all given."""
-
-    width: Width
-    ffn_width: FFNWidth
-    layers: Layers
-    heads: Width
-    kv_heads: Width
-
-
-class DataSettings(Section):
-    """What the model reads: the corpus, how it is cut into tokens, and how the tokens are laid out in rows."""
-
-    corpus: Annotated[str, Field(pattern=r"^(python-docs|c4|openwebtext|files:.+)$")] = "python-docs"
-    tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
-    vocabulary: Vocabulary | None = None
-    rows: Literal["pad", "pack"] = "pack"
-    sequence_length: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 256
-    validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    max_train_tokens: Tokens | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_way_to_say_it(cls, given: Any) -> Any:
-        """A value that is implied is stored in one way, so that saying it does not make another run."""
-        if not isinstance(given, dict):
-            return given
-        said = dict(given)
-        if said.get("vocabulary") == FIXED_VOCABULARY.get(str(said.get("tokenizer"))):
-            said["vocabulary"] = None
-        if said.get("validation_fraction") is None and said.get("corpus") not in SPLIT_CORPORA:
-            said["validation_fraction"] = 0.05
-        return said
-
-    @model_validator(mode="after")
-    def _corpus_fits(self) -> Self:
-        if self.tokenizer == "sentencepiece" and self.vocabulary is None:
-            raise ValueError("vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048")
-        fixed = FIXED_VOCABULARY.get(self.tokenizer)
-        if fixed is not None and self.vocabulary not in (None, fixed):
-            raise ValueError(f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out")
-        if self.corpus in SPLIT_CORPORA and self.validation_fraction is not None:
-            raise ValueError(
-                f"validation_fraction: {self.corpus} has a validation split of its own; leave the key out, or null"
-            )
-        if self.corpus in ("c4", "openwebtext") and self.max_train_tokens is None:
-            raise ValueError("max_train_tokens: say how many tokens of this corpus to prepare")
-        return self
-
-    @property
-    def vocabulary_size(self) -> int:
-        """How many token ids there are, special ones included: the model's embedding rows."""
-        size = FIXED_VOCABULARY.get(self.tokenizer, self.vocabulary)
-        assert size is not None  # the validator above saw to it
-        return size
-
-
-FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
-"""Vocabulary of the tokenizers that are not trained. T5's sentinels (32000 to 32099) are left out, as in the papers'
-scripts: text never produces them. Bytes: padding, end of text, then the 256 byte values."""
-
-SPLIT_CORPORA = ("c4",)
-"""Corpora whose authors divided them into training and validation."""
 
 
 def _steps_or_share(given: float) -> float:
@@ -282,33 +171,6 @@ class Training(Section):
             yield "warmup_steps: the noam schedule is defined by its warm-up; give at least 1"
 
 
-class TrainSettings(Training):
-    """How a language model learns: with Adam. Batch sizes count rows of tokens."""
-
-    batch_size: Count = 512
-    learning_rate: PositiveFloat = 1e-3
-    schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
-    optimizer: Literal["adam", "adamw"] = "adam"
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    epsilon: PositiveFloat = 1e-8
-    activation_checkpointing: bool = False
-    sharding: Literal["none", "fsdp"] = "none"
-    evaluation_tokens: Tokens | None = None
-
-    @property
-    def moments_per_parameter(self) -> int:
-        return 2
-
-    @property
-    def recomputes(self) -> bool:
-        return self.activation_checkpointing
-
-    @property
-    def shards(self) -> bool:
-        return self.sharding == "fsdp"
-
-
 def _in_steps(given: Any, steps: Any) -> Any:
     """`given`, or each of its entries, in whole steps where it is a share. Of steps that are missing or wrong, which is
     told elsewhere, there are no shares: 1 stands for each."""
@@ -329,11 +191,3 @@ class RunSettings(Section):
     model: NetworkSettings
     data: Section
     train: Training
-
-
-class Settings(RunSettings):
-    """Everything that decides a run of a language model, apart from its method and its seed."""
-
-    model: ModelSettings
-    data: DataSettings
-    train: TrainSettings

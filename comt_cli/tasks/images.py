@@ -11,8 +11,9 @@ from comt_cli.tasks.base import POINTS, Drawing, Metric, Task, Unit
 if TYPE_CHECKING:
     from comt_cli.data.images.dataset import ImageDataset
     from comt_cli.data.storage import ProgressCallback
-    from comt_cli.recipe.image_settings import ImageSettings, ResNetSettings
     from comt_cli.recipe.schema import Sites
+    from comt_cli.tasks.settings.images import ImageSettings
+    from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
 class ImageClassification(Task["ImageSettings"]):
@@ -82,7 +83,7 @@ class ImageClassification(Task["ImageSettings"]):
 
     @property
     def settings(self) -> type[ImageSettings]:
-        from comt_cli.recipe.image_settings import ImageSettings
+        from comt_cli.tasks.settings.images import ImageSettings
 
         return ImageSettings
 
@@ -143,7 +144,7 @@ class ImageClassification(Task["ImageSettings"]):
 
     def _resnet(self, model: ResNetSettings) -> str:
         """`ResNet-18`, and how it departs from the size of that name: `PreAct-ResNet-110, shallower and narrower`."""
-        from comt_cli.recipe.sizes import RESNET_SIZES
+        from comt_cli.tasks.settings.resnet import RESNET_SIZES
 
         shape, named = model.shape(), RESNET_SIZES[model.size]
         blocks, layers = sum(shape.blocks), sum(named.blocks)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from comt_cli.data.dataset import Dataset
     from comt_cli.data.storage import ProgressCallback
     from comt_cli.recipe.schema import Sites
-    from comt_cli.recipe.settings import Settings
+    from comt_cli.tasks.settings.language import Settings
 
 COLLAPSED_PERPLEXITY = 1000.0
 """A published perplexity above this is a collapsed run. These papers print 1088 to 1415 for runs that diverged: about
@@ -91,7 +91,7 @@ class LanguageModelling(Task["Settings"]):
 
     @property
     def settings(self) -> type[Settings]:
-        from comt_cli.recipe.settings import Settings
+        from comt_cli.tasks.settings.language import Settings
 
         return Settings
 

@@ -7,8 +7,9 @@ import math
 import torch
 from torch import nn
 
-from comt_cli.recipe.image_settings import ImageTrainSettings
-from comt_cli.recipe.settings import Training, TrainSettings
+from comt_cli.recipe.settings import Training
+from comt_cli.tasks.settings.images import ImageTrainSettings
+from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.parallel import is_cut
 
 

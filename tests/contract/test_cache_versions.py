@@ -49,17 +49,17 @@ MADE = {
             *("local_files.py", "identity.py", "prepare.py"),
         ),
         FORMAT,
-        (4, "017213998f99250f"),
+        (4, "3cdefaf3844e1d22"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),
         GLYPH_VERSIONS,
-        ({"glyphs10": 2, "glyphs100": 3}, "d026fa3b0128fddf"),
+        ({"glyphs10": 2, "glyphs100": 3}, "31f69e16de8a2696"),
     ),
     "contents of image folders": (
         ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py", "images/statistics.py"),
         IMAGE_FORMAT,
-        (4, "889f544e9a875343"),
+        (4, "928f54ffd004ee84"),
     ),
 }
 

@@ -15,11 +15,11 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.methods import Method, Wiring, methods
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.image_settings import ResNetSettings
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.schema import Catalogue
-from comt_cli.recipe.settings import ModelSettings
 from comt_cli.tasks import tasks
+from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

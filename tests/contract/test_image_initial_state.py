@@ -14,7 +14,7 @@ from comt_cli.layers.convolution import BatchNorm, Convolution, PixelGate, Windo
 from comt_cli.layers.learned import Affine, Classifier, Constant
 from comt_cli.layers.map_norms import MapLayerNorm
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 MEDIUM = ResNetSettings(size="resnet18", width=32, blocks=(1, 2))
 

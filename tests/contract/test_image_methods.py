@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from comt_cli.errors import UserError
 from comt_cli.layers.convolution import BatchNorm
 from comt_cli.methods import method_from
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
 @every_image_method

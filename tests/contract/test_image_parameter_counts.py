@@ -9,7 +9,7 @@ from image_method_cases import every_image_method
 from comt_cli.methods import method_from
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.flops import parameter_count
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
 def counted(settings: ResNetSettings, classes: int, options: dict | None = None) -> int:

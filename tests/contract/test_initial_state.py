@@ -22,7 +22,7 @@ from comt_cli.layers.residual.rezero import ReZero
 from comt_cli.layers.residual.sas import SelfAdaptiveScaling
 from comt_cli.layers.residual.scaled import ScaledBranch
 from comt_cli.methods.base import Wiring
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 MEDIUM = ModelSettings(size="tiny", width=256, ffn_width=512, layers=6, heads=4)
 

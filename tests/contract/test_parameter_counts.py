@@ -10,7 +10,7 @@ from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 
 def counted(size: str, wiring: Wiring) -> int:

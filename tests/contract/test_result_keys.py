@@ -7,8 +7,10 @@ from typing import Any
 from tiny_runs import tiny_spec, train, write_corpus
 
 from comt_cli.data.images.prepare import image_fingerprint, prepare_images
-from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
 def image_spec(**train_settings: Any) -> RunSpec:

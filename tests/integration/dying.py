@@ -27,9 +27,9 @@ from tiny_runs import MODEL, train, training
 import comt_cli.training.tasks.images  # noqa: F401 - images are trained too
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.flops import parameter_count
-from comt_cli.recipe.settings import ModelSettings
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.record import LineLog
 
 Moment = tuple[str, int]

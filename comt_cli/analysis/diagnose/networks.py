@@ -25,7 +25,7 @@ from comt_cli.methods.base import DECODER_SITES, RESIDUAL_CONNECTIONS, Wiring, r
 from comt_cli.models.build import materialise
 from comt_cli.models.llama import Block
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 _HEAD_WIDTH = 16
 """Of the attention in the set-up `llama`; its width is a multiple of it."""

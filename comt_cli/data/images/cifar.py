@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from comt_cli.data.images.dataset import ImageDataset, ImageSide
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.statistics import ColourSums
 from comt_cli.data.images.subset import how_many
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, sha256
-from comt_cli.recipe.image_settings import ImageDataSettings
 
 
 def cifar(data: ImageDataSettings, folder: Path, name: str, progress: ProgressCallback) -> ImageDataset:

@@ -21,13 +21,13 @@ from comt_cli import __version__ as comt_version
 from comt_cli.data.images.dataset import ImageDataset, ImageSide
 from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, font_hash
 from comt_cli.data.images.glyph_render import VERSION, GlyphRenderer
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.statistics import ColourSums
 from comt_cli.data.images.subset import how_many
 from comt_cli.data.manifest import MANIFEST, FileRecord, PreparedFolder, content_hash, damaged, verify
 from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, cache_folder
-from comt_cli.recipe.image_settings import ImageDataSettings
 
 TRAIN_IMAGES, VALIDATION_IMAGES = 50_000, 10_000
 _PIXELS_AT_ONCE = 1 << 13  # of one thread: small arrays are reused, large ones go back to the system every time

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSide
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.subset import how_many
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.order import sample_indices, uniform_draws
 from comt_cli.data.storage import ProgressCallback, first_line
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
-from comt_cli.recipe.image_settings import ImageDataSettings
 
 if TYPE_CHECKING:
     from PIL.Image import Image

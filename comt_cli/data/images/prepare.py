@@ -6,10 +6,10 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.storage import ProgressCallback, make_folder, no_progress
 from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
-from comt_cli.recipe.image_settings import ImageDataSettings
 
 if TYPE_CHECKING:
     from comt_cli.data.images.dataset import ImageDataset

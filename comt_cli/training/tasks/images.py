@@ -19,9 +19,9 @@ from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.data.side import IGNORE
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import parameter_dtype
 from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import ClassifierLoss

@@ -17,8 +17,9 @@ from comt_cli.data.side import IGNORE
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import Precision, Settings
+from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.language import Settings
 from comt_cli.training.devices import product_dtype
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import SummedLoss

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from comt_cli.data.rows import Batch
 from comt_cli.data.side import IGNORE
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import TrainSettings
+from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import adam

@@ -15,8 +15,10 @@ from comt_cli.data.side import IGNORE, Side
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.schema import Sites
-from comt_cli.recipe.settings import Count, ModelSettings, RunSettings, Section, TrainSettings
+from comt_cli.recipe.settings import Count, RunSettings, Section
 from comt_cli.tasks.base import POINTS, Metric, Task, Unit
+from comt_cli.tasks.settings.language import TrainSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 SEPARATOR = 0
 

@@ -20,7 +20,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 TEXT = "Once a castle."
 VOCABULARY = 130

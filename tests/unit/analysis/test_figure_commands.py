@@ -11,14 +11,16 @@ from typer.testing import CliRunner
 
 from comt_cli.analysis.gates import gate_values, scalar_frame
 from comt_cli.app import app
+from comt_cli.data.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load_model
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.language import Settings, TrainSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 
 def save(folder: Path, **method) -> Path:

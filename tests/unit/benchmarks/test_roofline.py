@@ -6,7 +6,7 @@ import pytest
 
 from comt_cli.benchmarks.roofline import DESIGNS, LABEL, Roofline, predicted_step_ratio, predictions
 from comt_cli.benchmarks.shapes import GPU_SIZES, Goals, decode_goal, goal_device, goals_of
-from comt_cli.recipe.sizes import LLAMA_SIZES
+from comt_cli.tasks.settings.llama import LLAMA_SIZES
 
 # 65,536 tokens, 16 columns of u a site: milliseconds of the plain step; step and forward ratios of Transponder's
 # designs eager, compiled, fused, fused-whole-tiles, and of CoMT's eager and fused. First at full speed of the matrix

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from comt_cli.data.images import glyph_faces, prepare, torchvision_import
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.doctor.images import CIFAR, check_images
 from comt_cli.errors import UserError
-from comt_cli.recipe.image_settings import ImageDataSettings
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.data.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import write_huggingface
@@ -22,8 +23,9 @@ from comt_cli.generation.completion import Pace, Sampling, begin, complete
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.language import Settings, TrainSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 PACE = re.compile(r"\d+ tokens?, prefill [\d.]+ ms(, decode [\d.]+ ms a token, [\d.]+ tokens/s)?\n")
 GREEDY = ["--temperature", "0", "--device", "cpu"]

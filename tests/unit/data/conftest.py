@@ -8,8 +8,8 @@ import pytest
 
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.prepare import prepare
+from comt_cli.data.settings import DataSettings
 from comt_cli.files import cache_folder
-from comt_cli.recipe.settings import DataSettings
 
 SESSIONS = cache_folder()
 

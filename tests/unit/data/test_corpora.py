@@ -17,8 +17,8 @@ from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import fingerprint
 from comt_cli.data.local_files import LocalFiles
 from comt_cli.data.python_docs import PythonDocs
+from comt_cli.data.settings import DataSettings
 from comt_cli.errors import UserError
-from comt_cli.recipe.settings import DataSettings
 
 
 class TestSplit:

@@ -14,8 +14,8 @@ from fake_corpus import FakeCorpus, sentences
 from comt_cli.data import manifest
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.prepare import prepare_corpus
+from comt_cli.data.settings import DataSettings
 from comt_cli.errors import StorageError, UserError
-from comt_cli.recipe.settings import DataSettings
 
 DATA = DataSettings(tokenizer="bytes", rows="pad", sequence_length=64, validation_fraction=0.2)
 

@@ -19,8 +19,8 @@ from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, face_m
 from comt_cli.data.images.glyph_render import GlyphRenderer
 from comt_cli.data.images.prepare import image_fingerprint as fingerprint
 from comt_cli.data.images.prepare import prepare_images as prepare
+from comt_cli.data.images.settings import IMAGE_CLASSES, ImageDataSettings
 from comt_cli.errors import UserError
-from comt_cli.recipe.image_settings import IMAGE_CLASSES, ImageDataSettings
 
 DATA = ImageDataSettings(size=16, train_images=50, validation_images=20)
 SETS: tuple[GlyphSet, ...] = ("glyphs10", "glyphs100")
@@ -193,7 +193,7 @@ KILLED = """
 import os, signal
 from comt_cli.data.images.prepare import prepare_images as prepare
 from comt_cli.data.images.glyph_render import GlyphRenderer
-from comt_cli.recipe.image_settings import ImageDataSettings
+from comt_cli.data.images.settings import ImageDataSettings
 labels = GlyphRenderer.labels
 def killed(self, start, count):
     if count == 20:  # the pixels of the second side are written, its labels are not

@@ -14,8 +14,8 @@ from comt_cli.data.corpus import train_texts
 from comt_cli.data.hub import FILE_ORDER_SEED, SOURCES, HubCorpus, HubSource, RemoteFiles
 from comt_cli.data.identity import fingerprint
 from comt_cli.data.prepare import prepare, prepare_corpus
+from comt_cli.data.settings import DataSettings
 from comt_cli.errors import StorageError, UserError
-from comt_cli.recipe.settings import DataSettings
 
 
 class FakeFiles:

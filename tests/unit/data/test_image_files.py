@@ -21,12 +21,12 @@ from comt_cli.data.images import imagenet
 from comt_cli.data.images.prepare import image_fingerprint as fingerprint
 from comt_cli.data.images.prepare import known_image_content
 from comt_cli.data.images.prepare import prepare_images as prepare
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import uniform_draws
 from comt_cli.errors import UserError
-from comt_cli.recipe import image_settings
-from comt_cli.recipe.image_settings import ImageDataSettings
+from comt_cli.data.images import settings as image_settings
 
 IMAGES_A_FILE = 4
 

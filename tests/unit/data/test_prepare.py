@@ -21,8 +21,8 @@ from comt_cli.data.corpus import side_of
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import corpus_fingerprint, fingerprint
 from comt_cli.data.prepare import prepare, prepare_corpus
+from comt_cli.data.settings import DataSettings
 from comt_cli.errors import StorageError, UserError
-from comt_cli.recipe.settings import DataSettings
 
 BYTES = DataSettings(tokenizer="bytes", sequence_length=32, validation_fraction=0.2)
 PART = 2000
@@ -155,7 +155,7 @@ SLOW_PREPARATION = textwrap.dedent(
     from fake_corpus import FakeCorpus, sentences
     from comt_cli.data import tokenise
     from comt_cli.data.prepare import prepare_corpus
-    from comt_cli.recipe.settings import DataSettings
+    from comt_cli.data.settings import DataSettings
 
     class SlowCorpus(FakeCorpus):
         def documents(self, start=(0, 0)):

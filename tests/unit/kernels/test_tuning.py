@@ -18,7 +18,7 @@ from comt_cli.errors import StorageError
 from comt_cli.kernels import tuning
 from comt_cli.kernels.triton.projection import UNALIGNED
 from comt_cli.kernels.tuning import ROWS, SHARED_MEMORY, Tiles, Tuned, candidates, configuration, estimated
-from comt_cli.recipe.sizes import LLAMA_SIZES
+from comt_cli.tasks.settings.llama import LLAMA_SIZES
 
 TILES = Tiles(32, 64, 32, 4, 4, 3, 0, True)
 

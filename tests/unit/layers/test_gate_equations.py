@@ -31,7 +31,7 @@ from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 
 def transponder(granularity: str, **options):

@@ -29,7 +29,7 @@ from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.methods import method_from
 from comt_cli.methods.base import PROJECTIONS, RESIDUAL_CONNECTIONS, Wiring, residual_connection
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 
 def test_rotary_positions_are_products_of_complex_numbers():

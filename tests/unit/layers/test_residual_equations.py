@@ -20,7 +20,7 @@ from comt_cli.layers.residual.base import Junction, ResidualConnection, stream_o
 from comt_cli.methods import method_from
 from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
 from comt_cli.models.llama import Llama
-from comt_cli.recipe.settings import ModelSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 
 def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConnection:

@@ -24,7 +24,7 @@ from comt_cli.layers.residual.scaling_gate import GatedShare
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 LAYER_NORM = partial(MapLayerNorm, over="sample")
 TINY = ResNetSettings(size="preact-resnet110", width=4, blocks=(2, 1))

@@ -6,11 +6,13 @@ import pytest
 import torch
 from image_method_cases import built_resnet
 
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.models.accounting import cost_of, total_flops, training_bytes
 from comt_cli.models.build import model_of
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 SIZE = 16
 

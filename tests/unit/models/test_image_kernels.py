@@ -16,7 +16,7 @@ from comt_cli.methods import method_from
 from comt_cli.models.build import empty_network
 from comt_cli.models.kernels import ALONE, use_kernels
 from comt_cli.models.resnet import ResNet
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 CPU = torch.device("cpu")
 METHODS = {

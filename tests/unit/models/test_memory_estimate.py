@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from comt_cli.data.settings import DataSettings
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.accounting import cost_of, training_bytes
 from comt_cli.models.build import model_of
-from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.language import Settings, TrainSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 T = 128
 

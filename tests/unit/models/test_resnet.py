@@ -10,7 +10,7 @@ from torch import Tensor
 
 from comt_cli.models.resnet import ResNet, places_of
 from comt_cli.models.resnet_blocks import PreActBlock
-from comt_cli.recipe.image_settings import ResNetSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 State = dict[str, Tensor]
 

@@ -9,10 +9,12 @@ import re
 import pytest
 from planning_on import plan_on
 
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.errors import UserError
-from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings, ResNetSettings
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 SMALL = """\
 title: A small table

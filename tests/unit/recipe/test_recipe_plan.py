@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_on import plan_on
 
+from comt_cli.data.settings import DataSettings
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
-from comt_cli.recipe.settings import DataSettings, ModelSettings, Settings, TrainSettings
 from comt_cli.recipe.yaml_lines import parse
 from comt_cli.runs.plan import RunSpec, plan
 from comt_cli.tasks import Task
+from comt_cli.tasks.settings.language import Settings, TrainSettings
+from comt_cli.tasks.settings.llama import ModelSettings
 
 SPEC = RunSpec(
     paper="comt",

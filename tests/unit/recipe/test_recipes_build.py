@@ -12,9 +12,9 @@ from planning_on import plan_on
 from comt_cli.methods import catalogue
 from comt_cli.models.build import model_of, wiring_of
 from comt_cli.models.flops import flops_per_sample
-from comt_cli.recipe.image_settings import ImageSettings
 from comt_cli.recipe.load import available_recipes, load_recipe
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings
 
 SHIPPED = Path(__file__).parents[3] / "recipes"
 LOADED = {name: load_recipe(SHIPPED / f"{name}.yaml", catalogue()) for name in available_recipes()}

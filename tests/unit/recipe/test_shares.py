@@ -13,7 +13,8 @@ from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.settings import TrainSettings, steps_of
+from comt_cli.recipe.settings import steps_of
+from comt_cli.tasks.settings.language import TrainSettings
 
 WHOLE_STEPS = {
     ("smoke", "comt/table3"): (480, 48, None),

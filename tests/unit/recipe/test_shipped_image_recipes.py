@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from planning_on import plan_on
 
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes
-from comt_cli.recipe.image_settings import ImageDataSettings, ImageSettings, ImageTrainSettings
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.yaml_lines import read
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
 
 LOADED = {
     name: load_recipe(path, catalogue())

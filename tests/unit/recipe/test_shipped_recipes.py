@@ -10,9 +10,9 @@ from planning_on import plan_on
 
 from comt_cli.methods import catalogue, methods
 from comt_cli.recipe.load import LoadedRecipe, available_recipes, load_recipe
-from comt_cli.recipe.settings import Settings
 from comt_cli.recipe.yaml_lines import read
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.language import Settings
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path for path in (ROOT / "recipes").glob("*/*.yaml") if path.parent.name != "setups")

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSide
+from comt_cli.data.images.settings import Augmentation
 from comt_cli.data.order import uniform_draws
 from comt_cli.layers.image_input import ImageInput
-from comt_cli.recipe.image_settings import Augmentation
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.recipe.image_settings import ImageTrainSettings
-from comt_cli.recipe.settings import TrainSettings
+from comt_cli.tasks.settings.images import ImageTrainSettings
+from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
 
 PEAK, WARMUP, STEPS, FLOOR = 2e-3, 10, 110, 0.1

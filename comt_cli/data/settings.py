@@ -1,0 +1,63 @@
+"""The settings of text: the corpus, the tokenizer, and how tokens are laid out in sequences."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from comt_cli.recipe.settings import MAX_LENGTH, Section, Tokens, Vocabulary, WholeNumber
+
+FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
+"""Vocabulary of the tokenizers that are not trained. T5's sentinels (32000 to 32099) are left out, as in the papers'
+scripts: text never produces them. Bytes: padding, end of text, then the 256 byte values."""
+
+SPLIT_CORPORA = ("c4",)
+"""Corpora whose authors divided them into training and validation."""
+
+
+class DataSettings(Section):
+    """What the model reads: the corpus, how it is cut into tokens, and how the tokens are laid out in rows."""
+
+    corpus: Annotated[str, Field(pattern=r"^(python-docs|c4|openwebtext|files:.+)$")] = "python-docs"
+    tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
+    vocabulary: Vocabulary | None = None
+    rows: Literal["pad", "pack"] = "pack"
+    sequence_length: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 256
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    max_train_tokens: Tokens | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_way_to_say_it(cls, given: Any) -> Any:
+        """A value that is implied is stored in one way, so that saying it does not make another run."""
+        if not isinstance(given, dict):
+            return given
+        said = dict(given)
+        if said.get("vocabulary") == FIXED_VOCABULARY.get(str(said.get("tokenizer"))):
+            said["vocabulary"] = None
+        if said.get("validation_fraction") is None and said.get("corpus") not in SPLIT_CORPORA:
+            said["validation_fraction"] = 0.05
+        return said
+
+    @model_validator(mode="after")
+    def _corpus_fits(self) -> Self:
+        if self.tokenizer == "sentencepiece" and self.vocabulary is None:
+            raise ValueError("vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048")
+        fixed = FIXED_VOCABULARY.get(self.tokenizer)
+        if fixed is not None and self.vocabulary not in (None, fixed):
+            raise ValueError(f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out")
+        if self.corpus in SPLIT_CORPORA and self.validation_fraction is not None:
+            raise ValueError(
+                f"validation_fraction: {self.corpus} has a validation split of its own; leave the key out, or null"
+            )
+        if self.corpus in ("c4", "openwebtext") and self.max_train_tokens is None:
+            raise ValueError("max_train_tokens: say how many tokens of this corpus to prepare")
+        return self
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many token ids there are, special ones included: the model's embedding rows."""
+        size = FIXED_VOCABULARY.get(self.tokenizer, self.vocabulary)
+        assert size is not None  # the validator above saw to it
+        return size

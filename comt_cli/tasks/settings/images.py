@@ -1,0 +1,77 @@
+"""The settings of a run of an image classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, PositiveFloat
+
+from comt_cli.data.images.settings import ImageDataSettings
+from comt_cli.recipe.settings import Count, Fraction, RunSettings, StepsOrShare, Training
+from comt_cli.tasks.settings.resnet import ResNetSettings
+
+
+def _listed(given: Any) -> Any:
+    return tuple(given) if isinstance(given, list) else given  # a recipe's list: checking is strict after this
+
+
+Milestones = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
+
+MilestonesOrShares = Annotated[tuple[StepsOrShare, ...], BeforeValidator(_listed)]
+"""What recipes and `--set` may say: each in steps, or as a share of them."""
+
+
+class ImageTrainSettings(Training):
+    """How an image classifier learns: stochastic gradient descent with momentum.
+
+    `step` multiplies the rate by a tenth after each of `milestones`. `warmup_learning_rate` is held during the warm-up
+    where it is given; else the rate rises from 0. `gradient_norms_every` logs every convolution's gradient norm.
+    """
+
+    moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "milestones": MilestonesOrShares}
+
+    batch_size: Count = 64
+    learning_rate: PositiveFloat = 0.01
+    schedule: Literal["cosine", "linear", "constant", "step"] = "linear"
+    milestones: Milestones = ()
+    warmup_learning_rate: PositiveFloat | None = None
+    momentum: Fraction = 0.9
+    nesterov: bool = False
+    gradient_norms_every: Count | None = None
+
+    @property
+    def moments_per_parameter(self) -> int:
+        return 1 if self.momentum else 0
+
+    @property
+    def held_rate(self) -> float | None:
+        return self.warmup_learning_rate
+
+    @property
+    def drops(self) -> tuple[int, ...]:
+        return self.milestones
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        if (self.schedule == "step") != bool(self.milestones):
+            yield "milestones: belong to the schedule step, which needs at least one"
+        if list(self.milestones) != sorted(set(self.milestones)):
+            yield "milestones: should be steps in rising order"
+        if self.milestones and self.milestones[-1] >= self.steps:
+            yield (
+                f"milestones: the rate cannot fall after {self.milestones[-1]} of {self.steps} steps; "
+                f"give steps below {self.steps}"
+            )
+        if self.warmup_learning_rate is not None and not self.warmup_steps:
+            yield "warmup_learning_rate: there is no warm-up; give warmup_steps"
+        if self.nesterov and not self.momentum:
+            yield "nesterov: needs a momentum above 0"
+
+
+class ImageSettings(RunSettings):
+    """Everything that decides a run of an image classifier, apart from its method and its seed."""
+
+    model: ResNetSettings
+    data: ImageDataSettings
+    train: ImageTrainSettings

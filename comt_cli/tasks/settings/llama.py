@@ -1,0 +1,88 @@
+"""The settings of a LLaMA, and the sizes that a recipe can name.
+
+Counts and shapes are the papers' (public configuration files of the scripts they build on; 250m is 768 wide:
+Transponder's Table 7 prints 1024, which would count 355 million parameters and does not give its own parameter
+increases), and a tiny one for laptops.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Self
+
+from pydantic import PositiveFloat, model_validator
+
+from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.settings import FFNWidth, Layers, NetworkSettings, Section, Width
+
+
+class LlamaSize(NamedTuple):
+    """Widths and depth of a LLaMA; the vocabulary comes from the tokenizer."""
+
+    width: int
+    ffn_width: int
+    layers: int
+    heads: int
+
+
+LLAMA_SIZES: dict[str, LlamaSize] = {
+    "tiny": LlamaSize(width=128, ffn_width=344, layers=4, heads=4),
+    "60m": LlamaSize(width=512, ffn_width=1376, layers=8, heads=8),
+    "71m": LlamaSize(width=512, ffn_width=1368, layers=12, heads=8),
+    "130m": LlamaSize(width=768, ffn_width=2048, layers=12, heads=12),
+    "250m": LlamaSize(width=768, ffn_width=2560, layers=24, heads=16),
+    "350m": LlamaSize(width=1024, ffn_width=2736, layers=24, heads=16),
+    "1b": LlamaSize(width=2048, ffn_width=5461, layers=24, heads=32),
+}
+
+
+class LlamaShape(Section):
+    """The widths and depth of a LLaMA, all given."""
+
+    width: Width
+    ffn_width: FFNWidth
+    layers: Layers
+    heads: Width
+    kv_heads: Width
+
+
+class ModelSettings(NetworkSettings):
+    """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
+
+    family: Literal["llama"] = "llama"
+    size: str = "130m"
+    width: Width | None = None
+    ffn_width: FFNWidth | None = None
+    layers: Layers | None = None
+    heads: Width | None = None
+    kv_heads: Width | None = None
+    tied_embeddings: bool = False
+    rope_theta: PositiveFloat = 10000.0
+    norm_eps: PositiveFloat = 1e-6
+    init_std: PositiveFloat = 0.02
+    embedding_init_std: PositiveFloat = 0.02
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> Self:
+        if self.size not in LLAMA_SIZES:
+            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, LLAMA_SIZES)}")
+        shape = self.shape()
+        if shape.width % shape.heads or (shape.width // shape.heads) % 2:
+            raise ValueError(
+                f"heads: width {shape.width} must split into {shape.heads} heads of an even size "
+                "(rotary embeddings turn channels in pairs)"
+            )
+        if shape.heads % shape.kv_heads:
+            raise ValueError(f"kv_heads: {shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly")
+        return self
+
+    def shape(self) -> LlamaShape:
+        """The numbers the model is built from: the named size with the overrides applied."""
+        size = LLAMA_SIZES[self.size]
+        heads = self.heads or size.heads
+        return LlamaShape(
+            width=self.width or size.width,
+            ffn_width=self.ffn_width or size.ffn_width,
+            layers=self.layers or size.layers,
+            heads=heads,
+            kv_heads=self.kv_heads or heads,
+        )

@@ -1,0 +1,53 @@
+"""The settings of a ResNet, and the sizes that a recipe can name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.settings import Layers, NetworkSettings, WholeNumber
+
+
+class ResNetSize(NamedTuple):
+    """Block, blocks of each stage, and channels of the first stage; each stage after it has twice the channels.
+
+    `basic` and `bottleneck` (four times as wide outside) are He et al. 2016a, `preact` is the two-layer block of 2016b.
+    """
+
+    block: Literal["basic", "bottleneck", "preact"]
+    blocks: tuple[int, ...]
+    width: int
+
+
+RESNET_SIZES: dict[str, ResNetSize] = {
+    "resnet18": ResNetSize("basic", (2, 2, 2, 2), 64),
+    "resnet50": ResNetSize("bottleneck", (3, 4, 6, 3), 64),
+    "resnet152": ResNetSize("bottleneck", (3, 8, 36, 3), 64),
+    "preact-resnet110": ResNetSize("preact", (18, 18, 18), 16),
+}
+
+MAX_CHANNELS = 2**14
+"""Of the first stage; each later one has twice as many."""
+
+
+class ResNetSettings(NetworkSettings):
+    """A ResNet: a named size, whose width and blocks may be overridden, and its stem."""
+
+    family: Literal["resnet"] = "resnet"
+    size: str = "resnet18"
+    stem: Literal["3x3", "7x7"] = "3x3"
+    width: Annotated[WholeNumber, Field(gt=0, le=MAX_CHANNELS)] | None = None
+    blocks: Annotated[tuple[Layers, ...], Field(min_length=1, max_length=5)] | None = None
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> Self:
+        if self.size not in RESNET_SIZES:
+            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, RESNET_SIZES)}")
+        return self
+
+    def shape(self) -> ResNetSize:
+        """What the model is built from: the named size with the overrides applied."""
+        size = RESNET_SIZES[self.size]
+        return ResNetSize(size.block, self.blocks or size.blocks, self.width or size.width)
