@@ -18,6 +18,7 @@ from PIL import Image
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images import imagenet
+from comt_cli.data.images import settings as image_settings
 from comt_cli.data.images.prepare import image_fingerprint as fingerprint
 from comt_cli.data.images.prepare import known_image_content
 from comt_cli.data.images.prepare import prepare_images as prepare
@@ -26,7 +27,6 @@ from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import uniform_draws
 from comt_cli.errors import UserError
-from comt_cli.data.images import settings as image_settings
 
 IMAGES_A_FILE = 4
 
