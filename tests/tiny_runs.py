@@ -152,7 +152,7 @@ def image_spec(
 
 def dataset_of(spec: RunSpec) -> Dataset | ImageDataset:
     """What a tiny run is trained on."""
-    return pictures() if spec.data_fingerprint == PICTURES else prepare(spec.settings.data)
+    return pictures() if spec.data_fingerprint == PICTURES else spec.task.prepare(spec.settings)
 
 
 def training(

@@ -9,7 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.sources import ACCEPTED, no_checkpoint
+from comt_cli.files import atomic_file
 from comt_cli.methods import Wiring, method_from
 from comt_cli.models.build import wiring_of
 from comt_cli.recipe.settings import MAX_VOCABULARY
@@ -29,13 +30,14 @@ _ZIP = b"PK\x03\x04"
 
 
 def read_state(
-    path: Path, device: torch.device | str = "cpu", *, mapped: bool = True, checked: bool = True
+    path: Path, device: torch.device | str = "cpu", *, mapped: bool = True, checked: bool = True, parts: bool = True
 ) -> dict[str, Any]:
     """The dictionary of a checkpoint file, its tensors on `device`; nothing in it is executed.
 
     `mapped` tensors are read from the file when they are used, so that a model can be had without its optimizer's
     state, which is twice as large. `checked`: the file is read once beforehand and compared with its checksums, about a
-    second a gigabyte; only for a look at what kind of checkpoint it is that can be left out.
+    second a gigabyte; only for a look at what kind of checkpoint it is that can be left out. `parts`: it must have what
+    its task needs beside the weights.
 
     Raises:
         UserError: the file is not there, damaged, cut short, foreign, or of another format; says what it holds.
@@ -65,9 +67,42 @@ def read_state(
     ):
         raise UserError(f"{path}: its model is {_what(weights)}, not floating-point tensors by name")
     task = tasks().get(command_in(state))
-    if missing := [key for key in (task.checkpoint_parts if task is not None else ()) if key not in state]:
+    if missing := [key for key in (task.checkpoint_parts if task and parts else ()) if key not in state]:
         raise UserError(f"{path} lacks {' and '.join(missing)}")
     return state
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint file: beside the one that is there, flushed, and renamed over it.
+
+    Raises:
+        StorageError: the disk is full or the folder gone; what was there before is whole.
+    """
+    with atomic_file(path) as handle:
+        writer = _Writer(handle)
+        try:
+            torch.save({"format": FORMAT, **state}, writer)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            raise (writer.ended_by or error) from None
+
+
+class _Writer:
+    """A file that remembers what ended its writing: of a full disk, and of a Ctrl-C, torch's archive writer makes an
+    error of its own, that some offset was not reached."""
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        self._handle = handle
+        self.ended_by: OSError | KeyboardInterrupt | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self._handle.write(content)
+        except (OSError, KeyboardInterrupt) as error:
+            self.ended_by = error
+            raise
+
+    def flush(self) -> None:
+        self._handle.flush()
 
 
 def check_archive(path: Path, *, contents: bool = True) -> None:

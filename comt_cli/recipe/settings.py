@@ -53,6 +53,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Keys that came when there were runs already: part of a run's identity only where they are not the default."""
+
 
 class NetworkSettings(Section):
     """The settings of a network: its family, which says which module builds it, and a size that the family names."""
@@ -92,6 +95,7 @@ class Training(Section):
     stand there."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare}
+    later: ClassVar[frozenset[str]] = frozenset({"select"})
 
     steps: Count
     batch_size: Count
@@ -108,6 +112,7 @@ class Training(Section):
     log_every: Count = 10
     evaluate_every: Count | None = None
     evaluation_batch_size: Count | None = None
+    select: Literal["last", "best"] = "last"
     save_every: Count = 1000
 
     @model_validator(mode="before")
@@ -130,6 +135,11 @@ class Training(Section):
         if wrong:
             raise ValueError(*wrong)  # all at once: `validate` makes a problem of each
         return self
+
+    @property
+    def averaged_steps(self) -> tuple[int, ...]:
+        """The steps whose weights are averaged in the end, in rising order; none where the last are kept."""
+        return ()
 
     @property
     def moments_per_parameter(self) -> int:
@@ -167,6 +177,8 @@ class Training(Section):
             )
         if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
             yield f"min_lr_ratio: the schedule {self.schedule} has none; leave the key out, or null"
+        if self.select == "best" and self.evaluate_every is None:
+            yield "select: the best step is found by evaluations during training; give evaluate_every"
         if self.schedule == "noam" and self.warmup_steps == 0:
             yield "warmup_steps: the noam schedule is defined by its warm-up; give at least 1"
 

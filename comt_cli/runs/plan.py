@@ -121,8 +121,12 @@ class RunSpec(Section):
 
 def identity_of(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
     """The settings that are part of the identity of a task's run, as plain data."""
-    left_out = {section: set(keys) for section, keys in task.runtime_keys.items() if keys}
-    return settings.model_dump(mode="json", exclude=left_out)
+    left_out = {section: {*keys} for section, keys in task.runtime_keys.items()}
+    for name in type(settings).model_fields:
+        section: Section = getattr(settings, name)
+        defaults = {key: type(section).model_fields[key].default for key in section.later}
+        left_out.setdefault(name, set()).update(key for key in defaults if getattr(section, key) == defaults[key])
+    return settings.model_dump(mode="json", exclude={name: keys for name, keys in left_out.items() if keys})
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ from torch import nn
 
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import FORMAT, read_state
-from comt_cli.files import atomic_file
+from comt_cli.exchange.checkpoint import read_state, write_state
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.clock import Counters
 from comt_cli.training.parallel import gathered, part_of
@@ -51,7 +50,6 @@ def save_checkpoint(
     if not writes:
         return
     state = {
-        "format": FORMAT,
         "spec": spec.model_dump(mode="json"),
         "id": spec.id,
         **parts,
@@ -60,12 +58,41 @@ def save_checkpoint(
         "progress": progress,
         "random": random_states(next(model.parameters()).device),
     }
-    with atomic_file(path) as handle:
-        writer = _Writer(handle)
+    write_state(path, state)
+
+
+def save_weights(path: Path, spec: RunSpec, step: int, model: nn.Module, *, writes: bool = True) -> None:
+    """Write the weights after a step alone, for `load_weights`. As for `save_checkpoint`, all processes call it.
+
+    Raises:
+        StorageError: the disk is full or the folder gone.
+    """
+    weights = gathered(model.state_dict(), keep=writes)
+    if writes:
+        write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
+
+
+def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None:
+    """Give the model the mean of the weights in these files, which is taken in float64; all processes call it.
+
+    Raises:
+        UserError: a file is gone, damaged, or another run's.
+    """
+    hint = "What the run needs to end is lost: train it anew with --fresh."
+    means: dict[str, torch.Tensor] = {}
+    for path in paths:
         try:
-            torch.save(state, writer)  # type: ignore[arg-type]
-        except RuntimeError as error:
-            raise (writer.ended_by or error) from None
+            state = read_state(path, parts=False)
+        except UserError as error:
+            raise UserError(error.message, hint) from None
+        if state.get("id") != spec.id:
+            raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", hint)
+        for name, tensor in state["model"].items():
+            part = tensor.double() / len(paths)
+            means[name] = means[name] + part if name in means else part
+    own = model.state_dict()
+    with _naming(paths[-1], "weights", hint):
+        model.load_state_dict({name: part_of(mean.to(own[name].dtype), own[name]) for name, mean in means.items()})
 
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
@@ -98,25 +125,6 @@ def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sav
     (group,) = saved["param_groups"]
     groups = [group | {"params": [position[each] for each in own["params"]]} for own in optimizer.param_groups]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
-
-
-class _Writer:
-    """A file that remembers what ended its writing: of a full disk, and of a Ctrl-C, torch's archive writer makes an
-    error of its own, that some offset was not reached."""
-
-    def __init__(self, handle: IO[bytes]) -> None:
-        self._handle = handle
-        self.ended_by: OSError | KeyboardInterrupt | None = None
-
-    def write(self, content: Any) -> int:
-        try:
-            return self._handle.write(content)
-        except (OSError, KeyboardInterrupt) as error:
-            self.ended_by = error
-            raise
-
-    def flush(self) -> None:
-        self._handle.flush()
 
 
 def random_states(device: torch.device) -> dict[str, Any]:

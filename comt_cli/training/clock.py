@@ -68,7 +68,8 @@ def mfu(spec: RunSpec, world: World, positions_per_second: float) -> float | Non
 class Counters:
     """Saved with every checkpoint. Seconds are of `timed_steps` steps and nothing else, over all starts of the run.
 
-    `tokens` counts the targets seen: an image classifier's are images.
+    `tokens` counts the targets seen: an image classifier's are images. `best_value` is that of the task's first metric
+    at `best_step` (`train.select`); `chosen` is 1 once the weights are those that the run ends with.
     """
 
     step: int = 0
@@ -80,6 +81,9 @@ class Counters:
     timings_bytes: int = 0
     gradients_bytes: int = 0
     last_finite_loss: float | None = None
+    best_value: float | None = None
+    best_step: int | None = None
+    chosen: int = 0
 
     @classmethod
     def restored(cls, progress: object, steps: int) -> Self:
@@ -92,8 +96,8 @@ class Counters:
         for name, value in progress.items():
             if name not in known:
                 raise ValueError(f"has a {name!r}, which is no counter")
-            optional = name == "last_finite_loss"  # which may also be negative
-            kinds = (int,) if known[name].type == "int" else (int, float)
+            optional = name in ("last_finite_loss", "best_value", "best_step")  # which may also be negative
+            kinds = (int,) if str(known[name].type).startswith("int") else (int, float)
             if value is None and optional:
                 continue
             if type(value) not in kinds or not (optional or 0 <= value < 2**63):

@@ -30,9 +30,9 @@ class Evaluation:
     extent: dict[str, int]
     signature: str | None = None
 
-    def line(self) -> dict[str, float | None]:
-        """Its numbers in `metrics.jsonl`."""
-        return {f"validation_{key}": value for key, value in {"loss": finite(self.loss), **self.metrics}.items()}
+    def line(self, split: str = "validation") -> dict[str, float | None]:
+        """Its numbers in `metrics.jsonl`, where it was on this split."""
+        return {f"{split}_{key}": value for key, value in {"loss": finite(self.loss), **self.metrics}.items()}
 
     def numbers(self) -> dict[str, float | str | None]:
         """Its numbers in `result.json`, where the loss is finite."""

@@ -9,12 +9,13 @@ from typing import Any, NoReturn
 
 import torch
 
+from comt_cli.data.side import Side
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.checkpoint import resume
+from comt_cli.training.checkpoint import load_weights, resume
 from comt_cli.training.clock import Clock, Counters, UnseenLosses, mfu, positions_per_step
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation
@@ -131,7 +132,7 @@ class Training:
             self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}))
         unseen = UnseenLosses(counters.step)
         if counters.step and self._is_evaluated():  # a step is saved before it is evaluated
-            self.writer.evaluation(self._evaluate())
+            self._judge()
         with self.task.train_batches(self._rows_at_once(), counters.step) as batches:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
@@ -146,8 +147,9 @@ class Training:
                 is_last = counters.step == settings.steps
                 is_evaluated = self._is_evaluated()
                 is_saved = counters.step % settings.save_every == 0 or is_last
+                is_averaged = counters.step in settings.averaged_steps
                 stops = self._is_stopped(asked=is_logged or is_saved or counters.step % ASK_EVERY == 0) and not is_last
-                if is_logged or is_watched or is_saved or is_evaluated or stops:
+                if is_logged or is_watched or is_saved or is_averaged or is_evaluated or stops:
                     self.clock.lap(batches.waited_seconds)
                     if not unseen.all_finite(counters):
                         return self._diverged()
@@ -155,13 +157,15 @@ class Training:
                     self._log(update)
                 if update.watched_norms is not None:
                     self.writer.gradients(update.watched_norms)
+                if is_averaged:  # before the step is saved: a run that resumes there has no more of it
+                    self.writer.weights(self.directory.weights_file(counters.step))
                 if stops:
                     self._interrupt()
                 if is_saved:
                     self._save(final=is_last)
                 if is_evaluated:
-                    self.writer.evaluation(self._evaluate())
-                if is_saved or is_evaluated:
+                    self._judge()
+                if is_saved or is_averaged or is_evaluated:
                     self.clock.start(batches.waited_seconds)
         return self._finish()
 
@@ -221,9 +225,21 @@ class Training:
             )
         )
 
-    def _evaluate(self) -> Evaluation:
+    def _judge(self) -> Evaluation:
+        """Evaluate the step at hand, and keep its weights where none before were better (`train.select`)."""
+        evaluation, counters, task = self._evaluate(self.task.validation), self.counters, self.spec.task
+        self.writer.evaluation(evaluation)
+        value = evaluation.metrics[task.metric]
+        if self.settings.select == "best" and value is not None:
+            sign = 1 if task.metrics[task.metric].better == "higher" else -1
+            if counters.best_value is None or sign * value > sign * counters.best_value:
+                counters.best_value, counters.best_step = value, counters.step
+                self.writer.weights(self.directory.best_file)
+        return evaluation
+
+    def _evaluate(self, split: Side[Any]) -> Evaluation:
         def batches() -> Iterator[Any]:
-            every = self.task.evaluation_batches(self._evaluation_rows())  # as many for every process
+            every = self.task.evaluation_batches(self._evaluation_rows(), split)  # as many for every process
             for number, batch in enumerate(every, start=1):
                 if self._is_stopped(asked=True):
                     self._interrupt()  # going on begins with this evaluation
@@ -238,16 +254,35 @@ class Training:
             self.saved_step = self.counters.step
 
     def _finish(self) -> dict[str, Any]:
-        """Evaluate the last step, which is saved: a run killed in between evaluates again."""
-        if self.saved_step != self.counters.step:
+        """Evaluate the weights that the run ends with, which are saved: a run killed in between evaluates again."""
+        counters, settings = self.counters, self.settings
+        if self.saved_step != counters.step:
             return self._diverged()
-        evaluation = self._evaluate()
+        if (settings.select == "best" or settings.averaged_steps) and not counters.chosen:
+            if not math.isfinite(self._judge().loss):
+                return self._diverged()
+            self._choose()
+        evaluation = self._evaluate(self.task.validation)
         if not math.isfinite(evaluation.loss):
             return self._diverged()
         self.writer.evaluation(evaluation)
         rows = self._evaluation_rows()
-        result = done_result(self.task, self.counters, self.writer.environment, evaluation, rows)
+        result = done_result(self.task, counters, self.writer.environment, evaluation, rows)
+        if self.task.test is not None:
+            tested = self._evaluate(self.task.test)
+            self.writer.evaluation(tested, "test")
+            result |= tested.line("test")
         return self._end(result)
+
+    def _choose(self) -> None:
+        """Give the model the best weights, or the average of the last, and save them as the run's."""
+        counters, averaged = self.counters, self.settings.averaged_steps
+        if averaged:
+            load_weights([self.directory.weights_file(step) for step in averaged], self.spec, self.model)
+        elif counters.best_step is not None:
+            load_weights([self.directory.best_file], self.spec, self.model)
+        counters.chosen = 1
+        self._save(final=True)
 
     def _diverged(self) -> dict[str, Any]:
         return self._end(diverged_result(self.task, self.counters, self.writer.environment))

@@ -22,6 +22,7 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.files import open_own, read_json, write_json, write_text
 from comt_cli.kernels.choice import Choice
 from comt_cli.models.accounting import cost_of, total_flops
+from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import RunDirectory, read_lines
 from comt_cli.training.clock import Counters, mfu, positions_per_step
 from comt_cli.training.devices import device_name, peak_memory_bytes
@@ -224,8 +225,16 @@ def done_result(
         **_common(task, counters, environment),
         "train_loss": counters.last_finite_loss,
         **evaluation.numbers(),
+        **_chosen(task.settings, counters),
         "evaluation": {**evaluation.extent, "batch_size": evaluation_rows, "processes": task.world.size},
     }
+
+
+def _chosen(settings: Training, counters: Counters) -> dict[str, Any]:
+    """Of which steps the weights are that the run ended with, where they are not simply the last."""
+    if settings.averaged_steps:
+        return {"averaged_steps": list(settings.averaged_steps)}
+    return {"chosen_step": counters.best_step} if settings.select == "best" else {}
 
 
 def diverged_result(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from comt_cli.files import write_json
 from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.training.checkpoint import save_checkpoint
+from comt_cli.training.checkpoint import save_checkpoint, save_weights
 from comt_cli.training.clock import Clock, Counters
 from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.parallel import held
@@ -93,10 +94,11 @@ class RunWriter:
             by_name = {name: finite(norm) for name, norm in zip(self._watched, norms.tolist(), strict=True)}
             self._gradients.append({"step": self._counters.step, "norms": by_name})
 
-    def evaluation(self, evaluation: Evaluation) -> None:
-        """An evaluation of the step at hand."""
+    def evaluation(self, evaluation: Evaluation, split: str = "validation") -> None:
+        """An evaluation of the step at hand, or of the weights that were chosen after it, on a split of the data."""
         if self._world.is_main:
-            line = {"step": self._counters.step, **evaluation.line()}
+            chosen = {"chosen": 1} if self._counters.chosen else {}
+            line = {"step": self._counters.step, **chosen, **evaluation.line(split)}
             self._metrics.append(line)
             self._trackers.log(line)
 
@@ -120,6 +122,11 @@ class RunWriter:
         self._world.barrier()
         return True
 
+    def weights(self, path: Path) -> None:
+        """Save the weights of the step at hand alone, and wait until they are."""
+        save_weights(path, self._task.spec, self._counters.step, self._task.model, writes=self._world.is_main)
+        self._world.barrier()
+
     def result(self, result: dict[str, Any]) -> None:
         """The end of the run."""
         if self._world.is_main:
@@ -128,6 +135,7 @@ class RunWriter:
                     log.durable_length()  # the result must not outlive the lines it stands for
             write_metrics_table(self._directory)
             write_json(self._directory.result_file, result)
+            self._directory.remove_weights()
         self._world.barrier()
 
 

@@ -33,6 +33,7 @@ rows:
 columns:
   whole: {}
   symbols: {metric: right}
+  test: {metric: test_right}
 scales:
   smoke: {description: a few seconds}
 """
@@ -88,7 +89,7 @@ def test_its_verb_and_its_recipes_are_there(tmp_path):
     wrong = RECIPE.replace("baseline: plain", "baseline: plain\nmetric: rigth").replace("size: tiny", "size: tyni")
     wrong = wrong.replace("  train:", "  data: {symbol: 7}\n  train:")
     said = comt("show", str(write(tmp_path, wrong)), status=2)
-    assert "line 4: metric: 'rigth' is not one of copied, right; did you mean right?" in said
+    assert "line 4: metric: 'rigth' is not one of copied, right, test_right; did you mean right?" in said
     assert "line 7: settings.model.size: no size is called 'tyni'; did you mean tiny?" in said
     assert "line 8: settings.data.symbol: unknown key; did you mean symbols?" in said
     other = RECIPE.replace("method: comt", "method: comt-pixel")
@@ -105,6 +106,8 @@ def test_a_table_is_written_and_its_columns_share_their_runs(trained):
         ("gated", "whole", "copied"),
         ("plain", "symbols", "right"),
         ("gated", "symbols", "right"),
+        ("plain", "test", "test_right"),
+        ("gated", "test", "test_right"),
     ]
     runs = runs_below(folder / "runs")
     assert set(runs) == {"plain", "gated"}
@@ -112,10 +115,11 @@ def test_a_table_is_written_and_its_columns_share_their_runs(trained):
         result = json.loads((runs[cell["row"]] / "result.json").read_text())
         assert float(cell["mean"]) == pytest.approx(result[cell["metric"]])
         assert cell["run_ids"] == result["id"]
+        assert result["test_loss"] != result["loss"]  # of other sequences
     page = (folder / "results/smoke/own/copy.md").read_text()
     assert "in whole sequences copied without a mistake, in per cent (higher is better)" in page
     status = comt("status", str(folder / "copy.yaml"), "--runs", str(folder / "runs"))
-    assert "4 runs: 4 done" in status
+    assert "6 runs: 6 done" in status
 
 
 def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):

@@ -37,4 +37,4 @@ def test_what_the_demo_prints_is_what_seed_1_gave():
     assert len(lines) > 3
     for row, perplexity, _, bits_per_byte, *_ in lines:
         assert perplexity == value(float(seed_1[row]["perplexity"]))
-        assert bits_per_byte == value(float(seed_1[row]["bits_per_byte"], 3))
+        assert bits_per_byte == value(float(seed_1[row]["bits_per_byte"]), 3)

@@ -194,7 +194,7 @@ def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus
     crew = Crew([spec], tmp_path, workers=1)
     crew.dispatcher.run()  # what was prepared before is read by the worker, and is other text by then
     assert crew.endings() == [Ending.failed]
-    assert "is not the text any more" in str(RunDirectory.of(tmp_path, spec).error())
+    assert "is not the data any more" in str(RunDirectory.of(tmp_path, spec).error())
 
 
 def test_what_goes_wrong_in_the_dispatcher_costs_no_step(tiny_corpus, tmp_path):

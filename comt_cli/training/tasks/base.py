@@ -34,7 +34,7 @@ class TaskRun(ABC, Generic[B]):
     """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
 
     Attributes:
-        train, validation: the splits of its data.
+        train, validation, test: the splits of its data; many a data set has no test split.
         evaluation_targets: how many targets an evaluation goes over; None: all of the split.
         norms_every: after how many steps the gradient norms of the parameters in `watched` are logged; None: never.
         model, objective: what `build` makes.
@@ -52,6 +52,7 @@ class TaskRun(ABC, Generic[B]):
         self.settings: Training = spec.settings.train
         self.train: Side[B] = dataset.train
         self.validation: Side[B] = dataset.validation
+        self.test: Side[B] | None = getattr(dataset, "test", None)
 
     def build(self) -> None:
         """Make model and objective, on the meta device."""
@@ -138,12 +139,12 @@ class TaskRun(ABC, Generic[B]):
         """`size` training samples, for a pass that is thrown away."""
         return self.train.train_batch(np.arange(size, dtype=np.int64) % len(self.train), self.spec.seed, 0)
 
-    def evaluation_batches(self, rows_at_once: int) -> EvaluationBatches[B]:
+    def evaluation_batches(self, rows_at_once: int, split: Side[B]) -> EvaluationBatches[B]:
         """This process's part of what is evaluated, `rows_at_once` at a time; as many batches for every process."""
         return EvaluationBatches(
-            self.validation,
+            split,
             batch_size=rows_at_once * self.world.size,
             rank=self.world.rank,
             world_size=self.world.size,
-            max_targets=self.evaluation_targets,
+            max_targets=self.evaluation_targets if split is self.validation else None,
         )

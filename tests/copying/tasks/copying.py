@@ -63,10 +63,11 @@ class Sequences(Side[Batch]):
 
 @dataclass(frozen=True)
 class CopyDataset:
-    """Both splits."""
+    """All three splits."""
 
     train: Sequences
     validation: Sequences
+    test: Sequences
     content_hash: str
 
 
@@ -84,6 +85,7 @@ class Copying(Task[CopySettings]):
     metrics: ClassVar[Mapping[str, Metric]] = {
         "copied": Metric("sequences copied without a mistake, in per cent", "copied, %", "copied", "higher", POINTS),
         "right": Metric("symbols copied rightly, in per cent", "right, %", "right", "higher", POINTS),
+        "test_right": Metric("symbols of the test split, in per cent", "right, %", "right", "higher", POINTS),
     }
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
@@ -107,7 +109,8 @@ class Copying(Task[CopySettings]):
 
     def prepare(self, settings: CopySettings, progress: ProgressCallback | None = None) -> CopyDataset:
         data = settings.data
-        splits = Sequences(data, data.train, 1), Sequences(data, data.validation, 2)
+        counts = (data.train, data.validation, data.validation)
+        splits = (Sequences(data, count, seed) for seed, count in enumerate(counts, start=1))
         return CopyDataset(*splits, self.fingerprint(settings))
 
     def data_name(self, settings: CopySettings) -> str:

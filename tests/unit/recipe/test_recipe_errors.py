@@ -107,7 +107,7 @@ BROKEN = {
     "metric of another command": ("baseline: plain", "metric: accuracy\nbaseline: plain", "line 5: metric: 'accuracy' is not one of perplexity, galore_perplexity, bits_per_byte; valid: perplexity, galore_perplexity, bits_per_byte"),
     "method of another command": ("mix-ln", "scaling-gate", "line 25: rows.extra.method: the method scaling-gate is not for train-lm; did you mean sdpa-gate?"),
     "setup of another command": ("c4/130m: {}", "c4/130m: {setup: sas-images}", "line 28: columns.c4/130m.setup: sas-images is a setup of train-resnet; this recipe is for train-lm"),
-    "setting of another command": ("steps: 100", "steps: 100\n    gradient_norms_every: 9", "line 11: settings.train.gradient_norms_every: unknown key; did you mean gradient_clipping?"),
+    "setting of another command": ("steps: 100", "steps: 100\n    gradient_norms_every: 9", "line 11: settings.train.gradient_norms_every: unknown key; did you mean average_every?"),
     "drawing of another command": ("rows:", "figure: {draw: block-gradients}\nrows:", "line 13: figure.draw: block-gradients is not drawn of what train-lm trains; valid: residual-stream, gate-values, channel-gates"),
     "metric in a direction": ("baseline: plain", "metric: perplexity\ndirection: higher\nbaseline: plain", "line 6: direction: unknown key; valid: title, paper, table, command, metric, baseline, seeds, figure, setup, settings, rows, columns, ablations, scales"),
     "batch that cannot be cut": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size: a batch of 8 cannot be cut into parts of 3"),

@@ -53,6 +53,7 @@ OTHER = {
         "weight_decay": 0.1, "gradient_clipping": 1.0, "precision": "bf16-mixed", "compile": True, "kernels": "fused",
         "activation_checkpointing": True, "sharding": "fsdp", "log_every": 5, "evaluate_every": 50,
         "evaluation_batch_size": 4, "evaluation_tokens": 1000, "save_every": 50,
+        "select": "best", "average_last": 2, "average_every": 5,
     },
 }  # fmt: skip
 ONLY_ONE_VALUE = {("model", "family")}  # no other model yet
@@ -65,6 +66,9 @@ ALL_SETTINGS = [
 WITH_IT = {
     "corpus": {"max_train_tokens": 5, "validation_fraction": None},
     "tokenizer": {"vocabulary": None},
+    "select": {"evaluate_every": 50},
+    "average_last": {"average_every": 5},
+    "average_every": {"average_last": 2},
 }  # what a value needs beside it
 
 
@@ -80,7 +84,7 @@ def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
         return
     beside = WITH_IT.get(key, {})
     changed = with_setting(section, {**beside, key: OTHER[section][key]})
-    without = with_setting(section, beside) if key == "corpus" else SPEC
+    without = with_setting(section, beside) if key in ("corpus", "select") else SPEC
     assert changed.settings != without.settings
     assert (changed.id == without.id) == ((section, key) in NOT_PART_OF_THE_ID)
 

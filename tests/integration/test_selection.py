@@ -1,0 +1,132 @@
+"""The weights that a run ends with: its last, the best by validation, or the mean of several (`train.select`)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
+
+from comt_cli.errors import UserError
+from comt_cli.exchange.checkpoint import read_state
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.training.progress import Listener, StepReport
+
+SHORT = {"steps": 12, "log_every": 1, "save_every": 5, "warmup_steps": 0}
+BEST = {**SHORT, "evaluate_every": 3, "select": "best", "learning_rate": 1.0, "schedule": "constant"}
+"""A rate at which validation does not fall from one evaluation to the next."""
+AVERAGE = {**SHORT, "average_last": 3, "average_every": 4}
+
+
+def validated(directory: RunDirectory) -> list[tuple[int, float]]:
+    """Step and perplexity of every evaluation before the weights were chosen."""
+    lines = [line for line in directory.metrics() if "validation_loss" in line and "chosen" not in line]
+    return [(line["step"], line["validation_perplexity"]) for line in lines]
+
+
+class Weights(Listener):
+    """Keeps the weights of some steps."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps, self.kept = steps, {}
+
+    def step_done(self, report: StepReport) -> None:
+        if report.step in self.steps:
+            state = self.run.model.state_dict()
+            self.kept[report.step] = {name: tensor.clone() for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize("higher", [False, True])
+def test_the_best_by_validation_is_kept(tiny_corpus, tmp_path, higher):
+    if higher:  # an accuracy is better the higher it is
+        spec = image_spec(steps=12, log_every=1, evaluate_every=3, select="best", learning_rate=0.5)
+        key = "accuracy"
+    else:
+        spec, key = tiny_spec(tiny_corpus, **BEST), "perplexity"
+    listener = Weights(3, 6, 9, 12)
+    run = training(spec, tmp_path, listener=listener)
+    listener.run = run
+    result = run.run()
+    lines = [line for line in run.directory.metrics() if "validation_loss" in line]
+    before, (after,) = ([line for line in lines if ("chosen" in line) == chosen] for chosen in (False, True))
+    values = {line["step"]: line[f"validation_{key}"] for line in before}
+    assert list(values) == [3, 6, 9, 12]
+    best = (max if higher else min)(values.values())
+    chosen = next(step for step, value in values.items() if value == best)  # of equal ones the first
+    assert result["chosen_step"] == chosen
+    assert result["step"] == 12
+    assert result[key] == after[f"validation_{key}"] == best
+    final = read_state(run.directory.checkpoint_file)["model"]
+    assert all(torch.equal(final[name], weight) for name, weight in listener.kept[chosen].items())
+    assert not list(run.directory.path.glob("best.pt"))
+
+
+def test_the_case_is_one_where_the_last_is_not_the_best(tiny_corpus, tmp_path):
+    values = validated(train(tiny_spec(tiny_corpus, **BEST), tmp_path))
+    assert min(values, key=lambda pair: pair[1])[0] < 12
+
+
+def test_the_mean_of_the_last_is_kept(tiny_corpus, tmp_path):
+    listener = Weights(4, 8, 12)
+    run = training(tiny_spec(tiny_corpus, **AVERAGE), tmp_path, listener=listener)
+    listener.run = run
+    result = run.run()
+    assert result["averaged_steps"] == [4, 8, 12]
+    final = read_state(run.directory.checkpoint_file)["model"]
+    for name, weight in final.items():
+        mean = torch.stack([kept[name].double() for kept in listener.kept.values()]).mean(0)
+        assert torch.allclose(weight.double(), mean, rtol=1e-6, atol=1e-9), name
+    assert result["perplexity"] != validated(run.directory)[-1][1]
+    assert not list(run.directory.path.glob("weights-*.pt"))
+
+
+@pytest.mark.parametrize("settings", [BEST, AVERAGE], ids=["best", "average"])
+def test_stopped_at_any_event_it_ends_the_same(tiny_corpus, tmp_path, settings):
+    spec = tiny_spec(tiny_corpus, **settings)
+    expected = train(spec, tmp_path / "undisturbed")
+    for event in range(1, 40):
+        try:
+            train(spec, tmp_path / "runs", listener=StopAt(event))
+        except Stopped:
+            continue
+        break
+    assert event < 39
+    train(spec, tmp_path / "runs")
+    assert_same_run(RunDirectory.of(tmp_path / "runs", spec), expected)
+
+
+def test_weights_that_are_gone_are_named(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, **AVERAGE)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path, listener=StopAt(11))
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.weights_file(4).unlink()
+    with pytest.raises(UserError, match=r"there is no checkpoint .*weights-4\.pt") as told:
+        train(spec, tmp_path)
+    assert "--fresh" in str(told.value.hint)
+
+
+def test_a_run_that_keeps_its_last_weights_is_the_run_that_it_was(tiny_corpus):
+    plain = tiny_spec(tiny_corpus, **SHORT)
+    assert "select" not in plain.identity["train"]
+    assert tiny_spec(tiny_corpus, **SHORT, select="last", average_last=1).id == plain.id
+    others = ({"select": "best", "evaluate_every": 3}, {"average_last": 2, "average_every": 3})
+    assert len({plain.id, *(tiny_spec(tiny_corpus, **SHORT, **other).id for other in others)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"select": "best"}, "give evaluate_every"),
+        (
+            {"select": "best", "evaluate_every": 2, "average_last": 2, "average_every": 2},
+            "leave one of the two keys out",
+        ),
+        ({"average_last": 2}, "give it with average_last alone"),
+        ({"average_every": 2}, "give it with average_last alone"),
+        ({"average_last": 4, "average_every": 4}, "12 steps have no 4 that lie 4 apart"),
+    ],
+)
+def test_contradictions_are_refused(tiny_corpus, settings, said):
+    with pytest.raises(ValidationError, match=said):
+        tiny_spec(tiny_corpus, **SHORT, **settings)
