@@ -122,8 +122,8 @@ def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sav
         }
         for index, state in saved["state"].items()
     }
-    (group,) = saved["param_groups"]
-    groups = [group | {"params": [position[each] for each in own["params"]]} for own in optimizer.param_groups]
+    # What a group learns with is the run's settings, and the learning rate is set before every step.
+    groups = [own | {"params": [position[each] for each in own["params"]]} for own in optimizer.param_groups]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +14,9 @@ from comt_cli.recipe.settings import Training
 from comt_cli.tasks.settings.images import ImageTrainSettings
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.parallel import is_cut
+
+RATE = "rate"
+"""The key of an optimiser's parameter group with the factor on the learning rate."""
 
 
 def learning_rate(settings: Training, step: int) -> float:
@@ -46,42 +52,70 @@ def learning_rate(settings: Training, step: int) -> float:
     return peak * (floor + (1 - floor) * share)
 
 
-def sgd(model: nn.Module, settings: ImageTrainSettings) -> torch.optim.Optimizer:
+@dataclass(frozen=True)
+class Group:
+    """Parameters that are learnt otherwise than the rest: `rate` times the learning rate, and, where one is given, with
+    a weight decay of their own."""
+
+    parameters: Iterable[nn.Parameter]
+    rate: float = 1.0
+    weight_decay: float | None = None
+
+
+def sgd(model: nn.Module, settings: ImageTrainSettings, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
     """Stochastic gradient descent over all parameters, in the fused form (one pass over the states).
 
     `g = gradient + weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate *
     (g + momentum * v)`); the decay takes all parameters, biases and norms too, as in the published scripts.
     """
     return torch.optim.SGD(
-        model.parameters(),
+        _parts(model, settings, groups),
         lr=settings.learning_rate,
         momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
         nesterov=settings.nesterov,
         fused=True,
     )
 
 
-def adam(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Adam or AdamW over all parameters, in the fused form.
-
-    One group of parameters; two where some are sharded (see `parallel`) and some are not, since one pass takes one
-    kind.
-    """
-    parameters = list(model.parameters())
-    groups = [[each for each in parameters if is_cut(each) == cut] for cut in (False, True)]
+def adam(model: nn.Module, settings: TrainSettings, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
+    """Adam or AdamW over all parameters, in the fused form."""
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(
-        [{"params": group} for group in groups if group],
+        _parts(model, settings, groups),
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
-        weight_decay=settings.weight_decay,
         fused=True,
     )
 
 
+def _parts(model: nn.Module, settings: Training, groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """The parameters as an optimiser takes them: those of each group, and before them those of none, in the model's
+    order; sharded ones (see `parallel`) apart from the others, since one pass takes one kind.
+
+    Raises:
+        ValueError: a parameter is in two groups, or is not the model's.
+    """
+    group_of: dict[nn.Parameter, int] = {}
+    for number, group in enumerate(groups, start=1):
+        for parameter in group.parameters:
+            if parameter in group_of:
+                raise ValueError("a parameter is in two groups")
+            group_of[parameter] = number
+    every = list(model.parameters())
+    if not group_of.keys() <= {*every}:
+        raise ValueError("a group has a parameter that is not the model's")
+    parts = []
+    for number, group in enumerate((Group(()), *groups)):
+        for cut in (False, True):
+            members = [each for each in every if group_of.get(each, 0) == number and is_cut(each) == cut]
+            if members:
+                decay = settings.weight_decay if group.weight_decay is None else group.weight_decay
+                parts.append({"params": members, "weight_decay": decay, RATE: group.rate})
+    return parts
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of every parameter group."""
+    """Set the rate of every parameter group: `rate`, times the group's own."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get(RATE, 1.0)

@@ -57,7 +57,7 @@ def test_a_flipped_bit_of_a_checkpoint_is_noticed(stopped, tmp_path):
         (lambda state: state["progress"].update(metrics_bytes=-1), "its progress has a metrics_bytes of -1"),
         (lambda state: state["progress"].update(rows=1), "its progress has a 'rows', which is no counter"),
         (lambda state: state.pop("optimizer"), "its optimizer's state cannot be restored: it has no 'optimizer'"),
-        (lambda state: state["optimizer"].update(param_groups=[]), "its optimizer's state cannot be restored"),
+        (lambda state: state["optimizer"].update(state=[]), "its optimizer's state cannot be restored"),
         (lambda state: state.pop("random"), "its random states cannot be restored: it has no 'random'"),
         (lambda state: state["random"].update(torch=torch.zeros(3)), "its random states cannot be restored"),
         (lambda state: state["model"].popitem(), "its weights cannot be restored"),

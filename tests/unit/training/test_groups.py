@@ -1,0 +1,88 @@
+"""Groups of parameters that are learnt with a rate and a weight decay of their own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny_runs import tiny_spec, training
+from torch import nn
+
+from comt_cli.tasks.settings.language import TrainSettings
+from comt_cli.training.checkpoint import load_optimizer_state, whole_optimizer_state
+from comt_cli.training.optimisation import Group, adam, set_learning_rate
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+
+def settings(**changes) -> TrainSettings:
+    return TrainSettings(steps=3, learning_rate=0.01, weight_decay=0.1, optimizer="adamw", **changes)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, rate: float = 0.01) -> None:
+    model(torch.arange(6.0).view(2, 3)).square().sum().backward()
+    set_learning_rate(optimizer, rate)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def groups(model: nn.Sequential) -> list[Group]:
+    """No decay for vectors, a tenth of the rate for the first matrix."""
+    return [
+        Group([each for each in model.parameters() if each.dim() == 1], weight_decay=0.0),
+        Group([model[0].weight], rate=0.1),
+    ]
+
+
+def test_each_group_has_its_own_rate_and_decay():
+    model = network()
+    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    own = adam(model, settings(), groups(model))
+    step(model, own)
+    for name, each in model.named_parameters():
+        alone = network()
+        rate = 0.001 if name == "0.weight" else 0.01
+        decay = 0.0 if each.dim() == 1 else 0.1
+        plain = torch.optim.AdamW(alone.parameters(), lr=rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay)
+        alone(torch.arange(6.0).view(2, 3)).square().sum().backward()
+        plain.step()
+        assert torch.allclose(each, dict(alone.named_parameters())[name], rtol=1e-6), name
+        assert not torch.equal(each, before[name])
+
+
+def test_without_groups_all_are_one():
+    (part,) = adam(network(), settings()).param_groups
+    assert len(part["params"]) == 6
+    assert part["weight_decay"] == 0.1
+
+
+def test_states_of_groups_are_saved_by_parameter():
+    model, again = network(), network()
+    one = adam(model, settings(), groups(model))
+    step(model, one)
+    again.load_state_dict(model.state_dict())
+    other = adam(again, settings(), groups(again))
+    load_optimizer_state(again, other, copy.deepcopy(whole_optimizer_state(model, one, keep=True)))
+    assert [group["weight_decay"] for group in other.param_groups] == [0.1, 0.0, 0.1]
+    for _ in range(2):
+        step(model, one)
+        step(again, other)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_a_group_must_be_of_the_model():
+    model = network()
+    with pytest.raises(ValueError, match="two groups"):
+        adam(model, settings(), [Group([model[0].weight]), Group([model[0].weight])])
+    with pytest.raises(ValueError, match="not the model's"):
+        adam(model, settings(), [Group(network().parameters())])
+
+
+def test_a_run_of_one_group_resumes(tiny_corpus, tmp_path):
+    run = training(tiny_spec(tiny_corpus, steps=4, save_every=2), tmp_path)
+    run.run()
+    assert [group["rate"] for group in run.optimizer.param_groups] == [1.0]
