@@ -12,7 +12,7 @@ import torch
 
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import fingerprint
-from comt_cli.data.images.dataset import ImageDataset, ImageSide
+from comt_cli.data.images.dataset import ImageDataset, ImageSplit
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.prepare import prepare
 from comt_cli.data.settings import DataSettings
@@ -110,13 +110,13 @@ def pictures(train: int = 64, validation: int = 20, size: int = 8) -> ImageDatas
     """Noise under ten textures (rows, columns, a chessboard or all, in one of three colours); always the same."""
     generator = np.random.default_rng(5)
 
-    def side(count: int) -> ImageSide:
+    def side(count: int) -> ImageSplit:
         labels = generator.integers(10, size=count)
         pixels = generator.integers(120, size=(count, size, size, 3), dtype=np.uint8)
         rows, columns = np.indices((size, size)) % 2
         textures = np.stack([rows, columns, (rows + columns) % 2, np.ones_like(rows)]).astype(np.uint8)
         pixels[np.arange(count), :, :, labels % 3] += 130 * textures[labels // 3]
-        return ImageSide(labels.astype(np.int64), pixels)
+        return ImageSplit(labels.astype(np.int64), pixels)
 
     names, mean, std = tuple("abcdefghij"), (0.25, 0.24, 0.25), (0.17, 0.15, 0.15)
     return ImageDataset(PICTURES, PICTURES_CONTENT, names, mean, std, size, side(train), side(validation))

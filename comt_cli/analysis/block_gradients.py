@@ -19,7 +19,7 @@ from comt_cli.exchange.load_image import LoadedImageModel
 
 def block_gradients(models: Mapping[str, LoadedImageModel], examples: int = EXAMPLES) -> pd.DataFrame:
     """The L2 norm of d loss / d output of every residual block, for each of the first `examples` images of the
-    training side, or of all there are, without augmentation.
+    training split, or of all there are, without augmentation.
 
     The loss is an image's own cross-entropy, and the network is in evaluation, where images do not act on each other.
 

@@ -18,7 +18,7 @@ FIRST_EPOCHS = 5
 """What is shown of a longer training, unless another number is asked for."""
 
 SET_IMAGES = {"glyphs10": 50_000, "glyphs100": 50_000, "cifar10": 50_000, "cifar100": 50_000, "imagenet": 1_281_167}
-"""Images of the training side of each set, where a run uses all."""
+"""Images of the training split of each set, where a run uses all."""
 
 
 def conv_gradients(runs: Mapping[str, RunDirectory], epochs: float = FIRST_EPOCHS) -> pd.DataFrame:

@@ -43,7 +43,7 @@ class GateMaps:
     """Images, and gates on them.
 
     Attributes:
-        images: their numbers within the validation side.
+        images: their numbers within the validation split.
         pixels: uint8 [B, S, S, 3].
         labels, predictions: the names of their classes, and those that the model gives them.
         maps: for each gate shown, in the order of the network, its values fp32 [B, H, W].

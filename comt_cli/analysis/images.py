@@ -28,11 +28,11 @@ EXAMPLES = 10_000
 _PIXELS_AT_ONCE = 100 * 32 * 32
 """Of a batch: what a hundred layers keep of it for their gradients then fits into a laptop's memory."""
 
-SideName = Literal["train", "validation"]
+SplitName = Literal["train", "validation"]
 
 
-def watched_images(loaded: LoadedImageModel, side: SideName) -> WatchedImages:
-    """The images of one side of the model's data set, rendered or downloaded now where they are not there.
+def watched_images(loaded: LoadedImageModel, split: SplitName) -> WatchedImages:
+    """The images of one split of the model's data set, rendered or downloaded now where they are not there.
 
     The model is put into evaluation, in fp32 (values in a figure should not show the rounding of a storage type), on
     the best device there is.
@@ -48,7 +48,7 @@ def watched_images(loaded: LoadedImageModel, side: SideName) -> WatchedImages:
             f"{loaded.name} was trained on other images of {data.images} than those that are here",
             "They were changed, or this version of comt makes others. Train it anew to look into it.",
         )
-    return WatchedImages(loaded, dataset, side)
+    return WatchedImages(loaded, dataset, split)
 
 
 class WatchedImages:
@@ -58,22 +58,22 @@ class WatchedImages:
         device: where the model is, and the images come.
     """
 
-    def __init__(self, loaded: LoadedImageModel, dataset: ImageDataset, side: SideName) -> None:
+    def __init__(self, loaded: LoadedImageModel, dataset: ImageDataset, split: SplitName) -> None:
         self.device = pick_device(None)
         self._loaded = loaded
         self._model = loaded.model.float().eval().to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._side = dataset.train if side == "train" else dataset.validation
+        self._split = dataset.train if split == "train" else dataset.validation
         # Normalised as in training, also where another machine's images came out a trace darker or lighter.
         mean, std = (cast(tuple[float, float, float], numbers) for numbers in (loaded.mean, loaded.std))
-        self._input = ImageInput(replace(dataset, mean=mean, std=std), side, "none", self.device)
+        self._input = ImageInput(replace(dataset, mean=mean, std=std), split, "none", self.device)
 
     def __len__(self) -> int:
-        return len(self._side)
+        return len(self._split)
 
     def first(self, examples: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches (x fp32 [B, 3, S, S], labels int64 [B]) of the first images, all where there are fewer."""
         size = max(1, _PIXELS_AT_ONCE // self._loaded.size**2)
-        for batch in EvaluationBatches(self._side, batch_size=size, max_targets=examples):
+        for batch in EvaluationBatches(self._split, batch_size=size, max_targets=examples):
             yield self._input(batch)
 
     def chosen(self, indices: Sequence[int]) -> tuple[Tensor, NDArray[np.int64], NDArray[np.uint8]]:
@@ -84,9 +84,9 @@ class WatchedImages:
         """
         if wrong := [index for index in indices if not 0 <= index < len(self)]:
             raise UserError(f"there is no image {wrong[0]}", f"They are numbered from 0 to {len(self) - 1}.")
-        batch: ImageBatch = self._side.batch(np.array(indices, dtype=np.int64))
-        pixels = batch.pixels if self._side.pixels is None else self._side.pixels[batch.indices]
-        assert pixels is not None  # a side has its images in memory, or reads them batch by batch
+        batch: ImageBatch = self._split.batch(np.array(indices, dtype=np.int64))
+        pixels = batch.pixels if self._split.pixels is None else self._split.pixels[batch.indices]
+        assert pixels is not None  # a split has its images in memory, or reads them batch by batch
         return self._input(batch)[0], batch.labels, pixels
 
     def logits(self, x_BCHW: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import CompileWhat, Prepared, Unavailable
 from comt_cli.benchmarks.workshop import not_fused, prepared, share_weights
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.installing import install_package
 from comt_cli.models.build import empty_network, materialise, wiring_of

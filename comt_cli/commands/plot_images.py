@@ -35,7 +35,7 @@ def plot_images(
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw images of the training side as a network sees them, one row a class, for 20 classes at most.
+    """Draw images of the training split as a network sees them, one row a class, for 20 classes at most.
 
     Of more classes 20 are shown, at even distances. The images are the first of each class in the order of seed 0,
     augmented as they are then. Writes PNG, PDF and the CSV of which image stands where.
@@ -71,7 +71,7 @@ def plot_images(
     figure, drawn = figures.draw_image_samples(pictures, frame, dataset.class_names)
     stem = f"{data.images}-{data.size}" + ("" if data.augmentation == "none" else f"-{data.augmentation}")
     said = Caption(
-        f"Images of the training side of {data.images}, a row a class",
+        f"Images of the training split of {data.images}, a row a class",
         f"{data.size} pixels, augmentation {data.augmentation}, the first of each class in the order of seed {_SEED}",
     )
     figures.sign(figure, f"{data.images}: {said.trained}")

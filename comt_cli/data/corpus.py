@@ -1,4 +1,4 @@
-"""What a corpus offers to preparation, and on which side of the split a document falls."""
+"""What a corpus offers to preparation, and in which split a document is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 
 from comt_cli.data.storage import ProgressCallback, no_progress
 
-Split = Literal["train", "validation"]
-SPLITS: tuple[Split, Split] = ("train", "validation")
+SplitName = Literal["train", "validation"]
+SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Document:
 class Stream(Protocol):
     """Documents in a fixed order, readable from any place on."""
 
-    split: Split | None
-    """The side that all its documents are on; None: each goes by the hash of its text."""
+    split: SplitName | None
+    """The split that all its documents are in; None: each goes by the hash of its text."""
 
     @property
     def total(self) -> int | None:
@@ -41,9 +41,9 @@ class Corpus(Protocol):
     """A source of text with an identity that is known before any of it is tokenised."""
 
     endless: bool
-    """Too large to be read through: reading stops when the train side has its tokens."""
+    """Too large to be read through: reading stops when the train split has its tokens."""
     validation_tokens: int | None
-    """The validation side gets no more than this, None: no limit."""
+    """The validation split gets no more than this, None: no limit."""
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """What decides the text, as JSON: equal identities give equal documents in equal order."""
@@ -54,8 +54,8 @@ class Corpus(Protocol):
         ...
 
 
-def side_of(text: str, validation_fraction: float) -> Split:
-    """The side that a document falls on: a pure function of its text, so equal documents are never on both sides.
+def split_of(text: str, validation_fraction: float) -> SplitName:
+    """The split that a document is in: a pure function of its text, so equal documents are never in both.
 
     The first 64 bits of the text's SHA-256, as a fraction of 2**64, are compared with `validation_fraction`.
     """
@@ -63,19 +63,19 @@ def side_of(text: str, validation_fraction: float) -> Split:
     return "validation" if int.from_bytes(head, "big") / 2**64 < validation_fraction else "train"
 
 
-def side_in(stream: Stream, document: Document, validation_fraction: float | None) -> Split:
-    """The side of a stream's document: the stream's own, else by the hash of the text."""
+def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:
+    """The split of a stream's document: the stream's own, else by the hash of the text."""
     if stream.split is not None:
         return stream.split
     assert validation_fraction is not None  # the settings of a corpus without a split of its own have one
-    return side_of(document.text, validation_fraction)
+    return split_of(document.text, validation_fraction)
 
 
 def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[str]:
-    """The texts of the train side in order, for the training of a tokenizer; it sees nothing of the validation side."""
+    """The texts of the train split in order, for the training of a tokenizer; it sees none of the validation split."""
     for stream in corpus.streams():
         if stream.split == "validation":
             continue
         for document in stream.documents():
-            if side_in(stream, document, validation_fraction) == "train":
+            if split_in(stream, document, validation_fraction) == "train":
                 yield document.text

@@ -1,4 +1,4 @@
-"""A prepared data set, opened: its tokenizer and its two sides as rows."""
+"""A prepared data set, opened: its tokenizer and its two splits as rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from comt_cli.data.corpus import SPLITS, Split
+from comt_cli.data.corpus import SPLITS, SplitName
 from comt_cli.data.manifest import TOKENIZER, Manifest, Part, damaged, verify
 from comt_cli.data.rows import PackedRows, PaddedRows, Rows
 from comt_cli.data.settings import DataSettings
@@ -26,7 +26,7 @@ class Dataset:
             fingerprint can still differ here, when another version of SentencePiece trained the vocabulary.
         vocabulary_size: how many token ids there are.
         folder: where the shards lie.
-        train, validation: the two sides.
+        train, validation: the two splits.
     """
 
     def __init__(self, data: DataSettings, folder: Path, manifest: Manifest) -> None:
@@ -58,27 +58,27 @@ def open_dataset(data: DataSettings, folder: Path, name: str, progress: Progress
 
 
 def check_rows(data: DataSettings, parts: Sequence[Part]) -> None:
-    """Refuse a data set that has no row on one side. Raises `UserError`."""
+    """Refuse a data set that has no row in a split. Raises `UserError`."""
     for split in SPLITS:
-        documents = sum(part.side(split).documents for part in parts)
-        tokens = sum(part.side(split).tokens for part in parts)
+        documents = sum(part.of(split).documents for part in parts)
+        tokens = sum(part.of(split).tokens for part in parts)
         if documents == 0:
             raise UserError(
-                f"corpus: no document of {data.corpus} falls on the {split} side",
-                "A document is never divided between the sides. Use more (or more, smaller) documents, "
+                f"corpus: no document of {data.corpus} is in the {split} split",
+                "A document is never divided between splits. Use more (or more, smaller) documents, "
                 "or another validation_fraction.",
             )
         if data.rows == "pack" and tokens < data.sequence_length:
             raise UserError(
-                f"sequence_length: the {split} side of {data.corpus} has {tokens} tokens, "
+                f"sequence_length: the {split} split of {data.corpus} has {tokens} tokens, "
                 f"less than one row of {data.sequence_length}",
                 "Use a shorter sequence_length, more text, another validation_fraction, or rows: pad.",
             )
 
 
-def _open_rows(data: DataSettings, folder: Path, manifest: Manifest, split: Split) -> Rows:
-    sides = [part.side(split) for part in manifest.parts]
-    documents, text_bytes = sum(side.documents for side in sides), sum(side.bytes for side in sides)
+def _open_rows(data: DataSettings, folder: Path, manifest: Manifest, split: SplitName) -> Rows:
+    held = [part.of(split) for part in manifest.parts]
+    documents, text_bytes = sum(part.documents for part in held), sum(part.bytes for part in held)
     shards = open_shards(folder, manifest.parts, split, "tokens", manifest.dtype)
     if data.rows == "pack":
         return PackedRows(shards, data.sequence_length, documents, text_bytes)

@@ -7,13 +7,13 @@ from typing import Generic
 
 import numpy as np
 
-from comt_cli.data.side import B, Side
+from comt_cli.data.split import B, Split
 
 _COUNTED_AT_ONCE = 1 << 16
 
 
 class EvaluationBatches(Generic[B]):
-    """The first samples of a side, in order: the fewest that hold `max_targets` targets, all where that is None.
+    """The first samples of a split, in order: the fewest that hold `max_targets` targets, all where that is None.
 
     Which samples these are depends on neither the batch size nor the number of ranks. Samples b * batch_size up to
     (b + 1) * batch_size form global batch b; rank r takes its r-th slice. All ranks yield the same number of batches,
@@ -28,16 +28,16 @@ class EvaluationBatches(Generic[B]):
     """
 
     def __init__(
-        self, side: Side[B], *, batch_size: int, rank: int = 0, world_size: int = 1, max_targets: int | None = None
+        self, split: Split[B], *, batch_size: int, rank: int = 0, world_size: int = 1, max_targets: int | None = None
     ) -> None:
         """`batch_size` counts samples over all ranks."""
         if not 0 <= rank < world_size or batch_size < 1:
             raise ValueError(f"rank {rank} of {world_size}, batch size {batch_size}")
-        self._side = side
+        self._split = split
         self._batch_size = batch_size
         self._rank = rank
         self._world_size = world_size
-        self.used, self.targets = _prefix(side, max_targets)
+        self.used, self.targets = _prefix(split, max_targets)
 
     def __len__(self) -> int:
         """How many batches each rank yields."""
@@ -48,19 +48,19 @@ class EvaluationBatches(Generic[B]):
             size = min(self._batch_size, self.used - begin)
             low, high = (size * part // self._world_size for part in (self._rank, self._rank + 1))
             if low < high:
-                yield self._side.batch(np.arange(begin + low, begin + high, dtype=np.int64))
+                yield self._split.batch(np.arange(begin + low, begin + high, dtype=np.int64))
             else:
-                yield self._side.batch(np.array([begin], dtype=np.int64)).uncounted()
+                yield self._split.batch(np.array([begin], dtype=np.int64)).uncounted()
 
 
-def _prefix(side: Side[B], max_targets: int | None) -> tuple[int, int]:
+def _prefix(split: Split[B], max_targets: int | None) -> tuple[int, int]:
     """(number of samples, their targets): the shortest prefix with at least `max_targets` targets."""
     total = 0
-    for begin in range(0, len(side), _COUNTED_AT_ONCE):
-        indices = np.arange(begin, min(begin + _COUNTED_AT_ONCE, len(side)), dtype=np.int64)
-        sums = total + np.cumsum(side.target_counts(indices))
+    for begin in range(0, len(split), _COUNTED_AT_ONCE):
+        indices = np.arange(begin, min(begin + _COUNTED_AT_ONCE, len(split)), dtype=np.int64)
+        sums = total + np.cumsum(split.target_counts(indices))
         if max_targets is not None and sums[-1] >= max_targets:
             last = int(np.searchsorted(sums, max_targets))
             return begin + last + 1, int(sums[last])
         total = int(sums[-1])
-    return len(side), total
+    return len(split), total

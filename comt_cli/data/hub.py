@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from comt_cli.data.corpus import Document, Split
+from comt_cli.data.corpus import Document, SplitName
 from comt_cli.data.storage import ProgressCallback, first_line, no_progress
 from comt_cli.errors import UserError
 
@@ -47,7 +47,7 @@ class HubSource:
     repository: str
     revision: str
     files: str
-    split: Split | None
+    split: SplitName | None
 
 
 C4_REVISION = "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import sample_indices
-from comt_cli.data.side import B, Side
+from comt_cli.data.split import B, Split
 from comt_cli.errors import UserError
 
 _PATIENCE_SECONDS = 0.1
@@ -39,7 +39,7 @@ class TrainBatches(Generic[B]):
 
     def __init__(
         self,
-        side: Side[B],
+        split: Split[B],
         *,
         seed: int,
         batch_size: int,
@@ -66,7 +66,7 @@ class TrainBatches(Generic[B]):
             )
         self.step = first_step
         self.waited_seconds = 0.0
-        self._side = side
+        self._split = split
         self._seed = seed
         self._batch_size = batch_size
         self._last_step = last_step
@@ -74,10 +74,10 @@ class TrainBatches(Generic[B]):
 
         def read(step: int) -> list[B]:
             first = step * batch_size + rank * share
-            mine = sample_indices(seed, first, share, len(side))
+            mine = sample_indices(seed, first, share, len(split))
             size = micro_batch_size or share
             return [
-                side.train_batch(mine[begin : begin + size], seed, first + begin) for begin in range(0, share, size)
+                split.train_batch(mine[begin : begin + size], seed, first + begin) for begin in range(0, share, size)
             ]
 
         self._queue: queue.Queue[list[B] | BaseException] = queue.Queue(maxsize=prefetch)
@@ -94,11 +94,11 @@ class TrainBatches(Generic[B]):
 
     def indices(self, step: int) -> NDArray[np.int64]:
         """Numbers of the samples of a step over all ranks, int64 [batch_size]."""
-        return sample_indices(self._seed, step * self._batch_size, self._batch_size, len(self._side))
+        return sample_indices(self._seed, step * self._batch_size, self._batch_size, len(self._split))
 
     def targets(self, step: int) -> int:
         """Targets of a step over all ranks: the divisor of the mean loss, without asking the other ranks."""
-        return int(self._side.target_counts(self.indices(step)).sum())
+        return int(self._split.target_counts(self.indices(step)).sum())
 
     def __iter__(self) -> Iterator[list[B]]:
         return self

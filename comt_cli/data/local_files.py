@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data.corpus import Document, Split, Stream
+from comt_cli.data.corpus import Document, SplitName, Stream
 from comt_cli.data.storage import ProgressCallback, hash_file, make_folder, no_progress
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
@@ -30,7 +30,7 @@ class LocalFiles:
 
     endless = False
     validation_tokens: int | None = None
-    split: Split | None = None
+    split: SplitName | None = None
 
     def __init__(self, pattern: str) -> None:
         """`pattern` as a shell reads it: `~`, `*`, `?`, `[...]`, and `**` for any folders; relative to where we run."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from comt_cli.data.corpus import Split
+from comt_cli.data.corpus import SplitName
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import canonical_json, read_json, sha256, write_json
@@ -33,7 +33,7 @@ class FileRecord(_Record):
 
 
 class SplitPart(_Record):
-    """What one part holds of one side: `tokens` ids, of `documents` texts, standing for `bytes` of UTF-8."""
+    """What one part holds of one split: `tokens` ids, of `documents` texts, standing for `bytes` of UTF-8."""
 
     tokens: NonNegativeInt
     documents: NonNegativeInt
@@ -42,7 +42,7 @@ class SplitPart(_Record):
 
 
 class Part(_Record):
-    """The documents between two places of the corpus: at most one shard of each side.
+    """The documents between two places of the corpus: at most one shard of each split.
 
     `after` is the place (stream, file, number in the file) where reading goes on after this part.
     """
@@ -52,8 +52,8 @@ class Part(_Record):
     train: SplitPart
     validation: SplitPart
 
-    def side(self, split: Split) -> SplitPart:
-        """The part's train or validation side."""
+    def of(self, split: SplitName) -> SplitPart:
+        """The part's train or validation split."""
         return self.train if split == "train" else self.validation
 
     def files(self) -> tuple[FileRecord, ...]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from comt_cli.data.buckets import pack_buckets
 from comt_cli.data.shards import Unsigned
-from comt_cli.data.side import IGNORE, Side
 from comt_cli.data.special_tokens import SpecialTokens
+from comt_cli.data.split import IGNORE, Split
 
 ROWS = 1 << 20
 """Positions are counted as if every bucket had so many pairs: room for any bucket's."""
@@ -78,7 +78,7 @@ class PairBatch:
         return replace(self, target_out=np.full_like(self.target_out, IGNORE))
 
 
-class PairBuckets(Side[PairBatch]):
+class PairBuckets(Split[PairBatch]):
     """One split of a corpus of pairs, as buckets (`buckets.pack_buckets`) numbered from 0.
 
     A batch of several buckets is padded to the longest of them, so it may have more cells than its buckets together: a

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data.corpus import Document, Split, Stream
+from comt_cli.data.corpus import Document, SplitName, Stream
 from comt_cli.data.storage import ProgressCallback, file_lock, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
@@ -58,7 +58,7 @@ class PythonDocs:
 
     endless = False
     validation_tokens: int | None = None
-    split: Split | None = None
+    split: SplitName | None = None
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.shards import Unsigned
-from comt_cli.data.side import IGNORE, Side
+from comt_cli.data.split import IGNORE, Split
 
 PAD = 0
 
@@ -36,8 +36,8 @@ class Batch:
         return replace(self, targets=np.full_like(self.targets, IGNORE))
 
 
-class Rows(Side[Batch]):
-    """One side of a data set as numbered rows. `tokens`, `documents` and `bytes` count what its shards hold.
+class Rows(Split[Batch]):
+    """One split of a data set as numbered rows. `tokens`, `documents` and `bytes` count what its shards hold.
 
     `bytes` is the UTF-8 length of the text that the tokens stand for (without what truncation dropped), so that nats a
     token can be turned into bits a byte: nats / ln 2 * tokens / bytes.

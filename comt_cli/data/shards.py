@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from comt_cli.data.corpus import SPLITS, Split
+from comt_cli.data.corpus import SPLITS, SplitName
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Part, SplitPart, is_whole
 from comt_cli.errors import StorageError
 from comt_cli.files import atomic_file, read_json, write_json
@@ -35,15 +35,15 @@ def token_dtype(vocabulary_size: int) -> np.dtype[Unsigned]:
 
 
 def open_shards(
-    folder: Path, parts: Sequence[Part], split: Split, kind: Literal["tokens", "offsets"], dtype: str
+    folder: Path, parts: Sequence[Part], split: SplitName, kind: Literal["tokens", "offsets"], dtype: str
 ) -> list[NDArray[Unsigned]]:
-    """Memory maps of one side's tokens or offsets, one array a shard, in order."""
-    names = [file.name for part in parts for file in part.side(split).files if file.name.endswith(f".{kind}")]
+    """Memory maps of one split's tokens or offsets, one array a shard, in order."""
+    names = [file.name for part in parts for file in part.of(split).files if file.name.endswith(f".{kind}")]
     return [np.memmap(folder / name, dtype=np.dtype(dtype), mode="r") for name in names]
 
 
-class _Side:
-    """The documents of one side that are not yet on disk."""
+class _Pending:
+    """The documents of one split that are not yet on disk."""
 
     def __init__(self) -> None:
         self.documents: list[NDArray[Unsigned]] = []
@@ -60,57 +60,57 @@ class PartWriter:
         self._dtype = dtype
         self._limit = part_bytes // dtype.itemsize
         self.parts = whole_parts(folder)
-        self._tokens = {split: sum(part.side(split).tokens for part in self.parts) for split in SPLITS}
-        self._sides: dict[Split, _Side] = {split: _Side() for split in SPLITS}
+        self._tokens = {split: sum(part.of(split).tokens for part in self.parts) for split in SPLITS}
+        self._pending: dict[SplitName, _Pending] = {split: _Pending() for split in SPLITS}
 
     @property
     def after(self) -> tuple[int, int, int]:
         """Where reading goes on after the parts on disk."""
         return self.parts[-1].after if self.parts else (0, 0, 0)
 
-    def tokens(self, split: Split) -> int:
-        """Tokens of one side so far, on disk and in memory."""
+    def tokens(self, split: SplitName) -> int:
+        """Tokens of one split so far, on disk and in memory."""
         return self._tokens[split]
 
-    def add(self, split: Split, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
+    def add(self, split: SplitName, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
         """Take one document, which is at `place` in the corpus; write a part first when it would not fit.
 
         Raises:
             StorageError: the disk refuses. The parts written before are intact.
         """
-        side = self._sides[split]
-        if side.tokens and side.tokens + len(ids) > self._limit:
+        pending = self._pending[split]
+        if pending.tokens and pending.tokens + len(ids) > self._limit:
             self.flush(place)
-            side = self._sides[split]
-        side.documents.append(np.asarray(ids, dtype=self._dtype))
-        side.tokens += len(ids)
-        side.bytes += text_bytes
+            pending = self._pending[split]
+        pending.documents.append(np.asarray(ids, dtype=self._dtype))
+        pending.tokens += len(ids)
+        pending.bytes += text_bytes
         self._tokens[split] += len(ids)
 
     def flush(self, after: tuple[int, int, int]) -> None:
         """Write what is in memory as one part; `after` is the place of the first document that is not in it."""
-        if not any(side.documents for side in self._sides.values()):
+        if not any(pending.documents for pending in self._pending.values()):
             return
         number = len(self.parts)
-        train, validation = (self._write_side(split, number) for split in SPLITS)
+        train, validation = (self._write_split(split, number) for split in SPLITS)
         part = Part(number=number, after=after, train=train, validation=validation)
         write_json(self._folder / _record_name(number), part.model_dump(mode="json"))
         self.parts.append(part)
-        self._sides = {split: _Side() for split in SPLITS}
+        self._pending = {split: _Pending() for split in SPLITS}
 
-    def _write_side(self, split: Split, number: int) -> SplitPart:
-        side = self._sides[split]
+    def _write_split(self, split: SplitName, number: int) -> SplitPart:
+        pending = self._pending[split]
         files: tuple[FileRecord, ...] = ()
-        if side.documents:
-            offsets = np.zeros(len(side.documents) + 1, dtype=OFFSET_DTYPE)
-            np.cumsum([len(document) for document in side.documents], out=offsets[1:])
-            tokens = np.concatenate(side.documents)
+        if pending.documents:
+            offsets = np.zeros(len(pending.documents) + 1, dtype=OFFSET_DTYPE)
+            np.cumsum([len(document) for document in pending.documents], out=offsets[1:])
+            tokens = np.concatenate(pending.documents)
             stem = f"{split}-{number:05d}"
             files = (
                 _write_array(self._folder / f"{stem}.tokens", tokens),
                 _write_array(self._folder / f"{stem}.offsets", offsets),
             )
-        return SplitPart(tokens=side.tokens, documents=len(side.documents), bytes=side.bytes, files=files)
+        return SplitPart(tokens=pending.tokens, documents=len(pending.documents), bytes=pending.bytes, files=files)
 
 
 def _write_array(path: Path, values: NDArray[Unsigned]) -> FileRecord:

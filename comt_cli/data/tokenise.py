@@ -1,11 +1,11 @@
-"""One pass over a corpus: each document to its side, to ids, to the shards; until the corpus or the limits end."""
+"""One pass over a corpus: each document to its split, to ids, to the shards; until the corpus or the limits end."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from comt_cli.data.corpus import Corpus, Document, Split, Stream, side_in
+from comt_cli.data.corpus import Corpus, Document, SplitName, Stream, split_in
 from comt_cli.data.settings import DataSettings
 from comt_cli.data.shards import PartWriter
 from comt_cli.data.storage import ProgressCallback
@@ -38,7 +38,7 @@ class _Tokenising:
         self._tokenizer = tokenizer
         self._writer = writer
         self._progress = progress
-        self._limits: dict[Split, int | None] = {
+        self._limits: dict[SplitName, int | None] = {
             "train": data.max_train_tokens,
             "validation": corpus.validation_tokens,
         }
@@ -63,16 +63,16 @@ class _Tokenising:
                 return
 
     def _take(self, stream: Stream, number: int, chunk: Sequence[Document]) -> None:
-        sides = [side_in(stream, document, self._data.validation_fraction) for document in chunk]
-        wanted = [(side, doc) for side, doc in zip(sides, chunk, strict=True) if self._room(side) != 0]
+        splits = [split_in(stream, document, self._data.validation_fraction) for document in chunk]
+        wanted = [(split, doc) for split, doc in zip(splits, chunk, strict=True) if self._room(split) != 0]
         encoded = self._tokenizer.encode_batch([document.text for _, document in wanted])
-        for (side, document), ids in zip(wanted, encoded, strict=True):
-            kept = self._cut(ids, self._room(side))
+        for (split, document), ids in zip(wanted, encoded, strict=True):
+            kept = self._cut(ids, self._room(split))
             if not kept:
-                continue  # the side was filled by the documents before, in this chunk
+                continue  # the split was filled by the documents before, in this chunk
             whole = len(kept) > len(ids)
             text = document.text if whole else self._tokenizer.decode(kept)
-            self._writer.add(side, kept, len(text.encode()), (number, *document.place))
+            self._writer.add(split, kept, len(text.encode()), (number, *document.place))
 
     def _cut(self, ids: list[int], room: int | None) -> list[int]:
         """The tokens of one document as they are stored, its end-of-text token included.
@@ -84,10 +84,10 @@ class _Tokenising:
             ids = ids[: self._data.sequence_length - 1]
         return [*ids, self._tokenizer.eos_id][:room]
 
-    def _room(self, side: Split) -> int | None:
-        """How many tokens the side still takes; None: any number."""
-        limit = self._limits[side]
-        return None if limit is None else max(0, limit - self._writer.tokens(side))
+    def _room(self, split: SplitName) -> int | None:
+        """How many tokens the split still takes; None: any number."""
+        limit = self._limits[split]
+        return None if limit is None else max(0, limit - self._writer.tokens(split))
 
     def _finished(self, stream: Stream) -> bool:
         """Whether reading on would add nothing, or (of an endless corpus) nothing that was asked for."""

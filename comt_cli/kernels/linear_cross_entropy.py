@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.kernels.choice import Wanted, choose_loss, liger
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}

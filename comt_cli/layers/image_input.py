@@ -1,6 +1,6 @@
 """From a batch of image numbers to what a network reads: augmented and normalised on the device.
 
-Shapes: N images of a side, B of a batch, S rows and columns of an image.
+Shapes: N images of a split, B of a batch, S rows and columns of an image.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _BLACK = 0
 
 
 class ImageInput:
-    """Calls with a batch of one side of `dataset` give (x, labels) on the device.
+    """Calls with a batch of one split of `dataset` give (x, labels) on the device.
 
-    x is fp32 [B, 3, S, S] in channels-last memory, normalised by the mean and standard deviation of the training side;
-    labels are int64 [B]. The side's pixels, where it has them all, are kept on the device as the bytes they are.
+    x is fp32 [B, 3, S, S] in channels-last memory, normalised by the mean and standard deviation of the training split;
+    labels are int64 [B]. The split's pixels, where it has them all, are kept on the device as the bytes they are.
 
     A batch with draws is augmented: `crop` pads an image with S // 8 black pixels on every side and cuts S x S from a
     random place (He et al. 2016: 4 pixels for 32), `crop-flip` also mirrors half of them. What `resized-crop-flip`
@@ -32,16 +32,16 @@ class ImageInput:
     def __init__(
         self,
         dataset: ImageDataset,
-        side_name: Literal["train", "validation"],
+        split_name: Literal["train", "validation"],
         augmentation: Augmentation,
         device: torch.device,
     ) -> None:
         self.device = device
         self.crops = augmentation in ("crop", "crop-flip")
         self.flips = augmentation in ("crop-flip", "resized-crop-flip")
-        side = dataset.train if side_name == "train" else dataset.validation
+        split = dataset.train if split_name == "train" else dataset.validation
         # [N * S * S, 3]: one row a pixel, so that crop and mirror are nothing but which rows are read.
-        self._pixels = None if side.pixels is None else torch.from_numpy(side.pixels).to(device).reshape(-1, 3)
+        self._pixels = None if split.pixels is None else torch.from_numpy(split.pixels).to(device).reshape(-1, 3)
         self._size = dataset.size
         mean, std = (torch.tensor(numbers, dtype=torch.float64) for numbers in (dataset.mean, dataset.std))
         self._scale = (1 / (255 * std)).float().to(device)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from comt_cli.data.side import Side
+from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import BeingTrained, RunDirectory
@@ -237,7 +237,7 @@ class Training:
                 self.writer.weights(self.directory.best_file)
         return evaluation
 
-    def _evaluate(self, split: Side[Any]) -> Evaluation:
+    def _evaluate(self, split: Split[Any]) -> Evaluation:
         def batches() -> Iterator[Any]:
             every = self.task.evaluation_batches(self._evaluation_rows(), split)  # as many for every process
             for number, batch in enumerate(every, start=1):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Kernels

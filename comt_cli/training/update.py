@@ -9,7 +9,7 @@ from typing import Generic
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data.side import B
+from comt_cli.data.split import B
 from comt_cli.training import gradients
 from comt_cli.training.checkpoint import random_states, restore_random_states
 from comt_cli.training.devices import compute_context, synchronise

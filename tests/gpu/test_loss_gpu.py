@@ -14,7 +14,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first 
 
 import torch
 
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.kernels.choice import choose_loss
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 

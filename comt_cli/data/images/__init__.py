@@ -1,1 +1,1 @@
-"""Images and their labels: rendered characters, CIFAR and ImageNet, as sides that give batches of uint8 pixels."""
+"""Images and their labels: rendered characters, CIFAR and ImageNet, as splits that give batches of uint8 pixels."""

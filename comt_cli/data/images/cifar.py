@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from comt_cli.data.images.dataset import ImageDataset, ImageSide
+from comt_cli.data.images.dataset import ImageDataset, ImageSplit
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.statistics import ColourSums
 from comt_cli.data.images.subset import how_many
@@ -59,13 +59,13 @@ def cifar(data: ImageDataSettings, folder: Path, name: str, progress: ProgressCa
         mean=mean,
         std=std,
         size=data.size,
-        train=ImageSide(labels[0], pixels[0]),
-        validation=ImageSide(labels[1], pixels[1]),
+        train=ImageSplit(labels[0], pixels[0]),
+        validation=ImageSplit(labels[1], pixels[1]),
     )
 
 
 def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> list[Any]:
-    """Both sides as torchvision opens them, unpacked or downloaded first where the folder has no such data."""
+    """Both splits as torchvision opens them, unpacked or downloaded first where the folder has no such data."""
     if not (folder / kind.base_folder).exists():
         make_folder(folder)
         # In the cache, not in a folder of the user's that has no such data, and was named by mistake.

@@ -1,6 +1,6 @@
-"""A data set of images, opened: what a classifier must know of it, and its two sides.
+"""A data set of images, opened: what a classifier must know of it, and its two splits.
 
-Shapes: N images of a side, B of a batch, H rows and W columns of pixels, D draws of a sample.
+Shapes: N images of a split, B of a batch, H rows and W columns of pixels, D draws of a sample.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.side import IGNORE, Side
+from comt_cli.data.split import IGNORE, Split
 
 CROP_DRAWS = 3
 """What cropping and mirroring take: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
@@ -24,10 +24,10 @@ class ImageBatch:
     """Images for one forward pass.
 
     Attributes:
-        indices: int64 [B], the numbers of the images within their side.
+        indices: int64 [B], the numbers of the images within their split.
         labels: int64 [B], their classes, or `IGNORE`.
         draws: float64 [B, D] in [0, 1), what chance does to each in training; None at evaluation.
-        pixels: uint8 [B, H, W, 3] where images are read one by one; None where the side's `pixels` has them all.
+        pixels: uint8 [B, H, W, 3] where images are read one by one; None where the split's `pixels` has them all.
     """
 
     indices: NDArray[np.int64]
@@ -45,12 +45,12 @@ class ImageBatch:
         return replace(self, labels=np.full_like(self.labels, IGNORE))
 
 
-class ImageSide(Side[ImageBatch]):
+class ImageSplit(Split[ImageBatch]):
     """Images that lie in memory, or in a file mapped into it.
 
     Attributes:
         labels: int64 [N], the class of each.
-        pixels: uint8 [N, H, W, 3]; None where images are read one by one (`imagenet.FolderSide`).
+        pixels: uint8 [N, H, W, 3]; None where images are read one by one (`imagenet.FolderSplit`).
     """
 
     def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:
@@ -81,9 +81,9 @@ class ImageDataset:
         fingerprint: the identity of the images (see `comt_cli.data.identity`).
         content_hash: 16 hexadecimal digits over pixels and labels (imagenet: file names and labels).
         class_names: the name of each class, in the order of the labels.
-        mean, std: of each of the three colours over the training side, where 1 is the brightest.
+        mean, std: of each of the three colours over the training split, where 1 is the brightest.
         size: height and width of an image.
-        train, validation: the two sides.
+        train, validation: the two splits.
     """
 
     fingerprint: str
@@ -92,5 +92,5 @@ class ImageDataset:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     size: int
-    train: ImageSide
-    validation: ImageSide
+    train: ImageSplit
+    validation: ImageSplit

@@ -1,7 +1,7 @@
 """`glyphs10` and `glyphs100`: 50,000 images for training and 10,000 for validation, rendered once into the cache.
 
-Both sides are drawn from the same faces: what is asked of a network is to read worn print, not a face that it never
-saw. The sides share no image, since they are rendered from different random numbers.
+Both splits are drawn from the same faces: what is asked of a network is to read worn print, not a face that it never
+saw. The splits share no image, since they are rendered from different random numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli import __version__ as comt_version
-from comt_cli.data.images.dataset import ImageDataset, ImageSide
+from comt_cli.data.images.dataset import ImageDataset, ImageSplit
 from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, font_hash
 from comt_cli.data.images.glyph_render import VERSION, GlyphRenderer
 from comt_cli.data.images.settings import ImageDataSettings
@@ -33,7 +33,7 @@ TRAIN_IMAGES, VALIDATION_IMAGES = 50_000, 10_000
 _PIXELS_AT_ONCE = 1 << 13  # of one thread: small arrays are reused, large ones go back to the system every time
 _MOST_THREADS = 16
 
-SideName = Literal["train", "validation"]
+SplitName = Literal["train", "validation"]
 
 
 class GlyphManifest(PreparedFolder):
@@ -44,7 +44,7 @@ class GlyphManifest(PreparedFolder):
     versions: dict[str, str]
     class_names: tuple[str, ...]
     size: int
-    images: dict[SideName, int]
+    images: dict[SplitName, int]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     files: tuple[FileRecord, ...]
@@ -73,7 +73,7 @@ def glyphs(data: ImageDataSettings, name: str, progress: ProgressCallback) -> Im
         UserError: rendered files are damaged, or more images are asked for than there are.
         StorageError: the disk is full or refuses.
     """
-    counts: dict[SideName, int] = {
+    counts: dict[SplitName, int] = {
         "train": how_many("train_images", data.train_images, TRAIN_IMAGES, data.images),
         "validation": how_many("validation_images", data.validation_images, VALIDATION_IMAGES, data.images),
     }
@@ -89,7 +89,7 @@ def _open(folder: Path, name: str, progress: ProgressCallback) -> ImageDataset:
     manifest = GlyphManifest.read(folder, name)
     verify(folder, manifest.files, progress)
     try:
-        train, validation = (_open_side(folder, manifest, side) for side in ("train", "validation"))
+        train, validation = (_open_split(folder, manifest, split) for split in ("train", "validation"))
     except (OSError, ValueError) as error:  # removed or cut since the check
         raise damaged(folder / MANIFEST, str(error)) from error
     return ImageDataset(
@@ -104,19 +104,19 @@ def _open(folder: Path, name: str, progress: ProgressCallback) -> ImageDataset:
     )
 
 
-def _open_side(folder: Path, manifest: GlyphManifest, side: SideName) -> ImageSide:
-    labels = np.fromfile(folder / _file_names(side)[1], dtype="<i8").astype(np.int64)
-    shape = (manifest.images[side], manifest.size, manifest.size, 3)
+def _open_split(folder: Path, manifest: GlyphManifest, split: SplitName) -> ImageSplit:
+    labels = np.fromfile(folder / _file_names(split)[1], dtype="<i8").astype(np.int64)
+    shape = (manifest.images[split], manifest.size, manifest.size, 3)
     # Copy on write: torch wants memory that may be written, and nothing here does.
-    return ImageSide(labels, np.memmap(folder / _file_names(side)[0], dtype=np.uint8, mode="c", shape=shape))
+    return ImageSplit(labels, np.memmap(folder / _file_names(split)[0], dtype=np.uint8, mode="c", shape=shape))
 
 
-def _file_names(side: SideName) -> tuple[str, str]:
-    return f"{side}.pixels", f"{side}.labels"
+def _file_names(split: SplitName) -> tuple[str, str]:
+    return f"{split}.pixels", f"{split}.labels"
 
 
 def _write(
-    data: ImageDataSettings, counts: dict[SideName, int], folder: Path, name: str, progress: ProgressCallback
+    data: ImageDataSettings, counts: dict[SplitName, int], folder: Path, name: str, progress: ProgressCallback
 ) -> None:
     assert data.images in ("glyphs10", "glyphs100")
     make_folder(folder)
@@ -124,21 +124,21 @@ def _write(
         leftover.unlink(missing_ok=True)
     _check_room(data, counts, folder)
     sums, done, total = ColourSums(), 0, sum(counts.values())
-    for side, count in counts.items():
-        pixel_name, label_name = _file_names(side)
-        renderer = GlyphRenderer(data.images, side, data.size)
+    for split, count in counts.items():
+        pixel_name, label_name = _file_names(split)
+        renderer = GlyphRenderer(data.images, split, data.size)
         with atomic_file(folder / pixel_name) as handle:
             for pixels in _rendered(renderer, count):
                 progress(f"rendering images of {data.images}", done, total)
                 handle.write(pixels.tobytes())
                 done += len(pixels)
-                if side == "train":
+                if split == "train":
                     sums.add(pixels)
         with atomic_file(folder / label_name) as handle:
             handle.write(renderer.labels(0, count).astype("<i8").tobytes())
     progress(f"rendering images of {data.images}", total, total)
     mean, std = sums.mean_and_std()
-    paths = [folder / file for side in counts for file in _file_names(side)]
+    paths = [folder / file for split in counts for file in _file_names(split)]
     GlyphManifest(
         fingerprint=name,
         settings=data.model_dump(mode="json", exclude={"folder", "augmentation"}),
@@ -175,7 +175,7 @@ def _versions() -> dict[str, str]:
     return {"comt": comt_version, **_rasteriser(), **packages}
 
 
-def _check_room(data: ImageDataSettings, counts: dict[SideName, int], folder: Path) -> None:
+def _check_room(data: ImageDataSettings, counts: dict[SplitName, int], folder: Path) -> None:
     needed, free = sum(counts.values()) * 3 * data.size**2, shutil.disk_usage(folder).free
     if needed > free:
         raise StorageError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSide
+from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSplit
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.subset import how_many
 from comt_cli.data.images.torchvision_import import torchvision_datasets
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the training side, as everybody uses them: reading all of it to compute them would take an hour."""
+"""Of the training split, as everybody uses them: reading all of it to compute them would take an hour."""
 
 _ATTEMPTS = 10
 FLIP = 0
@@ -40,11 +40,11 @@ _MOST_THREADS = 16
 Box = tuple[int, int, int, int]
 
 
-class FolderSide(ImageSide):
+class FolderSplit(ImageSplit):
     """Image files that are read and cut to `size` when a batch is asked for, several at once.
 
     In training with `crops` a random part is scaled to size (`random_box`); else, and at evaluation, the middle
-    (`middle`). Attributes as for `ImageSide`; `files` are the files, in the order of the labels.
+    (`middle`). Attributes as for `ImageSplit`; `files` are the files, in the order of the labels.
     """
 
     def __init__(self, files: list[str], labels: NDArray[np.int64], size: int, *, crops: bool) -> None:
@@ -59,7 +59,7 @@ class FolderSide(ImageSide):
         return replace(batch, pixels=self._read(batch.indices, None))
 
     def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> ImageBatch:
-        """The images with these numbers, cut by chance where the side crops. Raises as `batch` does."""
+        """The images with these numbers, cut by chance where the split crops. Raises as `batch` does."""
         batch = super().batch(indices)
         draws = uniform_draws(seed, first, len(batch.indices), DRAWS)
         return replace(batch, draws=draws, pixels=self._read(batch.indices, draws if self.crops else None))
@@ -128,7 +128,7 @@ def middle(image: Image, size: int) -> Image:
 def imagenet(data: ImageDataSettings, folder: Path, name: str, progress: ProgressCallback) -> ImageDataset:
     """The images of fingerprint `name` in `folder`.
 
-    A file's place in its side is shuffled once and for all: the first so many hold all classes. Of the files' content
+    A file's place in its split is shuffled once and for all: the first so many hold all classes. Of the files' content
     their sizes stand for the pixels: copies that were scaled or encoded anew differ in them, and reading 140 GB before
     a run starts would take longer than people wait.
 
@@ -140,17 +140,17 @@ def imagenet(data: ImageDataSettings, folder: Path, name: str, progress: Progres
     if train.classes != validation.classes:
         differs = sorted({*train.classes} ^ {*validation.classes})
         raise _unfit(folder, f"the folders in train/ and val/ are not the same classes ({differs[0]} is in one only)")
-    sides = (
-        _side(train, data, how_many("train_images", data.train_images, len(train.samples), data.images)),
-        _side(
+    splits = (
+        _split(train, data, how_many("train_images", data.train_images, len(train.samples), data.images)),
+        _split(
             validation,
             data,
             how_many("validation_images", data.validation_images, len(validation.samples), data.images),
         ),
     )
     content = [
-        [[Path(file).relative_to(folder).as_posix(), Path(file).stat().st_size] for file in side.files]
-        for side in sides
+        [[Path(file).relative_to(folder).as_posix(), Path(file).stat().st_size] for file in split.files]
+        for split in splits
     ]
     return ImageDataset(
         fingerprint=name,
@@ -159,13 +159,13 @@ def imagenet(data: ImageDataSettings, folder: Path, name: str, progress: Progres
         mean=MEAN,
         std=STD,
         size=data.size,
-        train=sides[0],
-        validation=sides[1],
+        train=splits[0],
+        validation=splits[1],
     )
 
 
 def _list(folder: Path, data: ImageDataSettings) -> Any:
-    """torchvision's list of the files and classes of one side."""
+    """torchvision's list of the files and classes of one split."""
     try:
         listed = torchvision_datasets().ImageFolder(folder)
     except (OSError, ValueError) as error:  # FileNotFoundError: no folder of a class, or an empty one
@@ -175,11 +175,11 @@ def _list(folder: Path, data: ImageDataSettings) -> Any:
     return listed
 
 
-def _side(listed: Any, data: ImageDataSettings, count: int) -> FolderSide:
+def _split(listed: Any, data: ImageDataSettings, count: int) -> FolderSplit:
     order = sample_indices(0, 0, count, len(listed.samples)).tolist()
     files = [listed.samples[place][0] for place in order]
     labels = np.array([listed.samples[place][1] for place in order], dtype=np.int64)
-    return FolderSide(files, labels, data.size, crops=data.augmentation == "resized-crop-flip")
+    return FolderSplit(files, labels, data.size, crops=data.augmentation == "resized-crop-flip")
 
 
 def _unfit(folder: Path, reason: str) -> UserError:

@@ -26,7 +26,7 @@ IMAGE_CLASSES: dict[ImageSet, int] = {
 class ImageDataSettings(Section):
     """What the model looks at. `folder` is where the images lie (None: the cache); it is no part of a run's identity.
 
-    The first `train_images` and `validation_images` of either side are used, all where that is None.
+    The first `train_images` and `validation_images` of either split are used, all where that is None.
     """
 
     images: ImageSet = "glyphs10"

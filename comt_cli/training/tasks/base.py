@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
-from comt_cli.data.side import B, Side
+from comt_cli.data.split import B, Split
 from comt_cli.kernels.choice import Choice
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise, model_of
@@ -50,9 +50,9 @@ class TaskRun(ABC, Generic[B]):
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         self.spec, self.world = spec, world
         self.settings: Training = spec.settings.train
-        self.train: Side[B] = dataset.train
-        self.validation: Side[B] = dataset.validation
-        self.test: Side[B] | None = getattr(dataset, "test", None)
+        self.train: Split[B] = dataset.train
+        self.validation: Split[B] = dataset.validation
+        self.test: Split[B] | None = getattr(dataset, "test", None)
 
     def build(self) -> None:
         """Make model and objective, on the meta device."""
@@ -139,7 +139,7 @@ class TaskRun(ABC, Generic[B]):
         """`size` training samples, for a pass that is thrown away."""
         return self.train.train_batch(np.arange(size, dtype=np.int64) % len(self.train), self.spec.seed, 0)
 
-    def evaluation_batches(self, rows_at_once: int, split: Side[B]) -> EvaluationBatches[B]:
+    def evaluation_batches(self, rows_at_once: int, split: Split[B]) -> EvaluationBatches[B]:
         """This process's part of what is evaluated, `rows_at_once` at a time; as many batches for every process."""
         return EvaluationBatches(
             split,

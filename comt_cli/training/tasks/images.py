@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.settings import Precision

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.rows import Batch, Rows
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.llama import Llama

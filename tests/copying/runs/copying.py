@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.rows import Batch
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.evaluation import Evaluation, sums_over

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from comt_cli.data.rows import Batch
-from comt_cli.data.side import IGNORE, Side
+from comt_cli.data.split import IGNORE, Split
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.schema import Sites
@@ -40,7 +40,7 @@ class CopySettings(RunSettings):
     train: TrainSettings
 
 
-class Sequences(Side[Batch]):
+class Sequences(Split[Batch]):
     """Sequences, each followed by the separator and by itself; only the second one is predicted."""
 
     def __init__(self, data: CopyData, count: int, seed: int) -> None:

@@ -15,8 +15,8 @@ from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import sample_indices
 from comt_cli.data.pair_batches import ROWS, PairBatch, PairBuckets, TokenLists
-from comt_cli.data.side import IGNORE
 from comt_cli.data.special_tokens import SpecialTokens
+from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 
 PLAN = [[6], [9, 4], [0, 1, 7, 2], [11, 5], [10, 3, 8]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from comt_cli.data import python_docs
 from comt_cli.data.corpora import corpus_for
-from comt_cli.data.corpus import side_of, train_texts
+from comt_cli.data.corpus import split_of, train_texts
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import fingerprint
 from comt_cli.data.local_files import LocalFiles
@@ -25,17 +25,17 @@ class TestSplit:
     @given(text=st.text(st.characters(codec="utf-8")), low=st.floats(0, 1), high=st.floats(0, 1))
     def test_a_larger_share_keeps_what_a_smaller_one_had(self, text: str, low: float, high: float) -> None:
         low, high = sorted((low, high))
-        if side_of(text, low) == "validation":
-            assert side_of(text, high) == "validation"
-        assert side_of(text, 0) == "train"
-        assert side_of(text, 1) == "validation"
+        if split_of(text, low) == "validation":
+            assert split_of(text, high) == "validation"
+        assert split_of(text, 0) == "train"
+        assert split_of(text, 1) == "validation"
 
     def test_the_share_is_kept(self) -> None:
-        sides = [side_of(f"document {number}", 0.2) for number in range(5000)]
+        sides = [split_of(f"document {number}", 0.2) for number in range(5000)]
         assert 0.18 < sides.count("validation") / 5000 < 0.22
 
     def test_the_side_of_a_text_never_changes(self) -> None:
-        assert [side_of(text, 0.5) for text in "abcdef"] == [SIDES[text] for text in "abcdef"]
+        assert [split_of(text, 0.5) for text in "abcdef"] == [SIDES[text] for text in "abcdef"]
 
 
 # From `sha256sum`: the first digit is below 8 for validation.
@@ -205,5 +205,5 @@ def test_a_tokenizer_sees_the_train_side_only(with_shared_cache: Path) -> None:
     corpus = corpus_for(DataSettings(vocabulary=2048))
     texts = set(train_texts(corpus, 0.3))
     everything = {document.text for stream in corpus.streams() for document in stream.documents()}
-    assert texts == {text for text in everything if side_of(text, 0.3) == "train"}
+    assert texts == {text for text in everything if split_of(text, 0.3) == "train"}
     assert len(texts) < len(everything)

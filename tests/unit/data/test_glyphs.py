@@ -161,7 +161,7 @@ def test_fewer_images_are_the_first_ones(dataset: ImageDataset) -> None:
 
 
 def test_more_images_than_there_are(cache: Path) -> None:
-    with pytest.raises(UserError, match="train_images: 50,001 images are asked for; this side of glyphs10 has 50,000"):
+    with pytest.raises(UserError, match="train_images: 50,001 images are asked for; this split of glyphs10 has 50,000"):
         prepare(DATA.model_copy(update={"train_images": 50_001}))
     assert not cache.exists()
 

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.data.evaluation import EvaluationBatches
-from comt_cli.data.images.dataset import ImageBatch, ImageSide
+from comt_cli.data.images.dataset import ImageBatch, ImageSplit
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import sample_indices, uniform_draws
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 
 
-def small_side(count: int = 23) -> ImageSide:
+def small_side(count: int = 23) -> ImageSplit:
     pixels = np.arange(count * 4 * 4 * 3, dtype=np.int64).reshape(count, 4, 4, 3) % 256
-    return ImageSide(np.arange(count) % 3, pixels.astype(np.uint8))
+    return ImageSplit(np.arange(count) % 3, pixels.astype(np.uint8))
 
 
 @given(

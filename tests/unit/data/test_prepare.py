@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from fake_corpus import FakeCorpus, sentences
 
-from comt_cli.data.corpus import side_of
+from comt_cli.data.corpus import split_of
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import corpus_fingerprint, fingerprint
 from comt_cli.data.prepare import prepare, prepare_corpus
@@ -50,8 +50,8 @@ def test_every_document_is_on_its_side_and_on_one_only(cache: Path) -> None:
     data = BYTES.model_copy(update={"rows": "pad", "sequence_length": 400})
     dataset = prepare_corpus(data, FakeCorpus([texts]), part_bytes=PART)
     train, validation = all_texts(dataset)
-    assert train == [text for text in texts if side_of(text, 0.2) == "train"]
-    assert validation == [text for text in texts if side_of(text, 0.2) == "validation"]
+    assert train == [text for text in texts if split_of(text, 0.2) == "train"]
+    assert validation == [text for text in texts if split_of(text, 0.2) == "validation"]
     assert not set(train) & set(validation)
     assert dataset.train.documents == len(train)
     assert dataset.train.bytes == sum(len(text.encode()) for text in train)
@@ -71,7 +71,7 @@ def test_no_document_of_the_embedded_corpus_is_on_both_sides(python_docs_pad: Da
 def test_the_packed_stream_is_all_documents_with_their_ends(cache: Path) -> None:
     texts = sentences(150)
     dataset = prepare_corpus(BYTES, FakeCorpus([texts]), part_bytes=PART)
-    expected = [i for text in texts if side_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
+    expected = [i for text in texts if split_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
     assert stream(dataset) == expected[: len(expected) // 32 * 32]
     assert len(list(dataset.folder.glob("train-*.tokens"))) > 3  # over several shards
     assert max(path.stat().st_size for path in dataset.folder.glob("*.tokens")) <= PART
@@ -143,7 +143,7 @@ def test_a_part_damaged_while_preparation_rested_is_made_anew(cache: Path) -> No
     (folder / "train-00001.tokens").write_bytes(b"zzzz")
     (folder / "stray.tmp").write_text("of a killed process")
     dataset = prepare_corpus(BYTES, FakeCorpus(files), part_bytes=PART)
-    expected = [i for text in files[0] if side_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
+    expected = [i for text in files[0] if split_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
     assert stream(dataset) == expected[: len(expected) // 32 * 32]
     assert not (folder / "stray.tmp").exists()
 
@@ -254,10 +254,10 @@ def test_a_cache_that_cannot_be_made_is_a_storage_error(tmp_path: Path, monkeypa
 
 
 def test_one_sided_and_tiny_corpora_are_refused(cache: Path) -> None:
-    with pytest.raises(UserError, match="no document of python-docs falls on the validation side"):
-        prepare_corpus(BYTES, FakeCorpus([[text for text in sentences(50) if side_of(text, 0.2) == "train"]]))
+    with pytest.raises(UserError, match="no document of python-docs is in the validation split"):
+        prepare_corpus(BYTES, FakeCorpus([[text for text in sentences(50) if split_of(text, 0.2) == "train"]]))
     with pytest.raises(
-        UserError, match=r"the validation side of python-docs has \d+ tokens, less than one row of 4000"
+        UserError, match=r"the validation split of python-docs has \d+ tokens, less than one row of 4000"
     ):
         prepare_corpus(BYTES.model_copy(update={"sequence_length": 4000}), FakeCorpus([sentences(100)]))
 

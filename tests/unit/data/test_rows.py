@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.rows import PAD, PackedRows, PaddedRows
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 
 EOS = 1
 Documents = list[list[int]]

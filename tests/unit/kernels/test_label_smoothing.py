@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.kernels import linear_cross_entropy as kernel
 from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy

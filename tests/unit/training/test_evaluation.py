@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.evaluation import bounded_exp

@@ -10,7 +10,7 @@ from tiny_runs import image_spec, pictures, train
 from torch import Tensor, nn
 
 from comt_cli.data.evaluation import EvaluationBatches
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.exchange.load_image import load_image_model
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSide
+from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSplit
 from comt_cli.data.images.settings import Augmentation
 from comt_cli.data.order import uniform_draws
 from comt_cli.layers.image_input import ImageInput
@@ -20,7 +20,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 def make_dataset(size: int = 16, count: int = 9, *, whole: bool = True) -> ImageDataset:
     pixels = np.random.default_rng(0).integers(1, 256, (count, size, size, 3), dtype=np.uint8)
-    side = ImageSide(np.arange(count) % 4, pixels if whole else None)
+    side = ImageSplit(np.arange(count) % 4, pixels if whole else None)
     return ImageDataset("f", "c", tuple("abcd"), MEAN, STD, size, side, side)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from comt_cli.data.order import sample_indices
 from comt_cli.data.prepare import prepare
-from comt_cli.data.side import IGNORE
+from comt_cli.data.split import IGNORE
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.plan import RunSpec

@@ -1,4 +1,4 @@
-"""What the two kinds of data have in common: a side of numbered samples (rows of tokens, images) that come in batches.
+"""What the two kinds of data have in common: a split of numbered samples (rows of tokens, images) that come in batches.
 
 Shapes: B samples of a batch.
 """
@@ -29,8 +29,8 @@ class AnyBatch(Protocol):
 B = TypeVar("B", bound=AnyBatch)
 
 
-class Side(ABC, Generic[B]):
-    """One side of a data set, training or validation, as samples numbered from 0."""
+class Split(ABC, Generic[B]):
+    """One split of a data set, training or validation, as samples numbered from 0."""
 
     @abstractmethod
     def __len__(self) -> int:
