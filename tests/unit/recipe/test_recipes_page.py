@@ -1,11 +1,14 @@
-"""`recipes/README.md` explains every key and every option once, with its default, and no other."""
+"""`recipes/README.md` explains every key and every option once, with its default, and no other.
+
+python tests/unit/recipe/test_recipes_page.py --write
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
-import pytest
 from pydantic_core import PydanticUndefined
 
 from comt_cli.methods import catalogue, methods
@@ -37,12 +40,43 @@ NAMES = {**{sites: name for name, sites in SITE_SETS.items()}, CONVOLUTIONS: "al
 """Defaults that are lists, as a recipe would say them."""
 
 
-def table_under(heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading of the README, without its head."""
-    section = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", README, re.MULTILINE | re.DOTALL)
-    assert section, f"recipes/README.md has no section {heading}"
-    lines = [line for line in section[1].splitlines() if line.startswith("|")][2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+TABLE = re.compile(r"(?<=\| --- \| --- \| --- \| --- \|\n)(?:\|.*\n)+")
+
+
+def section_of(text: str, heading: str) -> str:
+    """What stands under a heading of the page."""
+    found = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"recipes/README.md has no section {heading}"
+    return found[1]
+
+
+def table_under(heading: str, text: str = README) -> list[list[str]]:
+    """The cells of the first table below a heading of the page, without its head."""
+    table = TABLE.search(section_of(text, heading))
+    assert table, heading
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()]
+
+
+def page(text: str) -> str:
+    """The page with the tables of keys as the schema has them: their order, choices and defaults. Kinds that the schema
+    cannot put in words, and meanings, are kept by key."""
+    for heading, kind in HEADINGS.items():
+        section = section_of(text, heading)
+        known = {row[0].strip("`"): row for row in table_under(heading, text)}
+        properties = kind.model_json_schema()["properties"]
+        lines = []
+        for key, field in kind.model_fields.items():
+            _, said, _, meaning = known.get(key, ("", "", "", ""))
+            default = "the task's first" if (heading, key) == ("recipe", "metric") else printed_default(field)
+            lines.append(f"| `{key}` | {choices(properties[key]) or said} | {default} | {meaning} |\n")
+        text = text.replace(section, TABLE.sub(lambda _, lines=lines: "".join(lines), section, count=1), 1)
+    return text
+
+
+def choices(schema: dict) -> str:
+    """The values that a key can have, where they are counted."""
+    values = schema.get("enum") or [schema[key] for key in ("const",) if key in schema]
+    return ", ".join(f"`{value}`" for value in values)
 
 
 def printed_default(field) -> str:
@@ -65,25 +99,9 @@ def test_the_readme_explains_every_section():
     assert headings == {*HEADINGS, "method options"}
 
 
-@pytest.mark.parametrize("section", HEADINGS)
-def test_the_readme_explains_every_key_once_and_no_other(section):
-    fields = HEADINGS[section].model_fields
-    rows = table_under(section)
-    assert [row[0].strip("`") for row in rows] == list(fields)  # in the order of the schema
-    defaults = {key: printed_default(field) for key, field in fields.items()}
-    if section == "recipe":
-        defaults["metric"] = "the task's first"
-    assert {row[0].strip("`"): row[2] for row in rows} == defaults
-    assert all(row[1] and row[3] for row in rows)
-
-
-@pytest.mark.parametrize("section", HEADINGS)
-def test_the_readme_lists_every_choice(section):
-    schema = HEADINGS[section].model_json_schema()["properties"]
-    for key, kind, _, _ in table_under(section):
-        choices = schema[key.strip("`")].get("enum") or [schema[key.strip("`")].get("const")]
-        if choices != [None]:
-            assert re.findall(r"`([^`]+)`", kind) == choices
+def test_the_tables_of_keys_are_those_of_the_schema():
+    assert page(README) == README, "python tests/unit/recipe/test_recipes_page.py --write; then explain what is new"
+    assert all(all(row) for heading in HEADINGS for row in table_under(heading))
 
 
 def test_the_readme_names_every_metric_and_every_drawing():
@@ -129,3 +147,7 @@ def test_the_readme_names_every_ablation():
     (row,) = [row for row in table_under("recipe") if row[0] == "`ablations`"]
     choices = Recipe.model_json_schema()["properties"]["ablations"]["propertyNames"]["enum"]
     assert set(re.findall(r"`([^`]+)`", row[3])) == {*choices, "comt ablate"}
+
+
+if __name__ == "__main__" and "--write" in sys.argv:
+    (ROOT / "recipes/README.md").write_text(page(README), encoding="utf-8")
