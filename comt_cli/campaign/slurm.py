@@ -122,7 +122,7 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
             if state not in OPEN or request in queued:
                 yield Submission(shared.spec, state, jobs.get(shared.id), False)
                 continue
-            if shared.spec.data_content is not None:  # else its directory is known once the job has prepared the data
+            if shared.spec.is_known:  # else its directory is known once the job has prepared the data
                 shared.directory(runs).create(shared.spec)
                 shared.link(runs)
             executor = executor_class(folder=log_folder(runs, request).resolve(), max_num_timeout=site.requeues)

@@ -130,7 +130,7 @@ def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | Non
         "row": spec.row,
         "column": spec.column,
         "seed": spec.seed,
-        "id": spec.id if spec.data_content else None,  # not known before the data is prepared
+        "id": spec.id if spec.is_known else None,  # not known before the data is prepared
         "data_content": spec.data_content,
         "method": spec.method,
         **counted,
@@ -139,7 +139,7 @@ def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | Non
         spec.task.unit.name: train.steps * train.batch_size * spec.task.positions(spec.settings),
         **later,
         "state": _state(directory),
-        "directory": str(directory.shown) if spec.data_content else None,
+        "directory": str(directory.shown) if spec.is_known else None,
     }
 
 
