@@ -30,6 +30,10 @@ RESULTS = "results"
 S = TypeVar("S", bound=RunSettings)
 
 
+NO_WEIGHTS = "There are no weights to start from: change that run's settings, or leave this row out."
+"""What is said of a run whose source has diverged."""
+
+
 class RunStart(Section):
     """The run from whose trained weights another one starts, itself fully resolved.
 

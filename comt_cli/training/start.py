@@ -18,7 +18,7 @@ from comt_cli.models.build import model_of
 from comt_cli.models.cost import network_of
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec, RunStart
+from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart
 from comt_cli.training.clock import Counters
 from comt_cli.training.parallel import part_of
 from comt_cli.training.tasks.base import TaskRun
@@ -91,9 +91,6 @@ def _final_weights(spec: RunSpec, source: RunDirectory) -> Mapping[str, torch.Te
         raise UserError(f"{path} is of step {step:,}, and not of the last of {steps:,}", _anew(run))
     weights: Mapping[str, torch.Tensor] = state["model"]
     return weights
-
-
-NO_WEIGHTS = "There are no weights to start from: change that run's settings, or leave this row out."
 
 
 def _train(run: RunSpec) -> str:
