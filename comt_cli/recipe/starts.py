@@ -26,7 +26,8 @@ R = TypeVar("R", bound=SourceRecipe)
 
 @dataclass(frozen=True)
 class LoadedStart(Generic[R]):
-    """The cell of another recipe whose run is started from; `seed` is None where it is the started run's own."""
+    """The cell of another recipe whose run is started from; `seed` is None where it is the started run's own. `path` is
+    where the recipe says so."""
 
     source: R
     row: str
@@ -34,6 +35,7 @@ class LoadedStart(Generic[R]):
     seed: int | None
     new: tuple[str, ...]
     drop: tuple[str, ...]
+    path: KeyPath
 
 
 Starts = dict[str, dict[tuple[str, str], LoadedStart[R]]]
@@ -71,7 +73,7 @@ def load_starts(
                     theirs = _column(start, source, scale, column_name)
                     assert theirs is not None
                     found[scale][row_name, column_name] = LoadedStart(
-                        source, start.row or row_name, theirs, start.seed, start.new, start.drop
+                        source, start.row or row_name, theirs, start.seed, start.new, start.drop, path
                     )
     problems.extend(told)
     return found

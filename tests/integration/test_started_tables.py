@@ -77,6 +77,19 @@ def test_sources_are_planned_trained_and_left_out_of_the_table(recipes):
     ]
 
 
+def test_the_start_stands_among_the_settings_of_a_cell(recipes):
+    found = {each["key"]: each for each in json.loads(comt("show", "second.yaml", "--settings", "gated", "--json"))}
+    starts = {key: (each["value"], each["given_by"]) for key, each in found.items() if key.startswith("start.")}
+    assert starts == {
+        "start.recipe": ("first.yaml", "second.yaml:5"),
+        "start.row": ("gated", "default"),
+        "start.column": ("whole", "default"),
+        "start.seed": (None, "default"),
+        "start.new": ([], "default"),
+        "start.drop": ([], "default"),
+    }
+
+
 def test_models_that_do_not_fit_are_told_before_anything_is_trained(recipes):
     path = recipes / "second.yaml"
     path.write_text(path.read_text().replace("ffn_width: 48", "ffn_width: 64"), encoding="utf-8")
