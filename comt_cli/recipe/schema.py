@@ -132,7 +132,7 @@ class Start(Section):
     are the parts of the started model that the source does not have, `drop` those of the source that it does not take.
     """
 
-    recipe: Annotated[str, Field(min_length=1)]
+    recipe: Annotated[str, Field(min_length=1, max_length=250)]
     row: str | None = None
     column: str | None = None
     seed: Seed | None = None
