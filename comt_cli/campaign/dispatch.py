@@ -128,7 +128,10 @@ class Dispatcher:
                 self._end_unready()
             here = {worker.pipe: worker for worker in self._workers if worker is not None}
             if not any(worker.leaving or worker.shared is not None for worker in here.values()):
-                return
+                awaited = self._queue.awaited if stop.number is None and self._refused is None else None
+                if awaited is None:
+                    return
+                self._display.waiting(awaited)
             for pipe in connection.wait(list(here), TICK_SECONDS):
                 self._hear(here[pipe], stop)  # type: ignore[index]
             self._display.tick()

@@ -25,7 +25,7 @@ from comt_cli.campaign.jobs import check_jobs, check_memory
 from comt_cli.campaign.outcomes import Summary, TrainingFailed, check_not_stopped
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, with_sources
 from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
     check_device,
@@ -100,6 +100,7 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     check_device(device, processes)
     check_jobs(jobs, processes)
     check_device_name(device)
+    specs = with_sources(specs)
     for spec in specs:
         check_share(spec.settings.train.batch_size, processes)
     if jobs is not None:

@@ -53,6 +53,9 @@ class LiveDisplay(Telling):
         total = len(self.start.every) if self.start is not None else 0
         self._print((f"[{self.done}/{total}] {self._full(ended.spec)}: {in_words(ended)}", "  "))
 
+    def waits(self, text: str) -> None:
+        self._print((f"{text} ...", "  "))
+
     def warn(self, worker: int, text: str) -> None:
         name = f"{self.places[worker].name}: " if len(self.places) > 1 else ""
         self._print((f"{name}note: {text}", "  "))

@@ -64,6 +64,9 @@ class PlainDisplay(Telling):
         resumed = f", going on after step {step:,}" if step else ""
         self._say(f"{self._at(worker)}{self._name(spec)}: {spec.settings.train.steps:,} steps{resumed}{took}")
 
+    def waits(self, text: str) -> None:
+        self._say(f"{text} ...")
+
     def warn(self, worker: int, text: str) -> None:
         self._say(f"{self._at(worker)}note: {text}")
 

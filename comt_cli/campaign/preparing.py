@@ -27,8 +27,10 @@ def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -
         progress(stage, done, total)
 
     datasets: dict[str, AnyDataset] = {}
-    for shared in queue.open:
-        if shared.spec.data_fingerprint not in datasets:
-            datasets[shared.spec.data_fingerprint] = shared.spec.task.prepare(shared.spec.settings, preparing)
-    queue.data_prepared({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
+    # Again where what was prepared has made other runs open: one whose source has turned out to be another run.
+    while unprepared := [shared.spec for shared in queue.open if shared.spec.data_fingerprint not in datasets]:
+        for spec in unprepared:
+            if spec.data_fingerprint not in datasets:
+                datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings, preparing)
+        queue.data_prepared({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
     return datasets

@@ -128,6 +128,9 @@ class Display:
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
         """A worker is done with a run, however it ended."""
 
+    def waiting(self, text: str) -> None:
+        """No run can begin before one that another process trains has ended; told again and again meanwhile."""
+
     def stopping(self, again: bool) -> None:
         """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
 
@@ -150,6 +153,7 @@ class Telling(Display):
         self.stage = ""
         self.stage_began = self.began
         self.stop_text: str | None = None
+        self.waiting_text: str | None = None
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         if stage != self.stage:
@@ -194,6 +198,14 @@ class Telling(Display):
         self.places[worker] = WorkerState(self.places[worker].name)
         self.time_left.ended(worker, completed=ended.ended and not ended.already)
         self.done += ended.ended
+
+    def waiting(self, text: str) -> None:
+        if text != self.waiting_text:
+            self.waiting_text = text
+            self.waits(text)
+
+    def waits(self, text: str) -> None:
+        """It is something else by now that is waited for, or nothing was waited for before."""
 
     def stopping(self, again: bool) -> None:
         self.stop_text = _stop_text(self.places, self.stage, again=again)

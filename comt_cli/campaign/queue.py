@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary
-from comt_cli.errors import UserError
+from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, run_name
+from comt_cli.errors import StorageError, UserError
 from comt_cli.runs.contents import adopt_contents
-from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import SharedRun, shared_runs
+from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, with_sources
+from comt_cli.runs.shared import SharedRun, needed_runs, shared_runs
 
 
 class RunQueue:
     """Hands out runs one by one; one that another process is training is put off, and looked at again at the end.
 
+    A run that starts from another's weights is handed out when that one, its source, is done; until then it waits, also
+    for a source that another process is training. Where that has diverged or failed, so has the run.
+
     Any number of processes and machines may work off the same list: a run is whose lock it is, and its owner's death
     gives it back.
 
     Attributes:
-        every: all trainings, each once, whether done or not.
-        open: those that had no result when the queue was made.
+        every: all trainings, each once, whether done or not; sources come first.
+        open: those that had no result when the queue was made, without the sources that no run needs any more.
     """
 
     def __init__(self, specs: Sequence[RunSpec], runs: Path) -> None:
@@ -29,11 +33,13 @@ class RunQueue:
         self._fill(adopt_contents(specs, runs, ambiguous=True))
 
     def _fill(self, specs: Sequence[RunSpec]) -> None:
-        self.every = shared_runs(specs)
+        self._asked = list(specs)
+        self.every = shared_runs(with_sources(specs))
         self._outcomes: dict[str, RunOutcome] = {}
         for shared in self.every:
             self._look(shared)
-        self.open = [shared for shared in self.every if shared.id not in self._outcomes]
+        self._needed = {shared.id for shared in needed_runs(specs, self.runs)}
+        self.open = [shared for shared in self.every if shared.id in self._needed and shared.id not in self._outcomes]
         self._waiting = deque(self.open)
 
     def _look(self, shared: SharedRun) -> None:
@@ -53,9 +59,8 @@ class RunQueue:
         It may be that this content was not known before, or is another one than the runs had that are here: runs can
         turn out to be open, or done. Must be called before the first run is taken.
         """
-        specs = [spec for shared in self.every for spec in shared.specs]
-        known = [spec.with_content(contents.get(spec.data_fingerprint, spec.data_content)) for spec in specs]
-        if known != specs:
+        known = [spec.with_contents(contents) for spec in self._asked]
+        if known != self._asked:
             self._fill(known)
 
     def look_at_open(self) -> None:
@@ -65,12 +70,64 @@ class RunQueue:
             owner = self._owner(shared) if shared.id not in self._outcomes else None
             if owner is not None:
                 self.record(RunOutcome.of(shared, self.runs, Ending.elsewhere, f"by {owner}"))
+        for shared in self.open:
+            if shared.id not in self._outcomes:
+                self._fails_by_its_source(shared)
 
     def take(self) -> SharedRun | None:
         """The next run to be tried; None where there is none for now."""
-        if not self._waiting:
+        shared = self._next()
+        if shared is None:
             self._look_again()
-        return self._waiting.popleft() if self._waiting else None
+            shared = self._next()
+        return shared
+
+    def _next(self) -> SharedRun | None:
+        """The first that waits for no other; those that wait in vain have failed."""
+        for shared in tuple(self._waiting):
+            if self._source_awaited(shared) is None:
+                self._waiting.remove(shared)
+                return shared
+            if self._fails_by_its_source(shared):
+                self._waiting.remove(shared)
+        return None
+
+    def _source_awaited(self, shared: SharedRun) -> RunSpec | None:
+        """The run whose weights a run has to wait for; None where it can begin, or resume."""
+        start = shared.spec.start
+        if start is None or shared.directory(self.runs).is_begun:
+            return None
+        ended = self._outcomes.get(start.run.id)
+        return None if ended is not None and ended.ending is Ending.done else start.run
+
+    def _fails_by_its_source(self, shared: SharedRun) -> bool:
+        """Record that a run has failed, and why, where its source will leave no weights."""
+        source = self._source_awaited(shared)
+        ended = self._outcomes.get(source.id) if source is not None else None
+        if source is None or ended is None or ended.ending not in (Ending.diverged, Ending.failed):
+            return False
+        before = f"it starts from {run_name(source, with_table=True)}, which"
+        directory = shared.directory(self.runs)
+        with contextlib.suppress(StorageError):  # it is told anyway
+            directory.create(shared.spec)
+        if ended.result is not None:
+            error = UserError(f"{before} diverged at step {ended.result.get('diverged_at')}", NO_WEIGHTS)
+            self.record(RunOutcome.refused(shared, self.runs, error))
+        else:  # what can be done about it is told with the source
+            reason = f"{before} failed: {ended.reason}"
+            directory.note_error(reason)
+            self.record(RunOutcome.of(shared, self.runs, Ending.failed, reason))
+        return True
+
+    @property
+    def awaited(self) -> str | None:
+        """What another process trains that a run waits for, in a sentence; None where none waits for such a one."""
+        for shared in self._waiting:
+            source = self._source_awaited(shared)
+            outcome = self._outcomes.get(source.id) if source is not None else None
+            if source is not None and outcome is not None and outcome.ending is Ending.elsewhere:
+                return f"waiting for {run_name(source, with_table=True)}, which is being trained {outcome.reason}"
+        return None
 
     def give_back(self, shared: SharedRun) -> None:
         """It was taken, and nothing was done: it is the next one again."""
@@ -111,6 +168,8 @@ class RunQueue:
         """What became of all, by now."""
         return Summary(
             tuple(
-                self._outcomes.get(shared.id) or RunOutcome.of(shared, self.runs, Ending.left) for shared in self.every
+                self._outcomes.get(shared.id) or RunOutcome.of(shared, self.runs, Ending.left)
+                for shared in self.every
+                if shared.id in self._needed or shared.id in self._outcomes
             )
         )

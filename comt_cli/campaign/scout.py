@@ -38,7 +38,8 @@ class Scout:
         """What it found.
 
         Raises:
-            UserError: there is no such device, or the memory is too small for what was asked for.
+            UserError: there is no such device, the memory is too small for what was asked for, or a run cannot start
+                from its source.
             RunInterrupted: a signal came meanwhile.
             TrainingFailed: it ended without a word.
         """
@@ -91,6 +92,7 @@ def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, runs: Se
     begin_as_helper()
     try:
         workers = plan_workers(device, jobs, runs)
+        _check_starts(runs)
     except UserError as error:
         pipe.send(error)
         return
@@ -98,6 +100,14 @@ def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, runs: Se
     if all(each == "cpu" for each in workers.devices):
         _build_kernels(runs)
     end_process(0)
+
+
+def _check_starts(runs: Sequence[SharedRun]) -> None:
+    """Raise `UserError` where a run's model does not fit that of its source."""
+    if any(shared.spec.start is not None for shared in runs):
+        from comt_cli.training.start import check_starts
+
+        check_starts(shared.spec for shared in runs)
 
 
 def _build_kernels(runs: Sequence[SharedRun]) -> None:

@@ -27,7 +27,7 @@ from comt_cli.installing import install_extra
 from comt_cli.runs.contents import adopt_contents
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import shared_runs
+from comt_cli.runs.shared import needed_runs, shared_runs
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 WARNING_SIGNAL = signal.SIGUSR2
@@ -99,7 +99,12 @@ def _say(error: UserError) -> None:
 
 
 def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site) -> Iterator[Submission]:
-    """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job.
+    """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job; before
+    them, in the same way, the runs from whose weights they start.
+
+    A job of a started run begins after its source's job, however that ended (`afterany`): after a success there are the
+    weights. Else the first such job to begin tries the source again, or says why its run cannot start, where with
+    `afterok` it would stay in the queue for ever.
 
     Yields what came of each, as soon as it is known: what was submitted before an error is the caller's to say.
 
@@ -108,31 +113,38 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
         StorageError: the run directories cannot be written.
     """
     executor_class = _executor_class()
-    distinct = shared_runs(adopt_contents(specs, runs, ambiguous=True))
+    distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
+    sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
     with _only_submitter(runs):
         states = {shared.id: shared.directory(runs).state() for shared in distinct}
         jobs = {
             shared.id: job
             for shared in distinct
-            if states[shared.id] in OPEN and (job := job_of(runs, shared.spec)) is not None
+            if (states[shared.id] in OPEN or (shared.id in sources and states[shared.id] is RunState.running))
+            and (job := job_of(runs, shared.spec)) is not None
         }
         queued = ask_squeue(jobs.values())
+        numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
         for shared in distinct:
             state, request = states[shared.id], shared.spec.request
             if state not in OPEN or request in queued:
-                yield Submission(shared.spec, state, jobs.get(shared.id), False)
+                yield Submission(shared.spec, state, jobs.get(shared.id) if state in OPEN else None, False)
                 continue
-            if shared.spec.data_content is not None:  # else its directory is known once the job has prepared the data
+            if shared.spec.is_known:  # else its directory is known once the job has prepared the data
                 shared.directory(runs).create(shared.spec)
                 shared.link(runs)
             executor = executor_class(folder=log_folder(runs, request).resolve(), max_num_timeout=site.requeues)
-            executor.update_parameters(**sbatch_parameters(site, shared.spec))
+            start = shared.spec.start
+            waits = start is not None and not shared.directory(runs).is_begun
+            after = numbers.get(start.run.id) if start is not None and waits else None
+            executor.update_parameters(**sbatch_parameters(site, shared.spec, after))
             spec = shared.spec.model_dump(mode="json")
             wanted = device or (
                 "cuda" if site.gpus else None
             )  # a job that paid for a GPU must not fall back on the CPU
             arguments = (spec, str(runs.resolve()), wanted, site.processes, trackers_in_use())
-            note_job(runs, shared.spec, _submit_one(executor, arguments))
+            numbers[shared.id] = _submit_one(executor, arguments)
+            note_job(runs, shared.spec, numbers[shared.id])
             yield Submission(shared.spec, state, job_of(runs, shared.spec), True)
 
 
@@ -151,8 +163,13 @@ def refuse_queued(specs: Sequence[RunSpec], runs: Path) -> None:
         )
 
 
-def sbatch_parameters(site: Site, spec: RunSpec) -> dict[str, Any]:
-    """What submitit's Slurm executor is told: its names are sbatch's, with exceptions that are explained here."""
+def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> dict[str, Any]:
+    """What submitit's Slurm executor is told: its names are sbatch's, with exceptions that are explained here. `after`
+    is the number of a job that must have ended before."""
+    further = {name: value for name, value in site.sbatch.items() if value is not False}
+    if after is not None:  # and what the site file waits for
+        own = f"{further['dependency']}," if "dependency" in further else ""
+        further["dependency"] = f"{own}afterany:{after}"
     parameters = {
         "job_name": job_name(spec.request),
         "comment": f"{spec.relative_path}",
@@ -173,7 +190,7 @@ def sbatch_parameters(site: Site, spec: RunSpec) -> dict[str, Any]:
         "srun_args": [f"--cpus-per-task={site.cpus}"],
         "additional_parameters": {
             "requeue": True,  # also where the cluster's default is that jobs are not requeued
-            **{name: value for name, value in site.sbatch.items() if value is not False},
+            **further,
         },
     }
     return {name: value for name, value in parameters.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +20,12 @@ from comt_cli.training.devices import device_name
 from comt_cli.training.processes import is_main_process
 from comt_cli.training.progress import Listener
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.start import check_starts
 from comt_cli.training.world import World, join_world, share_of_batch
+
+WAIT = "wait"
+"""What processes are told instead of a run's id."""
+WAIT_SECONDS = 1.0
 
 
 def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> Summary:
@@ -69,15 +75,19 @@ def _train_all(
         share_of_batch(shared.spec.settings.train.batch_size, world)
     if datasets is None:
         datasets = prepare_all(queue, display.preparing, stop)
+    check_starts(shared.spec for shared in queue.open)
     by_id = {shared.id: shared for shared in queue.every}
     display.queue_started(Start.of(queue, [str(world.device)], device_name(world.device), world.size))
     listener = Teller(display) if world.is_main else Listener()
     tried = 0
     while True:
-        taken = queue.take() if world.is_main else None
-        run_id = world.broadcast(taken.id if taken is not None else None)
+        run_id = world.broadcast(_next_run(queue, display, stop) if world.is_main else None)
         if run_id is None:
             return
+        if isinstance(run_id, RunInterrupted):
+            raise run_id
+        if run_id == WAIT:  # said again and again: no process waits for another longer than that
+            continue
         assert isinstance(run_id, str)
         shared = _same_run(by_id, run_id)
         dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
@@ -95,6 +105,23 @@ def _train_all(
         tried += 1
         queue.record(outcome)
         display.run_ended(0, outcome)
+
+
+def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunInterrupted | None:
+    """The id of the next run; `WAIT`, after a moment, where it waits for what another process trains, or the signal
+    that ends the waiting; None where nothing is left."""
+    taken = queue.take()
+    if taken is not None:
+        return taken.id
+    awaited = queue.awaited
+    if awaited is None:
+        return None
+    if stop.number is not None:
+        return RunInterrupted(f"stopped while {awaited}", "The same command goes on from there.", stop.number)
+    display.waiting(awaited)
+    time.sleep(WAIT_SECONDS)
+    display.tick()
+    return WAIT
 
 
 def _same_run(by_id: Mapping[str, SharedRun], run_id: str) -> SharedRun:

@@ -13,7 +13,7 @@ from comt_cli.recipe.load import LoadedRecipe, find_recipe, load_recipe
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.yaml_lines import parse
 from comt_cli.runs.contents import adopt_contents
-from comt_cli.runs.plan import RunSpec, parse_seeds, plan
+from comt_cli.runs.plan import RunSpec, parse_seeds, plan, with_sources
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,12 @@ def with_contents(planned: Planned, runs: Path) -> Planned:
     Raises:
         UserError: see `adopt_contents`.
     """
-    asked = {spec.data_fingerprint: spec for spec in planned.specs}
+    asked = {spec.data_fingerprint: spec for spec in with_sources(planned.specs)}
     here = dict(
         spec.task.identify(spec.settings) for spec in asked.values()
     )  # of data that has changed since it was planned, another fingerprint
-    specs = [spec.with_content(here.get(spec.data_fingerprint) or spec.data_content) for spec in planned.specs]
+    contents = {fingerprint: content for fingerprint, content in here.items() if content is not None}
+    specs = [spec.with_contents(contents) for spec in planned.specs]
     return replace(planned, specs=adopt_contents(specs, runs))
 
 

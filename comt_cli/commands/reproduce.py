@@ -119,10 +119,11 @@ def print_all(tables: list[Planned], runs: Path, trained: Trained, site: Site | 
     from comt_cli.report.format import duration
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import ENDED, RunDirectory
+    from comt_cli.runs.shared import needed_runs
 
     where = checked_hardware(trained, [spec for planned in tables for spec in planned.specs]) if site is None else None
     plans = [adopt_contents(planned.specs, runs, ambiguous=True) for planned in tables]
-    specs = [spec for plan in plans for spec in plan]
+    specs = [shared.spec for shared in needed_runs([spec for plan in plans for spec in plan], runs)]
     states = {spec.id: RunDirectory.of(runs, spec).state().value for spec in specs}
     estimator = None
     if where is not None:

@@ -89,23 +89,48 @@ def show(
 def plan_rows(
     planned: Planned, runs: Path, trained: Trained | None = None, *, costs: bool = True
 ) -> list[dict[str, Any]]:
-    """One dictionary a run: who it is, what it costs, where it stands. Without `costs` those are None."""
+    """One dictionary a run: who it is, what it costs, where it stands. Without `costs` those are None. Runs of other
+    tables that these start from come first.
+
+    Raises:
+        UserError: there is no such device, or a run's model does not fit that of the run it starts from.
+    """
     from comt_cli.campaign.estimate import finished_runs
     from comt_cli.commands.plan_costs import Counting, Trained, checked_hardware, estimator_for
     from comt_cli.runs.contents import adopt_contents
 
     trained = trained or Trained()
     where = checked_hardware(trained, planned.specs)
-    specs = adopt_contents(planned.specs, runs, ambiguous=True)
+    table = adopt_contents(planned.specs, runs, ambiguous=True)
+    first = _sources_of(table, runs)
+    specs = [*first, *table]
     estimator = None
     if costs:
+        _check_starts(table)
         with Counting(specs) as counting:
             counting.count(specs)
         estimator = estimator_for(specs, where, finished_runs(runs, where, trained.gpus), trained)
-    return [_row(planned, spec, runs, estimator, costs=costs) for spec in specs]
+    return [_row(planned, spec, runs, estimator, costs=costs, in_table=spec not in first) for spec in specs]
 
 
-def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None, *, costs: bool) -> dict[str, Any]:
+def _sources_of(specs: list[RunSpec], runs: Path) -> list[RunSpec]:
+    """The runs of other tables that must be done before these can start, done or not."""
+    from comt_cli.runs.shared import needed_runs
+
+    own = {spec.id for spec in specs}
+    return [shared.spec for shared in needed_runs(specs, runs) if shared.id not in own]
+
+
+def _check_starts(specs: list[RunSpec]) -> None:
+    if any(spec.start is not None for spec in specs):
+        from comt_cli.training.start import check_starts
+
+        check_starts(specs)
+
+
+def _row(
+    planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None, *, costs: bool, in_table: bool
+) -> dict[str, Any]:
     from comt_cli.models.accounting import cost_of, total_flops, training_bytes
     from comt_cli.runs.directory import RunDirectory
 
@@ -127,19 +152,21 @@ def _row(planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | Non
         estimate = estimator.of(spec)
         later |= {"estimated_seconds": round(estimate.seconds, 1), "estimated_from": estimate.source}
     return {
+        "table": f"{spec.paper}/{spec.table}",
         "row": spec.row,
         "column": spec.column,
         "seed": spec.seed,
-        "id": spec.id if spec.data_content else None,  # not known before the data is prepared
+        "id": spec.id if spec.is_known else None,  # not known before the data is prepared
         "data_content": spec.data_content,
+        "start": spec.start.run.id if spec.start is not None and spec.start.run.is_known else None,
         "method": spec.method,
         **counted,
-        "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column),
+        "paper_increase": planned.loaded.printed_increase(planned.scale, spec.row, spec.column) if in_table else None,
         "steps": train.steps,
         spec.task.unit.name: train.steps * train.batch_size * spec.task.positions(spec.settings),
         **later,
         "state": _state(directory),
-        "directory": str(directory.shown) if spec.data_content else None,
+        "directory": str(directory.shown) if spec.is_known else None,
     }
 
 
@@ -170,9 +197,11 @@ def print_plan(
 ) -> None:
     """The plan as a table a column, each printed once it is counted, and the time that all of it takes; or, with a
     `site`, how many runs are jobs there, of whose time nothing is known here. `fresh`: what is there is trained anew.
+    Runs of other tables that these start from stand before them.
 
     Raises:
-        UserError: there is no such device, or its options do not go together.
+        UserError: there is no such device, its options do not go together, or a run's model does not fit that of the
+            run it starts from.
     """
     from rich.console import Console
 
@@ -191,8 +220,14 @@ def print_plan(
     console.print(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
     console.print(recipe.scales[planned.scale].description)  # type: ignore[index]
     console.file.flush()
+    own = adopt_contents(planned.specs, runs, ambiguous=True)
+    first = _sources_of(own, runs)
+    if costs:
+        _check_starts(own)
     by_column: dict[str, list[RunSpec]] = {}
-    for spec in adopt_contents(planned.specs, runs, ambiguous=True):
+    for spec in first:
+        by_column.setdefault(f"to start from: {spec.paper}/{spec.table}, {spec.column}", []).append(spec)
+    for spec in own:
         by_column.setdefault(spec.column, []).append(spec)
     ordered = [spec for specs in by_column.values() for spec in specs]
     printed: list[dict[str, Any]] = []
@@ -204,15 +239,17 @@ def print_plan(
             if costs and where is not None:
                 counted = ordered[: len(printed) + len(specs)]
                 estimator = estimator_for(ordered, where, finished, trained, counted)
-            rows = [_row(planned, spec, runs, estimator, costs=costs) for spec in specs]
-            for row in rows if fresh else ():
+            in_table = specs[0] not in first
+            rows = [_row(planned, spec, runs, estimator, costs=costs, in_table=in_table) for spec in specs]
+            for row in rows if fresh and in_table else ():
                 row["state"] = ANEW.get(row["state"], row["state"])
             printed += rows
             console.print()
             console.print(_column_table(column, rows, specs))
             console.file.flush()
     left = sum(row["state"] not in ENDED for row in printed)
-    summary = f"\n{plural(len(printed), 'run')}, {left} to do"
+    before = f", {len(first)} of them to start from" if first else ""
+    summary = f"\n{plural(len(printed), 'run')}{before}, {left} to do"
     if site is not None:
         console.print(f"{summary}: each a job for Slurm, but those that are in its queue.")
         return
@@ -221,7 +258,7 @@ def print_plan(
         return
     console.print(f"{summary}, about {_words_of_time(ordered, printed, estimator)} on {where.name}.")
     sources = dict.fromkeys(row["estimated_from"] for row in printed)
-    tokens = " Tokens count padding." if "tokens" in printed[0] else ""
+    tokens = " Tokens count padding." if any("tokens" in row for row in printed) else ""
     console.print(
         f"Time is estimated from {' and from '.join(sources)}; memory, roughly, from the tensors that the model keeps."
         f"{tokens}"

@@ -48,8 +48,8 @@ def print_settings(loaded: LoadedRecipe, scale: str, cell: str, *, as_json: bool
 
 
 def settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iterator[Setting]:
-    """The options of the method, then the sections of the settings, key by key. What a named size decides has its
-    number."""
+    """The options of the method, then the sections of the settings, key by key, and the run that it starts from. What a
+    named size decides has its number."""
     stands = loaded.document.data["rows"][row]["method"]
     for key, value in loaded.methods[row].items():
         is_given = key == "name" or (isinstance(stands, dict) and key in stands)
@@ -65,6 +65,13 @@ def settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iter
                 yield Setting(name, getattr(shape, key), f"size {settings.model.size}")
             else:
                 yield Setting(name, value, _place(loaded, origins[name]) if name in origins else "default")
+    start = loaded.starts[scale].get((row, column))
+    if start is not None:
+        source = {"recipe": start.source.file, "row": start.row, "column": start.column, "seed": start.seed}
+        for key, value in {**source, "new": list(start.new), "drop": list(start.drop)}.items():
+            origin = Origin((*start.path, key), loaded.document)
+            is_given = origin.path in loaded.document.lines
+            yield Setting(f"start.{key}", value, _place(loaded, origin) if is_given else "default")
 
 
 def _cell(loaded: LoadedRecipe, scale: str, cell: str) -> tuple[str, str]:

@@ -146,7 +146,7 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
         counts = {state.value: sum(run.state is state for run in every) for state in RunState}
         begun = [run for run in every if run.state in (RunState.running, RunState.unfinished)]
         # A job may be queued for a run that has no directory before its data is prepared.
-        begun += [run for run in every if run.state is RunState.missing and run.spec.data_content is None]
+        begun += [run for run in every if run.state is RunState.missing and not run.spec.is_known]
         theirs = readable_jobs((run.spec for run in begun), runs)
         begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
         jobs |= theirs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, near
 from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import load_setups
+from comt_cli.recipe.starts import LoadedStart, Starts, load_starts
 from comt_cli.recipe.validate import LineOf, salvage, validate
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
@@ -28,8 +29,8 @@ class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
     `methods[row]` has the method's name and all its options, defaults included; `settings[scale][row, column]` are
-    those of a run of that cell, and `origins[scale][row, column]` says where each was given. `task` is what the runs
-    are of, `document` the file.
+    those of a run of that cell, and `origins[scale][row, column]` says where each was given; `starts` says which cells
+    start from a run of another recipe. `task` is what the runs are of, `document` the file.
     """
 
     path: Path
@@ -38,6 +39,7 @@ class LoadedRecipe:
     methods: dict[str, dict[str, Any]]
     settings: dict[str, dict[tuple[str, str], RunSettings]]
     origins: dict[str, dict[tuple[str, str], Origins]]
+    starts: Starts[LoadedRecipe]
     document: Document
 
     @property
@@ -145,11 +147,12 @@ def check_recipe(
     also: Also | None = None,
     *,
     also_fits_all: bool = True,
+    started: tuple[Path, ...] = (),
 ) -> LoadedRecipe:
     """All checks, in two stages: the shape of the file, then what only the whole can tell.
 
     The second stage also sees a file that failed the first, without its broken parts, and tells what does not merely
-    follow from them: all problems come at once.
+    follow from them: all problems come at once. `started` are the recipes whose runs start from this one's.
     """
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
@@ -199,10 +202,62 @@ def check_recipe(
     settings = {str(name): {cell: found for cell, (found, _) in cells.items()} for name, cells in merged.items()}
     origins = {str(name): {cell: given for cell, (_, given) in cells.items()} for name, cells in merged.items()}
     found.extend(undrawable(whole, task, resolved, settings, document))
+    sources = _Sources(document, path, catalogue, also or {}, (*started, path.resolve()), problems)
+    starts = load_starts(whole, document, sources.load, found)
     problems.extend([problem for problem in found if not _follows(problem, problems)])
     if recipe is None or problems:
         raise RecipeError(path, problems)
-    return LoadedRecipe(path, recipe, task, resolved, settings, origins, document)
+    return LoadedRecipe(path, recipe, task, resolved, settings, origins, starts, document)
+
+
+class _Sources:
+    """The recipes that `start` names in one file, each read once. What is wrong becomes problems: of the key where no
+    recipe is found, of its own file where that has some."""
+
+    def __init__(
+        self,
+        document: Document,
+        path: Path,
+        catalogue: Catalogue,
+        also: Also,
+        started: tuple[Path, ...],
+        problems: list[Problem],
+    ) -> None:
+        self._document, self._path, self._catalogue, self._also = document, path, catalogue, also
+        self._started, self._problems = started, problems
+        self._known: dict[str, LoadedRecipe | None] = {}
+
+    def load(self, name: str, key: KeyPath) -> LoadedRecipe | None:
+        """The recipe called `name` at `key`: a file beside the one at hand, else as `find_recipe` finds it.
+
+        It has its own settings: `--set` is not for it. Rows of `--also` are, since a run starts from the row of its
+        own name.
+        """
+        if name not in self._known:
+            self._known[name] = self._load(name, key)
+        return self._known[name]
+
+    def _load(self, name: str, key: KeyPath) -> LoadedRecipe | None:
+        beside = self._path.parent / name
+        try:
+            path = beside if beside.is_file() else find_recipe(name)
+        except UserError as error:
+            message = f"{error.message}; {error.hint}" if error.hint else error.message
+            self._problems.append(Problem(dotted(key), message, self._document.line(key)))
+            return None
+        if path.resolve() in self._started:
+            files = [file.name for file in (*self._started, path)]
+            message = f"goes round in a circle: {' -> '.join(files[self._started.index(path.resolve()) :])}"
+            self._problems.append(Problem(dotted(key), message, self._document.line(key)))
+            return None
+        try:
+            return check_recipe(
+                read(path), path, self._catalogue, also=self._also, also_fits_all=False, started=self._started
+            )
+        except RecipeError as error:
+            told = (replace(problem, source=problem.source or str(path)) for problem in error.problems)
+            self._problems.extend(problem for problem in told if problem not in self._problems)
+            return None
 
 
 MAX_CELLS = 3_000
@@ -318,6 +373,7 @@ def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
 __all__ = [
     "DEFAULT_PAPER",
     "LoadedRecipe",
+    "LoadedStart",
     "also_called",
     "available_recipes",
     "find_recipe",

@@ -114,6 +114,32 @@ Given = dict[str, Any]
 """Settings as they stand in the file: `overrides.typed_settings` checks them."""
 
 
+def _named_once(parts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(parts)) < len(parts):
+        raise ValueError("a part stands twice")
+    return parts
+
+
+Part = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$")]
+"""A part of a model, by the beginning of its parameters' names: `classifier` for `classifier.weight`."""
+Parts = Annotated[tuple[Part, ...], AfterValidator(_named_once)]
+
+
+class Start(Section):
+    """The run of another recipe, at the same scale, from whose trained weights a run starts.
+
+    `row`, `column` and `seed` are the started run's own if not given; of a recipe with one column it is that one. `new`
+    are the parts of the started model that the source does not have, `drop` those of the source that it does not take.
+    """
+
+    recipe: Annotated[str, Field(min_length=1, max_length=250)]
+    row: str | None = None
+    column: str | None = None
+    seed: Seed | None = None
+    new: Parts = ()
+    drop: Parts = ()
+
+
 class Row(Section):
     """One method under one name, with the paper's value in every column."""
 
@@ -122,6 +148,7 @@ class Row(Section):
     paper_increase: dict[str, PaperIncrease] = Field(default_factory=dict)
     in_paper: bool = True
     settings: Given | None = None
+    start: Start | None = None
 
 
 class Column(Section):
@@ -130,6 +157,7 @@ class Column(Section):
 
     setup: SetupName | None = None
     settings: Given | None = None
+    start: Start | None = None
     metric: str | None = None
     compare_to: str | None = None
 
@@ -194,6 +222,7 @@ class Recipe(Section):
     figure: Figure | None = None
     setup: SetupName | None = None
     settings: Given | None = None
+    start: Start | None = None
     rows: dict[Name, Row] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)
     ablations: dict[AblationName, Ablation] = Field(default_factory=dict)

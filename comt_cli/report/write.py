@@ -134,7 +134,7 @@ def kept_whatever_ends(
     For asking before they are trained. While the content of their data is not known, nor are their ids: then only the
     number of runs can be compared.
     """
-    changed = bool(overrides) and all(spec.data_content is not None for spec in specs)
+    changed = bool(overrides) and all(spec.is_known for spec in specs)
     return _kept(ReportFiles.of(results, specs[0].scale, loaded), loaded, specs, changed=changed)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.runs.directory import READING_ERRORS, RunDirectory
-from comt_cli.runs.plan import BY_ID, RunSpec
+from comt_cli.runs.plan import BY_ID, RunSpec, with_sources
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -22,27 +22,28 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
         UserError: the runs that were asked the same were trained on different data, so that no table can hold them
             all; unless `ambiguous`, which leaves the content of these unknown.
     """
-    unknown = {spec.data_fingerprint for spec in specs if spec.data_content is None}
+    every = with_sources(specs)
+    unknown = {spec.data_fingerprint for spec in every if spec.data_content is None}
     if not unknown:
         return list(specs)
-    contents = _contents_of_runs(runs, {spec.request: spec.data_fingerprint for spec in specs})
+    contents = _contents_of_runs(runs, {spec.request: spec.data_fingerprint for spec in every})
     several = {fingerprint: counts for fingerprint, counts in contents.items() if len(counts) > 1}
     if several and not ambiguous:
         fingerprint, counts = next(iter(several.items()))
         listed = ", ".join(f"{content} ({count} run{'s'[: count != 1]})" for content, count in counts.most_common())
-        spec = next(spec for spec in specs if spec.data_fingerprint == fingerprint)
+        spec = next(spec for spec in every if spec.data_fingerprint == fingerprint)
         name = spec.task.data_name(spec.settings)
         raise UserError(
             f"the runs on {name} in {runs} were trained on data of different content: {listed}",
             "They cannot stand in one column. Training prepares the data here and so says which content is meant; or "
             "keep the runs of one content only (spec.json of each has data_content).",
         )
-    return [
-        spec
-        if spec.data_content is not None or len(contents.get(spec.data_fingerprint, ())) != 1
-        else spec.with_content(next(iter(contents[spec.data_fingerprint])))
-        for spec in specs
-    ]
+    only = {
+        fingerprint: next(iter(counts))
+        for fingerprint, counts in contents.items()
+        if fingerprint in unknown and len(counts) == 1
+    }
+    return [spec.with_contents(only) for spec in specs]
 
 
 def _contents_of_runs(runs: Path, asked: Mapping[str, str]) -> dict[str, Counter[str]]:
@@ -56,11 +57,15 @@ def _contents_of_runs(runs: Path, asked: Mapping[str, str]) -> dict[str, Counter
         directory = RunDirectory(path)
         try:
             noted = read_json(directory.spec_file)
-            fingerprint, content = noted["data_fingerprint"], noted["data_content"]
-            if fingerprint not in found or not isinstance(content, str) or directory.spec().request not in asked:
+            if noted["data_fingerprint"] not in found or not isinstance(noted["data_content"], str):
+                continue
+            spec = directory.spec()
+            if spec.request not in asked:
                 continue
         except READING_ERRORS:  # whoever reads the run says what is wrong
             continue
-        if directory.checkpoint_file.exists() or directory.result_file.exists():
-            found[fingerprint][content] += 1
+        if directory.is_begun:
+            for each in (spec, *spec.sources):  # of a source that is not here any more the started run knows it
+                if each.data_content is not None and each.data_fingerprint in found:
+                    found[each.data_fingerprint][each.data_content] += 1
     return found

@@ -100,6 +100,15 @@ class RunDirectory:
         """The directory of `spec` below the folder `runs`."""
         return cls(runs / BY_ID / spec.id, runs / spec.relative_path)
 
+    def beside(self, spec: RunSpec) -> RunDirectory:
+        """The directory of another run below the same folder."""
+        return RunDirectory(self.path.with_name(spec.id))
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has a checkpoint or a result: what it started from is not needed any more."""
+        return self.checkpoint_file.exists() or self.result_file.exists()
+
     @property
     def shown(self) -> Path:
         """The path for people: the link that names table, row and column, where there is one; else the folder."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +30,24 @@ RESULTS = "results"
 S = TypeVar("S", bound=RunSettings)
 
 
+NO_WEIGHTS = "There are no weights to start from: change that run's settings, or leave this row out."
+"""What is said of a run whose source has diverged."""
+
+
+class RunStart(Section):
+    """The run from whose trained weights another one starts, itself fully resolved.
+
+    Attributes:
+        run: that run, the source.
+        new: parts of the started model, by the beginnings of their parameters' names, that the source does not have.
+        drop: parts of the source that the started model does not take.
+    """
+
+    run: RunSpec
+    new: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
 class RunSpec(Section):
     """One training, fully resolved: everything that can change its numbers, and where it stands in its table.
 
@@ -51,6 +69,8 @@ class RunSpec(Section):
     data_content: str | None = None
     """The hash of the tokens or pixels themselves (of ImageNet: of its files' names and sizes); None where the data is
     not prepared here."""
+    start: RunStart | None = None
+    """The run whose weights it starts from; None where it starts from initial values of its own."""
 
     @field_validator("settings", mode="before")
     @classmethod
@@ -83,17 +103,31 @@ class RunSpec(Section):
         The settings of the data and its content are part of it, and the versions of what prepares it are not: a cache
         that is made anew with the same tokens or pixels serves the runs that there are. While the content is not known
         this is `request`, under which nothing is stored.
-        Row, column and table are labels, so two tables that ask for the same training share its identity.
+        Of a run that starts from another's weights that one's id is part of it. Row, column and table are labels, so
+        two tables that ask for the same training share its identity.
         """
-        return self.request if self.data_content is None else self._hash(content=self.data_content)
+        if self.data_content is None or not self.is_known:
+            return self.request
+        return self._hash(None if self.start is None else self.start.run.id, content=self.data_content)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the content of its data is known, and that of the run that it starts from: then its id is final."""
+        return self.data_content is not None and (self.start is None or self.start.run.is_known)
 
     @property
     def request(self) -> str:
         """12 hex digits that are known before the data is prepared, and stay as they are afterwards."""
-        return self._hash(fingerprint=self.data_fingerprint)
+        source = None if self.start is None else self.start.run.request
+        return self._hash(source, fingerprint=self.data_fingerprint)
 
-    def _hash(self, **data: str) -> str:
-        identity = {
+    @property
+    def sources(self) -> list[RunSpec]:
+        """The run that it starts from, after the one that this starts from, and so on; [] where it starts from none."""
+        return [] if self.start is None else [*self.start.run.sources, self.start.run]
+
+    def _hash(self, source: str | None, **data: str) -> str:
+        identity: dict[str, Any] = {
             "version": SPEC_VERSION,
             "command": self.command,
             "method": self.method,
@@ -101,11 +135,20 @@ class RunSpec(Section):
             "seed": self.seed,
             "data": data,
         }
+        if self.start is not None:  # else the ids are those from before there were starts
+            identity["start"] = {"run": source, "new": sorted(self.start.new), "drop": sorted(self.start.drop)}
         return sha256(canonical_json(identity))[:12]
 
     def with_content(self, content: str | None) -> RunSpec:
         """The same run on data of this content."""
         return self if content == self.data_content else self.model_copy(update={"data_content": content})
+
+    def with_contents(self, contents: Mapping[str, str]) -> RunSpec:
+        """The same run, its data and that of its sources with the contents that are given, by fingerprint."""
+        spec = self.with_content(contents.get(self.data_fingerprint, self.data_content))
+        if self.start is None or (run := self.start.run.with_contents(contents)) == self.start.run:
+            return spec
+        return spec.model_copy(update={"start": self.start.model_copy(update={"run": run})})
 
     @property
     def relative_path(self) -> Path:
@@ -117,6 +160,17 @@ class RunSpec(Section):
         if paper.casefold() in (BY_ID, RESULTS):
             paper = f"paper-{paper}"
         return Path(paper, *names, f"seed{self.seed}-{self.id}")
+
+
+RunStart.model_rebuild()
+RunSpec.model_rebuild()
+
+
+def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
+    """`specs` and, before them, the runs that they start from: each of those once, none before its own source."""
+    every = list(specs)
+    sources = {source.id: source for spec in every for source in spec.sources}
+    return [*sources.values(), *every]
 
 
 def identity_of(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
@@ -162,41 +216,60 @@ def plan(
     Raises:
         UserError: there is no such scale, row or column.
     """
-    recipe, task = loaded.recipe, task_of(loaded.recipe.command)
+    recipe = loaded.recipe
     if scale not in recipe.scales:
         raise UserError(f"{loaded.path}: there is no scale {scale!r}", nearest(scale, recipe.scales))
     chosen_rows = select(rows, recipe.rows, "row")
     chosen_columns = select(columns, loaded.columns(scale), "column")
     chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
-    folder, stem = loaded.folder, loaded.stem
-    data: dict[str, tuple[str, str | None]] = {}
-    folders: dict[str, tuple[str | None, str]] = {}
-    runs = []
-    for column in chosen_columns:
-        for seed in chosen_seeds:
-            for row in chosen_rows:
-                settings = loaded.settings[scale][row, column]
-                key = settings.data.model_dump_json()
-                if key not in data:
-                    data[key] = task.identify(settings)
-                fingerprint, content = data[key]
-                _one_folder(loaded, folders, fingerprint, getattr(settings.data, "folder", None), f"{row} at {column}")
-                runs.append(
-                    RunSpec(
-                        paper=folder,
-                        table=stem,
-                        command=recipe.command,
-                        scale=scale,
-                        row=row,
-                        column=column,
-                        seed=seed,
-                        method=loaded.methods[row],
-                        settings=settings,
-                        data_fingerprint=fingerprint,
-                        data_content=content,
-                    )
-                )
-    return runs
+    planner = _Planner(scale)
+    return [
+        planner.run(loaded, row, column, seed)
+        for column in chosen_columns
+        for seed in chosen_seeds
+        for row in chosen_rows
+    ]
+
+
+class _Planner:
+    """Makes the runs of one plan, and those that they start from; each data set is identified once."""
+
+    def __init__(self, scale: str) -> None:
+        self._scale = scale
+        self._data: dict[tuple[str, str], tuple[str, str | None]] = {}
+        self._folders: dict[str, tuple[str | None, str]] = {}
+
+    def run(self, loaded: LoadedRecipe, row: str, column: str, seed: int) -> RunSpec:
+        """The run of a cell. Raises `UserError` where its data cannot be identified."""
+        settings = loaded.settings[self._scale][row, column]
+        command = loaded.recipe.command
+        key = (command, settings.data.model_dump_json())
+        if key not in self._data:
+            self._data[key] = task_of(command).identify(settings)
+        fingerprint, content = self._data[key]
+        folder = getattr(settings.data, "folder", None)
+        _one_folder(loaded, self._folders, fingerprint, folder, f"{row} at {column}")
+        start = loaded.starts[self._scale].get((row, column))
+        return RunSpec(
+            paper=loaded.folder,
+            table=loaded.stem,
+            command=command,
+            scale=self._scale,  # type: ignore[arg-type]
+            row=row,
+            column=column,
+            seed=seed,
+            method=loaded.methods[row],
+            settings=settings,
+            data_fingerprint=fingerprint,
+            data_content=content,
+            start=None
+            if start is None
+            else RunStart(
+                run=self.run(start.source, start.row, start.column, seed if start.seed is None else start.seed),
+                new=start.new,
+                drop=start.drop,
+            ),
+        )
 
 
 def _one_folder(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from comt_cli.errors import StorageError
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, with_sources
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,22 @@ def shared_runs(specs: Iterable[RunSpec]) -> list[SharedRun]:
     for spec in specs:
         grouped.setdefault(spec.id, []).append(spec)
     return [SharedRun(tuple(same)) for same in grouped.values()]
+
+
+def needed_runs(specs: Sequence[RunSpec], runs: Path) -> list[SharedRun]:
+    """The trainings behind `specs`, each once: first the sources that are still needed, then they themselves.
+
+    A source is needed for runs that have neither a checkpoint nor a result, whether it is done by now or not.
+    """
+    needed: set[str] = set()
+    left = list(specs)
+    while left:
+        spec = left.pop()
+        if spec.id not in needed:
+            needed.add(spec.id)
+            if spec.start is not None and not RunDirectory.of(runs, spec).is_begun:
+                left.append(spec.start.run)
+    return [shared for shared in shared_runs(with_sources(specs)) if shared.id in needed]
 
 
 def link_runs(specs: Iterable[RunSpec], runs: Path) -> None:

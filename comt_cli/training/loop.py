@@ -23,6 +23,7 @@ from comt_cli.training.parallel import distribute
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.record import diverged_result, done_result
 from comt_cli.training.signals import StopSignal
+from comt_cli.training.start import load_start
 from comt_cli.training.tasks import task_run
 from comt_cli.training.update import Update, Updater
 from comt_cli.training.world import World, share_of_batch
@@ -64,7 +65,8 @@ class Training:
         Raises:
             RunInterrupted: a signal came; the state is saved.
             BeingTrained: another process is training the run; said in all processes of this one's world.
-            UserError: its checkpoint is another run's, or the data is not what it was planned with.
+            UserError: its checkpoint is another run's, the data is not what it was planned with, or the weights that it
+                starts from are not there or do not fit.
             StorageError: something could not be written; the last checkpoint is intact.
         """
         with contextlib.ExitStack() as held:
@@ -106,6 +108,8 @@ class Training:
         self.optimizer = task.optimizer(task.model, self.spec.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
+        if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
+            load_start(task, self.directory)
         self.writer = RunWriter(task, self.directory, self.counters, held, self.listener.warn, kernels)
         self.clock = Clock(self.world.device, self.counters, positions_per_step(self.spec))
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)

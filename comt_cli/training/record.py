@@ -136,17 +136,18 @@ def record_environment(
     *,
     compiled: bool,
     sharding: str,
+    source: str | None = None,
 ) -> dict[str, Any]:
     """Append to `environment.json` what this start of the run, after `step`, has under it; returns the new entry.
 
     `kernels` says for each operation of the model, and for the loss, what computes it; `sharding` what cuts the
-    parameters. The entry's `differs` names what, of all that decides the bits, was not the same in every start since
-    the one at step 0.
+    parameters; `source` is the id of the run from whose weights this one starts. The entry's `differs` names what, of
+    all that decides the bits, was not the same in every start since the one at step 0.
 
     Raises:
         UserError: the file is damaged.
     """
-    entry = {
+    entry: dict[str, Any] = {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "step": step,
         "comt": __version__,
@@ -160,6 +161,7 @@ def record_environment(
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "compiled": compiled,
         "sharding": sharding,
+        **({} if source is None else {"start": source}),
     }
     before = _earlier_starts(directory)
     beginnings = [index for index, start in enumerate(before) if start.get("step") == 0]
@@ -255,6 +257,7 @@ def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any])
     return {
         "id": spec.id,
         "data_content": spec.data_content,
+        **({} if spec.start is None else {"start": spec.start.run.id}),
         "step": counters.step,
         "steps": spec.settings.train.steps,
         unit.name: counters.tokens,

@@ -60,8 +60,10 @@ class RunWriter:
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
             compiled, sharding = task.settings.compile, task.sharding
+            start = task.spec.start
+            source = None if start is None else start.run.id
             self.environment = record_environment(
-                directory, world, counters.step, kernels, compiled=compiled, sharding=sharding
+                directory, world, counters.step, kernels, compiled=compiled, sharding=sharding, source=source
             )
         names = trackers_in_use() if world.is_main else []
         self._trackers = held.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))

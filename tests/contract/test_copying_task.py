@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_runs import write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
 COMT = (sys.executable, str(ROOT / "tests/copying/comt.py"))
@@ -139,6 +140,44 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):
     assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     again, once = weights(killed), weights(whole)
     assert all(torch.equal(again[name], once[name]) for name in once)
+
+
+LANGUAGE = """\
+title: Letters
+command: train-lm
+baseline: plain
+seeds: [1]
+settings:
+  model: {size: tiny, width: 32, ffn_width: 48, layers: 2, heads: 2}
+  data: {corpus: "files:FOLDER/*.txt", tokenizer: bytes, sequence_length: 48, validation_fraction: 0.2}
+  train: {steps: 4, batch_size: 8, learning_rate: 0.003}
+rows:
+  plain: {method: pre-ln}
+  gated: {method: comt}
+columns:
+  text: {}
+scales:
+  smoke: {description: a few seconds}
+"""
+
+
+def test_it_can_start_from_a_run_of_another_task(tmp_path):
+    write_corpus(tmp_path / "texts")
+    (tmp_path / "letters.yaml").write_text(LANGUAGE.replace("FOLDER", str(tmp_path / "texts")), encoding="utf-8")
+    heads = "[embedding, head]"  # its symbols are no letters
+    start = f"start: {{recipe: letters.yaml, new: {heads}, drop: {heads}}}\nsettings:"
+    recipe = write(tmp_path, RECIPE.replace("settings:", start, 1).replace("steps: 90", "steps: 6"))
+    command = ("train-copying", "--recipe", str(recipe), "--rows", "gated", "--jobs", "2", "--device", "cpu")
+    said = comt(*command, "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
+    assert "2 runs: 2 done" in said
+    by_command = {json.loads((run / "spec.json").read_text())["command"]: run for run in tmp_path.glob("runs/by-id/*")}
+    copying, language = by_command["train-copying"], by_command["train-lm"]
+    assert json.loads((copying / "result.json").read_text())["start"] == language.name
+    assert not torch.equal(weights(copying)["final_norm.weight"], torch.ones(32))
+    wrong = RECIPE.replace("settings:", start.replace(f", drop: {heads}", ""), 1)
+    said = comt("show", str(write(tmp_path, wrong)), "--runs", str(tmp_path / "others"), status=2)
+    assert "own/copy plain, whole, seed 1 cannot start from own/letters plain, text, seed 1: embedding.weight [" in said
+    assert "of the source has no place in the model, where it is new" in said
 
 
 def test_two_processes_are_as_one(trained, tmp_path):

@@ -123,7 +123,8 @@ class Nursery:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["dying"])
         with pytest.MonkeyPatch.context() as patch:
-            folders = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parents[1])]
+            here = Path(__file__).parent  # and the tree that these tests are of, wherever the package is installed
+            folders = [str(folder) for folder in (here, here.parent, here.parents[1])]
             patch.setenv("PYTHONPATH", os.pathsep.join(folders))
             patch.setenv("OMP_NUM_THREADS", "1")
             multiprocessing.forkserver.ensure_running()

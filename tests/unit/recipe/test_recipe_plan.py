@@ -14,7 +14,7 @@ from comt_cli.data.settings import DataSettings
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
 from comt_cli.recipe.yaml_lines import parse
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import RunSpec, RunStart, plan, with_sources
 from comt_cli.tasks import Task
 from comt_cli.tasks.settings.language import Settings, TrainSettings
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -112,7 +112,7 @@ def test_labels_are_no_part_of_the_id_and_all_else_is(change, same):
 def test_no_field_of_a_run_was_forgotten_here():
     labels = {"paper", "table", "row", "column", "scale"}
     assert set(RunSpec.model_fields) == labels | {
-        "command", "seed", "method", "data_fingerprint", "data_content", "settings",
+        "command", "seed", "method", "data_fingerprint", "data_content", "settings", "start",
     }  # fmt: skip
 
 
@@ -137,6 +137,49 @@ def test_a_methods_defaults_are_part_of_the_id(small, load):
     assert short.method == full.method
     assert short.method["hidden"] == 2
     assert short.id == full.id != other.id
+
+
+def started(run: RunSpec = SPEC, **parts: tuple[str, ...]) -> RunSpec:
+    """A run that starts from another one, of another seed."""
+    return SPEC.model_copy(update={"seed": 5, "start": RunStart(run=run, **parts)})
+
+
+def test_what_a_run_starts_from_is_part_of_its_id():
+    plain, other = SPEC.model_copy(update={"seed": 5}), SPEC.model_copy(update={"seed": 6})
+    runs = [
+        plain,
+        started(),
+        started(other),
+        started(started()),
+        started(new=("head",)),
+        started(drop=("head",)),
+        started(SPEC.with_content("4567")),
+    ]
+    assert len({run.id for run in runs}) == len(runs)
+    assert started(new=("a", "b")).id == started(new=("b", "a")).id
+    assert started(SPEC.model_copy(update={"row": "other"})).id == started().id  # a label, there too
+    assert started().id == "ce710b41b019"
+
+
+def test_a_started_run_is_read_back_whole():
+    run = started(started(), new=("head",))
+    again = RunSpec.model_validate_json(run.model_dump_json())
+    assert again == run
+    assert [source.id for source in again.sources] == [SPEC.id, started().id]
+
+
+def test_an_id_is_not_final_before_the_data_of_every_source_is_known():
+    unknown = started(SPEC.with_content(None))
+    assert unknown.id == unknown.request == started().request
+    assert not unknown.is_known
+    assert unknown.with_contents({"abc": "0123"}).id == started().id
+    assert started().is_known
+
+
+def test_sources_come_first_and_once():
+    second = started().model_copy(update={"seed": 8})
+    assert with_sources([started(), second, SPEC]) == [SPEC, started(), second, SPEC]
+    assert with_sources([started(started())]) == [SPEC, started(), started(started())]
 
 
 def test_saying_what_is_implied_makes_no_other_run():

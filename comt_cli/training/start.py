@@ -1,0 +1,152 @@
+"""Runs that start from another run's weights: what of these each parameter gets, and what must fit for that.
+
+Every tensor of the started model is loaded, or lies in a part that is `new`; every tensor of the source is taken, or
+lies in a part that is dropped (`drop`). Nothing is left out in silence: a model that was meant to be pre-trained and is
+not would train all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from comt_cli.errors import UserError
+from comt_cli.exchange.checkpoint import read_state
+from comt_cli.models.build import model_of
+from comt_cli.models.cost import network_of
+from comt_cli.recipe.problems import nearest
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart
+from comt_cli.training.clock import Counters
+from comt_cli.training.parallel import part_of
+from comt_cli.training.tasks.base import TaskRun
+
+Shapes = Mapping[str, Sequence[int]]
+"""Of the tensors of a model, by their names."""
+
+SHOWN = 3
+"""How many of the tensors that do not fit are named."""
+
+
+def check_starts(specs: Iterable[RunSpec]) -> None:
+    """Find out before anything is trained that the models of sources and started runs do not fit.
+
+    Raises:
+        UserError: names the first run of which that is so, and the tensors.
+    """
+    seen = set()
+    for spec in specs:
+        start = spec.start
+        if start is None:
+            continue
+        key = (network_of(spec), network_of(start.run), start.new, start.drop)
+        if key not in seen:
+            seen.add(key)
+            loaded_names(spec, _shapes(model_of(spec).state_dict()), _shapes(model_of(start.run).state_dict()))
+
+
+def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
+    """Give the task's model, which has its initial values, the weights that its source's last step has left.
+
+    All processes read the source's checkpoint, and each keeps its part. Names and shapes are compared with what the
+    file holds. `directory` is the started run's; its source stands beside it.
+
+    Raises:
+        UserError: the source has not ended, has diverged, or its checkpoint is not there, damaged or another run's; or
+            its tensors are not those of the model: says which.
+    """
+    spec, model = task.spec, task.model
+    assert spec.start is not None
+    weights = _final_weights(spec, directory.beside(spec.start.run))
+    own = model.state_dict()
+    loaded = loaded_names(spec, _shapes(own), _shapes(weights))
+    # Not strict, since `loaded_names` is: it has what is new missing, and nothing else.
+    model.load_state_dict({name: part_of(weights[name], own[name]) for name in loaded}, strict=False)
+
+
+def _final_weights(spec: RunSpec, source: RunDirectory) -> Mapping[str, torch.Tensor]:
+    assert spec.start is not None
+    run, path = spec.start.run, source.checkpoint_file
+    result = source.result()
+    if result is None:
+        raise UserError(f"{_name(spec)} starts from {_name(run)}, which is not done", _train(run))
+    if result["state"] == "diverged":
+        raise UserError(
+            f"{_name(spec)} starts from {_name(run)}, which diverged at step {result.get('diverged_at')}", NO_WEIGHTS
+        )
+    try:
+        state = read_state(path)
+    except UserError as error:
+        raise UserError(f"{_name(spec)} starts from {_name(run)}: {error.message}", error.hint or _anew(run)) from None
+    if state.get("id") != run.id:
+        raise UserError(f"{path} belongs to run {state.get('id')}, not {run.id}", _anew(run))
+    steps = run.settings.train.steps
+    try:
+        step = Counters.restored(state.get("progress"), steps).step
+    except ValueError as error:
+        raise UserError(f"{path}: its progress {error}", _anew(run)) from None
+    if step != steps:
+        raise UserError(f"{path} is of step {step:,}, and not of the last of {steps:,}", _anew(run))
+    weights: Mapping[str, torch.Tensor] = state["model"]
+    return weights
+
+
+def _train(run: RunSpec) -> str:
+    return f"comt {run.command} trains it, with the recipe {run.paper}/{run.table} at scale {run.scale}."
+
+
+def _anew(run: RunSpec) -> str:
+    return f"comt {run.command} --fresh trains it anew, with the recipe {run.paper}/{run.table} at scale {run.scale}."
+
+
+def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
+    """The names of the tensors of a started model, of shapes `own`, that are loaded from a source of shapes `source`.
+
+    Raises:
+        UserError: a tensor is neither loaded nor new, is of another shape, or is not taken nor dropped; or no tensor is
+            of a part that is called new or dropped. Names them.
+    """
+    start = spec.start
+    assert start is not None
+    wrong = list(_unfitting(start, own, source))
+    if wrong:
+        more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        raise UserError(
+            f"{_name(spec)} cannot start from {_name(start.run)}: {'; '.join(wrong[:SHOWN])}{more}",
+            "start.new names the parts that the source does not have, start.drop those of its own that are not taken.",
+        )
+    return [name for name in own if not _is_in(name, start.new)]
+
+
+def _unfitting(start: RunStart, own: Shapes, source: Shapes) -> Iterator[str]:
+    for key, parts, names, whose in (("new", start.new, own, "the model"), ("drop", start.drop, source, "the source")):
+        for part in parts:
+            if not any(_is_in(name, (part,)) for name in names):
+                known = dict.fromkeys(name.partition(".")[0] for name in names)
+                yield f"{key} names {part}, and {whose} has no such part ({nearest(part, known)})"
+    wanted = {name: list(shape) for name, shape in own.items() if not _is_in(name, start.new)}
+    given = {name: list(shape) for name, shape in source.items() if not _is_in(name, start.drop)}
+    for name, shape in wanted.items():
+        if name not in given:
+            dropped = ", whose tensor of this name is dropped" if name in source else ""
+            yield f"{name} {shape} is not in the source{dropped}"
+        elif given[name] != shape:
+            yield f"{name} is {given[name]} in the source, and {shape} in the model"
+    for name, shape in given.items():
+        if name not in wanted:
+            new = ", where it is new" if name in own else ""
+            yield f"{name} {shape} of the source has no place in the model{new}"
+
+
+def _is_in(name: str, parts: Iterable[str]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _name(spec: RunSpec) -> str:
+    return f"{spec.paper}/{spec.table} {spec.row}, {spec.column}, seed {spec.seed}"

@@ -1,0 +1,208 @@
+"""Runs that start from others: their order in the queue, what they wait for, and what becomes of them. Nothing is
+trained here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm
+from tiny_runs import PICTURES, PICTURES_CONTENT, image_spec, pictures
+
+from comt_cli.campaign.outcomes import Ending, RunOutcome
+from comt_cli.campaign.preparing import prepare_all
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.slurm import submit
+from comt_cli.campaign.slurm_site import Site
+from comt_cli.files import write_json
+from comt_cli.runs.contents import adopt_contents
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec, RunStart
+from comt_cli.runs.shared import needed_runs
+from comt_cli.tasks import Task
+from comt_cli.training.signals import StopSignal
+
+SOURCE = image_spec()
+FIRST, SECOND = (
+    image_spec(seed=seed).model_copy(update={"start": RunStart(run=SOURCE), "row": f"started-{seed}"})
+    for seed in (2, 3)
+)
+THIRD = image_spec(seed=4).model_copy(update={"start": RunStart(run=SECOND)})
+
+
+def of(runs: Path, spec: RunSpec) -> RunDirectory:
+    directory = RunDirectory.of(runs, spec)
+    directory.create(spec)
+    return directory
+
+
+def end(runs: Path, spec: RunSpec, state: str = "done", **more: object) -> None:
+    write_json(of(runs, spec).result_file, {"state": state, **more})
+
+
+def taken(queue: RunQueue) -> RunSpec | None:
+    shared = queue.take()
+    return None if shared is None else shared.spec
+
+
+def ends(queue: RunQueue, spec: RunSpec, ending: Ending = Ending.done, reason: str | None = None) -> None:
+    (shared,) = (each for each in queue.every if each.id == spec.id)
+    queue.record(RunOutcome.of(shared, queue.runs, ending, reason))
+
+
+def endings(queue: RunQueue) -> dict[str, Ending]:
+    return {outcome.spec.id: outcome.ending for outcome in queue.summary().outcomes}
+
+
+def test_a_run_is_taken_once_its_source_is_done(tmp_path):
+    queue = RunQueue([THIRD, FIRST, SECOND], tmp_path)
+    assert [shared.spec for shared in queue.every] == [SOURCE, SECOND, THIRD, FIRST]
+    assert taken(queue) == SOURCE
+    assert taken(queue) is None
+    assert queue.awaited is None  # it is trained here
+    ends(queue, SOURCE)
+    assert [taken(queue), taken(queue), taken(queue)] == [SECOND, FIRST, None]
+    ends(queue, SECOND)
+    assert taken(queue) == THIRD
+    assert queue.left() == 2
+
+
+def test_a_run_that_waits_does_not_keep_others_back(tmp_path):
+    plain = image_spec(seed=9)
+    queue = RunQueue([FIRST, plain], tmp_path)
+    assert [taken(queue), taken(queue), taken(queue)] == [SOURCE, plain, None]
+
+
+def test_what_a_table_starts_from_may_be_its_own_row(tmp_path):
+    queue = RunQueue([FIRST, SOURCE.model_copy(update={"table": "another"})], tmp_path)
+    assert [len(shared.specs) for shared in queue.every] == [2, 1]
+
+
+def test_a_source_that_was_trained_before_is_not_trained_again(tmp_path):
+    end(tmp_path, SOURCE)
+    queue = RunQueue([FIRST], tmp_path)
+    assert taken(queue) == FIRST
+    assert endings(queue) == {SOURCE.id: Ending.done, FIRST.id: Ending.left}
+
+
+@pytest.mark.parametrize("begun", ["checkpoint.pt", "result.json"])
+def test_a_run_with_weights_of_its_own_needs_no_source(begun, tmp_path):
+    directory = of(tmp_path, FIRST)
+    if begun == "result.json":
+        end(tmp_path, FIRST)
+    else:
+        directory.checkpoint_file.touch()
+    queue = RunQueue([FIRST], tmp_path)
+    assert taken(queue) == (None if begun == "result.json" else FIRST)
+    assert SOURCE.id not in endings(queue)
+    assert [shared.spec for shared in queue.every] == [SOURCE, FIRST]  # what is done must not decide about threads
+    assert [shared.spec for shared in needed_runs([FIRST], tmp_path)] == [FIRST]
+
+
+def test_a_source_that_diverged_fails_what_starts_from_it(tmp_path):
+    end(tmp_path, SOURCE, "diverged", diverged_at=5)
+    queue = RunQueue([FIRST, THIRD], tmp_path)
+    assert taken(queue) is None
+    found = {outcome.spec.id: outcome for outcome in queue.summary().having(Ending.failed)}
+    assert set(found) == {FIRST.id, SECOND.id, THIRD.id}
+    reason = "it starts from comt/tiny-images a-row, tiny, seed 1, which diverged at step 5"
+    assert found[FIRST.id].reason == RunDirectory.of(tmp_path, FIRST).error() == reason
+    assert found[FIRST.id].remedy is not None
+    assert found[THIRD.id].reason.endswith(f"seed 3, which failed: {reason}")
+
+
+def test_a_source_that_failed_fails_what_starts_from_it(tmp_path):
+    queue = RunQueue([FIRST], tmp_path)
+    assert taken(queue) == SOURCE
+    ends(queue, SOURCE, Ending.failed, "its process ended with status 1")
+    assert taken(queue) is None
+    assert endings(queue) == {SOURCE.id: Ending.failed, FIRST.id: Ending.failed}
+    error = RunDirectory.of(tmp_path, FIRST).error()
+    assert error == "it starts from comt/tiny-images a-row, tiny, seed 1, which failed: its process ended with status 1"
+
+
+def test_a_source_that_is_trained_elsewhere_is_awaited(tmp_path):
+    queue = RunQueue([FIRST], tmp_path)
+    directory = of(tmp_path, SOURCE)
+    assert taken(queue) == SOURCE
+    with directory.lock():
+        ends(queue, SOURCE, Ending.elsewhere, "by process 12 on another")
+        assert taken(queue) is None
+        assert queue.awaited is not None
+        assert queue.awaited.startswith("waiting for comt/tiny-images a-row, tiny, seed 1, which is being trained by ")
+        end(tmp_path, SOURCE)
+    assert taken(queue) == FIRST
+    assert queue.awaited is None
+
+
+def test_a_source_that_was_let_go_of_is_taken_up(tmp_path):
+    queue = RunQueue([FIRST], tmp_path)
+    assert taken(queue) == SOURCE
+    ends(queue, SOURCE, Ending.elsewhere, "by process 12 on another")
+    assert taken(queue) == SOURCE
+
+
+def test_what_other_processes_have_made_of_sources_is_looked_at(tmp_path):
+    queue = RunQueue([FIRST], tmp_path)
+    end(tmp_path, SOURCE, "diverged", diverged_at=5)
+    queue.look_at_open()
+    assert endings(queue) == {SOURCE.id: Ending.diverged, FIRST.id: Ending.failed}
+
+
+def test_the_data_of_sources_is_prepared_too(tmp_path, monkeypatch):
+    other = SOURCE.model_copy(update={"data_fingerprint": "other-pictures", "data_content": None})
+    started = FIRST.with_content(None).model_copy(update={"start": RunStart(run=other)})
+    contents = {PICTURES: PICTURES_CONTENT}
+    prepared = []
+
+    def prepare(self, settings, progress):
+        prepared.append(len(prepared))
+        return pictures()
+
+    monkeypatch.setattr(type(SOURCE.task), "prepare", prepare)
+    monkeypatch.setattr(Task, "identify", lambda *_: ("", None))
+    queue = RunQueue([started], tmp_path)
+    datasets = prepare_all(queue, lambda *_: None, StopSignal())
+    assert set(datasets) == {"other-pictures", *contents}
+    assert all(shared.spec.is_known for shared in queue.every)
+    assert prepared == [0, 1]
+
+
+def test_a_started_run_knows_on_what_its_source_was_trained(tmp_path):
+    of(tmp_path, FIRST).checkpoint_file.touch()
+    (found,) = adopt_contents(
+        [FIRST.with_content(None).model_copy(update={"start": RunStart(run=SOURCE.with_content(None))})], tmp_path
+    )
+    assert found.id == FIRST.id
+
+
+def test_a_job_begins_after_its_sources(tmp_path, monkeypatch):
+    slurm, runs = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs"
+
+    def dependency(number: str) -> list[str]:
+        return [line for line in slurm.script(number) if "dependency" in line]
+
+    site = Site(time=60)
+    jobs = [(each.spec.seed, each.job and each.job.number) for each in submit([THIRD, FIRST], runs, None, site)]
+    assert jobs == [(1, "1"), (3, "2"), (4, "3"), (2, "4")]
+    assert dependency("1") == []
+    assert dependency("2") == dependency("4") == ["#SBATCH --dependency=afterany:1"]
+    assert dependency("3") == ["#SBATCH --dependency=afterany:2"]
+    slurm.forget("4")
+    held = Site(time=60, sbatch={"dependency": "singleton"})
+    assert [each.is_new for each in submit([FIRST], runs, None, held)] == [False, True]
+    assert dependency("5") == ["#SBATCH --dependency=singleton,afterany:1"]
+    slurm.forget("1")
+    slurm.forget("5")
+    end(runs, SOURCE)
+    assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
+    assert dependency("6") == []
+
+
+def test_a_job_begins_after_a_source_that_is_being_trained(tmp_path, monkeypatch):
+    slurm, runs = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs"
+    assert [each.is_new for each in submit([SOURCE], runs, None, Site(time=60))] == [True]
+    slurm.put("1", "RUNNING", "node7")
+    with of(runs, SOURCE).lock():
+        assert [each.is_new for each in submit([FIRST], runs, None, Site(time=60))] == [False, True]
+    assert "#SBATCH --dependency=afterany:1" in slurm.script("2")

@@ -1,0 +1,81 @@
+"""Which tensors a started run takes from its source, and what is said of those that do not fit."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_runs import tiny_spec
+
+from comt_cli.errors import UserError
+from comt_cli.runs.plan import RunSpec, RunStart
+from comt_cli.training.start import check_starts, loaded_names
+
+
+@pytest.fixture
+def spec(tiny_corpus: str) -> RunSpec:
+    return tiny_spec(tiny_corpus)
+
+
+def started(spec: RunSpec, source: RunSpec | None = None, **parts: tuple[str, ...]) -> RunSpec:
+    return spec.model_copy(update={"seed": 9, "start": RunStart(run=source or spec, **parts)})
+
+
+OWN = {"body.weight": [4, 4], "body.bias": [4], "classifier.weight": [2, 4], "norm": [4]}
+SOURCE = {"body.weight": [4, 4], "body.bias": [4], "head.weight": [9, 4], "norm": [4]}
+PARTS = {"new": ("classifier",), "drop": ("head",)}
+
+
+def test_all_is_loaded_that_is_not_new(spec):
+    assert loaded_names(started(spec, **PARTS), OWN, SOURCE) == ["body.weight", "body.bias", "norm"]
+    same = OWN | {"head.weight": [2, 4]}
+    both = {"new": ("classifier", "head"), "drop": ("head",)}  # a head of the same name, and another one
+    assert "head.weight" not in loaded_names(started(spec, **both), same, SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("parts", "own", "source", "expected"),
+    [
+        ({"new": ()}, {}, {}, "classifier.weight [2, 4] is not in the source"),
+        ({"drop": ()}, {}, {}, "head.weight [9, 4] of the source has no place in the model"),
+        ({}, {"norm": [5]}, {}, "norm is [4] in the source, and [5] in the model"),
+        ({}, {}, {"norm": [4, 1]}, "norm is [4, 1] in the source, and [4] in the model"),
+        ({"drop": ("head", "norm")}, {}, {}, "norm [4] is not in the source, whose tensor of this name is dropped"),
+        (
+            {"new": ("classifier", "norm")},
+            {},
+            {},
+            "norm [4] of the source has no place in the model, where it is new",
+        ),
+        (
+            {"new": ("classifier", "clasifier")},
+            {},
+            {},
+            "new names clasifier, and the model has no such part (did you mean classifier?)",
+        ),
+        ({"drop": ("head", "hed")}, {}, {}, "drop names hed, and the source has no such part (did you mean head?)"),
+        ({"new": ("class",)}, {}, {}, "new names class, and the model has no such part"),  # parts are whole names
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_shapes(parts, own, source, expected, spec):
+    with pytest.raises(UserError) as error:
+        loaded_names(started(spec, **PARTS | parts), OWN | own, SOURCE | source)
+    assert expected in error.value.message
+    assert error.value.message.startswith(
+        "comt/tiny a-row, tiny, seed 9 cannot start from comt/tiny a-row, tiny, seed 1: "
+    )
+    assert "start.new" in error.value.hint
+
+
+def test_many_are_counted(spec):
+    with pytest.raises(UserError) as error:
+        loaded_names(started(spec), {f"a{n}": [1] for n in range(5)}, {"a0": [1]})
+    assert error.value.message.endswith("a3 [1] is not in the source; and 1 more")
+
+
+def test_models_that_do_not_fit_are_found_before_anything_is_trained(spec, tiny_corpus):
+    check_starts([spec, started(spec)])
+    wider = tiny_spec(tiny_corpus, model={"ffn_width": 64})
+    with pytest.raises(UserError, match=r"blocks.0\S+ is \[.*64.*\] in the source, and \[.*48.*\] in the model"):
+        check_starts([started(spec), started(spec, wider)])
+    plain = tiny_spec(tiny_corpus, method="pre-ln")
+    with pytest.raises(UserError, match="is not in the source"):
+        check_starts([started(spec, plain)])
