@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import isolation
 
@@ -49,3 +51,20 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from comt_cli.kernels import measurements
 
     monkeypatch.setattr(measurements, "roots", list)
+
+
+@pytest.fixture
+def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn and laid out as ever, and written coarsely: a PDF with its fonts takes most of a figure's time.
+
+    What the files of a figure are is what test_figures.py shows.
+    """
+    from comt_cli.report.figures import write
+
+    def coarse(figure: Any) -> bytes:
+        content = io.BytesIO()
+        figure.savefig(content, format="png", dpi=40)
+        return content.getvalue()
+
+    monkeypatch.setattr(write, "_png", coarse)
+    monkeypatch.setattr(write, "_pdf", lambda figure: b"%PDF")
