@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import isolation
+from parsed_once import parsed_once
 
 _MADE = isolation.isolate()  # before torch, matplotlib and the others read where their caches are
 
@@ -25,6 +26,11 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 # transformers, and with it liger-kernel, imports torchvision where it finds one.
 make_torchvision_importable()
+
+import comt_cli.recipe.yaml_lines
+
+# Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
+comt_cli.recipe.yaml_lines.parse = parsed_once(comt_cli.recipe.yaml_lines.parse)
 
 # Few examples, and the same ones every time: the suite stays quick, and a failure can be seen again.
 settings.register_profile("comt", max_examples=25, deadline=None, derandomize=True, database=None)
