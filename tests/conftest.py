@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import isolation
+from parsed_once import parsed_once
 
 _MADE = isolation.isolate()  # before torch, matplotlib and the others read where their caches are
 
@@ -23,6 +26,11 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 # transformers, and with it liger-kernel, imports torchvision where it finds one.
 make_torchvision_importable()
+
+import comt_cli.recipe.yaml_lines
+
+# Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
+comt_cli.recipe.yaml_lines.parse = parsed_once(comt_cli.recipe.yaml_lines.parse)
 
 # Few examples, and the same ones every time: the suite stays quick, and a failure can be seen again.
 settings.register_profile("comt", max_examples=25, deadline=None, derandomize=True, database=None)
@@ -49,3 +57,20 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from comt_cli.kernels import measurements
 
     monkeypatch.setattr(measurements, "roots", list)
+
+
+@pytest.fixture
+def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn and laid out as ever, and written coarsely: a PDF with its fonts takes most of a figure's time.
+
+    What the files of a figure are is what test_figures.py shows.
+    """
+    from comt_cli.report.figures import write
+
+    def coarse(figure: Any) -> bytes:
+        content = io.BytesIO()
+        figure.savefig(content, format="png", dpi=40)
+        return content.getvalue()
+
+    monkeypatch.setattr(write, "_png", coarse)
+    monkeypatch.setattr(write, "_pdf", lambda figure: b"%PDF")

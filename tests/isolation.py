@@ -61,6 +61,11 @@ def working_folder() -> Path:
     return path
 
 
+def cache_folder() -> Path:
+    """The session's COMT_CACHE."""
+    return Path(os.environ[SESSION]) / OWN["COMT_CACHE"]
+
+
 def remove(made: Path | None) -> None:
     """Remove what `isolate` made."""
     if made is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import isolation
 import pytest
 import torch
 from tiny_runs import write_corpus
@@ -15,8 +16,9 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def tiny_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMT_CACHE", str(tmp_path_factory.getbasetemp() / "tiny-cache"))
+def tiny_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session's, in which kernels are compiled once for all workers: a cache of each worker's own costs 20 s."""
+    monkeypatch.setenv("COMT_CACHE", str(isolation.cache_folder()))
 
 
 @pytest.fixture(autouse=True)

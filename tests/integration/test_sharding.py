@@ -15,6 +15,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import isolation
 import pytest
 import torch
 from tiny_runs import Stopped, assert_same_run, tiny_spec, train, training
@@ -146,7 +147,7 @@ def both(tiny_corpus, tmp_path_factory, only_nursery):
     """The folder with what two processes did, and one process before and after them."""
     folder = tmp_path_factory.mktemp("sharding")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COMT_CACHE", str(tmp_path_factory.getbasetemp() / "tiny-cache"))
+        patch.setenv("COMT_CACHE", str(isolation.cache_folder()))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         for name in SAME:

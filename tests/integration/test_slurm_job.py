@@ -16,7 +16,7 @@ from comt_cli.runs.directory import RunDirectory
 
 def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopped(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    spec, runs = tiny_spec(tiny_corpus, steps=400, log_every=5, save_every=150), tmp_path / "runs"
+    spec, runs = tiny_spec(tiny_corpus, steps=160, log_every=5, save_every=60), tmp_path / "runs"
     executor = LocalExecutor(tmp_path / "jobs", max_num_timeout=2)
     executor.update_parameters(timeout_min=5, stderr_to_stdout=True)
     job = executor.submit(TrainJob(), spec.model_dump(mode="json"), str(runs), "cpu", 1, ["tensorboard"])
@@ -32,7 +32,7 @@ def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopp
         job.cancel()
         job._process.wait(60)
     log = job.paths.stdout.read_text(encoding="utf-8")
-    assert "of 400; everything is saved" in log
+    assert "of 160; everything is saved" in log
     assert "(1 remaining timeouts)" in log
     assert "going on after step" in log
     assert len(list((directory.path / "tensorboard").iterdir())) == 2

@@ -57,6 +57,7 @@ def test_analyze_gates_writes_every_figure_and_says_where(tmp_path) -> None:
     pd.testing.assert_frame_equal(csv, scalar_frame(gate_values(load_model(folder), "a castle")), rtol=1e-5)
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_analyze_gates_of_scalar_gates(tmp_path) -> None:
     folder = save(tmp_path / "run", name="comt", sites=["v_proj"])
     result = run("analyze-gates", folder / "checkpoint.pt", "--out", tmp_path / "here")
@@ -68,6 +69,7 @@ def test_analyze_gates_of_scalar_gates(tmp_path) -> None:
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_site_can_be_chosen_and_an_impossible_one_writes_nothing(tmp_path) -> None:
     folder = save(tmp_path / "run", name="transponder", sites=["q_proj", "k_proj"])
     for site, stem in (([], "k_proj"), (["--site", "q_proj"], "q_proj")):
@@ -78,6 +80,7 @@ def test_a_site_can_be_chosen_and_an_impossible_one_writes_nothing(tmp_path) -> 
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_plot_cosine_writes_its_figure_and_the_means(tmp_path) -> None:
     folder = save(tmp_path / "run", name="pre-ln")
     result = run("plot-cosine", folder, "--out", tmp_path / "here")
@@ -87,6 +90,7 @@ def test_plot_cosine_writes_its_figure_and_the_means(tmp_path) -> None:
     assert list(csv) == ["layer", "position", "token", "cosine", "angle", "update_cosine", "norm_ratio"]
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_strangers_checkpoint_does_not_choose_where_figures_go(tmp_path) -> None:
     folder = save(tmp_path / "run", name="pre-ln")
     path = folder / "checkpoint.pt"

@@ -31,6 +31,8 @@ from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.kernels import use_kernels
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 MINUTE = ImageShape(pixels=8, batch=2, width=4, blocks=(1, 1))
 CPU = torch.device("cpu")
 H200 = "NVIDIA H200"

@@ -24,6 +24,8 @@ from comt_cli.kernels import choice, measurements
 from comt_cli.layers import attention, projection
 from comt_cli.models.kernels import use_kernels
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 MINUTE = Shape("bench", width=16, ffn_width=20, layers=2, heads=2, vocabulary=32, batch=2, length=8)
 CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle() is None

@@ -20,6 +20,8 @@ from comt_cli.benchmarks.step_variants import Workshop
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 MINUTE = Shape("bench", width=16, ffn_width=20, layers=2, heads=2, vocabulary=32, batch=2, length=8)
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)

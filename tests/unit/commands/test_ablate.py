@@ -18,6 +18,8 @@ from comt_cli.files import write_json
 from comt_cli.recipe.schema import AblationName
 from comt_cli.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 RECIPE = """
 title: Widths
 paper: {paper}

@@ -15,6 +15,8 @@ from comt_cli.commands.diagnose import _BYTES, _depths
 from comt_cli.errors import UserError
 from comt_cli.report.figures.diagnose import draw_over_setups
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 KINDS = ("png", "pdf", "txt", "tex", "csv")
 STEMS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
 

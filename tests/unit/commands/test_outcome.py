@@ -31,6 +31,8 @@ from comt_cli.report.recipe_figure import recipe_figure
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks import Task
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 RECIPE = """
 title: A figure
 paper: mine

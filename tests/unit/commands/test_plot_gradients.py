@@ -12,6 +12,8 @@ from comt_cli.commands.analyze_gates import image_numbers
 from comt_cli.errors import UserError
 from comt_cli.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 
 @pytest.fixture(autouse=True)
 def prepared(monkeypatch):

@@ -14,6 +14,8 @@ from comt_cli.data.images import glyphs
 from comt_cli.errors import UserError
 from comt_cli.report import figures
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 
 @pytest.fixture
 def few_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.shared import shared_runs
 from comt_cli.training import measured_speed
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 RECIPE = """
 title: One
 paper: mine

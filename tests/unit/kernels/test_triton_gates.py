@@ -29,17 +29,19 @@ def small_tiles():
 
 def run(operation: str, case: Case):
     """The operation's results for a case of two sites, or three for heads, or one for add_norm."""
-    functions = {"modulate": modulate, "heads": lambda case: heads(case, 12, 7), "swiglu": swiglu, "add_norm": add_norm}
+    functions = {"modulate": modulate, "heads": lambda case: heads(case, 6, 7), "swiglu": swiglu, "add_norm": add_norm}
     return functions[operation](case)
 
 
-WIDTHS = {"modulate": [37, 21], "heads": [36, 24, 24], "swiglu": [37, 37], "add_norm": [37]}
+# More than a tile of 16 channels, and a rest.
+WIDTHS = {"modulate": [19, 5], "heads": [18, 6, 6], "swiglu": [19, 19], "add_norm": [19]}
 OPERATIONS = list(WIDTHS)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_types(operation, dtype):
+def test_types_of_16_bits(operation, dtype):
+    """Three blocks of rows in two groups. So does `test_any_shape` in fp32."""
     assert_agree(run(operation, make(40, WIDTHS[operation], 8, "both", dtype)), TOLERANCE[dtype])
 
 
@@ -96,7 +98,7 @@ def test_modulate_backward_from_its_output(dtype):
     assert_agree(modulate(make(20, [37, 21], 4, "both", dtype), z_is_output=True), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(("E", "count", "kv"), [(2, 5, 1), (6, 3, 3), (48, 2, 1), (64, 1, 1)])
+@pytest.mark.parametrize(("E", "count", "kv"), [(2, 5, 1), (6, 3, 3), (48, 1, 1)])
 def test_head_widths(E, count, kv):
     assert_agree(heads(make(20, [count * E, kv * E, kv * E], 4, "both", torch.float32), E, 11), 1e-5)
 
@@ -137,7 +139,7 @@ def test_no_rows_of_heads():
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_same_bits_each_time(operation):
-    first, second = (run(operation, make(40, WIDTHS[operation], 8, "both", torch.float32))[0] for _ in range(2))
+    first, second = (run(operation, make(40, WIDTHS[operation], 2, "both", torch.float32))[0] for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 

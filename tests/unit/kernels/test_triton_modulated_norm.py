@@ -58,8 +58,12 @@ def assert_agree(case: Case, tolerance: float) -> Results:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_every_combination(kind, monkeypatch):
+HALF = [kind for kind in KINDS if sum(map(bool, dataclasses.astuple(kind))) % 2]
+"""Of which any four parts are there in every combination; the C++ kernels are tested with all of `KINDS`."""
+
+
+@pytest.mark.parametrize("kind", HALF, ids=str)
+def test_every_combination_of_four_parts(kind, monkeypatch):
     tiles(monkeypatch, 32)
     assert_agree(make(37, 17, kind), TOLERANCE[torch.float32])
 
@@ -119,7 +123,7 @@ def test_a_mean_far_from_zero_costs_no_digits_of_the_variance(monkeypatch):
 
 def test_the_same_bits_each_time(monkeypatch):
     tiles(monkeypatch, 64)
-    case = make(70, 33, EVERYTHING)
+    case = make(40, 17, EVERYTHING)
     first, second = run(case), run(case)
     assert all(torch.equal(first[name], second[name]) for name in first)
 

@@ -30,6 +30,8 @@ from comt_cli.report.benchmark_pages import (
     step_page,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 VARIANTS = {"plain": "no gates", "gated": "with gates"}
 PAGE = Page(
     name="speed",
