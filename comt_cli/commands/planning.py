@@ -55,7 +55,7 @@ def plan_loaded(
 
 
 def with_contents(planned: Planned, runs: Path) -> Planned:
-    """The plan with the content of its data as it is catalogue by now: of what is prepared here, else of the runs.
+    """The plan with the content of its data as it is known by now: of what is prepared here, else of the runs.
 
     Raises:
         UserError: see `adopt_contents`.

@@ -1,4 +1,4 @@
-"""What the two kinds of data have in common: a split of numbered samples (rows of tokens, images) that come in batches.
+"""What all kinds of data have in common: a split of numbered samples (rows of tokens, images) that come in batches.
 
 Shapes: B samples of a batch.
 """
@@ -30,7 +30,7 @@ B = TypeVar("B", bound=AnyBatch)
 
 
 class Split(ABC, Generic[B]):
-    """One split of a data set, training or validation, as samples numbered from 0."""
+    """One split of a data set, training, validation or test, as samples numbered from 0."""
 
     @abstractmethod
     def __len__(self) -> int:

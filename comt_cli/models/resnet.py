@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from comt_cli.errors import UserError
 from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm
 from comt_cli.layers.learned import Classifier
-from comt_cli.methods.base import MAP_SITES, Wiring
+from comt_cli.methods.base import MAP_SITES, NORMS, Wiring
 from comt_cli.models.base import Model, refuse_absent
 from comt_cli.models.resnet_blocks import WINDOWS, Block, BlockPlace, NormActivation, PreActBlock
 from comt_cli.tasks.settings.resnet import ResNetSettings
@@ -91,6 +91,7 @@ def _refuse_absent_parts(settings: ResNetSettings, wiring: Wiring) -> None:
     if wiring.entry is not None:
         raise UserError("a ResNet has no place for an entry: it embeds no tokens")
     refuse_absent(wiring.gates, MAP_SITES.names, settings.size)
+    refuse_absent(wiring.norms.keys() - {"*"}, NORMS, settings.size)
     has = len(WINDOWS[settings.shape().block])
     for kind in ("conv", "norm"):
         named = [site for site in wiring.gates if site.startswith(kind)]

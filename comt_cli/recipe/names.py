@@ -66,6 +66,12 @@ def _compared_columns(recipe: Recipe, document: Document, *, has_paper: bool) ->
                 path = ("scales", scale_name, "columns", name, "compare_to")
                 message = "names a column of a paper's, but the recipe has no `paper`"
                 yield Problem(dotted(path), message, document.line(path))
+            elif column.compare_to is not None and column.metric is not None:
+                theirs = recipe.columns[column.compare_to].metric or recipe.metric
+                if column.metric != theirs:
+                    path = ("scales", scale_name, "columns", name, "metric")
+                    message = f"cannot stand beside the paper's column {column.compare_to}, which has {theirs}"
+                    yield Problem(dotted(path), message, document.line(path))
     for name, column in recipe.columns.items():
         if column.compare_to is not None:
             at: KeyPath = ("columns", name, "compare_to")

@@ -233,8 +233,8 @@ class Recipe(Section):
         return self.scales[scale].columns or self.columns  # type: ignore[index]
 
     def metric_at(self, scale: str, column: str) -> str:
-        """What the cells of a column show: the metric of the column, of the paper's column that it stands for, or of
-        the recipe."""
+        """What the cells of a column show: the metric of the column, of the paper's column that it is compared to, or
+        of the recipe."""
         own = self.columns_at(scale)[column]
-        paper = self.columns.get(own.compare_to or column)
+        paper = None if own.compare_to is None else self.columns.get(own.compare_to)
         return own.metric or (paper.metric if paper is not None else None) or self.metric

@@ -127,7 +127,8 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
     """What the ablation `name` of a table shows, in the columns of the recipe's own metric; None while none of its rows
     but the baseline has ended."""
     ablation, key = loaded.recipe.ablations[name], loaded.recipe.metric
-    table = table.only(table.rows, [column for column in table.columns if table.metrics[column] == key])
+    elsewhere = [column for column in table.columns if table.metrics[column] != key]
+    table = table.only(table.rows, [column for column in table.columns if column not in elsewhere])
     metric = table.task.metrics[key]
     if not table.columns:
         return None
@@ -141,7 +142,8 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
         return None
     share = ablation_words.SHARES.get(ablation.option or "") if axis == "number" else None
     points = [replace(p, position=share(p.x) if share and p.x is not None else p.x) for p in points]
-    floors = {column: table.task.chance(table.specs[column].settings) for column in table.columns}
+    guessed = table.columns if key == table.task.metric else ()
+    floors = {column: table.task.chance(table.specs[column].settings) for column in guessed}
     data = AblationData(
         title=ablation_words.QUESTIONS[name],
         name=name,
@@ -159,7 +161,8 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
         shares=share is not None,
         floors={column: floor for column, floor in floors.items() if floor is not None},
     )
-    return replace(data, notes=tuple(_notes(table, data)))
+    left_out = f"Not drawn, since they show another metric: {format.listing(elsewhere)}."
+    return replace(data, notes=(*_notes(table, data), *([left_out] if elsewhere else [])))
 
 
 def _positions(
@@ -249,7 +252,8 @@ def _notes(table: Table, data: AblationData) -> Iterator[str]:
     if any(curve.line() for curve in curves):
         yield f"Broken line (- -): {data.baseline}."
     if any(curve.off_scale() for curve in curves):
-        collapse = " (a printed one above 1000 is a collapsed run)" if data.better == "lower" else ""
+        is_told = any(point.collapsed for point in data.points)
+        collapse = " (a printed one above 1000 is a collapsed run)" if is_told else ""
         yield f"Triangles on a broken axis: values off the scale, with their numbers{collapse}."
     if any(point.interval_low is not None for point in ours):
         yield (

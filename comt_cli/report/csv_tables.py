@@ -72,7 +72,9 @@ def table_csv(table: Table) -> str:
 def runs_csv(runs: Iterable[Run], recipe: str) -> str:
     """Every planned run of a recipe, what it was trained on, and what its `result.json` says; in progress, the step it
     reached. `recipe` is the file (`LoadedRecipe.origin`)."""
-    return csv_text([_run_record(run, recipe) for run in runs])
+    found = [_run_record(run, recipe) for run in runs]
+    keys = dict.fromkeys(key for record in found for key in record)
+    return csv_text([{key: record.get(key) for key in keys} for record in found])
 
 
 def _run_record(run: Run, recipe: str) -> dict[str, Any]:
@@ -82,8 +84,10 @@ def _run_record(run: Run, recipe: str) -> dict[str, Any]:
         result = {"step": run.progress.step, "steps": run.progress.steps}
     where: dict[str, Any] = {"recipe": recipe, "command": spec.command, "scale": spec.scale}
     where |= {"data_content": run.content if run.result else None}
-    task = spec.task
-    return {**who, **where, **task.columns(spec.settings), **{key: (result or {}).get(key) for key in task.result_keys}}
+    task, train = spec.task, spec.settings.train
+    shown = list(task.result_keys)
+    shown += (["chosen_step"] if train.select == "best" else []) + (["averaged_steps"] if train.averaged_steps else [])
+    return {**who, **where, **task.columns(spec.settings), **{key: (result or {}).get(key) for key in shown}}
 
 
 def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:

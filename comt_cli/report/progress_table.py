@@ -23,6 +23,7 @@ def cells_as_json(collection: Collection, metrics: Mapping[str, str]) -> list[di
             {
                 "row": cell.row,
                 "column": cell.column,
+                "metric": metrics[cell.column],
                 "mean": None if done is None else done.mean,
                 "stderr": None if done is None else done.stderr,
                 "runs": {state.value: len(cell.having(state)) for state in RunState if cell.having(state)},

@@ -49,7 +49,9 @@ def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
     said = source(table)
     yield f"{said[0].upper()}{said[1:]}."
     metrics = _metrics(table)
-    yield f"Cells show {'; '.join(metrics)}: mean ± standard error (number of seeds)."
+    told = metrics[0] if len(metrics) == 1 else f"({'; '.join(metrics)})"
+    yield f"Cells show {told}: mean ± standard error (number of seeds)."
+    yield from dict.fromkeys(filter(None, (_ending(table, column) for column in table.columns)))
     if "difference" in shown:
         pairings = dict.fromkeys(table.unit(column).paired(table.baseline) for column in table.columns)
         yield f"Differences are paired by seed, {', or '.join(pairings)}."
@@ -71,13 +73,26 @@ def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
         yield f"Content of the data: {format.listing(content[:_CONTENT_DIGITS] for content in table.contents)}."
 
 
+def _ending(table: Table, column: str) -> str | None:
+    """Which weights the runs of a column ended with, where these are not the last."""
+    train = table.specs[column].settings.train
+    if train.select == "best":
+        best = table.task.metrics[table.task.metric].brief
+        return (
+            f"Runs end with the weights whose {best} on validation was the best: the same data chose and judges them."
+        )
+    if train.averaged_steps:
+        return f"Runs end with the mean of the weights after {format.listing(map(str, train.averaged_steps))} steps."
+    return None
+
+
 def _metrics(table: Table) -> list[str]:
     """What cells show and which way it is better; of several metrics each with its columns."""
     told = []
     for key in table.shown_metrics:
         metric = table.task.metrics[key]
         columns = [column for column in table.columns if table.metrics[column] == key]
-        where = f"in {format.listing(columns)} " if len(table.shown_metrics) > 1 else ""
+        where = f"{format.listing(columns)}: " if len(table.shown_metrics) > 1 else ""
         told.append(f"{where}{metric.words} ({metric.better} is better)")
     return told
 

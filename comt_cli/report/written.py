@@ -38,8 +38,8 @@ class WrittenCell:
     paper: float | None
     paper_difference: float | None
     paper_baseline: float | None
-    comparison: tuple[str, str]
-    """The ids of its runs, and of the baseline's: the same pair may stand in several tables."""
+    comparison: tuple[str, str, str]
+    """Its metric, the ids of its runs, and of the baseline's: the same may stand in several tables."""
 
     @property
     def unit(self) -> DifferenceUnit:
@@ -162,7 +162,7 @@ def _cells(path: Path, lines: list[Line], task: Task[Any]) -> Iterator[WrittenCe
                 paper=paper,
                 paper_difference=_number(line[f"paper_difference_{unit}"]),
                 paper_baseline=paper_baseline,
-                comparison=(line["run_ids"], baseline["run_ids"] if baseline else ""),
+                comparison=(line["metric"], line["run_ids"], baseline["run_ids"] if baseline else ""),
             )
         except (KeyError, ValueError) as error:
             raise _damaged(path, error) from None

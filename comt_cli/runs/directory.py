@@ -10,7 +10,7 @@ gradients.jsonl    one line per step whose gradient norms were asked for (`train
                    classifier): {"step": n, "norms": {convolution's weight: L2 norm}}
 timings.jsonl      one line per logged step: seconds, tokens or images per second (these do differ)
 metrics.csv        metrics.jsonl as a table, written at the end
-best.pt, weights-*.pt   while it trains, weights that it may end with (`train.select`, `train.average_last`)
+best-*.pt, weights-*.pt   while it trains, weights that it may end with (`train.select`, `train.average_last`)
 checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
 result.json        written last: its presence means that the run is done
 error.txt          what made the newest attempt fail, with what mends it, or the traceback of a defect; gone once
@@ -90,7 +90,6 @@ class RunDirectory:
         self.timings_file = path / "timings.jsonl"
         self.metrics_table = path / "metrics.csv"
         self.checkpoint_file = path / "checkpoint.pt"
-        self.best_file = path / "best.pt"
         self.result_file = path / "result.json"
         self.error_file = path / "error.txt"
         self.lock_file = path / ".lock"
@@ -143,14 +142,25 @@ class RunDirectory:
         except OSError:
             return False
 
+    def best_file(self, step: int) -> Path:
+        """The weights after a step that was the best by validation."""
+        return self.path / f"best-{step}.pt"
+
     def weights_file(self, step: int) -> Path:
         """The weights after a step, which are averaged in the end."""
         return self.path / f"weights-{step}.pt"
 
     def remove_weights(self) -> None:
         """Remove the weights that a run might have ended with; its checkpoint has those that it did."""
-        for path in (self.best_file, *self.path.glob("weights-*.pt")):
-            path.unlink(missing_ok=True)
+        for pattern in ("best-*.pt", "weights-*.pt"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    def keep_best(self, step: int | None) -> None:
+        """Remove the weights of steps that were the best, but those of `step`, of which the saved checkpoint knows."""
+        for path in self.path.glob("best-*.pt"):
+            if step is None or path != self.best_file(step):
+                path.unlink(missing_ok=True)
 
     def state(self) -> RunState:
         """Done or diverged if there is a result; else running if a process holds the lock; else unfinished."""

@@ -42,26 +42,36 @@ class DifferenceUnit:
     """The unit of a difference to the baseline.
 
     `name` ends the CSV's keys (`difference_percent`), `sign` stands in headings, `spoken` after a number in a sentence.
-    A relative one is 100 (x / b - 1), the other x - b.
+    A relative one is 100 (x / b - 1), the other x - b. `pairing` says in a sentence how differences over several seeds
+    are taken (`statistics.paired_difference`), with `{baseline}` for the row.
     """
 
     name: str
     sign: str
     spoken: str
     is_relative: bool
+    pairing: str
 
     def paired(self, baseline: str) -> str:
-        """How differences over several seeds are taken (`statistics.paired_difference`), as a part of a sentence."""
-        if self.is_relative:
-            return (
-                f"ratios to {baseline} in per cent (geometric mean), with the 95 % interval of Student's t on their "
-                "logarithms"
-            )
-        return f"in percentage points (pts) against {baseline}, with the 95 % interval of Student's t"
+        """`pairing` against a baseline."""
+        return self.pairing.format(baseline=baseline)
 
 
-PERCENT = DifferenceUnit("percent", "%", "%", is_relative=True)
-POINTS = DifferenceUnit("points", "pts", "points", is_relative=False)
+PERCENT = DifferenceUnit(
+    "percent",
+    "%",
+    "%",
+    is_relative=True,
+    pairing="ratios to {baseline} in per cent (geometric mean), with the 95 % interval of Student's t on their "
+    "logarithms",
+)
+POINTS = DifferenceUnit(
+    "points",
+    "pts",
+    "points",
+    is_relative=False,
+    pairing="in percentage points (pts) against {baseline}, with the 95 % interval of Student's t",
+)
 """Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers tell differences of accuracy."""
 
 
@@ -172,7 +182,8 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def fingerprint(self, settings: S, progress: ProgressCallback | None = None) -> str:
-        """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared.
+        """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared. No other task
+        gives the same: where two read one source, the task's name is part of it.
 
         Raises:
             UserError: its source cannot be read.

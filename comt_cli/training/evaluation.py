@@ -36,8 +36,12 @@ class Evaluation:
 
     def numbers(self) -> dict[str, float | str | None]:
         """Its numbers in `result.json`, where the loss is finite."""
-        signed = {} if self.signature is None else {"signature": self.signature}
-        return {"loss": self.loss, **self.metrics, **signed}
+        return {"loss": self.loss, **self.metrics, **self.signed}
+
+    @property
+    def signed(self) -> dict[str, str]:
+        """The signature by its key, where there is one."""
+        return {} if self.signature is None else {"signature": self.signature}
 
 
 def bounded_exp(value: float) -> float:

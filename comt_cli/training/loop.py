@@ -84,12 +84,16 @@ class Training:
             return self._train()
 
     def _take(self, held: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
-        """The run's lock, or what forbids it; then its result, if there is one."""
+        """The run's lock, or what forbids it; then its result, if there is one. Of one that was killed after it had
+        written that, weights may be left that nobody needs."""
         try:
             held.enter_context(self.directory.lock())
         except BeingTrained as refused:
             return refused
-        return self.directory.result()
+        result = self.directory.result()
+        if result is not None:
+            self.directory.remove_weights()
+        return result
 
     def _stale_plan(self) -> UserError:
         return UserError(
@@ -238,7 +242,7 @@ class Training:
             sign = 1 if task.metrics[task.metric].better == "higher" else -1
             if counters.best_value is None or sign * value > sign * counters.best_value:
                 counters.best_value, counters.best_step = value, counters.step
-                self.writer.weights(self.directory.best_file)
+                self.writer.weights(self.directory.best_file(counters.step))
         return evaluation
 
     def _evaluate(self, split: Split[Any]) -> Evaluation:
@@ -251,7 +255,7 @@ class Training:
                 self.listener.evaluated(number, len(every))
 
         self.listener.evaluating()
-        return self.task.evaluate(batches())
+        return self.task.evaluate(batches(), split)
 
     def _save(self, *, final: bool) -> None:
         if self.writer.checkpoint(None if final else self.optimizer):
@@ -276,6 +280,7 @@ class Training:
             tested = self._evaluate(self.task.test)
             self.writer.evaluation(tested, "test")
             result |= tested.line("test")
+            result["test_evaluation"] = {**tested.extent, **tested.signed}
         return self._end(result)
 
     def _choose(self) -> None:
@@ -284,7 +289,7 @@ class Training:
         if averaged:
             load_weights([self.directory.weights_file(step) for step in averaged], self.spec, self.model)
         elif counters.best_step is not None:
-            load_weights([self.directory.best_file], self.spec, self.model)
+            load_weights([self.directory.best_file(counters.best_step)], self.spec, self.model)
         counters.chosen = 1
         self._save(final=True)
 

@@ -179,7 +179,7 @@ def distribute(module: nn.Module, world: World) -> nn.Module:
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     devices = [world.device.index] if world.device.type == "cuda" else None
     # Buffers are each process's own: batch normalisation trains with the batch's statistics, and before an evaluation
-    # all take the main process's running ones (`image_task`). torch 2.13 has another name for it, and warns of the old.
+    # all take the main process's running ones (`tasks.images`). torch 2.13 has another name, and warns of the old.
     known = inspect.signature(DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     options: dict[str, Any] = {name: False}

@@ -1,4 +1,4 @@
-"""What a run tells while it trains, in numbers and in words. Who shows it to people is `many.progress`."""
+"""What a run tells while it trains, in numbers and in words. Who shows it to people is `campaign.progress`."""
 
 from __future__ import annotations
 

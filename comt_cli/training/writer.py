@@ -121,6 +121,8 @@ class RunWriter:
         file, parts = self._directory.checkpoint_file, task.checkpoint_parts() if is_main else {}
         self._trackers.flush()  # before it is saved: a run that goes on from here does not log these steps again
         save_checkpoint(file, task.spec, parts, task.model, optimizer, vars(counters), writes=is_main)
+        if is_main:
+            self._directory.keep_best(counters.best_step)
         self._world.barrier()
         return True
 

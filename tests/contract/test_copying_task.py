@@ -118,7 +118,7 @@ def test_a_table_is_written_and_its_columns_share_their_runs(trained):
         assert cell["run_ids"] == result["id"]
         assert result["test_loss"] != result["loss"]  # of other sequences
     page = (folder / "results/smoke/own/copy.md").read_text()
-    assert "in whole sequences copied without a mistake, in per cent (higher is better)" in page
+    assert "(whole: sequences copied without a mistake, in per cent (higher is better); symbols: symbols copied" in page
     status = comt("status", str(folder / "copy.yaml"), "--runs", str(folder / "runs"))
     assert "6 runs: 6 done" in status
 

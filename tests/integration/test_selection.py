@@ -58,7 +58,7 @@ def test_the_best_by_validation_is_kept(tiny_corpus, tmp_path, higher):
     assert result[key] == after[f"validation_{key}"] == best
     final = read_state(run.directory.checkpoint_file)["model"]
     assert all(torch.equal(final[name], weight) for name, weight in listener.kept[chosen].items())
-    assert not list(run.directory.path.glob("best.pt"))
+    assert not list(run.directory.path.glob("best-*.pt"))
 
 
 def test_the_case_is_one_where_the_last_is_not_the_best(tiny_corpus, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from typing import Any
 
 from comt_cli.runs.plan import RunSpec
@@ -19,12 +18,12 @@ def module_of(task: Task[Any]) -> str:
 
 
 def run_class(task: Task[Any]) -> type[TaskRun[Any]]:
-    """The class of a task's runs: the only one in its module."""
+    """The class of a task's runs: the only one that its module defines."""
     module = importlib.import_module(module_of(task))
     (found,) = (
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, TaskRun) and not inspect.isabstract(value)
+        if isinstance(value, type) and issubclass(value, TaskRun) and value.__module__ == module.__name__
     )
     return found
 

@@ -109,8 +109,8 @@ class TaskRun(ABC, Generic[B]):
         """What the objective takes of a training batch, on the device; the last are the targets."""
 
     @abstractmethod
-    def evaluate(self, batches: Iterable[B]) -> Evaluation:
-        """Evaluate the model on this process's batches, together with all other processes."""
+    def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
+        """Evaluate the model on this process's batches of a split, together with all other processes."""
 
     @abstractmethod
     def checkpoint_parts(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
-from comt_cli.data.split import IGNORE
+from comt_cli.data.split import IGNORE, Split
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.models.resnet import ResNet
 from comt_cli.recipe.settings import Precision
@@ -79,7 +79,8 @@ class ImageRun(TaskRun[ImageBatch]):
         images, labels = pair
         return images.to(parameter_dtype(self.settings.precision)), labels
 
-    def evaluate(self, batches: Iterable[ImageBatch]) -> Evaluation:
+    def evaluate(self, batches: Iterable[ImageBatch], split: Split[ImageBatch]) -> Evaluation:
+        assert split is self.validation  # no set of images has a test split
         for buffer in self.model.buffers():
             self.world.copy_from_main(buffer)
         pairs = (self._typed(self._validation_input(batch)) for batch in batches)

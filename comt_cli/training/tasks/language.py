@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.rows import Batch, Rows
-from comt_cli.data.split import IGNORE
+from comt_cli.data.split import IGNORE, Split
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.llama import Llama
@@ -60,9 +60,10 @@ class LanguageRun(TaskRun[Batch]):
             return tensor.pin_memory().to(self.world.device, non_blocking=True)
         return tensor.to(self.world.device)
 
-    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+    def evaluate(self, batches: Iterable[Batch], split: Split[Batch]) -> Evaluation:
+        assert isinstance(split, Rows)
         pairs = ((torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)) for batch in batches)
-        return evaluate(self.objective, pairs, self.settings.precision, self.world, self.validation.tokens_per_byte)
+        return evaluate(self.objective, pairs, self.settings.precision, self.world, split.tokens_per_byte)
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:

@@ -29,10 +29,12 @@ it from the one that was told."""
 _OF_TRAINING: Final = ("loss", "learning_rate", "gradient_norm")
 
 
-def name_of(key: str) -> str | None:
-    """What a tracker calls a key of `metrics.jsonl` or `timings.jsonl`; None for what is not passed on."""
-    if key.startswith("validation_"):
-        return f"evaluation/{key.removeprefix('validation_')}"
+def name_of(key: str, *, chosen: bool = False) -> str | None:
+    """What a tracker calls a key of `metrics.jsonl` or `timings.jsonl`; None for what is not passed on. `chosen`: it is
+    of the weights that the run ends with, where these are not the last."""
+    split, _, name = key.partition("_")
+    if split in ("validation", "test"):
+        return f"{'evaluation' if split == 'validation' else split}{'-chosen' if chosen else ''}/{name}"
     return f"train/{key}" if key in _OF_TRAINING or key.endswith("_per_second") else None
 
 
@@ -112,7 +114,7 @@ class Trackers:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line of `metrics.jsonl`, with the speed of its step; what is no finite number is left out."""
-        named = ((name_of(key), value) for key, value in line.items())
+        named = ((name_of(key, chosen="chosen" in line), value) for key, value in line.items())
         values = {name: float(value) for name, value in named if name is not None and value is not None}
         self._tell(lambda tracker: tracker.log(line["step"], values))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.rows import Batch
-from comt_cli.data.split import IGNORE
+from comt_cli.data.split import IGNORE, Split
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.evaluation import Evaluation, sums_over
@@ -35,7 +35,7 @@ class CopyingRun(TaskRun[Batch]):
         device = self.world.device
         return torch.from_numpy(batch.tokens).to(device), torch.from_numpy(batch.targets).to(device)
 
-    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+    def evaluate(self, batches: Iterable[Batch], split: Split[Batch]) -> Evaluation:
         def tally(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
             """Loss, symbols, right symbols, sequences, right sequences."""
             counted_BT = targets_BT != IGNORE
