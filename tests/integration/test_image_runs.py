@@ -140,7 +140,7 @@ def test_other_images_are_refused(tmp_path):
         train(spec, tmp_path, listener=StopAt(3))
     run = training(spec, tmp_path)
     object.__setattr__(run.dataset, "content_hash", "another")
-    with pytest.raises(UserError, match="glyphs10 does not hold the images any more"):
+    with pytest.raises(UserError, match="glyphs10 is not the data any more"):
         run.run()
 
 

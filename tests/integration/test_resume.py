@@ -192,7 +192,7 @@ def test_other_tokens_are_refused(tiny_corpus, tmp_path):
         train(spec, tmp_path, listener=StopAt(3))
     run = training(spec, tmp_path)
     run.dataset.content_hash = "another"
-    with pytest.raises(UserError, match="is not the text any more"):
+    with pytest.raises(UserError, match="is not the data any more"):
         run.run()
 
 
