@@ -372,7 +372,7 @@ def starts(directory: RunDirectory) -> int:
 
 
 def test_two_commands_on_one_list_train_every_run_once(tiny_corpus, tmp_path, nursery):
-    specs = seeds(tiny_corpus, *range(1, 9), steps=40, save_every=40)
+    specs = seeds(tiny_corpus, *range(1, 9), steps=25, save_every=25)
     arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"])
     commands = [nursery.start(train_list, *arguments, name) for name in ("first", "second")]
     for command in commands:
@@ -388,7 +388,7 @@ def test_two_commands_on_one_list_train_every_run_once(tiny_corpus, tmp_path, nu
 
 
 def test_what_a_killed_command_had_is_taken_up_by_the_other(tiny_corpus, tmp_path, nursery):
-    specs = seeds(tiny_corpus, 1, 2, 3, steps=200, save_every=5, log_every=5)
+    specs = seeds(tiny_corpus, 1, 2, 3, steps=80, save_every=5, log_every=5)
     arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"])
     first = nursery.start(train_list, *arguments, "first")
     directories = [RunDirectory.of(tmp_path, spec) for spec in specs]

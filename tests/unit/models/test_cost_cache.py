@@ -143,8 +143,8 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
         "    except SystemExit as end: assert not end.code, end.code\n"
         "    print([name for name in ('torch', 'numpy') if name in sys.modules], file=sys.stderr)"
     )
-    rows = "pre-ln,pre-ln+comt"
-    arguments = ["show", "comt/table3", "--rows", rows, "--json", "--runs", str(tmp_path / "runs")]
+    rows, corpus = "pre-ln,pre-ln+comt", f"data.corpus={write_corpus(tmp_path / 'texts')}"
+    arguments = ["show", "comt/table3", "--rows", rows, "--set", corpus, "--json", "--runs", str(tmp_path / "runs")]
     said = []
     for _ in range(2):
         run = subprocess.run(
@@ -155,7 +155,8 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
     assert [imported for _, imported in said] == ["['torch', 'numpy']", "[]"]
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "other"))
     anew()
-    for planned, printed in zip(plan_recipe("comt/table3", "smoke", rows=rows).specs, said[0][0], strict=True):
+    specs = plan_recipe("comt/table3", "smoke", [corpus], rows=rows).specs
+    for planned, printed in zip(specs, said[0][0], strict=True):
         cost = cost_of(planned)
         assert (cost.parameters, cost.extra_parameters) == (printed["parameters"], printed["extra_parameters"])
         assert total_flops(planned) == printed["flops"]
