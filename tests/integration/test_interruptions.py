@@ -19,11 +19,11 @@ from dying import is_training, train_obediently, wait_until
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.exchange import checkpoint
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.files import atomic_file
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training import checkpoint
 from comt_cli.training.progress import Listener, StepReport
 from comt_cli.training.signals import StopSignal
 

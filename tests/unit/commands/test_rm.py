@@ -122,13 +122,17 @@ def test_more_runs_than_files_may_be_open(shelf: Shelf, three):
     (shelf.runs / "by-id" / three[0] / ".lock").unlink(missing_ok=True)
     (shelf.runs / "by-id" / three[0] / ".lock").symlink_to("/dev/null")
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/dev/fd")))
     taken = [os.open(os.devnull, os.O_RDONLY)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 4, hard))  # a lock, and what deleting a folder opens
+    while taken[-1] <= highest:  # numbers that earlier tests left free
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 4, hard))  # a lock, and what deleting a folder opens
     try:
         remove_runs(known_runs(shelf.runs), shelf.runs)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        os.close(taken[0])
+        for number in taken:
+            os.close(number)
     assert not ids(shelf.runs)
 
 
