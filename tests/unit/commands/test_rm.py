@@ -122,7 +122,7 @@ def test_more_runs_than_files_may_be_open(shelf: Shelf, three):
     (shelf.runs / "by-id" / three[0] / ".lock").unlink(missing_ok=True)
     (shelf.runs / "by-id" / three[0] / ".lock").symlink_to("/dev/null")
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(map(int, os.listdir("/dev/fd")))
+    highest = max(int(path.name) for path in Path("/dev/fd").iterdir())
     taken = [os.open(os.devnull, os.O_RDONLY)]
     while taken[-1] <= highest:  # numbers that earlier tests left free
         taken.append(os.open(os.devnull, os.O_RDONLY))

@@ -91,7 +91,8 @@ def test_cells_as_json(partly: Shelf):
     assert table["metric"] == "perplexity"
     cells = {(cell["row"], cell["column"]): cell for cell in table["cells"]}
     assert cells["pre-ln", "docs/tiny"] == {
-        "row": "pre-ln", "column": "docs/tiny", "metric": "perplexity", "mean": 101.0, "stderr": 1.0, "runs": {"done": 2},
+        "row": "pre-ln", "column": "docs/tiny", "metric": "perplexity",
+        "mean": 101.0, "stderr": 1.0, "runs": {"done": 2},
     }  # fmt: skip
     assert cells["a/b", "docs/tiny"]["mean"] is None
     assert cells["a/b", "docs/tiny"]["runs"] == {"diverged": 1, "unfinished": 1}
