@@ -49,7 +49,7 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
     """
     columns = table.columns if column is None else (column,)
     signs = "/".join(dict.fromkeys(table.unit(name).sign for name in columns))
-    others = [metric.label for name in columns if (metric := table.beside(name)) is not None]
+    others = [metric.label for name in table.columns if (metric := table.beside(name)) is not None]
     every: dict[Key, str] = {
         "method": "method",
         "ours": "ours ± s.e. (n)" if table.paper is not None else "mean ± s.e. (n)",
