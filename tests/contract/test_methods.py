@@ -24,9 +24,18 @@ from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.methods import method_from, methods
-from comt_cli.methods.base import PROJECTIONS, RESIDUAL_CONNECTIONS, ResidualName, Wiring, residual_connection
+from comt_cli.methods.base import (
+    DECODER_SITES,
+    MAP_SITES,
+    PROJECTIONS,
+    RESIDUAL_CONNECTIONS,
+    ResidualName,
+    Wiring,
+    residual_connection,
+)
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.schema import Sites
+from comt_cli.tasks import task_of
 
 
 def future_leaks(model: Llama, tokens_BT: Tensor) -> list[int]:
@@ -208,6 +217,12 @@ def test_a_recipe_can_name_every_residual_connection_and_no_other():
     kinds = [residual_connection(name) for name in RESIDUAL_CONNECTIONS]
     assert len({*kinds}) == len(kinds)
     assert all(issubclass(kind, ResidualConnection) for kind in kinds)
+
+
+def test_tasks_offer_the_sites_that_their_models_have():
+    """A task is declared below methods and models, and says again what these do."""
+    assert task_of("train-lm").sites == DECODER_SITES
+    assert task_of("train-resnet").sites == MAP_SITES
 
 
 def test_a_method_is_for_the_models_whose_stream_and_sites_it_names():
