@@ -114,7 +114,7 @@ bench: $(READY)  ## How fast kernels, training steps and decoding are, as far as
 	$(COMT) bench all --minutes $(MINUTES) --results $(RESULTS)
 
 .PHONY: doctor
-doctor: $(READY)  ## What this machine can do, and what to mend
+doctor: $(READY)  ## What this machine can do, and what to fix
 	$(COMT) doctor
 
 .PHONY: lint

@@ -19,7 +19,7 @@ FILES_KEPT = 8
 
 
 class LineCache:
-    """Values, of which JSON can tell, by keys, of which it can tell too. `path` need not exist."""
+    """A cache of values by keys, both of which JSON can represent. `path` need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

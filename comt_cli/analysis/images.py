@@ -1,4 +1,4 @@
-"""The images that a classifier is watched on: those of the data set that it was trained on, as evaluation sees them.
+"""The images that a classifier's gates are observed on: validation images of its data set, as evaluation sees them.
 
 Shapes: B images of a batch, S x S pixels.
 """

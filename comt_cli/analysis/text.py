@@ -1,4 +1,4 @@
-"""The text that a network is watched on, as tokens."""
+"""The text that a network is observed on, as tokens."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def tokens_of(loaded: LoadedModel, text: str | None = None) -> Tokens:
     limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
     ids = codec.prompt(DEFAULT_TEXT)[:limit] if text is None else codec.prompt(text)
     if not 2 <= len(ids) <= limit:
-        raise UserError(
-            f"the text has {len(ids)} tokens; {loaded.name} is watched on 2 to {limit}", "Give another --text."
-        )
+        raise UserError(f"the text has {len(ids)} tokens; {loaded.name} takes 2 to {limit}", "Give another --text.")
     if max(ids) >= loaded.model.vocabulary:
         raise UserError(
             f"{loaded.name}: its tokenizer makes the id {max(ids)}, but the model has {loaded.model.vocabulary} tokens"

@@ -87,7 +87,7 @@ def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, devi
         return Case(op, width, gates, [x_BTD, *matrices], matrices, forms)
     product_BTC = projections.product(x_BTD).detach().requires_grad_()
     # the gates' summaries are part of the product, which is given here
-    read = {id(projections.gate(name).summary()) for name in projections.gates}
+    read = {id(projections.gate(name).down_projection()) for name in projections.gates}
     leaves = [product_BTC, *(each for each in parameters if id(each) not in read)]
     own = parameters
     if op == "heads":
@@ -179,7 +179,7 @@ def _projection(projections: Projections, x_BTD: Tensor) -> Forms:
     def epilogue() -> Sequence[Tensor]:
         gate = projections.gate(projections.sites[0].name)
         modulation = _modulation(projections)
-        A_RD = gate.summary()
+        A_RD = gate.down_projection()
         assert A_RD is not None
         weight: Tensor = projections.weight
         if beyond := x_BTD.shape[-1] - weight.shape[1]:

@@ -83,7 +83,7 @@ def analyze_gates(
             option = "--text" if text is not None else "--site"
             raise UserError(
                 f"{option}: {checkpoint} is an image classifier; {option} is for language models",
-                "--images says which validation images it is watched on.",
+                "--images says which validation images it sees.",
             )
         of_images = load_image_model(checkpoint)
         folder = figure_options.figure_folder(of_images, out, results)
@@ -94,7 +94,7 @@ def analyze_gates(
         if images is not None:
             raise UserError(
                 f"--images: {checkpoint} is a language model; --images is for image classifiers",
-                "--text says what it is watched on.",
+                "--text says what it reads.",
             )
         loaded = load_model(checkpoint)
         folder = figure_options.figure_folder(loaded, out, results)
@@ -144,9 +144,9 @@ def _of_images(loaded: LoadedImageModel, images: str | None, *, shared: bool) ->
         drawn = figures.draw_gate_maps(map_frame(maps), list(maps.pixels), shared=shared)
         drawings.append(("gate-maps", drawn, maps_caption(trained, shared=shared)))
         summary = gate_summary(loaded)
-        watched = f"block ({int(summary['examples'].max()):,} images)"
+        observed = f"block ({int(summary['examples'].max()):,} images)"
         drawings.append(
-            ("gate-summary", figures.draw_gate_summary(summary, watched), summary_caption(trained, summary))
+            ("gate-summary", figures.draw_gate_summary(summary, observed), summary_caption(trained, summary))
         )
     elif images is not None and has_shares(loaded):
         raise UserError(

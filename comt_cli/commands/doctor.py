@@ -1,4 +1,4 @@
-"""`comt doctor`: a numbered preflight of this machine, with a way to mend whatever is amiss."""
+"""`comt doctor`: a numbered preflight of this machine, with a fix for whatever is amiss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def doctor(
 ) -> None:
     """Check what training needs: Python, PyTorch, devices, precision, memory, disk, text, images, kernels, recipes.
 
-    Goes on after a failure, says how to mend each, and ends with status 1 if any check failed. Changes and downloads
+    Continues after a failure, says how to fix each, and ends with status 1 if any check failed. Changes and downloads
     nothing.
 
     Examples:
@@ -57,8 +57,8 @@ def _print(outcome: Outcome) -> None:
     status = typer.style(f"{outcome.status:4}", fg=_COLOURS[outcome.status])
     text = outcome.text.replace("\n", f"\n{' ' * 10}")
     typer.echo(f"{outcome.number:2}  {status}  {outcome.name}: {text}")
-    if outcome.mend:
-        typer.echo(f"          to mend it: {outcome.mend}")
+    if outcome.fix:
+        typer.echo(f"          to fix it: {outcome.fix}")
 
 
 def _count(outcomes: Sequence[Outcome], status: str) -> int:

@@ -48,11 +48,11 @@ def write_outcome(
     """Write and print what the runs of a plan have come to, below `results`. What is there already is not made again.
 
     A table's recipe gets its table and the figures of its ablations, a figure's recipe its figure: drawing that needs
-    torch, and without `draw` only its state is told. `overrides` are the `--set` arguments behind the plan. Of a table
+    torch; without `draw` only its state is printed. `overrides` are the `--set` arguments behind the plan. Of a table
     the rows and columns of the plan `shown` are printed, or all; all are written.
 
     Returns:
-        Why nothing was written, which has been told; None if it was, or is there as it should be.
+        Why nothing was written, which has been printed; None if it was, or is there as it should be.
 
     Raises:
         UserError, StorageError: a checkpoint cannot be read, or holds no such gates; a file cannot be written.
@@ -92,7 +92,7 @@ def write_outcomes(
     """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
 
     Returns:
-        Why tables and figures were not written; what their recipes are told has been printed.
+        Why tables and figures were not written; each reason has been printed.
 
     Raises:
         TrainingFailed: some could not be written; says which first. Its exit status is not that of bad input, which
@@ -178,7 +178,7 @@ def _kept(figure: RecipeFigure, overrides: Sequence[str]) -> str | None:
 def outcome_as_json(
     planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
 ) -> tuple[dict[str, Any], str | None]:
-    """The same as plain data: a table is written, of a figure only the state is told. And why nothing was written."""
+    """The same as plain data: a table is written, of a figure only the state is given. And why nothing was written."""
     from comt_cli.commands.planning import with_contents
 
     planned = with_contents(planned, runs)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _MOST_RUNS = 7
-"""As many colours as can be told apart."""
+"""As many colours as can be distinguished."""
 
 
 def plot_gradients(
@@ -39,7 +39,7 @@ def plot_gradients(
     """Draw the L2 norm of the gradient of every convolution over depth and training steps, for one run or several.
 
     This is CoMT's Figure 3, of any runs of image classifiers that logged these norms: those trained with --set
-    train.gradient_norms_every=10 (every tenth step). A run that goes on is drawn as far as it is. Writes PNG, PDF,
+    train.gradient_norms_every=10 (every tenth step). An unfinished run is drawn as far as it is. Writes PNG, PDF,
     caption and the CSV it was drawn from.
 
     Examples:
@@ -74,7 +74,7 @@ def _by_label(paths: list[Path]) -> dict[str, RunDirectory]:
     A run that is given twice, as itself or as a copy, is taken once, which the error stream says.
 
     Raises:
-        UserError: a path is not a run's; there are more than can be told apart.
+        UserError: a path is not a run's; there are more than can be distinguished.
     """
     from comt_cli.errors import UserError
     from comt_cli.runs.directory import RunDirectory

@@ -207,7 +207,7 @@ def _copy(name: str, file: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, text)
     try:
-        copied = load_recipe(target, catalogue())  # only now can it be told whether its setups are found from there
+        copied = load_recipe(target, catalogue())  # only now is it known whether its setups are found from there
     except UserError:
         target.unlink()
         raise

@@ -79,13 +79,13 @@ def submit_runs(specs: Sequence[RunSpec], runs: Path, device: str | None, site: 
 def add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> None:
     """Give the open runs of `comt status` their `job`, and `job_state`: where Slurm says that it is. Asks it once.
 
-    Of a run that some process is training, only a job that is in the queue is told: another may be training it.
+    Of a run that some process is training, only a queued job is shown: another job may be training it.
     """
     from comt_cli.campaign.slurm_queue import job_standings
 
     standings = job_standings(jobs.values())
     for run in (run for table in tables for run in table.get("open", ())):
         standing = standings.get(run["request"])
-        is_told = standing is not None and (standing.is_active or run["state"] != "running")
-        run["job"] = jobs[run["request"]].number if is_told else None
-        run["job_state"] = standing.words if standing is not None and is_told else None
+        is_shown = standing is not None and (standing.is_active or run["state"] != "running")
+        run["job"] = jobs[run["request"]].number if is_shown else None
+        run["job_state"] = standing.words if standing is not None and is_shown else None

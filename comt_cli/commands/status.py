@@ -46,7 +46,7 @@ def status(
     at work. The options are those of the training it is about. A running run is shown with the process and the machine
     that train it, one that failed with the reason, and one that was given to Slurm with its job.
 
-    Without recipes: every table that has runs. Reads only; safe while runs are going on.
+    Without recipes: every table that has runs. Reads only; safe while runs are training.
 
     Examples:
 
@@ -83,9 +83,9 @@ def status(
                 shown.append(Progress({"recipe": name, "error": error.message}))
     if seen:
         check_added(added, seen)
-    add_standings([table.told for table in shown], jobs)
+    add_standings([table.data for table in shown], jobs)
     if as_json:
-        typer.echo(json.dumps([table.told for table in shown], indent=2))
+        typer.echo(json.dumps([table.data for table in shown], indent=2))
         return
     for table in shown:
         _print(table)
@@ -109,9 +109,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Progress:
-    """A table at a scale: what is told of it, and its cells where they are to be shown."""
+    """A table at a scale: its numbers as plain data, and its cells where they are to be shown."""
 
-    told: dict[str, Any]
+    data: dict[str, Any]
     cells: Collection | None = None
     metrics: Mapping[str, str] = field(default_factory=dict)
     """By column."""
@@ -152,12 +152,12 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
         jobs |= theirs
         if asked.scale or counts["missing"] < len(every) or begun or collection.notes:
             open_runs = [_described(run, runs) for run in begun]
-            told = {**where, "runs": len(every), **counts, "metric": recipe.metric}
+            data = {**where, "runs": len(every), **counts, "metric": recipe.metric}
             metrics = {column: recipe.metric_at(name, column) for column in loaded.columns(name)}
-            told |= {"cells": cells_as_json(collection, metrics), "open": open_runs}
+            data |= {"cells": cells_as_json(collection, metrics), "open": open_runs}
             is_shown = asked.is_named and name in (main, asked.scale)
             cells = collection if is_shown and counts["missing"] < len(every) else None
-            tables.append(Progress({**told, "notes": list(collection.notes)}, cells, metrics))
+            tables.append(Progress({**data, "notes": list(collection.notes)}, cells, metrics))
     return tables
 
 
@@ -190,10 +190,10 @@ def _print(progress: Progress) -> None:
     from comt_cli.report.progress_table import print_progress
     from comt_cli.runs.directory import RunState
 
-    table = progress.told
+    table = progress.data
     heading = " ".join(part for part in (table["recipe"], table.get("scale")) if part)
     if "error" in table:
-        typer.echo(f"{heading}: cannot tell: {table['error']}")
+        typer.echo(f"{heading}: not known: {table['error']}")
         return
     counts = [f"{table[state]} {state}" for state in RunState if table[state]]
     typer.echo(f"{heading}: {format.plural(table['runs'], 'run')}: {', '.join(counts)}")

@@ -2,12 +2,12 @@
 
 The original scripts shuffle the stream through a buffer, so that what is read depends on the number of devices, of
 workers and on the version of `datasets`. Here the corpus's files are read in an order drawn from a fixed seed, each
-from its beginning: a preparation that was stopped goes on in the middle of a file without reading the earlier ones
+from its beginning: a preparation that was stopped resumes in the middle of a file without reading the earlier ones
 again. The training order does not suffer: every epoch is a permutation of all rows (see `order`).
 
 C4 is read at a pinned commit. OpenWebText is not: what is asked for is the hub's automatic conversion, a branch that
 the hub may write anew, and no commit of it is known here. Two preparations made at different times may therefore differ
-under one fingerprint; the hash of the tokens themselves, in every manifest and checkpoint, tells them apart.
+under one fingerprint; the hash of the tokens themselves, in every manifest and checkpoint, distinguishes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which rows settings mean, and whether they are prepared: told without NumPy, which takes as long to import as
+"""Which rows settings mean, and whether they are prepared: found without NumPy, which takes as long to import as
 everything else that a plan needs."""
 
 from __future__ import annotations

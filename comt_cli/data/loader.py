@@ -1,4 +1,4 @@
-"""Batches for training: the global batch of a step cut over ranks and micro-batches, read ahead by a thread."""
+"""Batches for training: the global batch of a step sharded over ranks and micro-batches, read ahead by a thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TrainBatches(Generic[B]):
     Step s (from 0) takes positions [s * batch_size, (s + 1) * batch_size) of the order of `seed`. Rank r of w takes the
     r-th of w equal slices, cut in micro-batches of `micro_batch_size` samples (the last may be smaller). So the samples
     of a step, concatenated over micro-batches and then ranks, are the same for every number of ranks and every
-    micro-batch size, and nothing but the step number has to be stored to go on.
+    micro-batch size, and nothing but the step number has to be stored to resume.
 
     A thread reads ahead. Use it as a context manager, or call `close`. An error in the thread is raised by the `next`
     that would have returned its batch.
@@ -139,7 +139,7 @@ def _read_ahead(
     items: queue.Queue[list[B] | BaseException],
     stop: threading.Event,
 ) -> None:
-    """The thread's work: keep the queue full until told to stop; the last item may be an error."""
+    """The thread's work: keep the queue full until asked to stop; the last item may be an error."""
     step = first_step
     while not stop.is_set() and step != last_step:
         try:

@@ -44,7 +44,7 @@ class SplitPart(_Record):
 class Part(_Record):
     """The documents between two places of the corpus: at most one shard of each split.
 
-    `after` is the place (stream, file, number in the file) where reading goes on after this part.
+    `after` is the place (stream, file, number in the file) where reading resumes after this part.
     """
 
     number: NonNegativeInt

@@ -30,7 +30,7 @@ from comt_cli.files import cache_folder, canonical_json, sha256
 def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset:
     """The rows that `data` describes, made now unless they were made before.
 
-    Shards are written one by one under the cache folder and the manifest last. A preparation that was killed goes on
+    Shards are written one by one under the cache folder and the manifest last. A preparation that was killed resumes
     after its last whole shard; of two at once, one works and the other waits and uses the result.
 
     Raises:

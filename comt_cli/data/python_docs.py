@@ -194,7 +194,7 @@ def _cache_path() -> Path:
 
 
 def _read(path: Path) -> tuple[str, ...] | None:
-    """The documents in the cache; None when they are absent or damaged, since extracting them again mends both."""
+    """The documents in the cache; None when they are absent or damaged, since extracting them again repairs both."""
     try:
         status = path.stat()
     except OSError:

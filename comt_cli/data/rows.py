@@ -105,7 +105,7 @@ class PackedRows(Rows):
                 piece = self._shards[number][begin : begin + self.sequence_length - filled]
                 tokens_BT[row, filled : filled + len(piece)] = piece
                 filled += len(piece)
-                number, begin = number + 1, 0  # noqa: PLW2901 - the window goes on in the next shard
+                number, begin = number + 1, 0  # noqa: PLW2901 - the window continues in the next shard
 
 
 class PaddedRows(Rows):

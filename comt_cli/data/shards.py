@@ -52,7 +52,7 @@ class _Pending:
 
 
 class PartWriter:
-    """Collects documents and writes them to `folder` part by part, going on after the parts that are there."""
+    """Collects documents and writes them to `folder` part by part, resuming after the parts that are there."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Unsigned], part_bytes: int = PART_BYTES) -> None:
         """A shard stays within `part_bytes`, unless a single document is larger: documents are never divided."""
@@ -65,7 +65,7 @@ class PartWriter:
 
     @property
     def after(self) -> tuple[int, int, int]:
-        """Where reading goes on after the parts on disk."""
+        """Where reading resumes after the parts on disk."""
         return self.parts[-1].after if self.parts else (0, 0, 0)
 
     def tokens(self, split: SplitName) -> int:

@@ -43,7 +43,7 @@ class Outcome:
     name: str
     status: Status
     text: str
-    mend: str | None
+    fix: str | None
 
 
 def run_check(number: int, check: Check) -> Outcome:
@@ -62,7 +62,7 @@ def run_check(number: int, check: Check) -> Outcome:
         finding = Finding(
             "fail", f"the check itself failed: {type(error).__name__}: {error}", "Please report this line."
         )
-    return Outcome(number, check.name, finding.status, finding.text, finding.mend)
+    return Outcome(number, check.name, finding.status, finding.text, finding.fix)
 
 
 def all_checks(runs: Path) -> list[Check]:
@@ -132,7 +132,7 @@ def check_devices() -> Finding:
         return Finding(
             "warn",
             f"{text}; there is an NVIDIA device, but this PyTorch cannot use it",
-            "Install a CUDA build of PyTorch (make clean setup TORCH_BACKEND=auto) or mend the driver: nvidia-smi",
+            "Install a CUDA build of PyTorch (make clean setup TORCH_BACKEND=auto) or repair the driver: nvidia-smi",
         )
     if old:
         return Finding(
@@ -260,7 +260,7 @@ def check_corpora() -> Finding:
         )
     text = "; ".join(prepared) or "none prepared yet; the first run of a recipe does it"
     if unfinished:
-        text += f"; {unfinished} in preparation or stopped, which the next run goes on with"
+        text += f"; {unfinished} in preparation or stopped, which the next run resumes"
     if damaged:
         return Finding(
             "warn", f"{text}; damaged: {', '.join(damaged)}", f"rm -r {' '.join(damaged)}; then run the recipe again"
@@ -316,8 +316,8 @@ def check_kernels() -> Finding:
     text = "\n".join(kernel_lines())
     damaged = [str(path) for path in (*measurements()[1], *measured_steps()[1])]
     if damaged:
-        mend = "Put the file back, or delete it and measure anew: make bench"
-        return Finding("warn", f"{text}\ndamaged: {', '.join(damaged)}", mend)
+        fix = "Put the file back, or delete it and measure anew: make bench"
+        return Finding("warn", f"{text}\ndamaged: {', '.join(damaged)}", fix)
     return Finding("ok", text)
 
 

@@ -10,8 +10,8 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found; `mend` says what to do about a status that is not ok."""
+    """What a check found; `fix` says what to do about a status that is not ok."""
 
     status: Status
     text: str
-    mend: str | None = None
+    fix: str | None = None

@@ -25,15 +25,15 @@ def check_images() -> Finding:
     text = f"glyphs10 and glyphs100, drawn here; in the cache: {', '.join(here) or 'none yet'}"
     missing = [path.name for path in font_files("glyphs10") if not path.exists()]
     if missing:
-        mend = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
-        return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(missing)}", mend)
+        fix = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
+        return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(missing)}", fix)
     try:
         torchvision_datasets()
     except UserError as error:
         return Finding("warn", f"{text}; no cifar10, cifar100 and imagenet: {error.message}", error.hint)
     if damaged:
-        mend = f"rm -r {' '.join(damaged)}; then run the recipe again"
-        return Finding("warn", f"{text}; damaged: {', '.join(damaged)}", mend)
+        fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
+        return Finding("warn", f"{text}; damaged: {', '.join(damaged)}", fix)
     return Finding("ok", text)
 
 

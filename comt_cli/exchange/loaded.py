@@ -26,7 +26,7 @@ class TextCodec(Protocol):
         ...
 
     def prompt(self, text: str) -> list[int]:
-        """The ids of the beginning of a text, which is to go on: those of `encode` without what ends a text.
+        """The ids of the beginning of a text, to be continued: those of `encode` without what ends a text.
 
         Of an empty beginning that is the token that texts begin after; nothing where there is none.
         """

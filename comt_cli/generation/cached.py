@@ -1,4 +1,4 @@
-"""Texts that a model goes on with, token by token: prefill, decode steps, and the draw of each token.
+"""Continuing texts token by token: prefill, decode steps, and the draw of each token.
 
 Shapes: B rows (texts), T tokens, V vocabulary.
 """

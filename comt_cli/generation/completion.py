@@ -1,4 +1,4 @@
-"""Texts in, texts out: a model goes on with prompts, batch by batch, and what it took."""
+"""Texts in, texts out: a model continues prompts, batch by batch, and what it took."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, c
 
 
 def compared_steps(gate: NormGate, compiled: bool) -> tuple[str, str]:
-    """The variants of `comt bench step` that tell what a kernel gains: without it, and with it."""
+    """The variants of `comt bench step` that measure what a kernel gains: without it, and with it."""
     base = "plain" if gate == "none" else "window" if gate == "window" else "pixel"
     if compiled:
         return f"{base}-compiled", f"{base}-fused"
@@ -222,7 +222,7 @@ def liger() -> tuple[str, type[torch.autograd.Function]] | str:
     try:  # it takes seconds, so only where it is used
         module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
         function: type[torch.autograd.Function] = module.LigerFusedLinearCrossEntropyFunction
-    except Exception as error:  # whatever it finds amiss with this machine, training goes on without it
+    except Exception as error:  # whatever it finds amiss with this machine, training continues without it
         return f"liger-kernel {version} cannot be imported: {_first_line(error)}"
     return version, function
 

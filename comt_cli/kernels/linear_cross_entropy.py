@@ -48,7 +48,7 @@ def linear_cross_entropy(
     The products run in the type of `h_TD`, softmax and sums in fp32 (all in fp64 where `h_TD` is). With "reference" it
     is never liger-kernel's (`choice.choose_loss`).
     """
-    if not torch.is_grad_enabled():  # inside the function this cannot be told any more
+    if not torch.is_grad_enabled():  # inside the function this is no longer known
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
     W_VD = W_VD.to(h_TD.dtype)
     # liger-kernel computes no gradient for W alone, and divides by the number of rows.

@@ -1,4 +1,4 @@
-"""What the kernels are told of the gates of one product. Shapes as in `reference`."""
+"""The gates of one matrix product, as arguments of the kernels. Shapes as in `reference`."""
 
 from __future__ import annotations
 

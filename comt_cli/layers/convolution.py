@@ -51,7 +51,7 @@ class WindowGate(MapGate):
         self.filters = nn.Parameter(torch.empty(hidden, site.d_in, site.window, site.window))
         self.w = nn.Parameter(torch.empty(1, hidden))
 
-    def summary(self) -> Tensor:
+    def down_projection(self) -> Tensor:
         return self.filters
 
     def values(self, u_BhHW: Tensor | None) -> dict[str, Tensor]:
@@ -72,7 +72,7 @@ class PixelGate(MapGate):
         self.A = nn.Parameter(torch.empty(hidden, site.d_in))
         self.b = nn.Parameter(torch.empty(1, hidden))
 
-    def summary(self) -> Tensor:
+    def down_projection(self) -> Tensor:
         return self.A
 
     def values(self, u_BhHW: Tensor | None) -> dict[str, Tensor]:
@@ -100,7 +100,7 @@ class Convolution(Initialised):
         product = self.product(x_BCHW)
         if self.gate is None:
             return product
-        C, filters = self.d_out, self.gate.summary()
+        C, filters = self.d_out, self.gate.down_projection()
         u_BhHW = None if filters is None else product[:, C : C + len(filters)]
         gated_BCHW: Tensor = self.gate(product[:, :C], u_BhHW)
         return gated_BCHW
@@ -109,7 +109,7 @@ class Convolution(Initialised):
         """All filters on x, [B, K, H, W]: the C of the convolution, the h of its gate, and on a GPU, where there is a
         gate, zeros up to a multiple of 8."""
         weight: Tensor = self.weight
-        if self.gate is not None and (filters := self.gate.summary()) is not None:
+        if self.gate is not None and (filters := self.gate.down_projection()) is not None:
             rows = self.d_out + len(filters)
             filling = aligned(rows, weight) - rows
             zeros = [weight.new_zeros(filling, *weight.shape[1:])] if filling else []
@@ -146,7 +146,7 @@ class BatchNorm(Initialised):
     def forward(self, x_BCHW: Tensor) -> Tensor:
         if self.gate is None:
             return self._normalised(x_BCHW, self.weight, self.bias)
-        n_BCHW, A = self._normalised(x_BCHW, None, None), self.gate.summary()
+        n_BCHW, A = self._normalised(x_BCHW, None, None), self.gate.down_projection()
         scaled_BCHW = self.gate(n_BCHW, None if A is None else _pixelwise(n_BCHW, A))
         if self.weight is not None:
             scaled_BCHW = scaled_BCHW * _per_channel(self.weight, n_BCHW)

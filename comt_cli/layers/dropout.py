@@ -5,8 +5,8 @@
 torch's own dropout draws from a generator: its masks depend on how a batch is divided among devices and micro-batches,
 and a resumed run needs the generator's state. Here every element hashes its own coordinates, so a mask is the same for
 every division, after every resumption, on every device and in the recomputation of a checkpointed block, and no
-generator is touched. Samples are told apart by their position in the order of training (`data.order`), which is
-step * batch_size + place in the global batch: (seed, position) stands for (seed, step, sample). A site is told apart by
+generator is touched. Samples are identified by their position in the order of training (`data.order`), which is
+step * batch_size + place in the global batch: (seed, position) stands for (seed, step, sample). A site is identified by
 its module's path, so adding a gate, or a layer at the end, leaves all other masks as they were: runs of different
 methods with one seed are paired.
 

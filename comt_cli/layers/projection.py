@@ -23,7 +23,7 @@ StdOf = Callable[[Site], float]
 class Projections(CarriesGates, Initialised):
     """The maps of `sites`, which share their input: `x -> (z_1, z_2, ...)`, each z_i = gamma_i(x) * (x W_i^T).
 
-    The rows of all W_i stand in one parameter, and the gates' summaries A_i are appended to it in the product
+    The rows of all W_i stand in one parameter, and the gates' down-projections A_i are appended to it in the product
     (Transponder, Eq. 8): x is read once. So is it for gates that read x and act on something later, those at the
     sites `later`: what they read of x is handed out behind the z_i.
     """
@@ -52,14 +52,14 @@ class Projections(CarriesGates, Initialised):
         return self.gated(self.product(x_TD))
 
     def product(self, x_TD: Tensor) -> Tensor:
-        """x times all matrices at once, [T, C]: the columns of the sites, those of the gates' summaries, and zeros that
+        """x times all matrices at once, [T, C]: the columns of the sites, the gates' bottlenecks, and zeros that
         fill a row up to where the next should begin. Columns of x beyond D are taken to be zero."""
         width = x_TD.shape[-1]
         return F.linear(x_TD, self._matrix(width) if self._frozen is None else self._frozen[0][:, :width])
 
     def _matrix(self, width: int) -> Tensor:
         """All matrices under each other, [C, D], filled up with zeros to `width` columns."""
-        matrices = [self.weight, *self._summaries().values()]
+        matrices = [self.weight, *self._down_projections().values()]
         if (filled := self._filled_widths()) != self.widths:
             each = zip(self.site_weights().values(), filled, strict=True)
             matrices[:1] = [F.pad(weight, (0, 0, 0, width - len(weight))) for weight, width in each]
@@ -94,7 +94,7 @@ class Projections(CarriesGates, Initialised):
 
     def gated(self, product_TC: Tensor) -> tuple[Tensor, ...]:
         """The product's sites with their gates applied, and what gates at later sites read."""
-        summaries = self._summaries()
+        down_projections = self._down_projections()
         names = [site.name for site in self.sites]
         filled = self._filled_widths()
         modulation = self.modulation() if self.fused and self.gates else None
@@ -102,10 +102,10 @@ class Projections(CarriesGates, Initialised):
             zhat = ops.modulate(product_TC.flatten(0, -2), *modulation, filled)
             gated = torch.split(zhat.view(*product_TC.shape[:-1], -1), filled, dim=-1)
             return (*self._without_filling(gated), *self.read_later(product_TC))
-        widths = [*filled, *(len(A) for A in summaries.values())]
+        widths = [*filled, *(len(A) for A in down_projections.values())]
         parts = torch.split(product_TC[..., : sum(widths)], widths, dim=-1)
         parts = (*self._without_filling(parts[: len(names)]), *parts[len(names) :])
-        u = dict(zip(summaries, parts[len(names) :], strict=True))
+        u = dict(zip(down_projections, parts[len(names) :], strict=True))
         return (
             *(
                 self.gate(name)(z_TN, u.get(name)) if name in self.gates else z_TN
@@ -118,7 +118,7 @@ class Projections(CarriesGates, Initialised):
         """What the gates at later sites read, [T, r] each."""
         names = [site.name for site in self.sites]
         parts, start = [], sum(self._filled_widths())
-        for name, A in self._summaries().items():
+        for name, A in self._down_projections().items():
             if name not in names:
                 parts.append(product_TC[..., start : start + len(A)])
             start += len(A)
@@ -144,8 +144,8 @@ class Projections(CarriesGates, Initialised):
     def _without_filling(self, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(part[..., :width] for part, width in zip(parts, self.widths, strict=True))
 
-    def _summaries(self) -> dict[str, Tensor]:
-        read = {name: self.gate(name).summary() for name in self.gates}
+    def _down_projections(self) -> dict[str, Tensor]:
+        read = {name: self.gate(name).down_projection() for name in self.gates}
         return {name: A for name, A in read.items() if A is not None}
 
     def site_weights(self) -> dict[str, Tensor]:
@@ -184,7 +184,7 @@ class GatedPath(CarriesGates):
     def forward(self, h_TD: Tensor, y_TD: Tensor) -> Tensor:
         """`h` is the branch's input and `y` its output, [T, D]."""
         gate = self.gate(self.sites[0].name)
-        A = gate.summary()
+        A = gate.down_projection()
         gated_TD: Tensor = gate(y_TD, None if A is None else F.linear(h_TD, A))
         return gated_TD
 

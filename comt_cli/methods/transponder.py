@@ -39,7 +39,7 @@ class Transponder(Method):
     def _something_to_separate(self) -> Self:
         if self.separate_summaries and self.granularity != "channel-scalar":
             raise ValueError(
-                "separate_summaries: there is one gate, and one summary, unless granularity is channel-scalar"
+                "separate_summaries: there is one gate, and one bottleneck, unless granularity is channel-scalar"
             )
         return self
 

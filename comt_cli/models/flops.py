@@ -32,7 +32,7 @@ def trace_of(model: Model) -> Trace:
 def flops_of_one(trace: Trace, output: Tensor, run: Callable[[int], Tensor]) -> int:
     """FLOPs of a sample, forward and backward, where `trace` saw how `output` came about.
 
-    Where it cannot tell, `run`, which does the same on any number of samples, is run backward.
+    Where that is not known, `run`, which does the same on any number of samples, is run backward.
     """
     trace.run_functions(output)
     if not trace.underivable:

@@ -136,7 +136,7 @@ def _gate_of(part: nn.Module) -> Gate | None:
 def _hidden(unit: ConvolutionNorm) -> int:
     """The hidden width of the unit's wider gate; 0 without any."""
     gates = (_gate_of(part) for part in (unit.convolution, unit.norm))
-    return max(0 if gate is None or (A := gate.summary()) is None else len(A) for gate in gates)
+    return max(0 if gate is None or (A := gate.down_projection()) is None else len(A) for gate in gates)
 
 
 def _has_gates_elsewhere(model: Model, units: Iterable[Sequence[ConvolutionNorm]]) -> bool:

@@ -1,4 +1,4 @@
-"""One forward pass without storage, and what it tells: FLOPs of the forward and the backward pass, and the numbers kept
+"""One forward pass without storage: FLOPs of the forward and the backward pass, and the numbers kept
 in between.
 
 Two observations make that possible.

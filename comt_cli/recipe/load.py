@@ -149,9 +149,9 @@ def check_recipe(
     also_fits_all: bool = True,
     started: tuple[Path, ...] = (),
 ) -> LoadedRecipe:
-    """All checks, in two stages: the shape of the file, then what only the whole can tell.
+    """All checks, in two stages: the shape of the file, then what only the whole shows.
 
-    The second stage also sees a file that failed the first, without its broken parts, and tells what does not merely
+    The second stage also sees a file that failed the first, without its broken parts, and reports what does not merely
     follow from them: all problems come at once. `started` are the recipes whose runs start from this one's.
     """
     if not isinstance(document.data, dict) or not document.data:
@@ -255,8 +255,8 @@ class _Sources:
                 read(path), path, self._catalogue, also=self._also, also_fits_all=False, started=self._started
             )
         except RecipeError as error:
-            told = (replace(problem, source=problem.source or str(path)) for problem in error.problems)
-            self._problems.extend(problem for problem in told if problem not in self._problems)
+            theirs = (replace(problem, source=problem.source or str(path)) for problem in error.problems)
+            self._problems.extend(problem for problem in theirs if problem not in self._problems)
             return None
 
 
@@ -347,7 +347,7 @@ def _method(
 
 
 def _fits(given: Any, task: TaskOptions, catalogue: Catalogue) -> bool:
-    """Whether a method, as a row says it, is for the task, or is none at all, which is told elsewhere."""
+    """Whether a method, as a row says it, is for the task, or is none at all, which is reported elsewhere."""
     name = given.get("name") if isinstance(given, dict) else given
     return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
 

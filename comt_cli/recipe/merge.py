@@ -1,4 +1,4 @@
-"""What a run is told: the recipe's settings, then the scale's, the column's, the row's, then the command line's.
+"""The settings of a run: the recipe's, then the scale's, the column's, the row's, then the command line's.
 
 The later wins, key by key; a setup comes just before the settings of the place that names it. Each key remembers where
 it came from, so that a combination that cannot work is blamed on the line that made it so.
@@ -102,7 +102,7 @@ def merged_settings(
     complete: bool = True,
 ) -> dict[tuple[str, str], tuple[RunSettings, Origins]]:
     """The settings of every (row, column) of a scale, and where each was given; a problem that several cells share is
-    told once. `kind` is the class of the settings, `given` those of each place (`overrides.typed_settings`).
+    reported once. `kind` is the class of the settings, `given` those of each place (`overrides.typed_settings`).
 
     `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
     """
@@ -138,7 +138,7 @@ def merged_settings(
 
 
 def _setup(name: str | None, setups: Mapping[str, Setup]) -> Iterable[_Layer]:
-    """The layer of a setup; none where no setup is named, or it is not there, which was told."""
+    """The layer of a setup; none where no setup is named, or it is not there, which was reported."""
     if name is not None and name in setups:
         setup = setups[name]
         yield _Layer(setup.settings, (), setup.document, str(setup.path))

@@ -24,7 +24,7 @@ def disagreements(
     if recipe.baseline not in recipe.rows:
         message = f"there is no row {recipe.baseline!r}; {nearest(recipe.baseline, recipe.rows)}"
         yield Problem("baseline", message, document.line(("baseline",)))
-    has_paper = document.data.get("paper") is not None  # one that is no name is told elsewhere
+    has_paper = document.data.get("paper") is not None  # one that is no name is reported elsewhere
     if not has_paper and recipe.table is not None:
         message = "says which table of a paper it is, but the recipe has no `paper`"
         yield Problem("table", message, document.line(("table",)))
@@ -80,8 +80,8 @@ def _compared_columns(recipe: Recipe, document: Document, *, has_paper: bool) ->
 
 def _without_paper(name: str, row: Row, document: Document) -> Iterator[Problem]:
     """What a row says of a paper's numbers, in a recipe that has no paper: there no row is in one."""
-    told: dict[str, object] = {"paper": row.paper, "paper_increase": row.paper_increase}
-    for key, values in told.items():
+    given: dict[str, object] = {"paper": row.paper, "paper_increase": row.paper_increase}
+    for key, values in given.items():
         if values:
             path: KeyPath = ("rows", name, key)
             yield Problem(
@@ -133,7 +133,7 @@ def _ablation(
         if row not in recipe.rows:
             at: KeyPath = (*path, "rows", position)
             yield Problem(dotted(at), f"there is no row {row!r}; {nearest(row, recipe.rows)}", document.line(at))
-    # Where a row's method is wrong, that is told, and nothing is known of its options.
+    # Where a row's method is wrong, that is reported, and nothing is known of its options.
     if ablation.option is None or any(row not in methods for row in rows):
         return
     option, at = ablation.option, (*path, "option")

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, said so that it can be mended: file, line, dotted key, nearest valid name."""
+"""What is wrong with a recipe, and where: file, line, dotted key, nearest valid name."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class Training(Section):
 
     @property
     def held_rate(self) -> float | None:
-        """The learning rate that is held during the warm-up; None where it rises."""
+        """The constant learning rate of the warm-up; None where it rises."""
         return None
 
     @property
@@ -169,7 +169,7 @@ class Training(Section):
     def _contradictions(self) -> Iterator[str]:
         """Everything that keys say against each other, as `key: what is wrong`."""
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
-            yield f"micro_batch_size: a batch of {self.batch_size} cannot be cut into parts of {self.micro_batch_size}"
+            yield f"micro_batch_size: {self.micro_batch_size} does not divide the batch size {self.batch_size}"
         if self.warmup_steps > self.steps:
             yield (
                 f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps; "
@@ -184,8 +184,8 @@ class Training(Section):
 
 
 def _in_steps(given: Any, steps: Any) -> Any:
-    """`given`, or each of its entries, in whole steps where it is a share. Of steps that are missing or wrong, which is
-    told elsewhere, there are no shares: 1 stands for each."""
+    """`given`, or each of its entries, in whole steps where it is a share. Where the steps are missing or wrong,
+    which is reported elsewhere, 1 stands for each share."""
     if isinstance(given, list | tuple):
         return type(given)(_in_steps(each, steps) for each in given)
     if not isinstance(given, float) or not 0 < given < 1:

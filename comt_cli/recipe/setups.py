@@ -1,6 +1,6 @@
 """Setups: settings that many recipes share, in files of their own, `setups/NAME.yaml`.
 
-What is wrong in one is told with its own file and line, once, however many columns use it.
+A problem in one is reported with its own file and line, once, however many columns use it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from comt_cli.recipe.yaml_lines import Document, read
 
 @dataclass(frozen=True)
 class Setup:
-    """Settings with the file that they stand in. Broken parts were left out, and told as problems."""
+    """Settings with the file that they stand in. Broken parts were left out, and reported as problems."""
 
     path: Path
     settings: Overrides

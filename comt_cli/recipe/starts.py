@@ -47,11 +47,11 @@ def load_starts(
 ) -> Starts[R]:
     """The start of every cell that has one; the row's `start` wins over the column's, and this over the recipe's.
 
-    `load` reads a recipe by the name that stands at a key, once however many cells name it, and tells what is wrong
+    `load` reads a recipe by the name that stands at a key, once however many cells name it, and reports what is wrong
     with it; None where something is.
     """
     found: Starts[R] = {}
-    told: list[Problem] = []
+    found_wrong: list[Problem] = []
     for scale in recipe.scales:
         found[scale] = {}
         in_scale = recipe.scales[scale].columns is not None
@@ -68,14 +68,14 @@ def load_starts(
                 if start is None or source is None:
                     continue
                 wrong = list(_wrong(start, path, source, scale, row_name, column_name, document))
-                told.extend(problem for problem in wrong if problem not in told)
+                found_wrong.extend(problem for problem in wrong if problem not in found_wrong)
                 if not wrong:
                     theirs = _column(start, source, scale, column_name)
                     assert theirs is not None
                     found[scale][row_name, column_name] = LoadedStart(
                         source, start.row or row_name, theirs, start.seed, start.new, start.drop, path
                     )
-    problems.extend(told)
+    problems.extend(found_wrong)
     return found
 
 

@@ -258,7 +258,7 @@ def _notes(table: Table, data: AblationData) -> Iterator[str]:
     if any(point.interval_low is not None for point in ours):
         yield (
             f"Bars: 95 % interval of the difference to {table.baseline}, paired by seed ({seeds}) and drawn from the "
-            "broken line; a bar that reaches the line is not resolved, and one that ends in an arrow goes on."
+            "broken line; a bar that reaches the line is not resolved, and one that ends in an arrow continues."
         )
     if any(point.stderr is not None and not point.baseline and point.interval_low is None for point in ours):
         yield f"Thin bars: mean ± standard error over seeds {seeds}, where there is no pair of seeds to compare."

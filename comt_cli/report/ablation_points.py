@@ -60,7 +60,7 @@ class Curve:
     relative: bool
 
     def is_off(self, point: Point) -> bool:
-        """Whether the value is collapsed, or so bad that the others could not be told apart beside it."""
+        """Whether the value is collapsed, or so bad that the others could not be distinguished beside it."""
         if point.value is None or point.collapsed:
             return point.collapsed
         known = [p.value for p in self.points if p.value is not None and not p.collapsed] or [point.value]

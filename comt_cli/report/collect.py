@@ -130,11 +130,11 @@ def _different_contents(column: str, contents: Mapping[str, Sequence[Run]]) -> U
         more = len(runs) - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more else "")
 
-    told = "\n".join(f"  {content[:12]}: {named(runs)}" for content, runs in contents.items())
+    listed = "\n".join(f"  {content[:12]}: {named(runs)}" for content, runs in contents.items())
     fewest = min(contents.values(), key=len)
     rows = ",".join(dict.fromkeys(run.spec.row for run in fewest))
     return UserError(
-        f"the runs under {column} were trained on different data, by the hash of its content:\n{told}",
+        f"the runs under {column} were trained on different data, by the hash of its content:\n{listed}",
         "Their numbers cannot be compared. Train the same command with --fresh and "
         f"--rows {rows}, or leave those rows or seeds out with --rows and --seeds.",
     )
@@ -229,5 +229,5 @@ def _remarks(specs: Sequence[RunSpec], runs: Path) -> Iterator[str]:
 def _may_be_of_scale(path: Path, scale: str) -> bool:
     try:
         return RunDirectory(path).spec().scale == scale
-    except UserError:  # written by another version: it cannot be told
+    except UserError:  # written by another version: it is not known
         return True

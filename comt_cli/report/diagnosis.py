@@ -148,9 +148,9 @@ def _some(depths: Sequence[int]) -> list[int]:
 
 def _across(frame: pd.DataFrame, down: list[str], across: str, value: str) -> pd.DataFrame:
     """One row for each combination of `down` and a column for each value of `across`, both in the order they come."""
-    told = frame[[*down, across]].assign(text=_spread(frame, value))
-    columns = told[across].unique()
-    wide = told.set_index([*down, across])["text"].unstack(across, sort=False)[columns]
+    texts = frame[[*down, across]].assign(text=_spread(frame, value))
+    columns = texts[across].unique()
+    wide = texts.set_index([*down, across])["text"].unstack(across, sort=False)[columns]
     wide.columns = [f"{across} {name}" if across == "depth" else str(name) for name in columns]
     return wide.reset_index()
 

@@ -103,8 +103,8 @@ def _read_values(frame: pd.DataFrame) -> list[str]:
     return [_LINES, *several, *_broken(frame, "the farthest value")]
 
 
-def _broken(frame: pd.DataFrame, told: str) -> list[str]:
-    return [f"What is far from everything else stands on a broken axis, with {told}."] if frame.attrs[BROKEN] else []
+def _broken(frame: pd.DataFrame, phrase: str) -> list[str]:
+    return [f"What is far from everything else stands on a broken axis, with {phrase}."] if frame.attrs[BROKEN] else []
 
 
 def _read_channels(_: pd.DataFrame) -> list[str]:

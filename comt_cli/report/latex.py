@@ -85,8 +85,8 @@ def _shown(table: Table) -> dict[Key, str]:
 
 
 def _caption(table: Table) -> str:
-    told: list[Key] = ["parameters"] if table.has_increases else []
-    return f"{of_table(table)}. {words.origin(table, [*_shown(table), *told])}"
+    keys: list[Key] = ["parameters"] if table.has_increases else []
+    return f"{of_table(table)}. {words.origin(table, [*_shown(table), *keys])}"
 
 
 def _row(line: Line, shown: dict[Key, str]) -> str:

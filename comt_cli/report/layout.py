@@ -45,7 +45,7 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
     units of all.
 
     A column that would say nothing in any line is left out: those of a paper that prints no number, a difference where
-    there is no baseline, speeds of runs that do not tell them.
+    there is no baseline, speeds of runs that did not record them.
     """
     columns = table.columns if column is None else (column,)
     signs = "/".join(dict.fromkeys(table.unit(name).sign for name in columns))
@@ -73,11 +73,11 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
 def lines(table: Table, column: str) -> list[Line]:
     """The rows of one column."""
     shown = headings(table)
-    told = []
+    lines = []
     for entry in table.column(column):
         cells = _cells(table, entry)
-        told.append(Line(entry, {key: cells[key] for key in shown}, entry.marks, entry.best))
-    return told
+        lines.append(Line(entry, {key: cells[key] for key in shown}, entry.marks, entry.best))
+    return lines
 
 
 def increases(table: Table, column: str) -> str | None:
@@ -87,8 +87,8 @@ def increases(table: Table, column: str) -> str | None:
     """
     if not table.has_increases:
         return None
-    told = "; ".join(_increases(_cells(table, entry) for entry in table.column(column)))
-    return f"Extra parameters (the paper's): {told}." if told else None
+    phrase = "; ".join(_increases(_cells(table, entry) for entry in table.column(column)))
+    return f"Extra parameters (the paper's): {phrase}." if phrase else None
 
 
 def _increases(lines: Iterable[dict[Key, str]]) -> Iterable[str]:

@@ -39,7 +39,7 @@ _DEFAULT = Path("runs/results")
 _INTRODUCTION = (
     "A table compares each of its rows with its baseline, seed by seed. *Agrees* and *disagrees*: over several seeds, "
     "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
-    "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is told. Where the paper "
+    "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is given. Where the paper "
     "prints no value, *better* and *worse* say on which side of zero the interval lies. Each interval is taken by "
     "itself: of twenty differences that are not there, one would seem resolved. Differences in per cent are of the "
     "geometric mean of the seeds' ratios, with the interval of Student's t on their logarithms.",
@@ -197,7 +197,7 @@ def _span(runs: Iterable[Line], key: str, states: Iterable[str] = ("done", "dive
 def _tally(scale: str, tables: Sequence[Written]) -> str:
     judged = [cell for one in tables for cell in one.cells if cell.direction]
     counts = [(word, sum(cell.verdict in verdicts for cell in judged)) for word, _, verdicts in _GROUPS]
-    told = ", ".join(f"{word} {count}" for word, count in counts if count)
+    phrase = ", ".join(f"{word} {count}" for word, count in counts if count)
     distinct = len({cell.comparison for cell in judged})
     shared = (
         f" They rest on {format.plural(distinct, 'comparison')} of runs: where several tables have the same row, or "
@@ -206,7 +206,7 @@ def _tally(scale: str, tables: Sequence[Written]) -> str:
         else ""
     )
     directions = format.plural(len(judged), "published direction")
-    return f"**Of {directions} at scale {scale}: {told or 'none to judge'}.**{shared}"
+    return f"**Of {directions} at scale {scale}: {phrase or 'none to judge'}.**{shared}"
 
 
 def _counts(results: Path, tables: Sequence[Written]) -> Iterator[str]:
@@ -245,8 +245,8 @@ def _figure(results: Path, one: Written) -> Iterator[str]:
     drawn: dict[str, list[str]] = {}
     for run in one.runs:
         drawn.setdefault(f"{escaped(run['column'])}, seed {run['seed']}", []).append(escaped(run["row"]))
-    told = format.listing(f"{format.listing(rows)}, {where}" for where, rows in drawn.items())
-    yield from (f"Drawn from {told}.", "")
+    phrase = format.listing(f"{format.listing(rows)}, {where}" for where, rows in drawn.items())
+    yield from (f"Drawn from {phrase}.", "")
     for path in one.pictures:
         yield from (f"![{escaped(path.stem)}]({_address(results, path)})", "")
 
@@ -268,10 +268,10 @@ def _sentence(cell: WrittenCell, several_columns: bool) -> str:
 def _ours(cell: WrittenCell) -> str:
     if cell.difference is None:
         return cell.verdict.value if cell.state == "done" else cell.state
-    told = _apart(cell.difference, cell.unit)
+    phrase = _apart(cell.difference, cell.unit)
     if cell.low is not None and cell.high is not None:
-        told += f" [{format.signed(cell.low)}, {format.signed(cell.high)}]"
-    return f"{told}, {_REMARKS[cell.verdict]}" if cell.verdict in _REMARKS else told
+        phrase += f" [{format.signed(cell.low)}, {format.signed(cell.high)}]"
+    return f"{phrase}, {_REMARKS[cell.verdict]}" if cell.verdict in _REMARKS else phrase
 
 
 _REMARKS = {
@@ -288,14 +288,14 @@ def _paper(cell: WrittenCell) -> Iterator[str]:
         return
     where = f"({cell.paper_column})" if cell.paper_column != cell.column else ""
     if cell.metric.collapsed(cell.paper):
-        told = f"in the paper collapsed, {format.value(cell.paper)}"
+        phrase = f"in the paper collapsed, {format.value(cell.paper)}"
     elif cell.metric.collapsed(cell.paper_baseline):
-        told = f"in the paper {format.value(cell.paper)} where {cell.baseline} collapsed"
+        phrase = f"in the paper {format.value(cell.paper)} where {cell.baseline} collapsed"
     elif cell.paper_difference is not None:
-        told = f"in the paper {_apart(cell.paper_difference, cell.unit)}"
+        phrase = f"in the paper {_apart(cell.paper_difference, cell.unit)}"
     else:
         return
-    yield f"{told} {where}".rstrip()
+    yield f"{phrase} {where}".rstrip()
 
 
 def _apart(difference: float, unit: DifferenceUnit) -> str:

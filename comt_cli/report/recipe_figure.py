@@ -85,7 +85,7 @@ class RecipeFigure:
         return shown != {(run.spec.column, str(run.spec.seed)) for run in self.runs} or len(drawn) > len(self.runs)
 
     def _drawn(self) -> list[dict[str, str]]:
-        """The lines of the runs that the files were drawn from; none where that is not told."""
+        """The lines of the runs that the files were drawn from; none where that is not known."""
         try:
             text = self.runs_csv.read_text(encoding="utf-8")
         except (OSError, ValueError):

@@ -15,8 +15,8 @@ def setup(table: Table, column: str) -> str:
     parameters = reference.cell.average("parameters")
     size = f", {format.short_count(parameters)} parameters" if parameters else ""
     seen = [number for entry in table.column(column) for number in _seen(entry, table.task.unit.name)]
-    told = table.task.describe(table.specs[column].settings, size, _between(seen) if seen else "")
-    return f"{told}. {beside(table, column)}".rstrip()
+    phrase = table.task.describe(table.specs[column].settings, size, _between(seen) if seen else "")
+    return f"{phrase}. {beside(table, column)}".rstrip()
 
 
 def beside(table: Table, column: str) -> str:

@@ -57,7 +57,7 @@ def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], 
     Pairing by seed takes out what the seeds share: the same order of samples, and the same initial weights.
 
     Points are d_s = ours - baseline. A relative difference is d_s = log(ours / baseline), of which mean and ends are
-    told as 100 (exp(.) - 1): the geometric mean of the ratios, and an interval that cannot go below -100 %. Of
+    given as 100 (exp(.) - 1): the geometric mean of the ratios, and an interval that cannot go below -100 %. Of
     perplexities, d_s is the difference of the losses in nats.
 
     None where there is no common seed, or a number that is not finite, or no ratio since one is not positive.

@@ -86,7 +86,7 @@ class Table:
         return self.task.metrics[self.metrics[column]]
 
     def unit(self, column: str) -> DifferenceUnit:
-        """In what differences to the baseline are told in a column."""
+        """The unit of a column's differences to the baseline."""
         return self.metric(column).difference
 
     def beside(self, column: str) -> Metric | None:

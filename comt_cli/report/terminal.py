@@ -110,8 +110,8 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
         console.print()
         _say(console, f"{column}. {beside(table, column)}".rstrip(". ") + ".", "dim")
         print_grid(console, _grid(table, column, layout, console.width))
-        if "parameters" not in layout.keys and (told := increases(table, column)) is not None:
-            _say(console, told, "dim")
+        if "parameters" not in layout.keys and (phrase := increases(table, column)) is not None:
+            _say(console, phrase, "dim")
     console.print()
     for mark, text in enumerate(table.footnotes, start=1):
         _say(console, f"[{mark}] {text}")
@@ -123,9 +123,9 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
 
 def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
     verdicts = {entry.verdict for entry in table.entries.values()}
-    told = dict.fromkeys(text for verdict, text in _LEGEND.items() if verdict in verdicts)
-    if "verdict" in layout.keys and told:
-        yield f"{'; '.join(told)}."
+    legend = dict.fromkeys(text for verdict, text in _LEGEND.items() if verdict in verdicts)
+    if "verdict" in layout.keys and legend:
+        yield f"{'; '.join(legend)}."
     if (bold := words.bold_rule(table)) is not None:
         yield bold
     names = headings(table)

@@ -49,8 +49,8 @@ def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
     said = source(table)
     yield f"{said[0].upper()}{said[1:]}."
     metrics = _metrics(table)
-    told = metrics[0] if len(metrics) == 1 else f"({'; '.join(metrics)})"
-    yield f"Cells show {told}: mean ± standard error (number of seeds)."
+    phrase = metrics[0] if len(metrics) == 1 else f"({'; '.join(metrics)})"
+    yield f"Cells show {phrase}: mean ± standard error (number of seeds)."
     yield from dict.fromkeys(filter(None, (_ending(table, column) for column in table.columns)))
     if "difference" in shown:
         pairings = dict.fromkeys(table.unit(column).paired(table.baseline) for column in table.columns)
@@ -88,13 +88,13 @@ def _ending(table: Table, column: str) -> str | None:
 
 def _metrics(table: Table) -> list[str]:
     """What cells show and which way it is better; of several metrics each with its columns."""
-    told = []
+    phrases = []
     for key in table.shown_metrics:
         metric = table.task.metrics[key]
         columns = [column for column in table.columns if table.metrics[column] == key]
         where = f"{format.listing(columns)}: " if len(table.shown_metrics) > 1 else ""
-        told.append(f"{where}{metric.words} ({metric.better} is better)")
-    return told
+        phrases.append(f"{where}{metric.words} ({metric.better} is better)")
+    return phrases
 
 
 def bold_rule(table: Table) -> str | None:
@@ -105,7 +105,7 @@ def bold_rule(table: Table) -> str | None:
 
 
 def verdict(table: Table) -> str:
-    """How many of the published directions hold, do not hold, or cannot be told from these runs, by name.
+    """How many of the published directions hold, do not hold, or are not resolved by these runs, by name.
 
     Of rows with a printed value but no direction why there is none, and of rows without a printed value which are
     better or worse than the baseline: every row is named, but the baseline.
@@ -129,23 +129,23 @@ def _published(table: Table) -> Iterator[str]:
     judged = [entry for entry in table.entries.values() if entry.direction]
     if judged:
         counted = format.plural(len(judged), "published direction")
-        yield f"Of {counted} against {table.baseline}, {_told(table, judged, _GROUPS)}."
+        yield f"Of {counted} against {table.baseline}, {_phrase(table, judged, _GROUPS)}."
     elif table.paper is not None:
         yield "The paper gives no direction to compare with."
 
 
 def _undirected(table: Table) -> Iterator[str]:
     printed = [entry for entry in table.entries.values() if not entry.direction and entry.paper is not None]
-    if told := _told(table, printed, _UNDIRECTED_GROUPS):
-        yield f"With a printed value but no direction, {told}."
+    if phrase := _phrase(table, printed, _UNDIRECTED_GROUPS):
+        yield f"With a printed value but no direction, {phrase}."
 
 
 def _own(table: Table) -> Iterator[str]:
     own = [entry for entry in table.entries.values() if not entry.direction and entry.paper is None]
     judged = [entry for entry in own if entry.verdict is not Verdict.baseline]
-    if told := _told(table, judged, _OWN_GROUPS):
+    if phrase := _phrase(table, judged, _OWN_GROUPS):
         without = " and without a printed value" if table.paper is not None else ""
-        yield f"Against {table.baseline}{without}, {told}."
+        yield f"Against {table.baseline}{without}, {phrase}."
 
 
 Groups = Sequence[tuple[str, tuple[Verdict, ...]]]
@@ -184,7 +184,7 @@ _OWN_GROUPS: Groups = (
 )
 
 
-def _told(table: Table, entries: Sequence[Entry], groups: Groups) -> str:
+def _phrase(table: Table, entries: Sequence[Entry], groups: Groups) -> str:
     found = [(wording, _named(table, entries, *verdicts)) for wording, verdicts in groups]
     return "; ".join(f"{wording}: {len(names)} ({format.listing(names)})" for wording, names in found if names)
 

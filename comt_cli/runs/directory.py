@@ -13,7 +13,7 @@ metrics.csv        metrics.jsonl as a table, written at the end
 best-*.pt, weights-*.pt   while it trains, weights that it may end with (`train.select`, `train.average_last`)
 checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
 result.json        written last: its presence means that the run is done
-error.txt          what made the newest attempt fail, with what mends it, or the traceback of a defect; gone once
+error.txt          what made the newest attempt fail, with how to fix it, or the traceback of a defect; gone once
                    another attempt begins
 """
 
@@ -226,8 +226,8 @@ class RunDirectory:
             return None
 
     def note_error(self, reason: str, details: str = "") -> None:
-        """Write `error.txt`: the reason, which is one line, and a remedy or a traceback. If the disk lets us: it is
-        told anyway."""
+        """Write `error.txt`: the reason, which is one line, and a remedy or a traceback. A full disk is no error:
+        the reason is printed anyway."""
         with contextlib.suppress(StorageError):
             write_text(self.error_file, f"{reason}\n\n{details}" if details else f"{reason}\n")
 

@@ -72,7 +72,7 @@ POINTS = DifferenceUnit(
     is_relative=False,
     pairing="in percentage points (pts) against {baseline}, with the 95 % interval of Student's t",
 )
-"""Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers tell differences of accuracy."""
+"""Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers give differences of accuracy."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Metric:
     Attributes:
         words: what it is, in a sentence; `label`: on an axis; `brief`: in a line of progress, with `sign` after it.
         better: which way.
-        difference: in what differences to the baseline are told.
+        difference: the unit of differences to the baseline.
         decimals: how many are shown.
         beside: another metric of the task that is shown next to it, None for none; `remark` says why.
         collapsed_above: a published value above this is that of a run that collapsed; None where no value says so.

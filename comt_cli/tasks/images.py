@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ImageClassification(Task["ImageSettings"]):
     """Train every run of an image-classifier recipe and write the table beside the paper's numbers.
 
-    Finished runs are skipped and stopped ones go on, as with comt train-lm, whose options these are.
+    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are.
 
     At scale smoke the images are glyphs, drawn here. CIFAR is downloaded once; ImageNet is read from the folder that
     --set data.folder=DIR names.

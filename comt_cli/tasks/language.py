@@ -25,7 +25,7 @@ ORIGINAL = "validation perplexity as the original scripts print it"
 class LanguageModelling(Task["Settings"]):
     """Train every run of a language-model recipe and write the table beside the paper's numbers.
 
-    Finished runs are skipped and stopped ones go on, so the same command can always be given again; on several
+    Finished runs are skipped and stopped ones resume, so the same command can always be given again; on several
     machines that share the folder of the runs too, which then divide them. A run that fails does not stop the others.
     A table that is there already and has more finished runs, or was made with other settings than --set asks for, is
     kept.

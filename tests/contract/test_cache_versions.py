@@ -59,7 +59,7 @@ MADE = {
     "contents of image folders": (
         ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py", "images/statistics.py"),
         IMAGE_FORMAT,
-        (4, "0ee97ddba0fd726b"),
+        (4, "975818578c45bcaa"),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""`comt doctor`: it goes on after a failure, says how to mend each, and its limits are those of pyproject.toml."""
+"""`comt doctor`: it continues after a failure, says how to fix each, and its limits are those of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_it_goes_on_after_failures_and_sums_up():
         ["5", "ok", "five:"],
     ]
     assert "driver gone" in lines[0]
-    assert "to mend it: Make some." in result.output
+    assert "to fix it: Make some." in result.output
     assert lines[-1] == "5 checks: 1 ok, 1 to look at, 3 failed"
 
 
@@ -72,7 +72,7 @@ def test_json():
         "name": "two",
         "status": "fail",
         "text": "no room",
-        "mend": "Make some.",
+        "fix": "Make some.",
     }
 
 
@@ -84,7 +84,7 @@ def test_warnings_alone_are_no_failure(monkeypatch):
 def test_the_real_checks_all_answer_here(tmp_path):
     outcomes = [run_check(number, check) for number, check in enumerate(all_checks(tmp_path / "runs"), 1)]
     assert {outcome.name: outcome.text for outcome in outcomes if outcome.status == "fail"} == {}
-    assert all(outcome.mend for outcome in outcomes if outcome.status != "ok")
+    assert all(outcome.fix for outcome in outcomes if outcome.status != "ok")
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "cache").exists(), "doctor changes nothing"
 
@@ -112,14 +112,14 @@ def test_the_supported_versions_are_those_of_the_package():
 def test_limits(finding, status):
     found = finding()
     assert found.status == status
-    assert (found.mend is None) == (status == "ok")
+    assert (found.fix is None) == (status == "ok")
 
 
 def test_a_file_in_the_place_of_the_runs_folder_fails(tmp_path):
     (tmp_path / "runs").write_text("not a folder")
     found = doctor_checks.check_disk(tmp_path / "runs")
     assert found.status == "fail"
-    assert "--runs" in found.mend
+    assert "--runs" in found.fix
 
 
 @pytest.mark.parametrize(("free", "status"), [(GIB // 10, "fail"), (GIB, "warn"), (100 * GIB, "ok")])
@@ -134,7 +134,7 @@ def test_damaged_corpora_are_named(tmp_path):
     (folder / "manifest.json").write_text("{")
     found = doctor_checks.check_corpora()
     assert found.status == "warn"
-    assert str(folder) in found.mend
+    assert str(folder) in found.fix
 
 
 def test_a_wrong_t5_vocabulary_fails(tmp_path, monkeypatch):
@@ -142,7 +142,7 @@ def test_a_wrong_t5_vocabulary_fails(tmp_path, monkeypatch):
     monkeypatch.setenv("COMT_T5_SPM", str(tmp_path / "spiece.model"))
     outcome = run_check(1, Check("tokenizers", doctor_checks.check_tokenizers))
     assert outcome.status == "fail"
-    assert outcome.mend
+    assert outcome.fix
 
 
 def test_compilation_without_a_compiler(monkeypatch):
@@ -150,7 +150,7 @@ def test_compilation_without_a_compiler(monkeypatch):
     monkeypatch.setattr(doctor_checks.shutil, "which", lambda name: None)
     found = doctor_checks.check_compilation()
     assert found.status == "warn"
-    assert "C++ compiler" in found.mend
+    assert "C++ compiler" in found.fix
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_damaged_files_of_measurements_are_named(kernels):
     found = doctor_checks.check_kernels()
     assert found.status == "warn"
     assert f"damaged: {path.resolve()}, {steps.resolve()}" in found.text
-    assert found.mend
+    assert found.fix
 
 
 @pytest.mark.usefixtures("kernels")

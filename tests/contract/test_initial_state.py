@@ -172,7 +172,7 @@ def gate_values_at_the_start(gate_class, kind: str, count: int = 120, **options)
         gate = gate_class(site, **options)
         initialise(gate, seed)
         with torch.no_grad():
-            values.append(gate.values(x_TD @ gate.summary().T)[kind])
+            values.append(gate.values(x_TD @ gate.down_projection().T)[kind])
     return torch.stack(values)
 
 

@@ -45,10 +45,10 @@ def extra(  # noqa: PLR0911, PLR0912 - one case a method
             return gates + extra({"name": "laurel-pa"}, D, W, H, L) * (method.residual == "laurel-pa")
         case "transponder":
             kinds = method.granularity.split("-")
-            summaries = 2 if method.separate_summaries else 1
+            bottlenecks = 2 if method.separate_summaries else 1
             alphas = len(kinds) * method.learnable_sigmoid
             rows = [("channel" in kinds) * o + ("scalar" in kinds) for _, o in sites]
-            return L * sum(method.rank * (summaries * i + r) + alphas for (i, _), r in zip(sites, rows, strict=True))
+            return L * sum(method.rank * (bottlenecks * i + r) + alphas for (i, _), r in zip(sites, rows, strict=True))
         case "transponder-path":
             return L * 2 * (method.rank * (D + (D if method.granularity == "channel" else 1)) + 1)
         case "transponder-static":

@@ -148,7 +148,7 @@ def flexible_block_claims() -> Iterator[Claim]:
 
 
 def thirty_layer_claims() -> Iterator[Claim]:
-    """30 blocks of the flexible kind with pre-norm against 30 without skip paths, and what becomes of it with depth."""
+    """30 flexible blocks with pre-norm against 30 without skip paths, and how the difference grows with depth."""
     setup = replace(GELU_MLP, leading=(4, 32))
     wirings = {"residual": Wiring(residual_connection("pre-norm")), **plain()}
     thirty = _as_printed(setup, wirings)

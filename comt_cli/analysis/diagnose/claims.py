@@ -1,5 +1,5 @@
 """The printed claims of the chapter on residual connections (Brenndoerfer, "Residual Connections: The Gradient Highways
-Enabling Deep Transformers", 2025), each beside our number and what became of it."""
+Enabling Deep Transformers", 2025), each beside our number and a verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROUNDING = 1e-5
 
 
 class Verdict(StrEnum):
-    """What became of a claim."""
+    """The verdict on a claim."""
 
     digits = "reproduces"
     in_kind = "reproduces in kind"

@@ -79,7 +79,7 @@ class FolderSplit(ImageSplit):
         except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: Pillow's, for some broken files
             raise UserError(
                 f"cannot read the image {self.files[index]}: {first_line(error)}",
-                "Copy the file anew from the data set, then run the same command again: it goes on.",
+                "Copy the file anew from the data set, then run the same command again: it continues from there.",
             ) from error
         cut = middle(image, self.size) if draws is None else random_part(image, self.size, draws)
         return np.asarray(cut)

@@ -94,7 +94,7 @@ def prepare_images(data: ImageDataSettings, progress: ProgressCallback | None = 
     """The images that `data` describes: rendered or downloaded now where they are not there.
 
     Raises:
-        UserError: images are missing, damaged, or fewer than asked for; the hint says what would mend it.
+        UserError: images are missing, damaged, or fewer than asked for; the hint says how to fix it.
         StorageError: the disk is full or refuses.
     """
     progress = progress or no_progress

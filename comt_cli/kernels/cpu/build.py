@@ -183,7 +183,7 @@ def openmp_runtime() -> Path:
 
 
 def processor() -> str:
-    """What tells processors apart for which different code would be compiled: the features that the kernel lists."""
+    """What distinguishes processors for which different code would be compiled: the features that the kernel lists."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     described = {line.partition(":")[0].strip(): line for line in reversed(lines) if line.startswith(wanted)}

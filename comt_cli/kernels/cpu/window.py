@@ -68,7 +68,9 @@ def window_convolution_backward(
     dv = x.new_empty(h * window * window, len(_rows(x)))
     _run("window_spread", dv, du_hP.float().contiguous(), shape)
     dx_rows = _rows(dx).addmm_(dv.T, _taps(filters))
-    dweight = dweight.contiguous(memory_format=torch.channels_last)  # what the compiler is told; it nearly always is
+    dweight = dweight.contiguous(
+        memory_format=torch.channels_last
+    )  # a layout the compiler may assume; it nearly always holds already
     dfilters = (dv @ _rows(x)).view(h, window, window, -1).permute(0, 3, 1, 2)
     B, C, H, W = x.shape
     return dx_rows.view(B, H, W, C).permute(0, 3, 1, 2), dweight, dfilters.contiguous()

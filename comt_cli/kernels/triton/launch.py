@@ -1,4 +1,4 @@
-"""How the kernels are launched: tile sizes, what a program covers, and the memory that gradients are gathered in.
+"""How the kernels are launched: tile sizes, what a program covers, and the memory that gradients are summed in.
 
 Shapes: T rows, C columns of the product, M of them its sites', S gated sites, R bottleneck columns, G groups of rows.
 """
@@ -16,11 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 FORWARD_PROGRAMS = 1056
-"""A forward kernel is cut into at least so many programs, where it has the tiles: eight for each of an H200's 132
+"""A forward kernel has at least so many programs, where it has the tiles: eight for each of an H200's 132
 processors."""
 
 BACKWARD_PROGRAMS = 528
-"""A backward kernel is cut into at most so many, each with as many row blocks as it takes: every one leaves a dWc."""
+"""A backward kernel has at most so many, each with as many row blocks as it takes: every one leaves a dWc."""
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 """What the kernels can store."""

@@ -1,6 +1,6 @@
 """What every gate is: an input-dependent factor multiplied onto what a site produces.
 
-A gate reads its input only through a linear map, its `summary` u = x A^T. That lets the projection it belongs to
+A gate reads its input only through a linear map onto its bottleneck, u = x A^T. That lets the projection it belongs to
 compute u in the same matrix product as its own output (Transponder, Eq. 8), whatever the gate then makes of it.
 
 Shapes: T tokens (any leading dimensions), D input width, N output width, r bottleneck width.
@@ -46,9 +46,9 @@ class Gate(Initialised):
     factor_range: tuple[float, float] | None = None
     """The open interval of each factor, against which its saturation is measured; None if it has no ends."""
 
-    def summary(self) -> Tensor | None:
-        """A, [r, D]: what the gate reads of its input is u = x A^T; at a convolution filters, [r, D, k, k], and
-        u = A * x. None for a gate that does not look at its input."""
+    def down_projection(self) -> Tensor | None:
+        """A, [r, D]: the gate's bottleneck is u = x A^T; at a convolution filters, [r, D, k, k], and u = A * x. None
+        for a gate that does not look at its input."""
         raise NotImplementedError
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ class CarriesGates(nn.Module):
         values = {}
         for name in self.gates:
             gate = self.gate(name)
-            A = gate.summary()
+            A = gate.down_projection()
             values[name] = gate.values(None if A is None else F.linear(x_TD, A))
         return values
 

@@ -23,7 +23,7 @@ class ComtGate(Gate):
         self.A = nn.Parameter(torch.empty(hidden, site.d_in))
         self.B = nn.Parameter(torch.empty(1, hidden))
 
-    def summary(self) -> Tensor:
+    def down_projection(self) -> Tensor:
         return self.A
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ class FullRankGate(Gate):
         super().__init__()
         self.W = nn.Parameter(torch.empty(site.d_out, site.d_in))
 
-    def summary(self) -> Tensor:
+    def down_projection(self) -> Tensor:
         return self.W
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
@@ -40,7 +40,7 @@ class HeadGate(Gate):
         self.heads = site.heads
         self.W = nn.Parameter(torch.empty(site.heads, site.d_in))
 
-    def summary(self) -> Tensor:
+    def down_projection(self) -> Tensor:
         return self.W
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:

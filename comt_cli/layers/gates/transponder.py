@@ -41,15 +41,15 @@ class TransponderGate(Gate):
         super().__init__()
         self.init, self.rank, self.learnable, self.separate = init, rank, learnable, separate
         self.kinds = granularity.split("-")
-        summaries = len(self.kinds) if separate else 1
-        self.A = nn.Parameter(torch.empty(rank * summaries, site.d_in))
+        bottlenecks = len(self.kinds) if separate else 1
+        self.A = nn.Parameter(torch.empty(rank * bottlenecks, site.d_in))
         for kind in self.kinds:
             width = site.d_out if kind == "channel" else 1
             self.register_parameter(f"B_{kind}", nn.Parameter(torch.empty(width, rank)))
             if learnable:
                 self.register_parameter(f"log_alpha_{kind}", nn.Parameter(torch.empty(())))
 
-    def summary(self) -> Tensor:
+    def down_projection(self) -> Tensor:
         return self.A
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
@@ -107,7 +107,7 @@ class StaticGate(Gate):
         if learnable:
             self.log_alpha = nn.Parameter(torch.empty(()))
 
-    def summary(self) -> None:
+    def down_projection(self) -> None:
         return None
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:

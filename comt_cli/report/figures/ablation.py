@@ -220,7 +220,7 @@ def _x_axis(axes: Axes, data: AblationData, panel: Panel, numbers: Sequence[floa
 
 
 def _is_spread_out(numbers: Sequence[float]) -> bool:
-    """Whether the small ones could not be told apart on a linear axis."""
+    """Whether the small ones could not be distinguished on a linear axis."""
     sizes = [abs(number) for number in numbers if number]
     return bool(sizes) and max(sizes) > _SPREAD * min(sizes)
 

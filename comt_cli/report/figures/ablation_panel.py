@@ -202,7 +202,7 @@ def _off_scale(axes: Axes, data: AblationData, curve: Curve, off: Sequence[tuple
 
 
 def _off_text(data: AblationData, point: Point) -> str:
-    """The value of a mark off the scale, with its row where the axis does not tell it."""
+    """The value of a mark off the scale, with its row where the axis does not name it."""
     value = f"{point.value:.0f}" if point.collapsed or point.value is None else format.value(point.value)
     return f"{point.row} {value}" if data.axis == "cost" else value
 

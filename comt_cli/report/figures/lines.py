@@ -101,11 +101,11 @@ def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *,
             strip.plot([place], [level], marker, color=_MEDIAN, markersize=3.4, clip_on=False)
             if len(ranges) <= _APART:
                 low, high = line["max" if above and brief else "min"], line["min" if brief and not above else "max"]
-                _tell(strip, _span(low, high), (place, level), is_left=place > 0.6 * layers)
+                _annotate(strip, _span(low, high), (place, level), is_left=place > 0.6 * layers)
         if len(ranges) > _APART:
             counted = "" if brief else f"{len(ranges)} layers: "
-            told = counted + _span(ranges["min"].min(), ranges["max"].max())
-            _tell(strip, told, (axes.get_xlim()[0], 1), is_left=False)
+            phrase = counted + _span(ranges["min"].min(), ranges["max"].max())
+            _annotate(strip, phrase, (axes.get_xlim()[0], 1), is_left=False)
         if above:
             axes.set_title(axes.get_title(), pad=4 + 72 * broken.height(levels))
         else:
@@ -113,7 +113,7 @@ def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: broken.Ends, *,
     return inches
 
 
-def _tell(strip: Axes, text: str, place: tuple[float, float], *, is_left: bool) -> None:
+def _annotate(strip: Axes, text: str, place: tuple[float, float], *, is_left: bool) -> None:
     strip.annotate(
         text, place, xytext=(-4 if is_left else 4, 0), textcoords="offset points",
         ha="right" if is_left else "left", va="center_baseline", fontsize=_SMALL, color=_MEDIAN, annotation_clip=False,

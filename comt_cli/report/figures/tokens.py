@@ -17,7 +17,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 def token_labels(pieces: Sequence[str]) -> list[str]:
     r"""A label for each token of a text: its number from 1 and its name.
 
-    A token that begins a word loses its '▁', one that goes on within a word gets a '-' before it (where the tokenizer
+    A token that begins a word loses its '▁', one that continues a word gets a '-' before it (where the tokenizer
     marks words at all). Spaces show as '␣', line breaks as '\n', signs that the font lacks as '\u65e5'.
     """
     marks_words = any(piece.startswith("▁") and piece.strip("▁") for piece in pieces)

@@ -182,7 +182,7 @@ def test_cosine_and_norm_ratio_by_explicit_loops(method) -> None:
 
 def test_texts_that_cannot_be_used_are_refused() -> None:
     source = loaded(name="comt")
-    with pytest.raises(UserError, match="the text has 1 tokens; comt is watched on 2 to 64"):
+    with pytest.raises(UserError, match="the text has 1 tokens; comt takes 2 to 64"):
         tokens_of(source, "")
     with pytest.raises(UserError, match="the text has 100 tokens"):
         tokens_of(source, "a" * 100)
@@ -206,7 +206,7 @@ def test_a_diverged_network_is_named_and_no_hook_stays() -> None:
     assert not any(module._forward_hooks for module in source.model.modules())
 
 
-def test_weights_of_a_small_type_are_watched_in_fp32() -> None:
+def test_weights_of_a_small_type_are_observed_in_fp32() -> None:
     source = loaded(name="comt")
     source.model.to(torch.bfloat16)
     assert gate_values(source, TEXT).factors["q_proj", "scalar"][1].dtype == np.float32
@@ -234,7 +234,7 @@ def test_gates_anywhere_are_found_and_summed_up(options, widths) -> None:
     assert len(residual_stream(network, TEXT)) == 3 * len(TEXT)
 
 
-def test_a_path_gate_is_watched_on_what_it_reads() -> None:
+def test_a_path_gate_is_observed_on_what_it_reads() -> None:
     network = loaded(name="transponder-path", granularity="channel")
     block, x = network.model.blocks[0], network.model.embedding(torch.tensor([Letters().prompt(TEXT)]))
     gate, h = block.attention_path.gate("attention"), block.attention_connection.norm(x)

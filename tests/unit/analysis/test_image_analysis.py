@@ -225,7 +225,7 @@ def test_only_some_gates_of_many_are_mapped_from_the_first_to_the_last() -> None
     assert (shown[0], shown[-1]) == ((1, "norm1"), (7, "norm2"))
 
 
-def test_what_cannot_be_watched_is_said() -> None:
+def test_what_cannot_be_observed_is_said() -> None:
     with pytest.raises(UserError, match="no gates at convolutions or norms: it holds a network"):
         gate_summary(loaded("sas-resnet"))
     with pytest.raises(UserError, match="there is no image 20") as told:

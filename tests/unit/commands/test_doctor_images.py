@@ -26,7 +26,7 @@ def draw_letters() -> str:
 
 def test_an_empty_cache_is_no_fault(cache: Path) -> None:
     found = check_images()
-    assert (found.status, found.mend) == ("ok", None)
+    assert (found.status, found.fix) == ("ok", None)
     assert found.text == "glyphs10 and glyphs100, drawn here; in the cache: none yet"
     assert not cache.exists()
 
@@ -45,7 +45,7 @@ def test_damaged_letters_are_named(cache: Path) -> None:
     (cache / name / "manifest.json").write_text("{}")
     found = check_images()
     assert found.status == "warn"
-    assert found.mend == f"rm -r {cache / name}; then run the recipe again"
+    assert found.fix == f"rm -r {cache / name}; then run the recipe again"
 
 
 def test_without_torchvision_there_are_letters_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_without_torchvision_there_are_letters_still(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(torchvision_import, "torchvision_datasets", gone)
     found = check_images()
-    assert (found.status, found.mend) == ("warn", "Install it.")
+    assert (found.status, found.fix) == ("warn", "Install it.")
     assert "no cifar10, cifar100 and imagenet: torchvision cannot be imported" in found.text
 
 

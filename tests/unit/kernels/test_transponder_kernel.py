@@ -112,7 +112,7 @@ def test_closed_gates_are_one_where_their_logits_are_zero():
 
 
 def test_by_hand():
-    """One token, one channel, one summary: u = 0 gives phi = 1/2."""
+    """One token, one channel, one bottleneck unit: u = 0 gives phi = 1/2."""
     one = torch.tensor([[3.0]], dtype=torch.float64)
     value = modulate(one, 0 * one, 2 * one / 3, torch.tensor(1.5).double(), -one / 3, torch.tensor(2.0).double())
     expected = 3 * 2 / (1 + math.exp(-1.5)) * 2 / (1 + math.exp(1))

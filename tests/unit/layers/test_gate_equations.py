@@ -43,7 +43,7 @@ GATES = {
     "transponder": transponder("channel-scalar"),
     "channel": transponder("channel"),
     "scalar": transponder("scalar"),
-    "two summaries": transponder("channel-scalar", separate=True),
+    "two bottlenecks": transponder("channel-scalar", separate=True),
     "fixed alpha": transponder("channel-scalar", learnable=False),
     "static": StaticGate,
     "static, fixed alpha": partial(StaticGate, learnable=False),
@@ -57,7 +57,7 @@ def test_gates(make):
     gate = shaken(make(site))
     x_TD, z_TN = normal(5, 6), normal(5, 4, seed=1)
     expected = torch.stack([naive_gate(gate, x_TD[t], 4) for t in range(5)])
-    u = None if gate.summary() is None else x_TD @ gate.summary().T
+    u = None if gate.down_projection() is None else x_TD @ gate.down_projection().T
     close(math.prod(gate.values(u).values(), start=torch.ones(5, 4, dtype=torch.float64)), expected)
     close(gate(z_TN, u), expected * z_TN)
 
@@ -65,7 +65,7 @@ def test_gates(make):
 def test_a_gate_a_head_scales_whole_heads():
     gate = shaken(HeadGate(Site("sdpa", "decoder", 0, 1, 6, 8, heads=2)))
     x_TD, z_TN = normal(5, 6), normal(5, 8, seed=1)
-    gated = gate(z_TN, x_TD @ gate.summary().T)
+    gated = gate(z_TN, x_TD @ gate.down_projection().T)
     for t in range(5):
         for channel in range(8):
             close(gated[t, channel].item(), z_TN[t, channel].item() * sigmoid(dot(gate.W[channel // 4], x_TD[t])))

@@ -30,7 +30,7 @@ class Half(Gate):
     def __init__(self, site: Site) -> None:
         super().__init__()
 
-    def summary(self) -> None:
+    def down_projection(self) -> None:
         return None
 
     def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:

@@ -110,7 +110,7 @@ BROKEN = {
     "setting of another command": ("steps: 100", "steps: 100\n    gradient_norms_every: 9", "line 11: settings.train.gradient_norms_every: unknown key; did you mean average_every?"),
     "drawing of another command": ("rows:", "figure: {draw: block-gradients}\nrows:", "line 13: figure.draw: block-gradients is not drawn of what train-lm trains; valid: residual-stream, gate-values, channel-gates"),
     "metric in a direction": ("baseline: plain", "metric: perplexity\ndirection: higher\nbaseline: plain", "line 6: direction: unknown key; valid: title, paper, table, command, metric, baseline, seeds, figure, setup, settings, start, rows, columns, ablations, scales"),
-    "batch that cannot be cut": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size: a batch of 8 cannot be cut into parts of 3"),
+    "micro-batch that does not divide": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size: 3 does not divide the batch size 8"),
     "heads that do not divide": ("size: tiny}", "size: tiny, heads: 7}", "line 40: scales.smoke.columns.tiny.settings.model.heads: width 128 must split into 7 heads of an even size (rotary embeddings turn channels in pairs)"),
     "heads of odd size": ("size: tiny}", "size: tiny, heads: 128}", "line 40: scales.smoke.columns.tiny.settings.model.heads: width 128 must split into 128 heads of an even size (rotary embeddings turn channels in pairs)"),
     "key-value heads that do not divide": ("size: tiny}", "size: tiny, kv_heads: 3}", "line 40: scales.smoke.columns.tiny.settings.model.kv_heads: 4 heads cannot share 3 key-value heads evenly"),

@@ -22,7 +22,7 @@ from torch import Tensor
 from comt_cli.kernels.triton import launch
 
 PROGRAMS = 1056
-"""Programs that sums over pixels are cut into, at most: eight for each of an H200's 132 processors."""
+"""Programs that share the sums over pixels, at most: eight for each of an H200's 132 processors."""
 
 LEAST_ROWS = 64
 """A program that sums over pixels takes at least so many, or writing its sums would be work to speak of."""
