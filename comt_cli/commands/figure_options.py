@@ -30,7 +30,7 @@ OwnAxes = Annotated[
 
 
 def trained_words(loaded: LoadedModel | LoadedImageModel) -> str:
-    """What a figure says of its network: the run, or what is known of a model from elsewhere."""
+    """A figure's words for its network: the run, or what is known of a model from elsewhere."""
     if loaded.spec is None:
         return f"{loaded.name}: {loaded.description}"
     from comt_cli.report.trained import of_runs

@@ -1,4 +1,4 @@
-"""Options that several verbs share, said once."""
+"""Options that several verbs share, defined once."""
 
 from __future__ import annotations
 

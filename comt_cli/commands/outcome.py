@@ -45,7 +45,7 @@ def write_outcome(
     draw: bool = True,
     shown: Planned | None = None,
 ) -> str | None:
-    """Write and print what the runs of a plan have come to, below `results`. What is there already is not made again.
+    """Write and print the results of a plan's runs, below `results`. Files that are up to date are not written again.
 
     A table's recipe gets its table and the figures of its ablations, a figure's recipe its figure: drawing that needs
     torch; without `draw` only its state is printed. `overrides` are the `--set` arguments behind the plan. Of a table

@@ -96,7 +96,7 @@ def report(
 
 
 def _exit(unwritten: list[str | None], *, named: bool) -> None:
-    """End with status 1 where a table that was named is not written, or where none is of all that have runs."""
+    """End with status 1 if a named table was not written, or, without names, if none was."""
     reasons = [reason for reason in unwritten if reason is not None]
     if reasons and (named or len(reasons) == len(unwritten)):
         raise typer.Exit(1)

@@ -62,7 +62,7 @@ class Part(_Record):
 
 
 class PreparedFolder(_Record):
-    """What a prepared folder says of itself. It is written last: its presence says that the folder is whole."""
+    """The record of a prepared folder. It is written last: its presence means that the folder is complete."""
 
     fingerprint: str
 
@@ -105,12 +105,12 @@ class Manifest(PreparedFolder):
         return [self.tokenizer, *(file for part in self.parts for file in part.files())]
 
     def content_hash(self) -> str:
-        """16 hexadecimal digits over all tokens and the tokenizer: what was really read, whatever it was called."""
+        """16 hexadecimal digits over all tokens and the tokenizer: the content that was read, independent of names."""
         return content_hash(self.files())
 
 
 def content_hash(files: Sequence[FileRecord]) -> str:
-    """16 hexadecimal digits over the content of files, whatever they are called."""
+    """16 hexadecimal digits over the content of files, independent of their names."""
     return sha256(canonical_json([file.sha256 for file in files]))[:16]
 
 

@@ -51,7 +51,7 @@ class Rows(Split[Batch]):
 
     @property
     def tokens_per_byte(self) -> float:
-        """How many tokens stand for a byte of text: what turns a loss a token into one a byte."""
+        """Tokens per byte of text: the factor from a loss per token to one per byte."""
         return self.tokens / self.bytes
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""SentencePiece: the tokenizer that is trained on the corpus at hand, and the class that also runs T5's vocabulary."""
+"""SentencePiece: the tokenizer trained on a corpus, and the class that also runs T5's vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens that stand for no text: their ids in a tokenizer, and those that it may have beyond padding and end."""
+"""Special tokens: their ids in a tokenizer, and the optional ones beyond padding and end."""
 
 from __future__ import annotations
 

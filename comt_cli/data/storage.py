@@ -32,7 +32,7 @@ def make_folder(path: Path) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of some library says, short enough to stand in a message of ours."""
+    """The message of a library's error, short enough to be quoted in one of ours."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -1,4 +1,4 @@
-"""The check of `comt doctor` for image sets: what lies in the cache, and whether the others could be read."""
+"""The check of `comt doctor` for image sets: which are in the cache, and whether the others could be read."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def device_lines(device: torch.device) -> list[str]:
 
 
 def _said(what: str, cases: dict[str, list[str]], count: int) -> list[str]:
-    """One line for each text, with the cases that it is of where it is not all."""
+    """One line for each text, followed by the cases it applies to unless it applies to all."""
     return [
         f"{what}: {text}" if len(labels) == count else f"{what}, {' and '.join(labels)}: {text}"
         for text, labels in cases.items()

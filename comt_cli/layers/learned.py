@@ -1,4 +1,4 @@
-"""The small learned parts that residual connections are made of, each with its own start.
+"""The small learned parts of residual connections, each with its own initial value.
 
 Shapes: T tokens (any leading dimensions), D input width, N output width, r rank.
 """

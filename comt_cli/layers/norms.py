@@ -1,4 +1,4 @@
-"""Norms, by name of what they are: RMSNorm, which LLaMA has, and Dynamic Tanh, which stands in its place."""
+"""Norms by name: RMSNorm, which LLaMA has, and Dynamic Tanh, which replaces it."""
 
 from __future__ import annotations
 

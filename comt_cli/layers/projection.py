@@ -125,7 +125,7 @@ class Projections(CarriesGates, Initialised):
         return tuple(parts)
 
     def modulation(self) -> Modulation | None:
-        """The sites' gates as the kernels take them; None if they are of a form that those do not know."""
+        """The sites' gates as the kernels take them; None if the kernels do not know their form."""
         if self._frozen is not None:
             return self._frozen[1]
         gates = [self.gate(site.name) if site.name in self.gates else None for site in self.sites]

@@ -27,7 +27,7 @@ from comt_cli.recipe.schema import Stream
 
 
 class Model(nn.Module):
-    """A network whose blocks stand in `stacks`, and which can be run on an `example` without data."""
+    """A network whose blocks are listed in `stacks`, and which can be run on an `example` without data."""
 
     stream: ClassVar[Stream]
     """What goes from block to block."""

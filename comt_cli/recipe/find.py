@@ -1,4 +1,4 @@
-"""Where recipes are: by path, or by name among the recipe roots; and where what is made of them goes."""
+"""Where recipes are: by path, or by name among the recipe roots; and where their results go."""
 
 from __future__ import annotations
 

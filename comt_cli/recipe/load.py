@@ -73,7 +73,7 @@ class LoadedRecipe:
 
     @property
     def is_published(self) -> bool:
-        """Whether the recipe has any number of a paper's to stand beside ours."""
+        """Whether the recipe has any published number to compare ours with."""
         rows = self.recipe.rows.values()
         return any(value is not None for row in rows for value in row.paper.values()) or any(
             row.paper_increase for row in rows
@@ -84,7 +84,7 @@ class LoadedRecipe:
         return self.recipe.columns_at(scale)
 
     def compared_column(self, scale: str, column: str) -> str | None:
-        """The paper's column that `column` stands beside, None if it stands beside none."""
+        """The paper's column that `column` is compared with; None if there is none."""
         if self.recipe.scales[scale].columns is None:  # type: ignore[index]
             return column
         return self.columns(scale)[column].compare_to

@@ -21,7 +21,7 @@ from comt_cli.recipe.yaml_lines import Document, parse
 
 @dataclass(frozen=True)
 class _Layer:
-    """Settings of one place: where they stand in their document, and in which file if that is not the recipe."""
+    """Settings given at one place: their path in the document, and the file if that is not the recipe."""
 
     settings: Overrides | None
     path: KeyPath

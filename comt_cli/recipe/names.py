@@ -79,7 +79,7 @@ def _compared_columns(recipe: Recipe, document: Document, *, has_paper: bool) ->
 
 
 def _without_paper(name: str, row: Row, document: Document) -> Iterator[Problem]:
-    """What a row says of a paper's numbers, in a recipe that has no paper: there no row is in one."""
+    """A paper's numbers given by a row of a recipe that has no paper."""
     given: dict[str, object] = {"paper": row.paper, "paper_increase": row.paper_increase}
     for key, values in given.items():
         if values:

@@ -111,7 +111,7 @@ class Catalogue:
 
 
 Given = dict[str, Any]
-"""Settings as they stand in the file: `overrides.typed_settings` checks them."""
+"""Settings as the file has them: `overrides.typed_settings` checks them."""
 
 
 def _named_once(parts: tuple[str, ...]) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def steps_of(share: float, steps: int) -> int:
 
 
 class Training(Section):
-    """How a model learns, whatever it is. Steps are optimiser updates; batch sizes count rows or images over all
+    """How a model is trained, in every task. Steps are optimiser updates; batch sizes count rows or images over all
     devices. A run knows whole steps alone: the keys of `moments` may be given as shares of `steps`, in the types that
     stand there."""
 

@@ -54,7 +54,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def line(self, path: KeyPath) -> int | None:
-        """The line of a key, or of the nearest enclosing key that stands in the file."""
+        """The line of a key, or of the nearest enclosing key in the file."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]

@@ -91,7 +91,7 @@ class AblationData:
         return csv_text([asdict(point) for point in self.points])
 
     def caption(self) -> Caption:
-        """What stands beside the figure."""
+        """The text beside the figure."""
         return Caption(self.title, self.trained, self.notes)
 
 
@@ -210,7 +210,7 @@ def _ours(table: Table, rows: Iterable[str], axis: Axis, positions: dict[str, fl
 def _paper(
     loaded: LoadedRecipe, metric: Metric, rows: Iterable[str], axis: Axis, positions: dict[str, float]
 ) -> Iterator[Point]:
-    """Every column of the paper's that has the recipe's metric, whatever the scale's are."""
+    """Every column of the paper with the recipe's metric, at any scale."""
     recipe = loaded.recipe
     rows = list(rows)
     for column, told in recipe.columns.items():

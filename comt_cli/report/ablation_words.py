@@ -39,7 +39,7 @@ def _sigmoid(bias: float) -> float:
 
 
 SHARES: dict[str, Callable[[float], float]] = {"beta_bias": _sigmoid}
-"""Options whose value says less than the share, from 0 to 1, that it stands for."""
+"""Options whose value is less readable than the share, from 0 to 1, that it amounts to."""
 
 
 def axis_words(option: str | None) -> str:

@@ -141,7 +141,7 @@ def _different_contents(column: str, contents: Mapping[str, Sequence[Run]]) -> U
 
 
 def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:
-    """Those of the recipes' names (`paper/table`) that have a folder below `runs`."""
+    """The recipes, by name (`paper/table`), that have a folder below `runs`."""
     return [name for name in names if (runs / name).is_dir()]
 
 

@@ -1,4 +1,4 @@
-"""Captions of the figures that are drawn of trained networks: how each is read, and what its numbers come to."""
+"""Captions of figures of trained networks: how to read each, and its main numbers."""
 
 from __future__ import annotations
 

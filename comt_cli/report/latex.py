@@ -10,7 +10,7 @@ from comt_cli.report.table import Table
 from comt_cli.report.trained import of_table
 
 _LEFT_OUT: tuple[Key, ...] = ("parameters", "paper_increase", "speed")
-"""They are in the CSV and on the Markdown page: a line of text is not wider. So is what stands beside the metric, where
+"""Left to the CSV and the Markdown page: a line of text is not wider. So are the columns beside the metric, where
 the paper's numbers take its place."""
 
 _LATEX = {

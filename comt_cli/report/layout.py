@@ -126,7 +126,7 @@ def _paper_difference(entry: Entry, *, is_baseline: bool) -> str:
 
 
 def state(cell: Cell) -> str:
-    """What stands in a cell that has no value: `missing`, `running (step 40 of 200)`, `2 diverged, 1 missing`.
+    """The text of a cell that has no value: `missing`, `running (step 40 of 200)`, `2 diverged, 1 missing`.
 
     Of several runs in progress the one that is furthest is shown.
     """

@@ -305,7 +305,7 @@ def _apart(difference: float, unit: DifferenceUnit) -> str:
 
 
 def _others(results: Path) -> Iterator[str]:
-    """What is of no scale: residual connections before any training, figures of other models, and measured speeds."""
+    """What has no scale: residual connections before any training, figures of other models, and measured speeds."""
     diagnosis = results / "diagnose" / "diagnose.md"
     pictures = sorted((results / "figures").glob("*/*.png"))
     speeds = sorted((results / "bench").glob("*/*.md"))

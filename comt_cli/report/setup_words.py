@@ -20,7 +20,7 @@ def setup(table: Table, column: str) -> str:
 
 
 def beside(table: Table, column: str) -> str:
-    """Which column of the paper's stands beside ours, as a sentence; nothing in a table without printed numbers."""
+    """Which of the paper's columns ours is compared with, as a sentence; empty in a table without printed numbers."""
     if table.paper is None:
         return ""
     compared = table.column(column)[0].paper_column

@@ -78,7 +78,7 @@ _LEGEND = {
     Verdict.equal_in_paper: "paper: 0: the paper's values are equal",
     Verdict.both_collapsed_in_paper: "collapsed: in the paper both did",
 }
-"""What is said below about those that stand in the table."""
+"""The legend of the verdicts, printed below the table for those that occur in it."""
 
 
 @dataclass(frozen=True)

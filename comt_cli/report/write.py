@@ -146,7 +146,7 @@ def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec], *,
 
 
 def other_recipe(written: Iterable[Path], loaded: LoadedRecipe) -> str | None:
-    """Which recipe the files are of, if they are of another; None if they are of this one, or not there.
+    """The recipe that the files were written for, if it is another; None if it is this one, or there are no files.
 
     A recipe that was moved is another one; its files say where it was.
     """

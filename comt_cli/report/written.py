@@ -1,4 +1,4 @@
-"""What lies below a results folder, read back from the files alone: tables, the runs behind them, and figures."""
+"""The contents of a results folder, read back from its files alone: tables, the runs behind them, and figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WrittenCell:
     paper_difference: float | None
     paper_baseline: float | None
     comparison: tuple[str, str, str]
-    """Its metric, the ids of its runs, and of the baseline's: the same may stand in several tables."""
+    """A cell's metric, the ids of its runs and of the baseline's: the same cell may stand in several tables."""
 
     @property
     def unit(self) -> DifferenceUnit:
@@ -130,7 +130,7 @@ def _damaged(path: Path, error: Exception) -> UserError:
 
 
 def _task(path: Path, runs: list[Line]) -> Task[Any]:
-    """What the runs behind a table are of. Files of before December 2026 do not say their command: there the unit of
+    """The task of the runs behind a table. Files from before December 2026 do not say their command: there the unit of
     the speeds does."""
     first = runs[0] if runs else {}
     for task in tasks().values():

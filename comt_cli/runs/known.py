@@ -1,4 +1,4 @@
-"""The runs that a folder holds, whichever recipes they are of: what `comt runs` lists and selectors choose from.
+"""The runs in a folder, of all recipes: what `comt runs` lists and selectors choose from.
 
 Reads only. What is asked of a run is read when it is asked, so that a folder of thousands can be searched by name.
 """

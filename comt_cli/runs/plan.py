@@ -31,7 +31,7 @@ S = TypeVar("S", bound=RunSettings)
 
 
 NO_WEIGHTS = "There are no weights to start from: change that run's settings, or leave this row out."
-"""What is said of a run whose source has diverged."""
+"""The reason given for a run whose source has diverged."""
 
 
 class RunStart(Section):
@@ -275,7 +275,7 @@ class _Planner:
 def _one_folder(
     loaded: LoadedRecipe, folders: dict[str, tuple[str | None, str]], fingerprint: str, folder: str | None, cell: str
 ) -> None:
-    """See to it that one data set is read from one folder: what lies in two is prepared, and noted, as one."""
+    """Check that the table reads each data set from one folder only. Raises `UserError` where it names two."""
     first, where = folders.setdefault(fingerprint, (folder, cell))
     if first != folder:
         raise UserError(

@@ -26,7 +26,7 @@ else:
 
 @dataclass(frozen=True)
 class Unit:
-    """What the targets of a task are: `tokens`; `short` stands in lines that are short of room."""
+    """What a task counts as its targets, in the plural (`tokens`), and an abbreviation for narrow lines (`tok`)."""
 
     name: str
     short: str

@@ -40,7 +40,6 @@ def markdown_files() -> list[Path]:
 
 FILES = markdown_files()
 NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
-GUIDES = [path for path in FILES if path.name in ("README.md", "CONTRIBUTING.md") or path.parent.name == "docs"]
 
 
 def broken_links(path: Path, text: str) -> list[str]:
@@ -162,7 +161,7 @@ def test_links_lead_somewhere(path):
     assert broken_links(path, path.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=[path.relative_to(ROOT).as_posix() for path in GUIDES])
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_commands_are_understood(path):
     text = path.read_text(encoding="utf-8")
     assert {shlex.join(words): why for words in commands(text) if (why := complaint(words))} == {}

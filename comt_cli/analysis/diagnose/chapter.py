@@ -1,4 +1,4 @@
-"""What the chapter says of gradients in products and sums, zero branches, the Transformer block and scaling."""
+"""The chapter's claims on gradients in products and sums, zero branches, the Transformer block and scaling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chapter says of pre- and post-norm, its flexible block, and networks of 30 layers with and without skips."""
+"""The chapter's claims on pre- and post-norm, its flexible block, and networks of 30 layers with and without skips."""
 
 from __future__ import annotations
 

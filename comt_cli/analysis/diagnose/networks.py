@@ -206,7 +206,7 @@ GELU_MLP = Setup(
 )
 """The chapter's FlexibleResidualBlock."""
 LLAMA = Setup("llama", "attention and SwiGLU, two connections a block, RMSNorm, x of 2 x 16 tokens", (2, 16), 64)
-"""What the connections of this program stand in."""
+"""The block that this program's connections are put into."""
 RELU_MLP = Setup(
     "relu-mlp",
     "F = W2 ReLU(W1 x + b1) + b2, no norm, x of 1 sample",

@@ -59,7 +59,7 @@ class FolderSplit(ImageSplit):
         return replace(batch, pixels=self._read(batch.indices, None))
 
     def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> ImageBatch:
-        """The images with these numbers, cut by chance where the split crops. Raises as `batch` does."""
+        """The images with these numbers, cropped at random where the split crops. Raises as `batch` does."""
         batch = super().batch(indices)
         draws = uniform_draws(seed, first, len(batch.indices), DRAWS)
         return replace(batch, draws=draws, pixels=self._read(batch.indices, draws if self.crops else None))

@@ -26,7 +26,7 @@ def _run(name: str, v: Tensor, u: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def _rows(x_BCHW: Tensor) -> Tensor:
-    """The pixels of a map under each other, [P, C]: a view where it lies channels-last."""
+    """A map's pixels as rows, [P, C]: a view where the map is channels-last."""
     return x_BCHW.permute(0, 2, 3, 1).reshape(-1, x_BCHW.shape[1])
 
 

@@ -19,7 +19,7 @@ from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, s
 from comt_cli.words import in_words
 
 _STRIPS = 3
-"""So many panels stand above each other before a second stack is begun."""
+"""Panels in a stack, before a second stack is begun."""
 _LETTER = 0.058
 """Inches that a letter of a tick's label takes."""
 _SPREAD = 30
@@ -72,7 +72,7 @@ def draw_ablation(data: AblationData, *, shared: bool = False) -> Figure:
 
 
 def _wanted(data: AblationData, panel: Panel) -> float:
-    """Inches that a panel's points need, without what stands beside it."""
+    """Inches that a panel's points need, labels beside it not counted."""
     if data.axis == "category":
         return 0.4 + 0.48 * max(len(data.rows(panel)), 2)
     return 2.6 if data.axis == "cost" else 0.9 + 0.28 * max(len(data.rows(panel)), 3)

@@ -195,7 +195,7 @@ def _first(rows: Sequence[Row], key: str, value: str) -> int:
 
 
 def _row_name(op: str, tokens: str, width: str, shape: str) -> str:
-    """`heads, qkv: 512 x 384`: the operation, the product that it is of, its rows and channels."""
+    """`heads, qkv: 512 x 384`: the operation, its matrix product, the product's rows and channels."""
     product = shape.rpartition("x")[2].partition("-")[2]
     return f"{op}{f', {product}' if product else ''}: {tokens} x {width}"
 

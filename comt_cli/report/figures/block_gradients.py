@@ -21,7 +21,7 @@ _WIDTH = 5.6
 
 
 def draw_block_gradients(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """One line a row, the mean norm over images, on a logarithmic axis: what lies flat is shared out evenly over depth.
+    """One line a row, the mean norm over images, on a logarithmic axis: a flat line is an even distribution over depth.
     The band is twice the standard error of the mean on either side: of these images, not of several trainings.
 
     `frame` has rows `row, block, stage, mean, std, examples` (`analysis.block_gradients`). Networks may differ in

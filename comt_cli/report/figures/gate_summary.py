@@ -19,7 +19,7 @@ _MEASURES = {
 _BARE = 10
 """Of more layers than this the cells have no room for numbers."""
 _SHOWN = 0.005
-"""A share that never gets this large would be a map of one colour: it is said in words."""
+"""A share that stays below this would be a map of one colour: it is written in words."""
 
 
 def draw_gate_summary(frame: pd.DataFrame, layer: str = "layer") -> tuple[Figure, pd.DataFrame]:

@@ -10,7 +10,7 @@ from comt_cli.report.figures.broken import robust_ends
 from comt_cli.report.figures.style import page_figure, style
 
 PAPERS_MEAN = 0.2
-"""What CoMT's paper says of LLaMA2-7B: the mean cosine similarity over tokens and layers is generally around it."""
+"""CoMT's paper, of LLaMA2-7B: the mean cosine similarity over tokens and layers is generally around this value."""
 _MARKED = {"cosine": {PAPERS_MEAN: "0.2: CoMT\nsays of\nLLaMA2-7B"}, "norm_ratio": {1.0: "unchanged"}}
 
 
