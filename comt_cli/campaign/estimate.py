@@ -183,14 +183,14 @@ class Estimator:
     def _measure(self, spec: RunSpec) -> tuple[float, str]:
         import torch
 
-        from comt_cli.training import measured_speed
+        from comt_cli.training import speed
 
         device = torch.device(self.where.kind)
-        reached = measured_speed.measured_step_flops(spec, device, self.threads)
+        reached = speed.measured_step_flops(spec, device, self.threads)
         source = "a training step measured here"
         if reached is None:
             precision, share = spec.settings.train.precision, spec.task.typical_share
-            reached = measured_speed.estimated_flops_per_second(device, precision, share)
+            reached = speed.estimated_flops_per_second(device, precision, share)
             source = "the speed of matrix products here, and rough"
         if self.where.kind == "cuda":  # each has its own; on the CPU they share the cores
             reached *= self.processes

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.devices import compute_context
-from comt_cli.training.world import World
+from comt_cli.training.parallel import World
 
 
 @dataclass(frozen=True)
