@@ -21,7 +21,7 @@ class Evaluation:
     Attributes:
         loss: the mean loss in nats a target; NaN or infinite where the model's is.
         metrics: the task's, by their keys in `result.json`; None where one is not finite.
-        extent: what it went over, counted.
+        extent: what was evaluated, counted: samples, tokens, images ...
         signature: how the metrics were computed, where that is a convention of its own (sacreBLEU's).
     """
 

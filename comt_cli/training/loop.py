@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -261,7 +262,8 @@ class Training:
                 self.listener(Evaluating(number, len(every)))
 
         self.listener(Evaluating(0, len(every)))
-        return self.task.evaluate(batches(), split)
+        evaluation = self.task.evaluate(batches(), split)
+        return replace(evaluation, extent={"samples": every.used, **evaluation.extent})
 
     def _save(self, *, final: bool) -> None:
         if self.writer.checkpoint(None if final else self.optimizer):

@@ -11,12 +11,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_runs import image_spec, tiny_spec, write_corpus
+from tiny_runs import dataset_of, image_spec, tiny_spec, train, write_corpus
 
 from comt_cli.campaign import estimate as module
 from comt_cli.campaign.estimate import START_SECONDS, Estimator, finished_runs, makespan
 from comt_cli.campaign.jobs import usable_cores
 from comt_cli.commands.plan_costs import time_left
+from comt_cli.kernels.measurements import processor_name
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -129,6 +130,18 @@ def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, od
     estimate = estimator(tmp_path, 1, 1).of(tiny_spec(corpus))
     assert estimate.seconds == pytest.approx(total_flops(tiny_spec(corpus)) / 5e9)
     assert estimate.source == "a training step measured here"
+
+
+@pytest.mark.parametrize("kind", ["text", "images"])
+def test_finished_runs_of_every_task_say_how_many_samples_they_evaluate(corpus, tmp_path, kind):
+    spec = tiny_spec(corpus, steps=4) if kind == "text" else image_spec(steps=4)
+    directory = train(spec, tmp_path)
+    (found,) = finished_runs(tmp_path, Hardware("cpu", processor_name(), 1))
+    evaluation = directory.result()["evaluation"]
+    assert found.evaluated_samples == evaluation["samples"] == len(dataset_of(spec).validation)
+    estimate = Estimator([found], CPU, 1, 1).of(spec)
+    steps = total_flops(spec) + found.evaluated_samples * cost_of(spec).flops_per_row / 3
+    assert estimate.seconds == pytest.approx(steps / found.flops_per_second)
 
 
 def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypatch):
