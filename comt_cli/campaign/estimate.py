@@ -30,13 +30,13 @@ START_SECONDS = 10.0
 MOST_APART = 4.0
 """How many times the FLOPs of a step, or what part of them, another network may have for its speed to tell anything."""
 FORWARD_SHARE = 1 / 3
-"""Of a training step's FLOPs, what evaluating the same rows takes."""
+"""The part of a training step's FLOPs that evaluating the same samples takes."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run: its network as `spec.json` says it, rows of a batch, FLOPs of a step, FLOP/s of its training, and
-    the rows of an evaluation."""
+    """A finished run: its network as in `spec.json`, samples of a batch, FLOPs of a step, FLOP/s of its training, and
+    samples of an evaluation."""
 
     device: str
     command: str
@@ -46,11 +46,11 @@ class Finished:
     batch_size: int
     step_flops: float
     flops_per_second: float
-    evaluation_rows: float
+    evaluated_samples: float
 
 
 def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finished]:
-    """The runs below `runs` that are done and were trained on such a device. What cannot be read is passed over."""
+    """The runs below `runs` that are done and were trained on such a device. What cannot be read is skipped."""
     found = []
     for file in sorted((runs / BY_ID).glob("*/result.json")):
         try:
@@ -72,7 +72,10 @@ def _is_on(device: str, where: Hardware) -> bool:
 def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Finished:
     model, train = spec["settings"]["model"], spec["settings"]["train"]
     flops, evaluation = _plausible(result["flops"]), result["evaluation"]
-    rows = (_plausible(evaluation[key]) for key in ("batches", "batch_size", "processes"))
+    if "samples" in evaluation:
+        samples = _plausible(evaluation["samples"])
+    else:  # earlier versions recorded the batches of some tasks
+        samples = _plausible(evaluation["batches"]) * _plausible(evaluation["batch_size"])
     return Finished(
         device=device,
         command=spec["command"],
@@ -82,7 +85,7 @@ def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Fini
         batch_size=int(train["batch_size"]),
         step_flops=_plausible(flops / _plausible(result["steps"])),
         flops_per_second=_plausible(flops / float(result["train_seconds"])),
-        evaluation_rows=_plausible(math.prod(rows)),
+        evaluated_samples=_plausible(samples),
     )
 
 
@@ -134,7 +137,7 @@ class Estimator:
             return Estimate(flops / reached, source)
         every = spec.settings.train.evaluate_every
         evaluations = 1 + (spec.settings.train.steps - 1) // every if every else 1
-        flops += evaluations * like.evaluation_rows * FORWARD_SHARE * cost_of(spec).flops_per_row
+        flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
         other = "" if like.model == _model(spec) else " of another size"
         return Estimate(flops / like.flops_per_second, f"runs{other} finished on this device ({like.device})")
 
@@ -183,14 +186,14 @@ class Estimator:
     def _measure(self, spec: RunSpec) -> tuple[float, str]:
         import torch
 
-        from comt_cli.training import measured_speed
+        from comt_cli.training import speed
 
         device = torch.device(self.where.kind)
-        reached = measured_speed.measured_step_flops(spec, device, self.threads)
+        reached = speed.measured_step_flops(spec, device, self.threads)
         source = "a training step measured here"
         if reached is None:
             precision, share = spec.settings.train.precision, spec.task.typical_share
-            reached = measured_speed.estimated_flops_per_second(device, precision, share)
+            reached = speed.estimated_flops_per_second(device, precision, share)
             source = "the speed of matrix products here, and rough"
         if self.where.kind == "cuda":  # each has its own; on the CPU they share the cores
             reached *= self.processes

@@ -19,15 +19,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from comt_cli.campaign.displays import make_display
 from comt_cli.campaign.endings import Overheard, endings, speak_through
 from comt_cli.campaign.jobs import check_jobs, check_memory
 from comt_cli.campaign.outcomes import Summary, TrainingFailed, check_not_stopped
+from comt_cli.campaign.plain_display import make_display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.plan import RunSpec, with_sources
 from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
+    StopSignal,
     check_device,
     check_share,
     die_with_parent,
@@ -35,7 +36,6 @@ from comt_cli.training.processes import (
     is_main_process,
     launched_by_torchrun,
 )
-from comt_cli.training.signals import StopSignal
 from comt_cli.words import printed_lines
 
 if TYPE_CHECKING:

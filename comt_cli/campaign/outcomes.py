@@ -10,7 +10,8 @@ from typing import Any
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.signals import StopSignal
+from comt_cli.tasks import Task
+from comt_cli.training.processes import StopSignal
 
 MEND_FIRST = "Mend that first; the same command then tries again."
 
@@ -83,6 +84,13 @@ class RunOutcome:
         """Whether it has its result."""
         return self.ending in (Ending.done, Ending.diverged)
 
+    def __str__(self) -> str:
+        if self.result is not None:
+            return result_text(self.spec.task, self.result) + (", finished by another process" if self.already else "")
+        if self.ending is Ending.left:
+            return self.reason or self.ending
+        return f"{self.ending}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -134,3 +142,25 @@ def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
     """A run in words: `pre-ln, 130m, seed 1`, after its table's name where there are several."""
     table = f"{spec.paper}/{spec.table} " if with_table else ""
     return f"{table}{spec.row}, {spec.column}, seed {spec.seed}"
+
+
+def result_text(task: Task[Any], result: dict[str, Any]) -> str:
+    """A run's `result.json` in a few words."""
+    if result["state"] == "diverged":
+        return f"diverged at step {result.get('diverged_at', '?')}"
+    metric, unit = task.metrics[task.metric], task.unit
+    value, seconds, rate = (_number(result, key) for key in (task.metric, "train_seconds", unit.per_second))
+    words = [
+        f"{metric.brief} beyond range" if value is None else f"{metric.brief} {value:.{metric.decimals}f}{metric.sign}"
+    ]
+    if seconds is not None:
+        words.append(f"{seconds:.0f} s")
+    if rate is not None:
+        words.append(f"{rate:,.0f} {unit.short}/s")
+    return ", ".join(words)
+
+
+def _number(result: dict[str, Any], key: str) -> float | None:
+    """A number of `result.json`, None where it has none: the file may come from anywhere."""
+    found = result.get(key)
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None

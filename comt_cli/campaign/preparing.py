@@ -6,7 +6,7 @@ from comt_cli.campaign.queue import RunQueue
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal
 
 
 def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -> dict[str, AnyDataset]:

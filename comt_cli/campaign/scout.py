@@ -18,8 +18,7 @@ from comt_cli.campaign.outcomes import TrainingFailed, check_not_stopped
 from comt_cli.campaign.server import begin_as_helper, context_for, start_server
 from comt_cli.errors import UserError
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.processes import end_process
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal, end_process
 
 PATIENCE_SECONDS = 5.0
 """How long it may take to end once it is told to."""

@@ -18,8 +18,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.processes import die_with_parent
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal, die_with_parent
 
 LOADED = (
     *("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout"),

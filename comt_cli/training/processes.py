@@ -1,4 +1,5 @@
-"""How this process came to be: by hand, by torchrun, or as the child of one that hands out work. Torch-free."""
+"""This process among others: who started it (a person, torchrun, or a process that hands out work), the signals that
+stop its run, and how it ends. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from typing import NoReturn
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self
 
 from comt_cli.errors import UserError
 
@@ -80,6 +84,55 @@ def check_share(batch_size: int, processes: int) -> None:
             f"a batch of {batch_size} rows cannot be shared evenly by {processes} processes",
             "Choose --gpus so that it divides train.batch_size, which stays as the recipe says.",
         )
+
+
+class StopSignal:
+    """While this context is open, SIGINT, SIGTERM and SIGUSR2 set `number` instead of ending the process.
+
+    SIGUSR2 is what Slurm is asked to send before a job's time is over, to every process of the job.
+
+    A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
+    comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it hears.
+
+    `announce(again)` is called at once, in the signal's handler, so that whoever asked sees that they were heard: with
+    False at the first signal and with True at the second.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+    ECHO_SECONDS = 1.0
+
+    def __init__(self, announce: Callable[[bool], None] | None = None) -> None:
+        self.number: int | None = None
+        self._announce = announce
+        self._since = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in self.SIGNALS:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.number is None:
+            self.number, self._since = number, now
+            self._announce_now(again=False)
+        elif now - self._since > self.ECHO_SECONDS:
+            self._announce_now(again=True)
+            for other, handler in self._before.items():
+                signal.signal(other, handler)
+            signal.raise_signal(number)
+
+    def _announce_now(self, *, again: bool) -> None:
+        if self._announce is not None:
+            self._announce(again)
 
 
 def die_with_parent() -> None:

@@ -24,11 +24,12 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import RunDirectory, read_lines
-from comt_cli.training.clock import Counters, mfu, positions_per_step
+from comt_cli.training.checkpoint import Counters
 from comt_cli.training.devices import device_name, peak_memory_bytes
 from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.parallel import World
+from comt_cli.training.speed import mfu, positions_per_step
 from comt_cli.training.tasks.base import TaskRun
-from comt_cli.training.world import World
 
 NOWHERE = Path(os.devnull)
 """Where the lines of a process go that is not the main one."""

@@ -19,8 +19,8 @@ from comt_cli.models.cost import network_of
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart
-from comt_cli.training.clock import Counters
-from comt_cli.training.parallel import part_of
+from comt_cli.training.checkpoint import Counters
+from comt_cli.training.parallel import shard_of
 from comt_cli.training.tasks.base import TaskRun
 
 Shapes = Mapping[str, Sequence[int]]
@@ -63,7 +63,7 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     own = model.state_dict()
     loaded = loaded_names(spec, _shapes(own), _shapes(weights))
     # Not strict, since `loaded_names` is: it has what is new missing, and nothing else.
-    model.load_state_dict({name: part_of(weights[name], own[name]) for name in loaded}, strict=False)
+    model.load_state_dict({name: shard_of(weights[name], own[name]) for name in loaded}, strict=False)
 
 
 def _final_weights(spec: RunSpec, source: RunDirectory) -> Mapping[str, torch.Tensor]:

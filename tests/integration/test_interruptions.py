@@ -24,18 +24,18 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.files import atomic_file
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.progress import Listener, StepReport
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.events import Event, StepReport
+from comt_cli.training.processes import StopSignal
 
 
-class After(Listener):
-    """Does something once, after a logged step."""
+class After:
+    """A listener that does something once, after a logged step."""
 
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self.step, self.action = step, action
 
-    def step_done(self, report: StepReport) -> None:
-        if report.step == self.step:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepReport) and event.step == self.step:
             self.action()
 
 

@@ -26,8 +26,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
-from comt_cli.training.parallel import is_sharded, shard
-from comt_cli.training.world import World
+from comt_cli.training.parallel import World, shard, uses_fsdp
 
 
 class TaskRun(ABC, Generic[B]):
@@ -36,7 +35,7 @@ class TaskRun(ABC, Generic[B]):
     Attributes:
         train, validation, test: the splits of its data; many a data set has no test split.
         evaluation_targets: how many targets an evaluation goes over; None: all of the split.
-        norms_every: after how many steps the gradient norms of the parameters in `watched` are logged; None: never.
+        norms_every: after how many steps the gradient norms of the parameters in `observed` are logged; None: never.
         model, objective: what `build` makes.
         memory_format: how the model's tensors lie in memory, None for the usual way.
     """
@@ -76,7 +75,7 @@ class TaskRun(ABC, Generic[B]):
     def place(self) -> None:
         """Give the model storage on the device, its initial values and its type, and compile it if that is wanted."""
         dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
-        if is_sharded(self.settings, self.world):
+        if uses_fsdp(self.settings, self.world):
             shard(self.objective, self.world, dtype, self.spec.seed, compiled=compiled)
             return
         materialise(self.model, self.world.device, self.spec.seed)
@@ -89,13 +88,13 @@ class TaskRun(ABC, Generic[B]):
     @property
     def sharding(self) -> str:
         """How the parameters are sharded among the processes; `none` if each has them whole."""
-        return "fsdp" if is_sharded(self.settings, self.world) else "none"
+        return "fsdp" if uses_fsdp(self.settings, self.world) else "none"
 
     def caution(self, local_rows: int) -> str | None:
         """What must be said where each process taking `local_rows` rows of the batch changes more than rounding."""
         return None
 
-    def watched(self) -> dict[str, nn.Parameter]:
+    def observed(self) -> dict[str, nn.Parameter]:
         """The parameters whose gradient norms are logged, by name."""
         return {}
 

@@ -26,8 +26,8 @@ from comt_cli.training.devices import parameter_dtype
 from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.optimisation import sgd
+from comt_cli.training.parallel import World
 from comt_cli.training.tasks.base import TaskRun
-from comt_cli.training.world import World
 
 
 class ImageRun(TaskRun[ImageBatch]):
@@ -60,7 +60,7 @@ class ImageRun(TaskRun[ImageBatch]):
             f"{alone} on one: the numbers are not those of a run on one device"
         )
 
-    def watched(self) -> dict[str, nn.Parameter]:
+    def observed(self) -> dict[str, nn.Parameter]:
         """Every convolution: what has four dimensions."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.dim() == 4}
 

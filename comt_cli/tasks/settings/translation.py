@@ -1,0 +1,33 @@
+"""The settings of a run of a translator."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat
+
+from comt_cli.data.pairs.settings import PairData
+from comt_cli.recipe.settings import Count, RunSettings
+from comt_cli.tasks.settings.adam import AdamSettings
+from comt_cli.tasks.settings.decoding import DecodeSettings
+from comt_cli.tasks.settings.transformer import TransformerSettings
+
+
+class TranslationTrainSettings(AdamSettings):
+    """How a translator learns. Batch sizes count buckets of pairs, each of at most `data.batch_tokens` tokens."""
+
+    batch_size: Count = 1
+    learning_rate: PositiveFloat = 6.99e-4
+    schedule: Literal["cosine", "linear", "noam", "constant"] = "noam"
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    epsilon: PositiveFloat = 1e-9
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+
+
+class TranslationSettings(RunSettings):
+    """Everything that decides a run of a translator, apart from its method and its seed."""
+
+    model: TransformerSettings
+    data: PairData
+    train: TranslationTrainSettings
+    decode: DecodeSettings = DecodeSettings()
