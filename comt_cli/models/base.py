@@ -79,6 +79,15 @@ class Model(nn.Module):
         return block(*inputs)
 
 
+class VocabularyModel(Model):
+    """A model whose head gives every position logits over a vocabulary."""
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The head's matrix, [V, D]."""
+        raise NotImplementedError
+
+
 class Joint(NamedTuple):
     """What one of a block's residual connections joins to the stream: the branch's last projection, and the gate on the
     whole branch, if there is one."""

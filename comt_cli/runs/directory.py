@@ -11,6 +11,8 @@ gradients.jsonl    one line per step whose gradient norms were asked for (`train
 timings.jsonl      one line per logged step: seconds, tokens or images per second (these do differ)
 metrics.csv        metrics.jsonl as a table, written at the end
 best-*.pt, weights-*.pt   while it trains, weights that it may end with (`train.select`, `train.average_last`)
+outputs/<weights>/  what evaluations put out sample by sample, such as translations; `final` has those of the weights
+                   that the run ends with
 checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
 result.json        written last: its presence means that the run is done
 error.txt          what made the newest attempt fail, with how to fix it, or the traceback of a defect; gone once

@@ -23,7 +23,10 @@ BLEU_POINTS = DifferenceUnit(
 )
 """Differences of a score between 0 and 100 that is no share of anything."""
 
-SPLITS = {"": "validation", "test_": "test", "unseen_": "unseen combinations"}
+TYPICAL_LENGTH = 32
+"""Tokens of the sentences that cost is counted for: a bucket is taken to be full of such pairs."""
+
+SPLITS = {"": "validation", "test_": "test", "unseen_": "unseen", "last_test_": "test (last weights)"}
 """The sets of sentences that are translated, by the beginning of their metrics' keys."""
 
 BLEUS = {
@@ -50,7 +53,7 @@ def _metrics() -> dict[str, Metric]:
                 beside=f"{prefix}slot_accuracy" if key == "bleu" else None,
             )
         found[f"{prefix}slot_accuracy"] = Metric(
-            words=f"values of the {split} sentences (dates, amounts, names) that the translation has exactly, in per cent",
+            words=f"values of the {split} sentences (dates, amounts, names) that are translated exactly, in per cent",
             label=f"{split} values, %",
             brief="values",
             better="higher",
@@ -94,6 +97,7 @@ class Translation(Task["TranslationSettings"]):
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN Transformer of the same size"
     differs: ClassVar = "whose width and vocabulary are other ones"
+    counts_targets: ClassVar = True
     runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
     at_scale: ClassVar = {
@@ -144,11 +148,13 @@ class Translation(Task["TranslationSettings"]):
 
     def dimensions(self, settings: TranslationSettings) -> dict[str, int]:
         data = settings.data
-        return {"vocabulary": data.vocabulary, "length": data.typical_length, "pairs": data.pairs_in_bucket}
+        assert data.vocabulary_size is not None  # the settings see to it
+        length = min(TYPICAL_LENGTH, data.max_length)
+        return {"vocabulary": data.vocabulary_size, "length": length, "pairs": data.batch_tokens // length}
 
     def positions(self, settings: TranslationSettings) -> int:
-        data = settings.data
-        return data.typical_length * data.pairs_in_bucket
+        dimensions = self.dimensions(settings)
+        return dimensions["length"] * dimensions["pairs"]
 
     def work(self, settings: TranslationSettings) -> float:
         shape = settings.model.shape()
@@ -179,7 +185,7 @@ class Translation(Task["TranslationSettings"]):
         return (
             f"Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
             f"{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "
-            f"{data.vocabulary:,}; {train.steps:,} steps of {words.plural(train.batch_size, 'bucket')} of at most "
+            f"{data.vocabulary_size:,}; {train.steps:,} steps of {words.plural(train.batch_size, 'bucket')} of at most "
             f"{data.batch_tokens:,} tokens{amount}, label smoothing {train.label_smoothing:g}{average}; beam "
             f"{decode.beam}, length penalty {decode.alpha:g} ({decode.penalty})"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
@@ -22,6 +23,13 @@ class TranslationTrainSettings(AdamSettings):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
     epsilon: PositiveFloat = 1e-9
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        if self.compile:
+            yield "compile: every batch has another shape, and each would be compiled anew; leave it out"
+        if self.sharding == "fsdp":
+            yield "sharding: beam search steps as often as its sentences need, which shards cannot follow; leave it out"
 
 
 class TranslationSettings(RunSettings):
