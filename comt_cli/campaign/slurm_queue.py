@@ -143,7 +143,7 @@ class JobStanding:
 
 def job_standings(jobs: Iterable[Job]) -> dict[str, JobStanding]:
     """By request, where each job stands, for runs that have no result. Of a job that is gone from the queue, and
-    without which the run was begun again, nothing is said."""
+    without which the run was begun again, there is no entry."""
     every = list(jobs)
     try:
         places = ask_squeue(every)
