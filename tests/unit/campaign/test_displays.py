@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -18,6 +19,7 @@ from comt_cli.campaign.opening import Workload
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.campaign.plain_display import PlainDisplay, make_display
 from comt_cli.campaign.screen import Line
+from comt_cli.campaign.worker import Reporter
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import Unit
 from comt_cli.training.events import Evaluating, Note, RunStarted, StepReport
@@ -450,3 +452,15 @@ def test_the_summary(shared, tmp_path):
     Summary(outcomes[:2]).check()  # nothing failed, and what is open has its trainer
     with pytest.raises(TrainingFailed, match="1 of 3 runs are left to do"):
         Summary(outcomes).check()
+
+
+def test_a_worker_reports_a_few_steps_a_second_and_all_other_events(clock):
+    sent = []
+    reporter = Reporter(SimpleNamespace(send=sent.append), 6)
+    events = [RunStarted(0), *(report(step) for step in range(1, 7)), *(Evaluating(done, 3) for done in range(4))]
+    for event in [*events, Note("a note")]:
+        reporter(event)
+        clock[0] += 0.08
+    assert sent == [
+        RunStarted(0), report(1), report(4), report(6), Evaluating(0, 3), Evaluating(1, 3), Note("a note"),
+    ]  # fmt: skip
