@@ -27,7 +27,7 @@ def attempt(
 
     Raises:
         RunInterrupted: a signal came; the state is saved.
-        StorageError: something could not be written, which will befall the next run too.
+        StorageError: something could not be written, which the next run would meet too.
         Exception: any, where several processes train the run: one of them alone cannot begin the next.
     """
     directory = shared.directory(runs)

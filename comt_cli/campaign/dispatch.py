@@ -109,7 +109,7 @@ class Dispatcher:
             raise RunInterrupted(
                 f"stopped; {left} of {len(every)} runs {'is' if left == 1 else 'are'} left to do, "
                 "and what they had begun is saved",
-                "The same command goes on from there.",
+                "The same command resumes from there.",
                 stop.number,
             )
 
@@ -232,7 +232,7 @@ class Dispatcher:
         if stop.number is not None and not worker.ready:
             self._give_back(worker.number, shared)
         elif stop.number is not None:
-            reason = "its process was ended before its step was; it goes on from its last checkpoint"
+            reason = "its process was ended before its step was; it resumes from its last checkpoint"
             self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, reason))
         elif worker.ready:
             shared.directory(self._runs).note_error(how)

@@ -1,11 +1,11 @@
-"""How long runs are likely to take, from what is known of this very device. Torch-free but where a step is measured.
+"""How long runs are likely to take, from what is known of this very device. Torch-free except where a step is measured.
 
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
-of: finished runs of this device, the likest first (the same network and batch, else the same network, else the same
-kind, nearest in the FLOPs of a step and not far from them); a training step of the first such run that is asked for,
+that is there of: the most similar finished run of this device (the same network and batch, else the same network, else
+the same kind of network, nearest in the FLOPs of a step and not far from them); a training step of the first such run,
 measured where it is small; the speed of a matrix product, of which training reaches a typical share. Runs that are
 trained at once share the cores, or the GPUs. A table takes as long as its open runs do when each worker takes the next
-one as soon as it is free, and what a worker needs to start.
+one as soon as it is free, plus the start of a worker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from comt_cli.training.hardware import Hardware
 START_SECONDS = 10.0
 """What a worker needs before its first step: torch and the data."""
 MOST_APART = 4.0
-"""How many times the FLOPs of a step, or what part of them, another network may have for its speed to tell anything."""
+"""How many times the FLOPs of a step, or what part of them, another network may have for its speed to be comparable."""
 FORWARD_SHARE = 1 / 3
 """The part of a training step's FLOPs that evaluating the same samples takes."""
 
@@ -118,7 +118,7 @@ class Estimator:
 
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
         """The whole run, one of so many at once (None: of as many as there may be): its steps, and its evaluations
-        where a finished run says how large one is."""
+        where a finished run has recorded their size."""
         alone = self._alone(spec)
         return replace(alone, seconds=alone.seconds * self._slower(at_once or self.at_once))
 
@@ -131,7 +131,7 @@ class Estimator:
 
     def _alone(self, spec: RunSpec) -> Estimate:
         flops = total_flops(spec)
-        like = self._likest(spec)
+        like = self._most_similar(spec)
         if like is None:
             reached, source = self._measured(spec)
             return Estimate(flops / reached, source)
@@ -141,7 +141,7 @@ class Estimator:
         other = "" if like.model == _model(spec) else " of another size"
         return Estimate(flops / like.flops_per_second, f"runs{other} finished on this device ({like.device})")
 
-    def _likest(self, spec: RunSpec) -> Finished | None:
+    def _most_similar(self, spec: RunSpec) -> Finished | None:
         train = spec.settings.train
         model, step_flops = _model(spec), total_flops(spec) / train.steps
         there = [

@@ -61,7 +61,7 @@ def opening(workload: Workload, seconds: float | None) -> list[tuple[str, str]]:
         ("runs", _runs(workload)),
         ("where", f"{_at_once(workload)}; files in {_folder(workload)}"),
         ("time", _time(workload, seconds)),
-        ("stop", "Ctrl-C saves what runs; the same command goes on from there"),
+        ("stop", "Ctrl-C saves what runs; the same command resumes from there"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What became of every run of a command. Torch-free."""
+"""The outcome of every run of a command. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal
 
-MEND_FIRST = "Mend that first; the same command then tries again."
+FIX_FIRST = "Fix that first; the same command then tries again."
 
 
 class TrainingFailed(UserError):
@@ -29,7 +29,7 @@ def check_not_stopped(stop: StopSignal) -> None:
 
 
 class Ending(StrEnum):
-    """How a run stands when a command ends; the value says it to people."""
+    """A run's state when a command ends; the value is for people."""
 
     done = "done"
     diverged = "diverged"
@@ -40,16 +40,16 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What became of one training.
+    """The outcome of one training.
 
     Attributes:
         spec: the run; where several tables share it, under its first name.
-        ending: how it stands.
+        ending: its state.
         path: its directory, by its readable name where it has one.
         result: `result.json`, where there is one.
         already: whether it had its result before this command came to it.
         reason: one line: why it failed, who else trains it, or where it was stopped.
-        remedy: what must be mended before it can be trained; None where trying again may do.
+        remedy: what must be fixed before it can be trained; None where trying again may do.
     """
 
     spec: RunSpec
@@ -67,8 +67,8 @@ class RunOutcome:
 
     @classmethod
     def refused(cls, shared: SharedRun, runs: Path, error: UserError) -> RunOutcome:
-        """A run that failed by something that the user can mend. Its `error.txt` says how."""
-        reason, remedy = " ".join(error.message.split()), error.hint or MEND_FIRST
+        """A run that failed by something that the user can fix. Its `error.txt` says how."""
+        reason, remedy = " ".join(error.message.split()), error.hint or FIX_FIRST
         directory = shared.directory(runs)
         directory.note_error(reason, f"{remedy}\n")
         return cls(shared.spec, Ending.failed, directory.shown, reason=reason, remedy=remedy)
@@ -94,12 +94,12 @@ class RunOutcome:
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of all runs of a command, in its order; a training that tables share counts once."""
+    """The outcomes of all runs of a command, in its order; a training that tables share counts once."""
 
     outcomes: tuple[RunOutcome, ...]
 
     def having(self, *endings: Ending) -> list[RunOutcome]:
-        """The runs that stand so."""
+        """The runs with one of these endings."""
         return [outcome for outcome in self.outcomes if outcome.ending in endings]
 
     def lines(self) -> list[str]:
@@ -111,7 +111,7 @@ class Summary:
                 counts.append(f"{len(found)} {ending}" + (f" ({before} before)" if before else ""))
         many = "run" if len(self.outcomes) == 1 else "runs"
         lines = [f"{len(self.outcomes)} {many}: {', '.join(counts)}" if counts else "0 runs"]
-        for outcome in self.having(Ending.failed, Ending.elsewhere):  # what was stopped was told when it was
+        for outcome in self.having(Ending.failed, Ending.elsewhere):  # of the others it was printed before
             if outcome.reason is not None:
                 why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
                 lines.append(f"  {outcome.ending}: {run_name(outcome.spec, with_table=True)}: {outcome.reason}{why}")
@@ -123,18 +123,18 @@ class Summary:
         """Raise `TrainingFailed`, whose exit status is 1, if a run failed, or nobody has trained it."""
         failed = self.having(Ending.failed)
         if failed:
-            # One that fails the same way for ever, if there is one: only there is something to be done.
+            # First a run with a remedy: trying again will not help it.
             first = min(failed, key=lambda outcome: outcome.remedy is None)
             others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise TrainingFailed(
                 f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}",
-                f"{first.path}/error.txt says why. The same command tries again, and goes on where they stopped."
+                f"{first.path}/error.txt says why. The same command tries again, and resumes where they stopped."
                 if first.remedy is None
                 else f"{first.reason}\n  {first.remedy}",
             )
         if left := self.having(Ending.left):
             raise TrainingFailed(
-                f"{len(left)} of {len(self.outcomes)} runs are left to do", "The same command goes on from there."
+                f"{len(left)} of {len(self.outcomes)} runs are left to do", "The same command resumes from there."
             )
 
 

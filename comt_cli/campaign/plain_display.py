@@ -68,7 +68,7 @@ class PlainDisplay(StatefulDisplay):
                 self._print(f"{self.prefix(worker)}note: {text}")
             case RunStarted(step) if state.spec is not None:
                 took = f", started in {_took(time.monotonic() - since)}" if was is Stage.starting else ""
-                resumed = f", going on after step {step:,}" if step else ""
+                resumed = f", resumed after step {step:,}" if step else ""
                 name, steps = self._name(state.spec), state.spec.settings.train.steps
                 self._print(f"{self.prefix(worker)}{name}: {steps:,} steps{resumed}{took}")
 

@@ -112,8 +112,8 @@ def _train_all(
 
 
 def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunInterrupted | None:
-    """The id of the next run; `WAIT`, after a moment, where it waits for what another process trains, or the signal
-    that ends the waiting; None where nothing is left."""
+    """The id of the next run; `WAIT`, after a moment, where it waits for what another process trains, or the error
+    of a signal that ends the waiting; None where nothing is left."""
     taken = queue.take()
     if taken is not None:
         return taken.id
@@ -121,7 +121,7 @@ def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunI
     if awaited is None:
         return None
     if stop.number is not None:
-        return RunInterrupted(f"stopped while {awaited}", "The same command goes on from there.", stop.number)
+        return RunInterrupted(f"stopped while {awaited}", "The same command resumes from there.", stop.number)
     display.waiting(awaited)
     time.sleep(WAIT_SECONDS)
     display.tick()

@@ -30,7 +30,7 @@ from comt_cli.training.update import UnseenLosses, Update, Updater
 from comt_cli.training.writer import RunWriter
 
 ASK_EVERY = 8
-"""Steps after which several processes ask each other whether one was told to stop (as well as where something is
+"""Steps after which several processes ask each other whether one was asked to stop (as well as where something is
 logged or saved): asking waits for the device. A process that is alone looks after every step."""
 
 
@@ -60,11 +60,11 @@ class Training:
         self.began = False
 
     def run(self) -> dict[str, Any]:
-        """Train, or go on training, until the last step, a stop signal, or a loss that is not finite.
+        """Train, or resume training, until the last step, a stop signal, or a loss that is not finite.
 
         Raises:
             RunInterrupted: a signal came; the state is saved.
-            BeingTrained: another process is training the run; said in all processes of this one's world.
+            BeingTrained: another process is training the run; raised in all processes of this one's world.
             UserError: its checkpoint is another run's, the data is not what it was planned with, or the weights that it
                 starts from are not there or do not fit.
             StorageError: something could not be written; the last checkpoint is intact.
@@ -122,7 +122,7 @@ class Training:
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
 
     def _use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`), and say what that is."""
+        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
         choices = self.task.use_kernels()
         if self.settings.kernels == "fused":
             missing: dict[str, list[str]] = {}
@@ -181,7 +181,7 @@ class Training:
         return self._finish()
 
     def _warn(self) -> None:
-        """Say what this start has under it that changes the run's numbers."""
+        """Note what differs between this start and earlier ones, or one device, and changes the run's numbers."""
         if changed := self.writer.environment.get("differs"):
             self._note(
                 f"this run was begun with another {', '.join(changed)}: it will not end to the bit as one never stopped"
@@ -205,14 +205,14 @@ class Training:
         return every is not None and step % every == 0 and step != self.settings.steps
 
     def _is_stopped(self, *, asked: bool) -> bool:
-        """Whether any process was told to stop: all must leave at the same step. Several look only where `asked`."""
-        told = self.stop.number is not None
+        """Whether any process was asked to stop: all must leave at the same step. Several look only where `asked`."""
+        stopped = self.stop.number is not None
         if self.world.size == 1:
-            return told
-        return asked and bool(self.world.sum(torch.tensor(int(told), device=self.world.device)))
+            return stopped
+        return asked and bool(self.world.sum(torch.tensor(int(stopped), device=self.world.device)))
 
     def _interrupt(self) -> NoReturn:
-        """End the run as it was told to, after saving the step at hand."""
+        """End the run, after saving the step at hand."""
         step = self.counters.step
         if self.saved_step != step:
             self._save(final=False)
@@ -222,7 +222,7 @@ class Training:
         else:
             kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
             message = f"{where}, whose weights are not finite and were not saved; {kept}"
-        hint = f"The same command goes on from there. The run is in {self.directory.shown}"
+        hint = f"The same command resumes from there. The run is in {self.directory.shown}"
         raise RunInterrupted(message, hint, self.stop.number or 15)
 
     def _log(self, update: Update) -> None:

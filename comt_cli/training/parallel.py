@@ -239,19 +239,19 @@ def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
     kept = {}
     for name, value in values.items():
-        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        full = value.full_tensor() if isinstance(value, DTensor) else value
         if keep:
-            kept[name] = whole.cpu() if isinstance(value, DTensor) else whole
+            kept[name] = full.cpu() if isinstance(value, DTensor) else full
     return kept
 
 
-def shard_of(whole: Tensor, like: Tensor) -> Tensor:
+def shard_of(full: Tensor, like: Tensor) -> Tensor:
     """This process's shard of a tensor that every process has in full, sharded as `like` is, and on its device."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):
-        return whole
-    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+        return full
+    return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def distribute(module: nn.Module, world: World) -> nn.Module:

@@ -29,18 +29,18 @@ def launched_by_torchrun() -> bool:
 
 
 def rank_and_size() -> tuple[int, int] | None:
-    """This process's rank and the number of processes, as a launcher says them; None without one.
+    """This process's rank and the number of processes, as a launcher sets them; None without one.
 
     Raises:
         UserError: its environment variables are not as torchrun sets them.
     """
-    said = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-    rank, size = said["RANK"], said["WORLD_SIZE"]
+    given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    rank, size = given["RANK"], given["WORLD_SIZE"]
     if rank is None or size is None:
         return None
     if not (_is_number(rank) and _is_number(size) and int(rank) < int(size)):
         raise UserError(f"RANK={rank} and WORLD_SIZE={size} name no process of several", _UNSET)
-    if missing := [name for name, value in said.items() if not value]:
+    if missing := [name for name, value in given.items() if not value]:
         raise UserError(f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not", _UNSET)
     if not _is_number(os.environ.get("LOCAL_RANK", rank)):
         raise UserError(f"LOCAL_RANK={os.environ['LOCAL_RANK']} is no number", _UNSET)
@@ -56,8 +56,8 @@ def _is_number(text: str) -> bool:
 
 def is_main_process() -> bool:
     """Whether this process prints and writes tables: it was started by hand, or is the first of torchrun's."""
-    said = rank_and_size()
-    return said is None or said[0] == 0
+    found = rank_and_size()
+    return found is None or found[0] == 0
 
 
 def check_device(device_name: str | None, processes: int) -> None:
@@ -92,10 +92,10 @@ class StopSignal:
     SIGUSR2 is what Slurm is asked to send before a job's time is over, to every process of the job.
 
     A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
-    comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it hears.
+    comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it receives.
 
-    `announce(again)` is called at once, in the signal's handler, so that whoever asked sees that they were heard: with
-    False at the first signal and with True at the second.
+    `announce(again)` is called at once, in the signal's handler, so that the user sees that it was received: with False
+    at the first signal and with True at the second.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)

@@ -1,7 +1,7 @@
 """Runs that start from another run's weights: what of these each parameter gets, and what must fit for that.
 
 Every tensor of the started model is loaded, or lies in a part that is `new`; every tensor of the source is taken, or
-lies in a part that is dropped (`drop`). Nothing is left out in silence: a model that was meant to be pre-trained and is
+lies in a part that is dropped (`drop`). Nothing is skipped silently: a model that was meant to be pre-trained and is
 not would train all the same.
 """
 
@@ -50,7 +50,7 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
 def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     """Give the task's model, which has its initial values, the weights that its source's last step has left.
 
-    All processes read the source's checkpoint, and each keeps its part. Names and shapes are compared with what the
+    All processes read the source's checkpoint, and each keeps its shard. Names and shapes are compared with what the
     file holds. `directory` is the started run's; its source stands beside it.
 
     Raises:

@@ -23,12 +23,12 @@ from comt_cli.training.trackers import Trackers, trackers_in_use
 
 
 class RunWriter:
-    """Opens the files of a run that goes on from `counters`, and drops the lines that these do not know of.
+    """Opens the files of a run that resumes from `counters`, and drops later lines.
 
     `kernels` says what computes the model's operations (`models.kernels.use_kernels`).
 
     Attributes:
-        environment: what this start has under it (see `record_environment`); {} where nothing is written.
+        environment: that of this start (see `record_environment`); {} where nothing is written.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class RunWriter:
         )
         self._gradients: LineLog | None = None
         if world.is_main:
-            self._metrics.cut(counters.metrics_bytes)
-            self._timings.cut(counters.timings_bytes)
+            self._metrics.truncate(counters.metrics_bytes)
+            self._timings.truncate(counters.timings_bytes)
             if self._observed:
                 self._gradients = resources.enter_context(LineLog(directory.gradients_file))
-                self._gradients.cut(counters.gradients_bytes)
+                self._gradients.truncate(counters.gradients_bytes)
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
             compiled, sharding = task.settings.compile, task.sharding
@@ -106,7 +106,7 @@ class RunWriter:
     def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> bool:
         """Save the step at hand, and wait until it is; False, in all processes, if the weights are not finite.
 
-        A gradient can overflow where the loss did not yet. The next step says so; no such weights replace good ones.
+        A gradient can overflow where the loss did not yet. The next step finds it; no such weights replace good ones.
         """
         task = self._task
         if not _all_finite(task.model, self._world):
@@ -118,7 +118,7 @@ class RunWriter:
             if self._gradients is not None:
                 counters.gradients_bytes = self._gradients.durable_length()
         file, parts = self._directory.checkpoint_file, task.checkpoint_parts() if is_main else {}
-        self._trackers.flush()  # before it is saved: a run that goes on from here does not log these steps again
+        self._trackers.flush()  # before it is saved: a run that resumes here does not log these steps again
         save_checkpoint(file, task.spec, parts, task.model, optimizer, vars(counters), writes=is_main)
         if is_main:
             self._directory.keep_best(counters.best_step)

@@ -199,7 +199,7 @@ def test_two_processes_train_as_two_micro_batches_do_and_go_on_to_the_bit(nurser
             assert second["images"] == first["images"]
     for first, second in zip(alone.gradients(), together.gradients(), strict=True):
         assert second["norms"] == pytest.approx(first["norms"], rel=1e-3)
-    assert together.result()["evaluation"] == {"images": 20, "batch_size": 4, "processes": 2}
+    assert together.result()["evaluation"] == {"samples": 20, "images": 20, "batch_size": 4, "processes": 2}
     weights = [read_state(directory.checkpoint_file)["model"] for directory in (alone, together)]
     for name, tensor in weights[0].items():
         is_close = torch.allclose(weights[1][name], tensor, rtol=1e-3, atol=1e-4)

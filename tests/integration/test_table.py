@@ -469,7 +469,7 @@ def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch)
         process.kill()
     assert process.returncode == 143
     assert "comt: stopped after step" in err
-    assert "The same command goes on from there." in err
+    assert "The same command resumes from there." in err
     assert "Traceback" not in err
     directory = RunDirectory(next(folder.iterdir()))
     stopped_at = json.loads(directory.metrics_file.read_text().splitlines()[-1])["step"]

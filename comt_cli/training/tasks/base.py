@@ -1,7 +1,7 @@
-"""What the loop does not know: everything that differs between one task and another, for one run.
+"""Everything that differs between one task and another, for one run.
 
-The loop deals in batches, steps and files. A `TaskRun` says what the model is and what is minimised, what becomes of a
-batch on the device, how the model is evaluated, and what a checkpoint must hold besides.
+The loop deals in batches, steps and files. A `TaskRun` says what the model is and what is minimised, how a batch is put
+on the device, how the model is evaluated, and what a checkpoint must hold besides.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TaskRun(ABC, Generic[B]):
         """What is minimised: a module that holds the model and takes what `inputs` gives."""
 
     def use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`), and say what that is and why."""
+        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
         wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
         return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
 
@@ -97,11 +97,11 @@ class TaskRun(ABC, Generic[B]):
 
     @property
     def sharding(self) -> str:
-        """How the parameters are sharded among the processes; `none` if each has them whole."""
+        """How the parameters are sharded among the processes; `none` if each has them in full."""
         return "fsdp" if uses_fsdp(self.settings, self.world) else "none"
 
     def caution(self, local_rows: int) -> str | None:
-        """What must be said where each process taking `local_rows` rows of the batch changes more than rounding."""
+        """A note for the user where each process taking `local_rows` rows of the batch changes more than rounding."""
         return None
 
     def observed(self) -> dict[str, nn.Parameter]:
@@ -123,7 +123,7 @@ class TaskRun(ABC, Generic[B]):
 
     @abstractmethod
     def checkpoint_parts(self) -> dict[str, Any]:
-        """What a checkpoint says beside the state of training, so that the model can be used without its data set."""
+        """What a checkpoint has beside the state of training, so that the model can be used without its data set."""
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:  # noqa: ARG003
@@ -132,7 +132,7 @@ class TaskRun(ABC, Generic[B]):
         return None
 
     def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
-        """This process's part of the global batch of every step from `first_step` on, cut in micro-batches."""
+        """This process's part of the global batch of every step from `first_step` on, in micro-batches."""
         return TrainBatches(
             self.train,
             seed=self.spec.seed,

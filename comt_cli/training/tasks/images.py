@@ -2,7 +2,7 @@
 
 Batch normalisation makes the samples of a batch depend on each other, which two things follow from. With several
 processes each normalises with its own part of the batch, as the papers' runs on eight GPUs did, and a micro-batch with
-itself: another number of either gives other numbers, not only other rounding, which a run says (`caution`). And the
+itself: another number of either changes results by more than rounding, which a run notes (`caution`). And the
 running statistics, of which every process has its own, are part of a model's state: the main process's are those that
 are saved, and that all processes evaluate with.
 """

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -18,6 +19,7 @@ from comt_cli.campaign.opening import Workload
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.campaign.plain_display import PlainDisplay, make_display
 from comt_cli.campaign.screen import Line
+from comt_cli.campaign.worker import Reporter
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import Unit
 from comt_cli.training.events import Evaluating, Note, RunStarted, StepReport
@@ -125,11 +127,11 @@ def test_plain_lines(shared, capsys, clock):
         "runs:  7 to train of 240 steps, 1 of 8 are finished (comt/table3: 4 rows, 1 column, 2 seeds)",
         "where: 2 at a time on AMD EPYC, 1 thread; files in runs/comt/table3",
         "time:  about 4 min, by 1 run that is finished",
-        "stop:  Ctrl-C saves what runs; the same command goes on from there",
+        "stop:  Ctrl-C saves what runs; the same command resumes from there",
         "cpu 1: post-ln, python-docs/tiny, seed 2: starting ...",
         "cpu 1: post-ln, python-docs/tiny, seed 2: 240 steps, started in 1.5 s",
         "cpu 2: pre-ln, python-docs/tiny, seed 1: starting ...",
-        "cpu 2: pre-ln, python-docs/tiny, seed 1: 240 steps, going on after step 40, started in 0.0 s",
+        "cpu 2: pre-ln, python-docs/tiny, seed 1: 240 steps, resumed after step 40, started in 0.0 s",
         "[1/8] cpu 1: post-ln, python-docs/tiny, seed 2: step 11 of 240, "
         "loss 3.220, 12,346 tok/s, MFU 42.2%, 1.5 GiB, 36 s left; "
         "cpu 2: pre-ln, python-docs/tiny, seed 1: step 40 of 240, evaluating 3 of 40 batches, 60 s left; "
@@ -157,7 +159,7 @@ def test_one_run_in_this_process(shared, capsys, clock):
         "runs:  1 to train of 240 steps (comt/table3: 1 row, 1 column, 1 seed)",
         "where: on AMD EPYC, 1 thread; files in runs/comt/table3",
         "time:  not known before the first steps",
-        "stop:  Ctrl-C saves what runs; the same command goes on from there",
+        "stop:  Ctrl-C saves what runs; the same command resumes from there",
         "post-ln, python-docs/tiny, seed 1: 240 steps, started in 0.0 s",
         "[0/1] post-ln, python-docs/tiny, seed 1: step 41 of 240, loss 3.220, 12,346 tok/s, MFU 42.2%, 1.5 GiB, "
         "3 min left; all runs: about 3 min left",
@@ -273,8 +275,8 @@ ALL_WORDS = """all runs of left so far min min, loss tok/s MFU GiB starting, eva
 pre-ln+transponder post-ln, pre-ln, layernorm-scaling, pre-ln+transponder, python-docs/tiny, seed cpu stopping: saving
 after the step at hand ... (a second signal ends at once, and loses up to steps each) to train steps, are finished
 (comt/table3: rows, column, seeds) where time a on AMD EPYC, thread; files in runs/comt/table3 about by that stop
-Ctrl-C saves what runs; same command goes from there is perplexity 23.46, s, 12,346 failed: RuntimeError: a defect run
-each perplexity tokenising documents: h not known before first"""
+Ctrl-C saves what runs; same command resumes from there is perplexity 23.46, s, 12,346 failed: RuntimeError: a defect
+run each perplexity tokenising documents: h not known before first"""
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -314,7 +316,7 @@ def test_what_is_said_before_the_start(shared, clock, width):
     assert "6 to train of 240 steps, 2 of 8 are finished (comt/table3: 4 rows, 1 column, 2 seeds)" in text
     assert "2 at a time on AMD EPYC, 1 thread; files in runs/comt/table3" in text
     assert "about 3 min, by 2 runs" in text
-    assert "Ctrl-C saves what runs; the same command goes on from there" in text
+    assert "Ctrl-C saves what runs; the same command resumes from there" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -450,3 +452,15 @@ def test_the_summary(shared, tmp_path):
     Summary(outcomes[:2]).check()  # nothing failed, and what is open has its trainer
     with pytest.raises(TrainingFailed, match="1 of 3 runs are left to do"):
         Summary(outcomes).check()
+
+
+def test_a_worker_reports_a_few_steps_a_second_and_all_other_events(clock):
+    sent = []
+    reporter = Reporter(SimpleNamespace(send=sent.append), 6)
+    events = [RunStarted(0), *(report(step) for step in range(1, 7)), *(Evaluating(done, 3) for done in range(4))]
+    for event in [*events, Note("a note")]:
+        reporter(event)
+        clock[0] += 0.08
+    assert sent == [
+        RunStarted(0), report(1), report(4), report(6), Evaluating(0, 3), Evaluating(1, 3), Note("a note"),
+    ]  # fmt: skip

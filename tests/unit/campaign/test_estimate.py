@@ -87,7 +87,7 @@ def test_a_run_takes_what_its_like_took(corpus, tmp_path):
     assert estimator(tmp_path, 2, 1).of(often).seconds == pytest.approx((total_flops(often) + 4 * evaluation) / 1e9)
 
 
-def test_the_likest_run_counts(corpus, tmp_path):
+def test_the_most_similar_run_counts(corpus, tmp_path):
     wanted = tiny_spec(corpus, method="comt")
     others = {
         "another width": tiny_spec(corpus, model={"width": 64}),
@@ -98,7 +98,7 @@ def test_the_likest_run_counts(corpus, tmp_path):
     for number, spec in enumerate(others.values(), 1):
         finish(spec, tmp_path, number * 1e9)
         reached = total_flops(wanted) / 1e9 / estimator(tmp_path, 1, 1).of(wanted).seconds
-        assert reached == pytest.approx(number, rel=0.05), "each is liker than those before"
+        assert reached == pytest.approx(number, rel=0.05), "each is more similar than those before"
 
 
 @pytest.mark.parametrize(
