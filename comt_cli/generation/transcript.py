@@ -43,7 +43,9 @@ class Transcript:
                 os.fsync(handle.fileno())
         except OSError as error:
             message = f"cannot write {self._own}: {error.strerror or error}"
-            raise StorageError(message, "What was translated before is kept: make room, and run the command again.") from error
+            raise StorageError(
+                message, "What was translated before is kept: make room, and run the command again."
+            ) from error
         self.done |= texts
 
     def texts(self, numbers: Iterable[int]) -> list[str]:

@@ -26,7 +26,7 @@ from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import ResidualConnection, State, normalised
 from comt_cli.methods.base import ENCODER_DECODER_SITES, Wiring
-from comt_cli.models.base import BlockParts, GatedBranch, Joint, Model, TokenBlock, refuse_absent
+from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.models.trace import Linear
 from comt_cli.tasks.settings.transformer import TransformerSettings
 
@@ -143,18 +143,21 @@ def _parts(settings: TransformerSettings, wiring: Wiring, stack: str, layer: int
     )
 
 
-class Transformer(Model):
+class Transformer(VocabularyModel):
     """Token ids [B, S] and [B, T] -> logits [B, T, V]. Logits at t depend on the source and on targets up to t; columns
     of padding behind either change nothing."""
 
     stream = "tokens"
 
-    def __init__(self, settings: TransformerSettings, vocabulary: int, wiring: Wiring, length: int = 1) -> None:
+    def __init__(
+        self, settings: TransformerSettings, vocabulary: int, wiring: Wiring, length: int = 1, pairs: int = 1
+    ) -> None:
         super().__init__()
         shape = settings.shape()
         refuse_absent(wiring.gates, ENCODER_DECODER_SITES.names, "an encoder-decoder", SERVED_BY)
         refuse_absent(wiring.norms.keys() - {"*"}, ("attention", "cross", "mlp", "final"), "an encoder-decoder")
-        self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
+        self.settings, self.shape = settings, shape
+        self.vocabulary, self.length, self.pairs = vocabulary, length, pairs
         self.embedding = TokenEmbedding(vocabulary, shape.width, shape.width**-0.5)
         self.entry = None if wiring.entry is None else wiring.entry(shape.width)
         self.encoder_dropout, self.decoder_dropout = (Dropout(settings.residual_dropout) for _ in range(2))
@@ -175,8 +178,10 @@ class Transformer(Model):
         return {"encoder": self.encoder, "decoder": self.decoder}
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Source and target, [B, T] each, T the `length` that the model was built with."""
-        source, target = (torch.zeros(samples, self.length, dtype=torch.long, device="meta") for _ in range(2))
+        """Source and target, [B, T] each: B the `pairs` of a sample, T the `length`, that the model was built with."""
+        source, target = (
+            torch.zeros(samples * self.pairs, self.length, dtype=torch.long, device="meta") for _ in range(2)
+        )
         return source, target
 
     @property
@@ -263,21 +268,24 @@ class Transformer(Model):
 
     @property
     def largest(self) -> int:
-        return self.shape.heads * self.length**2
+        return self.pairs * self.shape.heads * self.length**2
 
     @property
     def kept_behind_body(self) -> Linear:
         """The gradients of the head's input and of its matrix."""
-        return Linear(self.length * self.shape.width, self.head_weight.numel())
+        return Linear(self.pairs * self.length * self.shape.width, self.head_weight.numel())
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
         """On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do not,
         unless dropout is on them."""
         T = self.length
-        is_weights = (tensor.shape[-2:], tensor.numel()) == ((T, T), samples * self.shape.heads * T * T)
+        is_weights = (tensor.shape[-2:], tensor.numel()) == ((T, T), samples * self.pairs * self.shape.heads * T * T)
         return self.settings.attention_dropout > 0 or not is_weights
 
 
-def build(settings: TransformerSettings, wiring: Wiring, *, vocabulary: int, length: int = 1) -> Transformer:
-    """An encoder-decoder over so many tokens; `length` is that of either sequence of its `example`."""
-    return Transformer(settings, vocabulary, wiring, length)
+def build(
+    settings: TransformerSettings, wiring: Wiring, *, vocabulary: int, length: int = 1, pairs: int = 1
+) -> Transformer:
+    """An encoder-decoder over so many tokens; `length` is that of either sequence of its `example`, and `pairs` how
+    many a sample has."""
+    return Transformer(settings, vocabulary, wiring, length, pairs)

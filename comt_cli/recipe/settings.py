@@ -126,7 +126,8 @@ class Training(Section):
             if key in said:
                 said[key] = _in_steps(said[key], said.get("steps"))
         if said.get("min_lr_ratio") is None:
-            said["min_lr_ratio"] = None if said.get("schedule") in WITHOUT_FLOOR else 0.1
+            schedule = said.get("schedule", cls.model_fields["schedule"].default)
+            said["min_lr_ratio"] = None if schedule in WITHOUT_FLOOR else 0.1
         return said
 
     @model_validator(mode="after")

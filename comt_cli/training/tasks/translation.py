@@ -3,7 +3,6 @@ makes of the sources."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -139,6 +138,6 @@ class TranslationRun(TaskRun[PairBatch]):
 
 
 def spread(smoothing: float, model: Transformer) -> float:
-    """Label smoothing in torch's convention, which spreads it over all of the vocabulary, for tensor2tensor's: there the
-    target has 1 - `smoothing`, and each of the other words `smoothing` / (V - 1)."""
+    """Label smoothing in torch's convention, which spreads it over all of the vocabulary, for tensor2tensor's: there
+    the target has 1 - `smoothing`, and each of the other words `smoothing` / (V - 1)."""
     return smoothing * model.vocabulary / (model.vocabulary - 1)
