@@ -27,6 +27,7 @@ from comt_cli.commands import (
     reproduce,
     rm,
     runs,
+    score,
     show,
     status,
 )
@@ -73,6 +74,7 @@ app.command("plot-gradients", cls=Verb)(plot_gradients.plot_gradients)
 app.command("plot-images", cls=Verb)(plot_images.plot_images)
 app.command("diagnose", cls=Verb)(diagnose.diagnose)
 app.command("generate", cls=Verb)(generate.generate)
+app.command("score", cls=Verb)(score.score)
 app.command("export", cls=Verb)(export.export)
 app.add_typer(bench.app, name="bench")
 app.command("doctor", cls=Verb)(doctor.doctor)
