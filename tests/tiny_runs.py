@@ -22,10 +22,10 @@ from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
 from comt_cli.tasks.settings.language import Settings, TrainSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.training.events import Evaluating, Event, Listener, Note, ignore
 from comt_cli.training.loop import Training
-from comt_cli.training.progress import Listener
-from comt_cli.training.signals import StopSignal
-from comt_cli.training.world import World
+from comt_cli.training.parallel import World
+from comt_cli.training.processes import StopSignal
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream of every layer"
 WORDS = PROSE.split()
@@ -159,7 +159,7 @@ def training(
     spec: RunSpec,
     runs: Path,
     *,
-    listener: Listener | None = None,
+    listener: Listener = ignore,
     stop: StopSignal | None = None,
     dataset: Dataset | ImageDataset | None = None,
     device: str = "cpu",
@@ -170,7 +170,7 @@ def training(
         RunDirectory.of(runs, spec),
         dataset or dataset_of(spec),
         World(torch.device(device)),
-        listener or Listener(),
+        listener,
         stop or StopSignal(),
     )
 
@@ -206,15 +206,15 @@ class Stopped(Exception):
     """Thrown into a run to end it."""
 
 
-class StopAt(Listener):
-    """Raises at the n-th event that the listener hears."""
+class StopAt:
+    """A listener that raises at the n-th event: a start of the run, a logged step or the start of an evaluation."""
 
-    def __init__(self, event: int, error: type[Exception] = Stopped) -> None:
+    def __init__(self, event: int, error: type[BaseException] = Stopped) -> None:
         self.left, self.error = event, error
 
-    def _hear(self, *_: object) -> None:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Note) or (isinstance(event, Evaluating) and event.done):
+            return
         self.left -= 1
         if self.left == 0:
             raise self.error("stopped by the test")
-
-    run_started = step_done = evaluating = _hear  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""One run of a list, tried: whatever happens to it, the others go on."""
+"""One run of a list, tried: whatever happens to it, the others are trained."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import BeingTrained
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import AnyDataset
+from comt_cli.training.events import Listener
 from comt_cli.training.loop import Training
-from comt_cli.training.progress import Listener
-from comt_cli.training.signals import StopSignal
-from comt_cli.training.world import World
+from comt_cli.training.parallel import World
+from comt_cli.training.processes import StopSignal
 
 
 def attempt(
     shared: SharedRun, runs: Path, dataset: AnyDataset, world: World, listener: Listener, stop: StopSignal
 ) -> RunOutcome:
-    """Train a run, or go on with it. Where it cannot be trained, `error.txt` in its directory says why.
+    """Train a run, or resume it. Where it cannot be trained, `error.txt` in its directory says why.
 
     Raises:
         RunInterrupted: a signal came; the state is saved.
-        StorageError: something could not be written, which will befall the next run too.
-        Exception: any, where several processes train the run: one of them alone cannot go on to the next.
+        StorageError: something could not be written, which the next run would meet too.
+        Exception: any, where several processes train the run: one of them alone cannot begin the next.
     """
     directory = shared.directory(runs)
     training = Training(shared.spec, directory, dataset, world, listener, stop)
@@ -63,6 +63,6 @@ def attempt(
 
 
 def _in_one_line(error: Exception) -> str:
-    """What a defect says: shown in the summary, and the first line of `error.txt`."""
-    said = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    """A defect in a line: shown in the summary, and the first line of `error.txt`."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,8 +1,8 @@
 """Several runs at once: this process hands them to workers, one at a time to each, and never imports torch for it.
 
-What happens to one run or one worker does not touch the others: a worker that dies, by a defect or by the system for
-want of memory, is replaced, and its run counts as failed. A full disk stops the queue: what runs goes on, nothing new
-is begun. A signal is passed on; every worker saves after its step.
+What happens to one run or one worker does not touch the others: a worker that dies, by a defect or because the system
+runs out of memory, is replaced, and its run counts as failed. A full disk stops the queue: what runs continues, nothing
+new is begun. A signal is passed on; every worker saves after its step.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.endings import ending
 from comt_cli.campaign.jobs import Workers
+from comt_cli.campaign.opening import Workload
 from comt_cli.campaign.outcomes import Ending, RunOutcome, TrainingFailed
-from comt_cli.campaign.progress import Display, Start
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.server import context_for, signals_blocked
-from comt_cli.campaign.worker import ERROR, HEAR, OUTCOME, READY, work
+from comt_cli.campaign.worker import READY, work
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.events import Event, Note
+from comt_cli.training.processes import StopSignal
 
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
-"""How long a worker that was told that there is no more work may take to end."""
+"""How long a worker may take to end once there is no more work."""
 SAVING_SECONDS = 120.0
-"""How long workers may take to end their step and save it where something here went wrong."""
+"""How long workers may take to end their step and save it after an error in this process."""
 MOST_MISSTARTS = 2
-"""How often a worker's start may fail, one time after the other, before its device is done without."""
+"""How many starts of a worker in a row may fail before its device is given up."""
 
 
 @dataclass
@@ -54,7 +55,7 @@ class _Worker:
 
 
 class _Forwarding(StopSignal):
-    """Passes what it hears on to the workers. A second signal ends these at once, a third this process too."""
+    """Passes signals on to the workers. A second one ends these at once, a third this process too."""
 
     def __init__(self, dispatcher: Dispatcher, announce: Callable[[bool], None]) -> None:
         super().__init__(announce)
@@ -65,14 +66,14 @@ class _Forwarding(StopSignal):
         is_later = self.number is not None and time.monotonic() - self._since > self.ECHO_SECONDS
         if is_later and not self._second and self._dispatcher.has_workers:
             self._second, self._since = True, time.monotonic()
-            self._tell(again=True)
+            self._announce_now(again=True)
         else:
             super()._receive(number, frame)
-        self._dispatcher.tell(number)
+        self._dispatcher.signal_workers(number)
 
 
 class Dispatcher:
-    """Works off a queue with workers; afterwards the queue knows what became of each run."""
+    """Trains the runs of a queue in worker processes, and records each run's outcome in the queue."""
 
     def __init__(self, queue: RunQueue, runs: Path, workers: Workers, display: Display) -> None:
         self._queue, self._runs, self._display = queue, runs, display
@@ -83,13 +84,13 @@ class Dispatcher:
 
     @property
     def has_workers(self) -> bool:
-        """Whether there are any that could be told something."""
+        """Whether there are any to pass a signal on to."""
         return any(worker is not None for worker in self._workers)
 
     def run(self, earlier: StopSignal | None = None) -> None:
         """Train until nothing is left that could be taken. The data must have been prepared.
 
-        What `earlier` has heard until now counts as heard here.
+        A signal that `earlier` has received until now counts as received here.
 
         Raises:
             RunInterrupted: a signal came, and something is left to do.
@@ -99,7 +100,7 @@ class Dispatcher:
         every = self._queue.every
         with _Forwarding(self, self._display.stopping) as stop, self._ending_workers():
             names = worker_names(self._devices[: len(self._workers)])
-            self._display.queue_started(Start.of(self._queue, names, self._device_name))
+            self._display.queue_started(Workload.of(self._queue, names, self._device_name))
             stop.number = stop.number or (earlier.number if earlier is not None else None)
             self._work_off(stop)
         if self._refused is not None:
@@ -108,11 +109,11 @@ class Dispatcher:
             raise RunInterrupted(
                 f"stopped; {left} of {len(every)} runs {'is' if left == 1 else 'are'} left to do, "
                 "and what they had begun is saved",
-                "The same command goes on from there.",
+                "The same command resumes from there.",
                 stop.number,
             )
 
-    def tell(self, number: int) -> None:
+    def signal_workers(self, number: int) -> None:
         """Pass a signal on to all workers."""
         for worker in self._workers:
             if worker is not None and worker.process.pid is not None and worker.process.is_alive():
@@ -133,7 +134,7 @@ class Dispatcher:
                     return
                 self._display.waiting(awaited)
             for pipe in connection.wait(list(here), TICK_SECONDS):
-                self._hear(here[pipe], stop)  # type: ignore[index]
+                self._receive(here[pipe], stop)  # type: ignore[index]
             self._display.tick()
 
     def _hand_out(self, number: int) -> None:
@@ -150,7 +151,7 @@ class Dispatcher:
         try:
             worker.pipe.send(shared)
             worker.shared = shared
-        except OSError:  # it died: its end is heard of next
+        except OSError:  # it died: the end of its pipe is received next
             worker.leaving = True
             self._give_back(number, shared)
 
@@ -159,7 +160,7 @@ class Dispatcher:
         self._display.run_given_back(number, shared.spec)
 
     def _end_unready(self) -> None:
-        """End workers that are still starting: they have nothing to save, and would be heard of only when they have."""
+        """End workers that are still starting: they have nothing to save, and react only once they have started."""
         for worker in self._workers:
             if worker is not None and not worker.ready:
                 worker.process.kill()
@@ -174,32 +175,20 @@ class Dispatcher:
         theirs.close()
         return _Worker(number, device, process, ours)
 
-    def _hear(self, worker: _Worker, stop: StopSignal) -> None:
+    def _receive(self, worker: _Worker, stop: StopSignal) -> None:
         try:
-            kind, *content = worker.pipe.recv()
+            message = worker.pipe.recv()
         except (EOFError, OSError):
             self._has_died(worker, stop)
             return
-        if kind == READY:
+        if message == READY:
             worker.ready, self._misstarts[worker.number] = True, 0
-        elif kind == HEAR:
-            self._show(worker, *content)
-        elif kind == OUTCOME:
-            self._ended(worker, content[0])
-        elif kind == ERROR:
-            self._has_given_up(worker, content[0], stop)
-
-    def _show(self, worker: _Worker, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "run_started" and worker.shared is not None:
-            self._display.run_started(worker.number, worker.shared.spec, *arguments)
-        elif event == "step_done":
-            self._display.step_done(worker.number, *arguments)
-        elif event == "evaluating":
-            self._display.evaluating(worker.number)
-        elif event == "evaluated":
-            self._display.evaluated(worker.number, *arguments)
-        elif event == "warn":
-            self._display.warn(worker.number, *arguments)
+        elif isinstance(message, RunOutcome):
+            self._ended(worker, message)
+        elif isinstance(message, UserError):
+            self._has_given_up(worker, message, stop)
+        elif isinstance(message, Event):
+            self._display.run_event(worker.number, message)
 
     def _ended(self, worker: _Worker, outcome: RunOutcome) -> None:
         worker.shared = None
@@ -208,20 +197,20 @@ class Dispatcher:
         self._display.run_ended(worker.number, outcome)
 
     def _has_given_up(self, worker: _Worker, error: UserError, stop: StopSignal) -> None:
-        """A worker's last words, by which it ends."""
+        """A worker has sent the error with which it ends."""
         shared, worker.leaving = worker.shared, True
         if isinstance(error, StorageError):
             self._refused = self._refused or error
         if shared is None:
             return
         if not worker.ready and not isinstance(error, RunInterrupted):
-            self._display.warn(worker.number, error.message)
-            return  # what is to be done about it is done when it has ended
+            self._display.run_event(worker.number, Note(error.message))
+            return  # `_has_died` does the rest
         if isinstance(error, RunInterrupted) and stop.number is None:
-            # Someone told this worker alone. Its run is saved, and another goes on with it.
+            # Someone signalled this worker alone. Its run is saved, and another worker resumes it.
             worker.shared = None
             self._give_back(worker.number, shared)
-            self._display.warn(worker.number, error.message)
+            self._display.run_event(worker.number, Note(error.message))
             return
         if isinstance(error, RunInterrupted):
             self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, error.message))
@@ -230,7 +219,7 @@ class Dispatcher:
         worker.leaving = True
 
     def _has_died(self, worker: _Worker, stop: StopSignal) -> None:
-        """A worker's process has ended: as it should, after a run that failed or was stopped; or by itself."""
+        """A worker's process has ended: as intended, after a run that failed or was stopped; or by itself."""
         self._workers[worker.number] = None
         worker.pipe.close()
         worker.process.join(PATIENCE_SECONDS)
@@ -243,14 +232,14 @@ class Dispatcher:
         if stop.number is not None and not worker.ready:
             self._give_back(worker.number, shared)
         elif stop.number is not None:
-            reason = "its process was ended before its step was; it goes on from its last checkpoint"
+            reason = "its process was ended before its step was; it resumes from its last checkpoint"
             self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, reason))
         elif worker.ready:
             shared.directory(self._runs).note_error(how)
             self._ended(worker, RunOutcome.of(shared, self._runs, Ending.failed, how))
         else:  # not the run's fault
             self._give_back(worker.number, shared)
-            self._display.warn(worker.number, f"a worker ended before it could train: {how}")
+            self._display.run_event(worker.number, Note(f"a worker ended before it could train: {how}"))
             self._misstarts[worker.number] += 1
             if min(self._misstarts) > MOST_MISSTARTS:
                 raise TrainingFailed(
@@ -266,8 +255,10 @@ class Dispatcher:
         except BaseException:
             for worker in self._workers:
                 if worker is not None and worker.shared is None:
-                    worker.pipe.close()  # it waits for work, and ends when it hears that there is no more
-            self.tell(signal.SIGTERM)  # the others save after their step: what they have computed was paid for
+                    worker.pipe.close()  # it waits for work, and ends since there is no more
+            self.signal_workers(
+                signal.SIGTERM
+            )  # the others save after their step: what they have computed was paid for
             deadline = time.monotonic() + SAVING_SECONDS
             for worker in self._workers:
                 if worker is not None:

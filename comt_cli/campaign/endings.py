@@ -1,8 +1,8 @@
-"""How processes that train together ended, in words, and what the last of them said on standard error.
+"""How processes that train together ended, in words, and the last lines of their standard error.
 
-Of two processes one that dies takes the other with it, whose complaint, that its peer reset the connection, is all that
-is seen. So the first death is told with its exit status or signal, and with the stack that `faulthandler` writes where
-native code fails.
+Where one of two processes dies the other dies too, and its complaint, that its peer reset the connection, would be all
+that is seen. So the first death is reported with its exit status or signal, and with the stack that `faulthandler`
+writes where native code fails.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def ending(exitcode: int | None) -> str:
 
 def endings(codes: Sequence[int | None], order: Sequence[int]) -> str:
     """One sentence on the processes that failed, by rank, the first to fail first; the others were their victims."""
-    told = [f"process {rank} of {len(codes)} {ending(codes[rank])}" for rank in order]
-    return "; then ".join(told)
+    ended = [f"process {rank} of {len(codes)} {ending(codes[rank])}" for rank in order]
+    return "; then ".join(ended)
 
 
-class Overheard:
+class StandardError:
     """What a process writes to its standard error: passed on to ours as it comes, and its last lines kept."""
 
     def __init__(self, reader: Connection) -> None:
@@ -74,7 +74,7 @@ class Overheard:
         return list(self._lines)
 
 
-def speak_through(writer: Connection | None) -> None:
+def redirect_standard_error(writer: Connection | None) -> None:
     """In a process: have its standard error go to `writer` (None: where its parent's goes), and a fault in native code
     write every thread's stack there before it ends the process."""
     if writer is not None:

@@ -1,11 +1,11 @@
-"""How long runs are likely to take, from what is known of this very device. Torch-free but where a step is measured.
+"""How long runs are likely to take, from what is known of this very device. Torch-free except where a step is measured.
 
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
-of: finished runs of this device, the likest first (the same network and batch, else the same network, else the same
-kind, nearest in the FLOPs of a step and not far from them); a training step of the first such run that is asked for,
+that is there of: the most similar finished run of this device (the same network and batch, else the same network, else
+the same kind of network, nearest in the FLOPs of a step and not far from them); a training step of the first such run,
 measured where it is small; the speed of a matrix product, of which training reaches a typical share. Runs that are
 trained at once share the cores, or the GPUs. A table takes as long as its open runs do when each worker takes the next
-one as soon as it is free, and what a worker needs to start.
+one as soon as it is free, plus the start of a worker.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from comt_cli.training.hardware import Hardware
 START_SECONDS = 10.0
 """What a worker needs before its first step: torch and the data."""
 MOST_APART = 4.0
-"""How many times the FLOPs of a step, or what part of them, another network may have for its speed to tell anything."""
+"""How many times the FLOPs of a step, or what part of them, another network may have for its speed to be comparable."""
 FORWARD_SHARE = 1 / 3
-"""Of a training step's FLOPs, what evaluating the same rows takes."""
+"""The part of a training step's FLOPs that evaluating the same samples takes."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run: its network as `spec.json` says it, rows of a batch, FLOPs of a step, FLOP/s of its training, and
-    the rows of an evaluation."""
+    """A finished run: its network as in `spec.json`, samples of a batch, FLOPs of a step, FLOP/s of its training, and
+    samples of an evaluation."""
 
     device: str
     command: str
@@ -46,11 +46,11 @@ class Finished:
     batch_size: int
     step_flops: float
     flops_per_second: float
-    evaluation_rows: float
+    evaluated_samples: float
 
 
 def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finished]:
-    """The runs below `runs` that are done and were trained on such a device. What cannot be read is passed over."""
+    """The runs below `runs` that are done and were trained on such a device. What cannot be read is skipped."""
     found = []
     for file in sorted((runs / BY_ID).glob("*/result.json")):
         try:
@@ -72,7 +72,10 @@ def _is_on(device: str, where: Hardware) -> bool:
 def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Finished:
     model, train = spec["settings"]["model"], spec["settings"]["train"]
     flops, evaluation = _plausible(result["flops"]), result["evaluation"]
-    rows = (_plausible(evaluation[key]) for key in ("batches", "batch_size", "processes"))
+    if "samples" in evaluation:
+        samples = _plausible(evaluation["samples"])
+    else:  # earlier versions recorded the batches of some tasks
+        samples = _plausible(evaluation["batches"]) * _plausible(evaluation["batch_size"])
     return Finished(
         device=device,
         command=spec["command"],
@@ -82,7 +85,7 @@ def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Fini
         batch_size=int(train["batch_size"]),
         step_flops=_plausible(flops / _plausible(result["steps"])),
         flops_per_second=_plausible(flops / float(result["train_seconds"])),
-        evaluation_rows=_plausible(math.prod(rows)),
+        evaluated_samples=_plausible(samples),
     )
 
 
@@ -115,7 +118,7 @@ class Estimator:
 
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
         """The whole run, one of so many at once (None: of as many as there may be): its steps, and its evaluations
-        where a finished run says how large one is."""
+        where a finished run has recorded their size."""
         alone = self._alone(spec)
         return replace(alone, seconds=alone.seconds * self._slower(at_once or self.at_once))
 
@@ -128,17 +131,17 @@ class Estimator:
 
     def _alone(self, spec: RunSpec) -> Estimate:
         flops = total_flops(spec)
-        like = self._likest(spec)
+        like = self._most_similar(spec)
         if like is None:
             reached, source = self._measured(spec)
             return Estimate(flops / reached, source)
         every = spec.settings.train.evaluate_every
         evaluations = 1 + (spec.settings.train.steps - 1) // every if every else 1
-        flops += evaluations * like.evaluation_rows * FORWARD_SHARE * cost_of(spec).flops_per_row
+        flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
         other = "" if like.model == _model(spec) else " of another size"
         return Estimate(flops / like.flops_per_second, f"runs{other} finished on this device ({like.device})")
 
-    def _likest(self, spec: RunSpec) -> Finished | None:
+    def _most_similar(self, spec: RunSpec) -> Finished | None:
         train = spec.settings.train
         model, step_flops = _model(spec), total_flops(spec) / train.steps
         there = [
@@ -183,14 +186,14 @@ class Estimator:
     def _measure(self, spec: RunSpec) -> tuple[float, str]:
         import torch
 
-        from comt_cli.training import measured_speed
+        from comt_cli.training import speed
 
         device = torch.device(self.where.kind)
-        reached = measured_speed.measured_step_flops(spec, device, self.threads)
+        reached = speed.measured_step_flops(spec, device, self.threads)
         source = "a training step measured here"
         if reached is None:
             precision, share = spec.settings.train.precision, spec.task.typical_share
-            reached = measured_speed.estimated_flops_per_second(device, precision, share)
+            reached = speed.estimated_flops_per_second(device, precision, share)
             source = "the speed of matrix products here, and rough"
         if self.where.kind == "cuda":  # each has its own; on the CPU they share the cores
             reached *= self.processes

@@ -1,12 +1,12 @@
 """`--jobs`: how many runs are trained at once on this machine, on which devices, with how many threads.
 
-The rule, for every verb that trains. What is said with --jobs is taken. Else one run at a time on each visible GPU; on
+The rule, for every verb that trains: the number that --jobs gives; else one run at a time on each visible GPU; on
 the CPU one on each core that this process may use, or fewer where the command has fewer runs or the memory would not
-hold them. Several runs on the CPU share its cores evenly, unless OMP_NUM_THREADS says how many threads each gets. For
+hold them. Several runs on the CPU share its cores evenly, unless OMP_NUM_THREADS gives the threads of each. For
 small networks that is the faster way: threads that work on one of them lose more in waiting for each other than they
 win.
 
-It depends on the command and the machine, not on what is done already: a run that goes on must compute with as many
+It depends on the command and the machine, not on what is done already: a resumed run must compute with as many
 threads as before to end on the same bits.
 """
 
@@ -24,7 +24,7 @@ from comt_cli.training.processes import launched_by_torchrun
 MEMORY_SHARE = 0.7
 """Of the machine's memory, what runs may be estimated to take by default."""
 SLIP = 4
-"""So many times the machine's memory is refused even where it is asked for."""
+"""Where a user asks for more than so many times the machine's memory, it is refused."""
 PROCESS_BYTES = 600 * 2**20
 """What a process with torch takes before it has a model."""
 
@@ -87,17 +87,17 @@ def runs_at_once(
     if kind != "cpu":
         return jobs or min(count, max(1, len(runs))), None
     cores = usable_cores()
-    said = os.environ.get("OMP_NUM_THREADS", "")
+    given = os.environ.get("OMP_NUM_THREADS", "")
     # isdecimal: of a superscript two isdigit is true, and int() refuses it.
-    at_once = max(1, cores // int(said)) if said.isdecimal() and int(said) else cores
+    at_once = max(1, cores // int(given)) if given.isdecimal() and int(given) else cores
     wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs if sized is None else sized)))
-    return wanted, None if said or wanted == 1 else max(1, cores // wanted)
+    return wanted, None if given or wanted == 1 else max(1, cores // wanted)
 
 
 def check_memory(option: str, processes: int) -> None:
     """Refuse so many processes that the machine would be lost before the first of them trains.
 
-    Who asks for a number knows more than the estimate: only several times what the memory holds is a slip of the hand.
+    A user who asks for a number knows more than the estimate: only several times what the memory holds is refused.
 
     Raises:
         UserError: says how much they would take.
@@ -112,9 +112,9 @@ def check_memory(option: str, processes: int) -> None:
 
 
 def usual_threads() -> int:
-    """The threads that a process takes to which nobody says how many: OMP_NUM_THREADS, else one a core."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdecimal() and int(said) else usable_cores()
+    """The threads that a process takes by default: OMP_NUM_THREADS, else one a core."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else usable_cores()
 
 
 def usable_cores() -> int:

@@ -19,15 +19,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from comt_cli.campaign.displays import make_display
-from comt_cli.campaign.endings import Overheard, endings, speak_through
+from comt_cli.campaign.endings import StandardError, endings, redirect_standard_error
 from comt_cli.campaign.jobs import check_jobs, check_memory
 from comt_cli.campaign.outcomes import Summary, TrainingFailed, check_not_stopped
+from comt_cli.campaign.plain_display import make_display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.plan import RunSpec, with_sources
 from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
+    StopSignal,
     check_device,
     check_share,
     die_with_parent,
@@ -35,7 +36,6 @@ from comt_cli.training.processes import (
     is_main_process,
     launched_by_torchrun,
 )
-from comt_cli.training.signals import StopSignal
 from comt_cli.words import printed_lines
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
-"""How long processes may go on after one of them has failed."""
+"""How long processes may continue after one of them has failed."""
 
 
 def train_on(
     processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None, jobs: int | None = None
 ) -> Summary:
-    """Train those of `specs` that have no result, and say on standard error what became of them all.
+    """Train those of `specs` that have no result, and print the outcome of them all on standard error.
 
     `processes` share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once, each in a
     process (None: see `jobs`). Runs that fail, or that other processes and machines are training, do not keep the
@@ -73,7 +73,7 @@ def train_on(
         with _summary_at_the_end(queue):
             return _train_here(queue, device)
     if not queue.open:
-        _say_summary(queue)
+        _print_summary(queue)
         return queue.summary()
     with _summary_at_the_end(queue):
         if processes > 1:
@@ -113,8 +113,8 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
 def _prepared_contents(queue: RunQueue) -> dict[str, str]:
     """By fingerprint, the content of the open runs' data as it is prepared here.
 
-    Data that is not what was planned any more is left out, and what cannot be read: what ended the training must be
-    told, not that.
+    Data that is not what was planned any more is left out, and what cannot be read: the error that ended the training
+    must be reported, not that.
     """
     asked = {shared.spec.data_fingerprint: shared.spec for shared in queue.open}
     contents = {}
@@ -127,7 +127,7 @@ def _prepared_contents(queue: RunQueue) -> dict[str, str]:
 
 
 def _train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDataset] | None = None) -> Summary:
-    """Train the queue in this process, which imports PyTorch for it: that takes seconds, and so is told first."""
+    """Train the queue in this process, which imports PyTorch for it: that takes seconds, and is announced."""
     display = make_display(is_main_process())
     try:
         with StopSignal(display.stopping) as stop:
@@ -143,7 +143,7 @@ def _train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyD
 
 
 def _train_in_workers(queue: RunQueue, runs: Path, device: str | None, jobs: int | None) -> None:
-    """Prepare the data while a scout imports PyTorch and compiles kernels; then have as many workers as it says."""
+    """Prepare the data while a scout imports PyTorch and compiles kernels; then train in the workers it planned."""
     from comt_cli.campaign.dispatch import Dispatcher
     from comt_cli.campaign.preparing import prepare_all
     from comt_cli.campaign.scout import scouting
@@ -167,16 +167,16 @@ def _train_in_workers(queue: RunQueue, runs: Path, device: str | None, jobs: int
 
 @contextlib.contextmanager
 def _summary_at_the_end(queue: RunQueue) -> Iterator[None]:
-    """Say what became of every run: when all was tried, when the disk refused, and when a signal came."""
+    """Print the outcome of every run at the end: also where the disk refused, or a signal came."""
     try:
         yield
     except (RunInterrupted, StorageError):
-        _say_summary(queue)
+        _print_summary(queue)
         raise
-    _say_summary(queue)
+    _print_summary(queue)
 
 
-def _say_summary(queue: RunQueue) -> None:
+def _print_summary(queue: RunQueue) -> None:
     outcomes = queue.summary().outcomes
     if not is_main_process():
         return
@@ -201,22 +201,22 @@ def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device
         )
         for rank, pipe in enumerate(pipes)
     ]
-    overheard: dict[int, Overheard] = {}
+    outputs: dict[int, StandardError] = {}
     for rank, (worker, pipe) in enumerate(zip(workers, pipes, strict=True)):
         worker.start()
         if pipe is not None:
             pipe[1].close()  # the process has its own; with ours it would never end
-            overheard[rank] = Overheard(pipe[0])
+            outputs[rank] = StandardError(pipe[0])
 
-    heard: list[int] = []
+    received: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
-        heard.append(number)
+        received.append(number)
         for worker in workers:
             if worker.pid is not None and worker.is_alive():
                 os.kill(worker.pid, number)
 
-    # A terminal sends Ctrl-C to all processes itself, others signal only this one: workers bear hearing it twice.
+    # A terminal sends Ctrl-C to all processes itself, others signal only this one: workers may receive it twice.
     before = {number: signal.signal(number, forward) for number in StopSignal.SIGNALS}
     try:
         failed = _join(workers)
@@ -225,20 +225,20 @@ def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device
             signal.signal(number, handler)
     if not errors.empty():
         raise errors.get()
-    if failed and heard:
+    if failed and received:
         raise RunInterrupted(
             "stopped by a signal before all processes could end their step",
-            "What was saved before is intact; the same command goes on from there.",
-            heard[0],
+            "What was saved before is intact; the same command resumes from there.",
+            received[0],
         )
     if failed:
-        said = overheard[failed[0]].last_lines() if failed[0] in overheard else []
+        lines = outputs[failed[0]].last_lines() if failed[0] in outputs else []
         raise TrainingFailed(
             endings([worker.exitcode for worker in workers], failed),
             "\n  ".join(
                 [
-                    "What was saved before is intact; the same command goes on from there.",
-                    *([f"The last that process {failed[0]} said:", *(f"| {line}" for line in said)] if said else []),
+                    "What was saved before is intact; the same command resumes from there.",
+                    *([f"The last that process {failed[0]} said:", *(f"| {line}" for line in lines)] if lines else []),
                 ]
             ),
         )
@@ -280,7 +280,7 @@ def _worker(
     writer: Connection | None = None,
 ) -> None:
     die_with_parent()  # before PyTorch is imported, which takes seconds in which the launcher may be killed
-    speak_through(writer)
+    redirect_standard_error(writer)
     from comt_cli.campaign import table
 
     os.environ.update(

@@ -1,35 +1,37 @@
-"""What a terminal shows: a line for all runs and one for each worker, redrawn; above them a line for what has ended."""
+"""The display of a terminal: a line for all runs and one for each worker, redrawn; above them, what has ended."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from comt_cli.campaign.opening import opening
+from comt_cli.campaign.display import Stage, StatefulDisplay, WorkerState
+from comt_cli.campaign.opening import Workload, opening
 from comt_cli.campaign.outcomes import RunOutcome, run_name
-from comt_cli.campaign.progress import Stage, Start, Telling, WorkerState, in_words, names_of
 from comt_cli.campaign.screen import Bar, Line, Row, lay_out
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.events import Event, Note
 from comt_cli.words import duration, wrap
 
 DRAWS_PER_SECOND = 2
-"""Enough to see that it lives; drawing takes some of a processor that is there to train."""
-TURNING = "|/-\\"
+"""Enough to see that it works; drawing takes processor time from training."""
+SPINNER = "|/-\\"
 BAR, REST = ("━", "─")
 ASCII_BAR, ASCII_REST = ("#", ".")
 
 
-class LiveDisplay(Telling):
+class LiveDisplay(StatefulDisplay):
     """Lines at the bottom of the terminal that go away when all is done."""
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()
         self._console = console or Console(stderr=True)
         self._counted: tuple[int, int | None] = (0, None)
-        self._full = self._short = names_of([])
+        self._full = self._short = short_names([])
         self._live = Live(
             self, console=self._console, refresh_per_second=DRAWS_PER_SECOND, transient=True, redirect_stdout=False
         )
@@ -39,26 +41,26 @@ class LiveDisplay(Telling):
         super().preparing(stage, done, total)
         self._counted = (done, total)
 
-    def queue_started(self, start: Start) -> None:
-        super().queue_started(start)
-        self._short = names_of(start.every)
-        several = len({(spec.paper, spec.table) for spec in start.every}) > 1
+    def queue_started(self, workload: Workload) -> None:
+        super().queue_started(workload)
+        self._short = short_names(workload.every)
+        several = len({(spec.paper, spec.table) for spec in workload.every}) > 1
         self._full = lambda spec: run_name(spec, with_table=several)
-        if start.waiting:
-            said = [(f"{subject:5}  {text}", " " * 7) for subject, text in opening(start, self.all_left())]
-            self._print(*said)
+        if workload.waiting:
+            texts = [(f"{subject:5}  {text}", " " * 7) for subject, text in opening(workload, self.all_left())]
+            self._print(*texts)
 
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
         super().run_ended(worker, ended)
-        total = len(self.start.every) if self.start is not None else 0
-        self._print((f"[{self.done}/{total}] {self._full(ended.spec)}: {in_words(ended)}", "  "))
+        self._print((f"{self.count} {self._full(ended.spec)}: {ended}", "  "))
 
-    def waits(self, text: str) -> None:
+    def show_waiting(self, text: str) -> None:
         self._print((f"{text} ...", "  "))
 
-    def warn(self, worker: int, text: str) -> None:
-        name = f"{self.places[worker].name}: " if len(self.places) > 1 else ""
-        self._print((f"{name}note: {text}", "  "))
+    def run_event(self, worker: int, event: Event) -> None:
+        super().run_event(worker, event)
+        if isinstance(event, Note):
+            self._print((f"{self.prefix(worker)}note: {event.text}", "  "))
 
     def close(self) -> None:
         self._live.stop()
@@ -73,26 +75,25 @@ class LiveDisplay(Telling):
         yield from (_drawn(line, *bar) for line in self.lines(options.max_width))
 
     def lines(self, width: int) -> Iterator[Line]:
-        """What is to be seen just now on a terminal of this width."""
+        """The redrawn lines, for a terminal of this width."""
         if self.stage:
             yield from ([line] for line in wrap(self._stage_line(), width, "  "))
-        if self.start is not None and (self.start.waiting or not self.stage):
-            if len(self.start.every) > 1:
+        if self.workload is not None and (self.workload.waiting or not self.stage):
+            if len(self.workload.every) > 1:
                 yield from lay_out([self._all_runs()], width)
-            busy = [place for place in self.places if place.spec is not None]
-            rows = [self._row(number, place) for number, place in enumerate(self.places) if place.spec is not None]
-            yield from lay_out(rows, width) if busy else ()
+            rows = [self._row(number, state) for number, state in enumerate(self.workers) if state.spec]
+            yield from lay_out(rows, width)
         if self.stop_text is not None:
             yield from ([line] for line in wrap(self.stop_text, width, "  "))
 
     def _stage_line(self) -> str:
         done, total = self._counted
         count = f": {done:,} of {total:,}" if total else f": {done:,}" if done else ""
-        return f"{self._turning()} {self.stage}{count}, {_clock(time.monotonic() - self.stage_began)}"
+        return f"{self._spinner()} {self.stage}{count}, {_clock(time.monotonic() - self.stage_began)}"
 
     def _all_runs(self) -> Row:
-        assert self.start is not None
-        total, left = len(self.start.every), self.all_left()
+        assert self.workload is not None
+        total, left = len(self.workload.every), self.all_left()
         facts = [f"{self.done} of {total} runs"]
         if left is not None:
             facts.append(f"{duration(left)} left")
@@ -101,29 +102,44 @@ class LiveDisplay(Telling):
 
     def _share(self) -> float:
         """The part of all runs that is done, those that are running in proportion to their steps."""
-        assert self.start is not None
-        running = sum(place.step / place.spec.settings.train.steps for place in self.places if place.spec is not None)
-        return (self.done + running) / max(1, len(self.start.every))
+        assert self.workload is not None
+        running = sum(state.step / state.spec.settings.train.steps for state in self.workers if state.spec is not None)
+        return (self.done + running) / max(1, len(self.workload.every))
 
-    def _row(self, number: int, place: WorkerState) -> Row:
-        spec = place.spec
+    def _row(self, number: int, state: WorkerState) -> Row:
+        spec = state.spec
         assert spec is not None
-        label = place.name if len(self.places) > 1 else ""
+        label = state.name if len(self.workers) > 1 else ""
         names = (self._full(spec), self._short(spec))
-        seconds = _clock(time.monotonic() - place.since)
-        if place.stage is Stage.starting:
-            return Row(label, names, None, (f"{self._turning()} starting, {seconds}",))
+        seconds = _clock(time.monotonic() - state.since)
+        if state.stage is Stage.starting:
+            return Row(label, names, None, (f"{self._spinner()} starting, {seconds}",))
         steps = spec.settings.train.steps
         left = self.time_left.of_run(number)
-        if place.stage is Stage.evaluating:
-            done = f"eval {place.evaluated[0]:,}/{place.evaluated[1]:,}" if place.evaluated else "evaluating"
-            share = place.evaluated[0] / place.evaluated[1] if place.evaluated else 0.0
-            return Row(label, names, share, (done, f"{self._turning()} {seconds}"))
-        facts = (f"{place.step:,}/{steps:,}", f"{duration(left)} left" if left is not None else self._turning())
-        return Row(label, names, place.step / steps, facts, place.report.details if place.report else ())
+        if state.stage is Stage.evaluating:
+            found = state.evaluated
+            done = f"eval {found.done:,}/{found.total:,}" if found is not None else "evaluating"
+            share = found.done / found.total if found is not None else 0.0
+            return Row(label, names, share, (done, f"{self._spinner()} {seconds}"))
+        facts = (f"{state.step:,}/{steps:,}", f"{duration(left)} left" if left is not None else self._spinner())
+        return Row(label, names, state.step / steps, facts, state.report.details if state.report else ())
 
-    def _turning(self) -> str:
-        return TURNING[int(time.monotonic() * DRAWS_PER_SECOND) % len(TURNING)]
+    def _spinner(self) -> str:
+        return SPINNER[int(time.monotonic() * DRAWS_PER_SECOND) % len(SPINNER)]
+
+
+def short_names(specs: Sequence[RunSpec]) -> Callable[[RunSpec], str]:
+    """The shortest unambiguous names of these runs: `pre-ln` where they differ in their rows alone."""
+    tables = len({(spec.paper, spec.table) for spec in specs}) > 1
+    columns = len({spec.column for spec in specs}) > 1
+    seeds = len({spec.seed for spec in specs}) > 1
+
+    def name(spec: RunSpec) -> str:
+        table = f"{spec.paper}/{spec.table} " if tables else ""
+        column = f", {spec.column}" if columns else ""
+        return f"{table}{spec.row}{column}" + (f", seed {spec.seed}" if seeds else "")
+
+    return name
 
 
 def _clock(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What became of every run of a command. Torch-free."""
+"""The outcome of every run of a command. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.signals import StopSignal
+from comt_cli.tasks import Task
+from comt_cli.training.processes import StopSignal
 
-MEND_FIRST = "Mend that first; the same command then tries again."
+FIX_FIRST = "Fix that first; the same command then tries again."
 
 
 class TrainingFailed(UserError):
@@ -28,7 +29,7 @@ def check_not_stopped(stop: StopSignal) -> None:
 
 
 class Ending(StrEnum):
-    """How a run stands when a command ends; the value says it to people."""
+    """A run's state when a command ends; the value is for people."""
 
     done = "done"
     diverged = "diverged"
@@ -39,16 +40,16 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What became of one training.
+    """The outcome of one training.
 
     Attributes:
         spec: the run; where several tables share it, under its first name.
-        ending: how it stands.
+        ending: its state.
         path: its directory, by its readable name where it has one.
         result: `result.json`, where there is one.
         already: whether it had its result before this command came to it.
         reason: one line: why it failed, who else trains it, or where it was stopped.
-        remedy: what must be mended before it can be trained; None where trying again may do.
+        remedy: what must be fixed before it can be trained; None where trying again may do.
     """
 
     spec: RunSpec
@@ -66,8 +67,8 @@ class RunOutcome:
 
     @classmethod
     def refused(cls, shared: SharedRun, runs: Path, error: UserError) -> RunOutcome:
-        """A run that failed by something that the user can mend. Its `error.txt` says how."""
-        reason, remedy = " ".join(error.message.split()), error.hint or MEND_FIRST
+        """A run that failed by something that the user can fix. Its `error.txt` says how."""
+        reason, remedy = " ".join(error.message.split()), error.hint or FIX_FIRST
         directory = shared.directory(runs)
         directory.note_error(reason, f"{remedy}\n")
         return cls(shared.spec, Ending.failed, directory.shown, reason=reason, remedy=remedy)
@@ -83,15 +84,22 @@ class RunOutcome:
         """Whether it has its result."""
         return self.ending in (Ending.done, Ending.diverged)
 
+    def __str__(self) -> str:
+        if self.result is not None:
+            return result_text(self.spec.task, self.result) + (", finished by another process" if self.already else "")
+        if self.ending is Ending.left:
+            return self.reason or self.ending
+        return f"{self.ending}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of all runs of a command, in its order; a training that tables share counts once."""
+    """The outcomes of all runs of a command, in its order; a training that tables share counts once."""
 
     outcomes: tuple[RunOutcome, ...]
 
     def having(self, *endings: Ending) -> list[RunOutcome]:
-        """The runs that stand so."""
+        """The runs with one of these endings."""
         return [outcome for outcome in self.outcomes if outcome.ending in endings]
 
     def lines(self) -> list[str]:
@@ -103,7 +111,7 @@ class Summary:
                 counts.append(f"{len(found)} {ending}" + (f" ({before} before)" if before else ""))
         many = "run" if len(self.outcomes) == 1 else "runs"
         lines = [f"{len(self.outcomes)} {many}: {', '.join(counts)}" if counts else "0 runs"]
-        for outcome in self.having(Ending.failed, Ending.elsewhere):  # what was stopped was told when it was
+        for outcome in self.having(Ending.failed, Ending.elsewhere):  # of the others it was printed before
             if outcome.reason is not None:
                 why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
                 lines.append(f"  {outcome.ending}: {run_name(outcome.spec, with_table=True)}: {outcome.reason}{why}")
@@ -115,18 +123,18 @@ class Summary:
         """Raise `TrainingFailed`, whose exit status is 1, if a run failed, or nobody has trained it."""
         failed = self.having(Ending.failed)
         if failed:
-            # One that fails the same way for ever, if there is one: only there is something to be done.
+            # First a run with a remedy: trying again will not help it.
             first = min(failed, key=lambda outcome: outcome.remedy is None)
             others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise TrainingFailed(
                 f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}",
-                f"{first.path}/error.txt says why. The same command tries again, and goes on where they stopped."
+                f"{first.path}/error.txt says why. The same command tries again, and resumes where they stopped."
                 if first.remedy is None
                 else f"{first.reason}\n  {first.remedy}",
             )
         if left := self.having(Ending.left):
             raise TrainingFailed(
-                f"{len(left)} of {len(self.outcomes)} runs are left to do", "The same command goes on from there."
+                f"{len(left)} of {len(self.outcomes)} runs are left to do", "The same command resumes from there."
             )
 
 
@@ -134,3 +142,25 @@ def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
     """A run in words: `pre-ln, 130m, seed 1`, after its table's name where there are several."""
     table = f"{spec.paper}/{spec.table} " if with_table else ""
     return f"{table}{spec.row}, {spec.column}, seed {spec.seed}"
+
+
+def result_text(task: Task[Any], result: dict[str, Any]) -> str:
+    """A run's `result.json` in a few words."""
+    if result["state"] == "diverged":
+        return f"diverged at step {result.get('diverged_at', '?')}"
+    metric, unit = task.metrics[task.metric], task.unit
+    value, seconds, rate = (_number(result, key) for key in (task.metric, "train_seconds", unit.per_second))
+    words = [
+        f"{metric.brief} beyond range" if value is None else f"{metric.brief} {value:.{metric.decimals}f}{metric.sign}"
+    ]
+    if seconds is not None:
+        words.append(f"{seconds:.0f} s")
+    if rate is not None:
+        words.append(f"{rate:,.0f} {unit.short}/s")
+    return ", ".join(words)
+
+
+def _number(result: dict[str, Any], key: str) -> float | None:
+    """A number of `result.json`, None where it has none: the file may come from anywhere."""
+    found = result.get(key)
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None

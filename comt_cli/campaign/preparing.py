@@ -6,11 +6,11 @@ from comt_cli.campaign.queue import RunQueue
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal
 
 
 def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -> dict[str, AnyDataset]:
-    """Every data set that the open runs of the queue read, by its fingerprint; the queue gets to know their content.
+    """Every data set that the open runs of the queue read, by its fingerprint; the queue receives their content.
 
     Raises:
         RunInterrupted: a signal came meanwhile; what is ready is kept.
@@ -21,7 +21,7 @@ def prepare_all(queue: RunQueue, progress: ProgressCallback, stop: StopSignal) -
         if stop.number is not None:
             raise RunInterrupted(
                 "stopped while the data was being prepared; what is ready is kept",
-                "The same command goes on from there.",
+                "The same command resumes from there.",
                 stop.number,
             )
         progress(stage, done, total)

@@ -1,4 +1,4 @@
-"""The runs of a command that have no result yet, in their order, and what became of each. Torch-free."""
+"""The runs of a command that have no result yet, in their order, and the outcome of each. Torch-free."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunQueue:
             self._fill(known)
 
     def look_at_open(self) -> None:
-        """Look what other processes have made of the open runs."""
+        """Read what other processes have done with the open runs."""
         for shared in self.open:
             self._look(shared)
             owner = self._owner(shared) if shared.id not in self._outcomes else None
@@ -108,12 +108,12 @@ class RunQueue:
             return False
         before = f"it starts from {run_name(source, with_table=True)}, which"
         directory = shared.directory(self.runs)
-        with contextlib.suppress(StorageError):  # it is told anyway
+        with contextlib.suppress(StorageError):  # it is printed anyway
             directory.create(shared.spec)
         if ended.result is not None:
             error = UserError(f"{before} diverged at step {ended.result.get('diverged_at')}", NO_WEIGHTS)
             self.record(RunOutcome.refused(shared, self.runs, error))
-        else:  # what can be done about it is told with the source
+        else:  # the source's outcome has the remedy
             reason = f"{before} failed: {ended.reason}"
             directory.note_error(reason)
             self.record(RunOutcome.of(shared, self.runs, Ending.failed, reason))
@@ -130,15 +130,15 @@ class RunQueue:
         return None
 
     def give_back(self, shared: SharedRun) -> None:
-        """It was taken, and nothing was done: it is the next one again."""
+        """The run was taken but not trained: it is the next one again."""
         self._waiting.appendleft(shared)
 
     def record(self, outcome: RunOutcome) -> None:
-        """What became of a run that was taken."""
+        """Record the outcome of a run."""
         self._outcomes[outcome.spec.id] = outcome
 
     def _look_again(self) -> None:
-        """Take up what another process has let go of without ending it: it was stopped, or it died."""
+        """Put back the runs that another process has left without a result: it was stopped, or it died."""
         for shared in self.open:
             outcome = self._outcomes.get(shared.id)
             if outcome is None or outcome.ending is not Ending.elsewhere:
@@ -165,7 +165,7 @@ class RunQueue:
         return len(self.summary().having(Ending.left))
 
     def summary(self) -> Summary:
-        """What became of all, by now."""
+        """The outcomes of all runs, by now."""
         return Summary(
             tuple(
                 self._outcomes.get(shared.id) or RunOutcome.of(shared, self.runs, Ending.left)

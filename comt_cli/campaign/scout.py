@@ -1,4 +1,4 @@
-"""A process that goes ahead of the workers while the data is being prepared.
+"""A process that runs ahead of the workers while the data is being prepared.
 
 It finds out how many workers there can be, and on which devices, which takes PyTorch: so the command's own process
 need not import it, unless it then trains by itself. And it compiles the kernels that the runs will use, once, where
@@ -18,11 +18,10 @@ from comt_cli.campaign.outcomes import TrainingFailed, check_not_stopped
 from comt_cli.campaign.server import begin_as_helper, context_for, start_server
 from comt_cli.errors import UserError
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.processes import end_process
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal, end_process
 
 PATIENCE_SECONDS = 5.0
-"""How long it may take to end once it is told to."""
+"""How long it may take to end once it is asked to."""
 
 
 class Scout:
@@ -41,7 +40,7 @@ class Scout:
             UserError: there is no such device, the memory is too small for what was asked for, or a run cannot start
                 from its source.
             RunInterrupted: a signal came meanwhile.
-            TrainingFailed: it ended without a word.
+            TrainingFailed: it ended without an answer.
         """
         while not self._pipe.poll(0.1):
             check_not_stopped(stop)
@@ -51,7 +50,7 @@ class Scout:
             self._starter.join()
             if self._process.pid is not None:
                 self._process.join(PATIENCE_SECONDS)
-            check_not_stopped(stop)  # of a signal to the whole group of processes it may have been the first to hear
+            check_not_stopped(stop)  # a signal to the whole group of processes may have reached it first
             raise TrainingFailed(
                 f"the process that looks for devices ended with status {self._process.exitcode}",
                 "What it wrote stands above. --jobs 1 trains without it.",
@@ -62,7 +61,7 @@ class Scout:
         return found
 
     def end(self) -> None:
-        """It is not needed any more: at the latest when the command ends."""
+        """End the process: at the latest when the command ends."""
         if self._starter.is_alive() or self._process.pid is None:
             return  # the server is still importing, and ends with this process
         self._process.terminate()
@@ -84,7 +83,7 @@ def scouting(device: str | None, jobs: int | None, runs: Sequence[SharedRun]) ->
 
 
 def _start(process: BaseProcess, pipe: Connection) -> None:
-    with contextlib.suppress(EOFError, OSError), contextlib.closing(pipe):  # the pipe's end tells of a server that died
+    with contextlib.suppress(EOFError, OSError), contextlib.closing(pipe):  # a closed pipe means that the server died
         process.start()
 
 
@@ -111,7 +110,7 @@ def _check_starts(runs: Sequence[SharedRun]) -> None:
 
 
 def _build_kernels(runs: Sequence[SharedRun]) -> None:
-    """Compile what the first of these runs that takes a kernel would compile. What goes wrong is told by the runs."""
+    """Compile what the first of these runs that takes a kernel would compile. Errors are left to the runs."""
     import torch
 
     from comt_cli.models.build import model_of

@@ -2,7 +2,7 @@
 
 Every worker has a line: its name, its run, a bar, steps, time left, then the numbers of its last step as far as there
 is room. What does not fit is left out, from the right; the bar goes last but for names and counts. Where even these do
-not fit, a run takes two lines. Nothing is cut in the middle of a word.
+not fit, a run takes two lines. No word is broken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from comt_cli.words import wrap
 GAP = "  "
 LEAST_BAR, MOST_BAR = 6, 24
 WIDE = 100
-"""From so many columns on runs are called by their full names; below, by the shortest that tell them apart."""
+"""From so many columns on runs have their full names; below, the shortest unambiguous ones."""
 MOST_WIDTH = 140
 """Wider lines are harder to read, not easier."""
 
@@ -34,7 +34,7 @@ Line = Sequence[Part]
 
 @dataclass(frozen=True)
 class Row:
-    """One worker's line, or that of all runs: `names` from the longest to the shortest way to say what it is about,
+    """One worker's line, or that of all runs: `names` of it from the longest to the shortest, the
     `share` of it that is done (None: no bar), `facts` that must be seen, `details` that may be left out."""
 
     label: str
@@ -111,7 +111,7 @@ def _line(
 
 
 def _two_lines(row: Row, width: int) -> list[Line]:
-    """The name, then what is to be said of it, indented."""
+    """The name, then the facts, indented."""
     title = GAP.join(part for part in (row.label, row.names[-1] if row.names else "") if part)
     lines: list[Line] = [[text] for text in wrap(title, width, "  ")]
     facts = GAP.join(row.facts)

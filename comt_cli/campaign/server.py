@@ -2,7 +2,7 @@
 
 It runs nothing, so it has one thread and no open pool of OpenMP: what is forked from it starts as if it had imported
 everything itself. Where there is a GPU, a worker imports PyTorch by itself (`spawn`): a driver that was asked anything
-before a fork is of no use after it; and so it does on systems whose libraries do not bear a fork.
+before a fork is of no use after it; and so it does on systems whose libraries cannot be forked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.processes import die_with_parent
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal, die_with_parent
 
 LOADED = (
     *("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout"),
@@ -36,8 +35,8 @@ def context_for(devices: Iterable[str]) -> ForkServerContext | SpawnContext:
 
 
 def start_server(specs: Sequence[RunSpec]) -> None:
-    """Have the server import what these runs need, while other things go on here. Does nothing where there is one
-    already, or where none is used."""
+    """Have the server import what these runs need, while this process does other things. Does nothing where there is a
+    server already, or where none is used."""
     if sys.platform != "linux":
         return
     trained = dict.fromkeys(f"comt_cli.training.tasks.{spec.task.name}" for spec in specs)
@@ -48,7 +47,7 @@ def start_server(specs: Sequence[RunSpec]) -> None:
 
 def begin_as_helper() -> None:
     """What a process does first that works for its parent and saves nothing: it ends with its parent, however that
-    ends, leaves a terminal's Ctrl-C and Slurm's warning to it, and hears a request to end."""
+    ends, leaves a terminal's Ctrl-C and Slurm's warning to it, and ends when asked to."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
@@ -72,7 +71,7 @@ def _no_threads_of_numpy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """A process that is started here hears no signal until it is ready to: it unblocks them itself."""
+    """A process that is started here receives no signal until it unblocks them itself."""
     resource_tracker.ensure_running()  # its own start, later, would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
     try:

@@ -1,7 +1,7 @@
 """`--slurm`: every run as a job of its own, through `submitit`; and what such a job does.
 
 A job that Slurm warns of its time limit (SIGUSR2) finishes the step, saves, and has itself requeued by submitit under
-the same number; it goes on from its checkpoint, in the same log.
+the same number; it resumes from its checkpoint, in the same log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPEN = (RunState.missing, RunState.unfinished)
 
 @dataclass(frozen=True)
 class Submission:
-    """What came of one run: its job, new or queued earlier; no job if its state asks for none."""
+    """The outcome for one run: its job, new or queued earlier; no job if its state asks for none."""
 
     spec: RunSpec
     state: RunState
@@ -56,7 +56,7 @@ class TrainJob:
         """Train one run (`spec`: a `RunSpec` as plain data) to its end, or until Slurm's warning.
 
         Raises:
-            SystemExit: the run could not be trained, or was told to stop; the log says why.
+            SystemExit: the run could not be trained, or was asked to stop; the log says why.
         """
         from comt_cli.campaign.launch import train_on
 
@@ -75,7 +75,9 @@ class TrainJob:
         except UserError as error:
             _say(error)
             raise SystemExit(error.exit_status) from None
-        if not all(outcome.ended for outcome in summary.outcomes):  # it failed, or is trained elsewhere: that was said
+        if not all(
+            outcome.ended for outcome in summary.outcomes
+        ):  # it failed, or is trained elsewhere: that was printed
             raise SystemExit(UNFINISHED_STATUS)
 
     def checkpoint(self, *arguments: Any) -> Any:
@@ -86,7 +88,7 @@ class TrainJob:
 
 
 def _start_resource_tracker() -> None:
-    """Start multiprocessing's helper here, deaf to the warning, which every process of a job gets and it dies of."""
+    """Start multiprocessing's helper with the warning blocked: every process of a job gets it, and it would end it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [WARNING_SIGNAL])
     try:
         resource_tracker.ensure_running()
@@ -106,7 +108,7 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
     weights. Else the first such job to begin tries the source again, or says why its run cannot start, where with
     `afterok` it would stay in the queue for ever.
 
-    Yields what came of each, as soon as it is known: what was submitted before an error is the caller's to say.
+    Yields the outcome for each as soon as it is known: the caller can print what was submitted before an error.
 
     Raises:
         UserError: submitit or Slurm is not installed, Slurm does not answer, or it refuses a job; says why.
@@ -164,7 +166,7 @@ def refuse_queued(specs: Sequence[RunSpec], runs: Path) -> None:
 
 
 def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> dict[str, Any]:
-    """What submitit's Slurm executor is told: its names are sbatch's, with exceptions that are explained here. `after`
+    """The parameters of submitit's Slurm executor: its names are sbatch's, exceptions are explained here. `after`
     is the number of a job that must have ended before."""
     further = {name: value for name, value in site.sbatch.items() if value is not False}
     if after is not None:  # and what the site file waits for
@@ -223,10 +225,10 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
     try:
         return str(executor.submit(TrainJob(), *arguments).job_id)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
-        said = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
+        reasons = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
         raise UserError(
-            f"Slurm refused a job: {' '.join(said)}",
-            "What was submitted before stays; the same command submits the rest, once the reason is mended.",
+            f"Slurm refused a job: {' '.join(reasons)}",
+            "What was submitted before stays; the same command submits the rest, once the reason is fixed.",
         ) from None
     except OSError as error:
         raise StorageError(f"cannot submit a job: {error}") from error
@@ -235,11 +237,11 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
 @contextlib.contextmanager
 def _only_submitter(runs: Path) -> Iterator[None]:
     """Wait until no one else submits runs of this folder: two at once would both find a run that is in no job."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as resources:
         try:
             folder = runs / LOGS
             folder.mkdir(parents=True, exist_ok=True)
-            handle = held.enter_context((folder / ".lock").open("a"))
+            handle = resources.enter_context((folder / ".lock").open("a"))
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError as error:
             raise StorageError(f"cannot lock {runs / LOGS}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""Which run is in which Slurm job, and where Slurm says that these jobs are. Torch-free, and asks only `squeue`."""
+"""Which run is in which Slurm job, and the states of these jobs. Torch-free, and asks only `squeue`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True)
 class ActiveJob:
-    """A job that Slurm has not done with: it waits, or runs on `node`."""
+    """A job that has not ended: it waits, or runs on `node`."""
 
     waits: bool
     node: str
@@ -121,7 +121,7 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, ActiveJob]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise QueueSilent(f"squeue does not answer: {error}") from None
-    # Of a single job that it has forgotten squeue says that its number is invalid, of several it says nothing.
+    # Asked for a single job that it has forgotten, squeue calls its number invalid; of several it leaves it out.
     if done.returncode and "Invalid job id" not in done.stderr:
         raise QueueSilent(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
     places = {}
@@ -143,7 +143,7 @@ class JobStanding:
 
 def job_standings(jobs: Iterable[Job]) -> dict[str, JobStanding]:
     """By request, where each job stands, for runs that have no result. Of a job that is gone from the queue, and
-    without which the run was begun again, nothing is said."""
+    without which the run was begun again, there is no entry."""
     every = list(jobs)
     try:
         places = ask_squeue(every)

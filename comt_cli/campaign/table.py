@@ -1,4 +1,4 @@
-"""A list of runs, one after the other in this process: finished ones are skipped, unfinished ones go on."""
+"""A list of runs, one after the other in this process: finished ones are skipped, unfinished ones are resumed."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comt_cli.campaign.attempt import attempt
-from comt_cli.campaign.displays import make_display
+from comt_cli.campaign.display import Display
+from comt_cli.campaign.opening import Workload
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.campaign.plain_display import make_display
 from comt_cli.campaign.preparing import prepare_all
-from comt_cli.campaign.progress import Display, Start, Teller
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.devices import device_name
-from comt_cli.training.processes import is_main_process
-from comt_cli.training.progress import Listener
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.events import Event
+from comt_cli.training.parallel import World, join_world, share_of_batch
+from comt_cli.training.processes import StopSignal, is_main_process
 from comt_cli.training.start import check_starts
-from comt_cli.training.world import World, join_world, share_of_batch
 
 WAIT = "wait"
-"""What processes are told instead of a run's id."""
+"""What processes receive instead of a run's id."""
 WAIT_SECONDS = 1.0
 
 
@@ -55,7 +55,7 @@ def train_queue(
     stop: StopSignal,
     datasets: Mapping[str, AnyDataset] | None = None,
 ) -> Summary:
-    """`train_table` for a queue that is made already; what becomes of each run stands in it, also after an error.
+    """`train_table` for a queue that is made already, which has the outcome of each run, also after an error.
 
     `datasets` are the queue's, where they are prepared already.
     """
@@ -77,8 +77,12 @@ def _train_all(
         datasets = prepare_all(queue, display.preparing, stop)
     check_starts(shared.spec for shared in queue.open)
     by_id = {shared.id: shared for shared in queue.every}
-    display.queue_started(Start.of(queue, [str(world.device)], device_name(world.device), world.size))
-    listener = Teller(display) if world.is_main else Listener()
+    display.queue_started(Workload.of(queue, [str(world.device)], device_name(world.device), world.size))
+
+    def show(event: Event) -> None:
+        display.run_event(0, event)
+        display.tick()
+
     tried = 0
     while True:
         run_id = world.broadcast(_next_run(queue, display, stop) if world.is_main else None)
@@ -86,19 +90,19 @@ def _train_all(
             return
         if isinstance(run_id, RunInterrupted):
             raise run_id
-        if run_id == WAIT:  # said again and again: no process waits for another longer than that
+        if run_id == WAIT:  # sent again and again: no process waits for another longer than that
             continue
         assert isinstance(run_id, str)
         shared = _same_run(by_id, run_id)
         dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
         display.run_taken(0, shared.spec)
         try:
-            outcome = attempt(shared, queue.runs, dataset, world, listener, stop)
+            outcome = attempt(shared, queue.runs, dataset, world, show, stop)
         except RunInterrupted as error:
             queue.record(RunOutcome.of(shared, queue.runs, Ending.left, error.message))
             raise
         except UserError as error:
-            # As in `attempt`, and earlier runs were begun too.
+            # As in `attempt`: earlier runs were begun.
             if error.exit_status == UserError.exit_status and tried:
                 raise TrainingFailed(error.message, error.hint) from error
             raise
@@ -108,8 +112,8 @@ def _train_all(
 
 
 def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunInterrupted | None:
-    """The id of the next run; `WAIT`, after a moment, where it waits for what another process trains, or the signal
-    that ends the waiting; None where nothing is left."""
+    """The id of the next run; `WAIT`, after a moment, where it waits for what another process trains, or the error
+    of a signal that ends the waiting; None where nothing is left."""
     taken = queue.take()
     if taken is not None:
         return taken.id
@@ -117,7 +121,7 @@ def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunI
     if awaited is None:
         return None
     if stop.number is not None:
-        return RunInterrupted(f"stopped while {awaited}", "The same command goes on from there.", stop.number)
+        return RunInterrupted(f"stopped while {awaited}", "The same command resumes from there.", stop.number)
     display.waiting(awaited)
     time.sleep(WAIT_SECONDS)
     display.tick()

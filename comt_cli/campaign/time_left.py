@@ -2,7 +2,7 @@
 
 A run's pace is seconds a step. It is known best from the run itself, then from runs of the same model, data and method,
 then from runs that differ in the method alone; where neither is known, another run's pace is scaled by the work of a
-step. The runs that wait are dealt, in their order, to the worker that is free first.
+step. The waiting runs are assigned, in their order, to the worker that is free first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from time import monotonic
 from comt_cli.runs.plan import RunSpec
 
 SETTLED_SECONDS = 2.0
-"""How long a run's own steps must have been watched before their pace is believed."""
+"""How long a run's own steps must have been observed before their pace is used."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Running:
 
     @property
     def pace(self) -> float | None:
-        """Seconds a step, once enough of them were watched."""
+        """Seconds a step, once enough of them were observed."""
         if self.first is None or self.last is None or self.last[1] == self.first[1]:
             return None
         seconds, steps = self.last[0] - self.first[0], self.last[1] - self.first[1]
@@ -95,7 +95,7 @@ class _Paces:
 
 
 class TimeLeft:
-    """Is told what workers do, and says how long they, and the runs that wait, will still take; None: not known yet.
+    """Receives what workers do, and estimates how long they, and the waiting runs, will still take; None: unknown yet.
 
     `waiting` are the runs that no worker has begun, in the order in which they will be.
     """
@@ -140,7 +140,7 @@ class TimeLeft:
             run.evaluation = (began, done, total)
 
     def ended(self, worker: int, *, completed: bool) -> None:
-        """The worker's run has its result (`completed`), or has ended otherwise, which tells nothing of others."""
+        """The worker's run has its result (`completed`), or has ended otherwise, which is no evidence for others."""
         run = self._running.pop(worker, None)
         if run is None or not completed:
             return

@@ -74,6 +74,8 @@ def rm(
     also = sorted({table for row in listed for table in row["tables"] if table != row["recipe"]})
     if also:
         typer.echo(f"They stand in {format.listing(also)}, too.")
+    for line in _started_from(chosen, runs):
+        say(line)
     if dry_run:
         typer.echo("Nothing was deleted.")
         return
@@ -139,6 +141,23 @@ def _refuse_at_work(chosen: list[KnownRun], runs: Path) -> None:
         if standing.is_active:
             message = f"the run {name} is {standing.words}: nothing was deleted"
             raise UserError(message, "scancel takes a job from the queue.")
+
+
+def _started_from(chosen: list[KnownRun], runs: Path) -> list[str]:
+    """A line for each table with runs that stay, and that start from runs of `chosen`."""
+    from comt_cli.report import format
+    from comt_cli.runs.known import known_runs
+
+    going = {run.name for run in chosen}
+    counts: dict[str, int] = {}
+    for run in known_runs(runs):
+        if run.name not in going and run.spec is not None and any(source.id in going for source in run.spec.sources):
+            counts[run.home.recipe] = counts.get(run.home.recipe, 0) + 1
+    return [
+        f"{format.plural(count, 'run')} of {table} {'starts' if count == 1 else 'start'} from what is deleted, "
+        "which must be trained again before such a run can begin anew."
+        for table, count in counts.items()
+    ]
 
 
 def _links(chosen: list[KnownRun]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,7 +46,9 @@ def status(
     at work. The options are those of the training it is about. A running run is shown with the process and the machine
     that train it, one that failed with the reason, and one that was given to Slurm with its job.
 
-    Without recipes: every table that has runs. Reads only; safe while runs are training.
+    Runs of other tables that these start from are counted below their table, and shown while they are open.
+
+    Without recipes: every table that has runs. Reads only; safe while runs are being trained.
 
     Examples:
 
@@ -127,6 +129,7 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
     from comt_cli.report.progress_table import cells_as_json
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import RunState
+    from comt_cli.runs.plan import sources_of
 
     tables = []
     recipe = loaded.recipe
@@ -143,10 +146,12 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
             continue
         collection = collect(specs, runs)
         every = list(collection.runs())
-        counts = {state.value: sum(run.state is state for run in every) for state in RunState}
-        begun = [run for run in every if run.state in (RunState.running, RunState.unfinished)]
+        own = {run.spec.id for run in every}
+        sources = list(collect([source for source in sources_of(specs) if source.id not in own], runs).runs())
+        counts = _counts(every)
+        begun = [run for run in (*every, *sources) if run.state in (RunState.running, RunState.unfinished)]
         # A job may be queued for a run that has no directory before its data is prepared.
-        begun += [run for run in every if run.state is RunState.missing and not run.spec.is_known]
+        begun += [run for run in (*every, *sources) if run.state is RunState.missing and not run.spec.is_known]
         theirs = readable_jobs((run.spec for run in begun), runs)
         begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
         jobs |= theirs
@@ -155,10 +160,30 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
             data = {**where, "runs": len(every), **counts, "metric": recipe.metric}
             metrics = {column: recipe.metric_at(name, column) for column in loaded.columns(name)}
             data |= {"cells": cells_as_json(collection, metrics), "open": open_runs}
+            data["sources"] = _counts_by_table(sources)
             is_shown = asked.is_named and name in (main, asked.scale)
             cells = collection if is_shown and counts["missing"] < len(every) else None
             tables.append(Progress({**data, "notes": list(collection.notes)}, cells, metrics))
     return tables
+
+
+def _counts(every: Iterable[Run]) -> dict[str, int]:
+    """How many runs are in each state."""
+    from comt_cli.runs.directory import RunState
+
+    states = [run.state for run in every]
+    return {state.value: states.count(state) for state in RunState}
+
+
+def _counts_by_table(every: Iterable[Run]) -> list[dict[str, Any]]:
+    """One dictionary a table and scale: how many of these runs it has, and how many are in each state."""
+    tables: dict[tuple[str, str], list[Run]] = {}
+    for run in every:
+        tables.setdefault((f"{run.spec.paper}/{run.spec.table}", run.spec.scale), []).append(run)
+    return [
+        {"recipe": recipe, "scale": scale, "runs": len(found), **_counts(found)}
+        for (recipe, scale), found in tables.items()
+    ]
 
 
 def _described(run: Run, runs: Path) -> dict[str, Any]:
@@ -168,6 +193,7 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
     directory = RunDirectory.of(runs, spec)
     is_running = run.state is RunState.running
     return {
+        "recipe": f"{spec.paper}/{spec.table}",
         "row": spec.row,
         "column": spec.column,
         "seed": spec.seed,
@@ -195,13 +221,20 @@ def _print(progress: Progress) -> None:
     if "error" in table:
         typer.echo(f"{heading}: not known: {table['error']}")
         return
-    counts = [f"{table[state]} {state}" for state in RunState if table[state]]
-    typer.echo(f"{heading}: {format.plural(table['runs'], 'run')}: {', '.join(counts)}")
+
+    def counted(counts: Mapping[str, Any]) -> str:
+        listed = ", ".join(f"{counts[state]} {state}" for state in RunState if counts[state])
+        return f"{format.plural(counts['runs'], 'run')}: {listed}"
+
+    typer.echo(f"{heading}: {counted(table)}")
     if progress.cells is not None:
         rows, columns = (dict.fromkeys(names) for names in zip(*progress.cells.cells, strict=True))
         print_progress(progress.cells, progress.metrics, list(rows), list(columns))
+    for source in table["sources"]:
+        typer.echo(f"  to start from: {source['recipe']} {source['scale']}: {counted(source)}")
     for run in table["open"]:
-        typer.echo(f"  {run['row']}, {run['column']}, seed {run['seed']}: {_progress(run)}")
+        place = "" if run["recipe"] == table["recipe"] else f"{run['recipe']} "
+        typer.echo(f"  {place}{run['row']}, {run['column']}, seed {run['seed']}: {_progress(run)}")
     for note in table["notes"]:
         typer.echo(f"  {note}")
 

@@ -165,7 +165,7 @@ def check_precision() -> Finding:
     import torch
 
     from comt_cli.training.devices import pick_device
-    from comt_cli.training.measured_speed import measured_matmul_flops
+    from comt_cli.training.speed import measured_matmul_flops
 
     device = pick_device(None)
     half = torch.full((64, 64), 0.5, device=device, dtype=torch.bfloat16)

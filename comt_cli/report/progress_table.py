@@ -37,7 +37,8 @@ def cell_text(cell: Cell, metric: str) -> str:
     done = summarise(list(cell.values(metric).values()))
     parts = []
     if done is not None:
-        parts.append(format.value(done.mean) if len(cell.runs) == 1 else format.summary(done))
+        decimals = cell.runs[0].spec.task.metrics[metric].decimals
+        parts.append(format.value(done.mean, decimals) if len(cell.runs) == 1 else format.summary(done, decimals))
     for state in _OTHERS:
         runs = cell.having(state)
         if state in (RunState.missing, RunState.diverged) and runs:

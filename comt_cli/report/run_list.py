@@ -54,6 +54,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     method = {} if run.spec is None else {f"method.{key}": option for key, option in run.spec.method.items()}
     return {
         "_all": {} if run.spec is None else _flat(run.spec.identity) | method,
+        "command": run.label("command"),
         "recipe": place.recipe,
         "tables": list(run.tables),
         "scale": scale,
@@ -158,7 +159,8 @@ def outcome_text(row: Mapping[str, Any]) -> str:
     if state == Standing.replaced:
         return f"replaced, {outcome_text({**row, 'state': row['was']})}"
     if state == Standing.done and row["value"] is not None:
-        return format.value(row["value"])
+        metric = tasks()[row["command"]].metrics.get(row["metric"])  # a recipe's task may have been changed
+        return format.value(row["value"], metric.decimals) if metric is not None else format.value(row["value"])
     if state == Standing.diverged:
         return f"diverged at {row['step']:,}" if row["step"] is not None else "diverged"
     if state in _OPEN and row["steps"]:

@@ -166,11 +166,15 @@ RunStart.model_rebuild()
 RunSpec.model_rebuild()
 
 
+def sources_of(specs: Iterable[RunSpec]) -> list[RunSpec]:
+    """The runs that `specs` start from, directly or not: each once, none before its own source."""
+    return list({source.id: source for spec in specs for source in spec.sources}.values())
+
+
 def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
-    """`specs` and, before them, the runs that they start from: each of those once, none before its own source."""
+    """`specs` and, before them, the runs that they start from."""
     every = list(specs)
-    sources = {source.id: source for spec in every for source in spec.sources}
-    return [*sources.values(), *every]
+    return [*sources_of(every), *every]
 
 
 def identity_of(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Everything that must survive a stop, in one dictionary and one file; and resuming from it.
 
-The file is written beside the old one, flushed, and renamed over it: a kill at any moment leaves one whole checkpoint.
+The file is written beside the old one, flushed, and renamed over it: a kill at any moment leaves one intact checkpoint.
 It holds tensors and plain values only and is read with `weights_only=True`: a stranger's checkpoint runs no code. A run
 resumes if the checkpoint is its own and every process sees the same one.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,9 +22,51 @@ from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state, write_state
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.clock import Counters
-from comt_cli.training.parallel import gathered, part_of
+from comt_cli.training.parallel import full_tensors, shard_of
 from comt_cli.training.tasks.base import TaskRun
+
+
+@dataclass
+class Counters:
+    """Saved with every checkpoint. Seconds are of `timed_steps` steps and nothing else, over all starts of the run.
+
+    `tokens` counts the targets seen: an image classifier's are images. `best_value` is that of the task's first metric
+    at `best_step` (`train.select`); `chosen` is 1 once the weights are those that the run ends with.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    timed_steps: int = 0
+    waiting_seconds: float = 0.0
+    metrics_bytes: int = 0
+    timings_bytes: int = 0
+    gradients_bytes: int = 0
+    last_finite_loss: float | None = None
+    best_value: float | None = None
+    best_step: int | None = None
+    chosen: int = 0
+
+    @classmethod
+    def restored(cls, progress: object, steps: int) -> Self:
+        """The counters of a checkpoint of a run of `steps` steps. Raises `ValueError` where they are not such."""
+        if not isinstance(progress, dict):
+            raise ValueError(f"is {progress!r}, not a group of counters")
+        known = {field.name: field for field in fields(cls)}
+        if missing := [name for name in ("step", "tokens", "metrics_bytes", "timings_bytes") if name not in progress]:
+            raise ValueError(f"has no {missing[0]}")
+        for name, value in progress.items():
+            if name not in known:
+                raise ValueError(f"has a {name!r}, which is no counter")
+            optional = name in ("last_finite_loss", "best_value", "best_step")  # which may also be negative
+            kinds = (int,) if str(known[name].type).startswith("int") else (int, float)
+            if value is None and optional:
+                continue
+            if type(value) not in kinds or not (optional or 0 <= value < 2**63):
+                raise ValueError(f"has a {name} of {value!r}")
+        if progress["step"] > steps:
+            raise ValueError(f"is of step {progress['step']:,}, and the run has {steps:,}")
+        return cls(**progress)
 
 
 def save_checkpoint(
@@ -39,14 +82,14 @@ def save_checkpoint(
     """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run.
     `parts` is what models of this kind need besides (`TaskRun.checkpoint_parts`).
 
-    Where the model is cut among processes, all of them call this, and the one that `writes` is given the whole.
+    Where the model is sharded, all processes call this, and the one that `writes` gets the full tensors.
 
     Raises:
-        StorageError: the disk is full or the folder gone; the checkpoint written before is whole.
+        StorageError: the disk is full or the folder gone; the checkpoint written before is intact.
     """
-    # First of all: a sharded model that is asked for its state cuts again what an evaluation has left whole.
-    weights = gathered(model.state_dict(), keep=writes)
-    optimizer_state = None if optimizer is None else whole_optimizer_state(model, optimizer, keep=writes)
+    # First of all: asking a sharded model for its state shards again what an evaluation has left gathered.
+    weights = full_tensors(model.state_dict(), keep=writes)
+    optimizer_state = None if optimizer is None else full_optimizer_state(model, optimizer, keep=writes)
     if not writes:
         return
     state = {
@@ -67,7 +110,7 @@ def save_weights(path: Path, spec: RunSpec, step: int, model: nn.Module, *, writ
     Raises:
         StorageError: the disk is full or the folder gone.
     """
-    weights = gathered(model.state_dict(), keep=writes)
+    weights = full_tensors(model.state_dict(), keep=writes)
     if writes:
         write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
 
@@ -92,17 +135,17 @@ def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None
             means[name] = means[name] + part if name in means else part
     own = model.state_dict()
     with _naming(paths[-1], "weights", hint):
-        model.load_state_dict({name: part_of(mean.to(own[name].dtype), own[name]) for name, mean in means.items()})
+        model.load_state_dict({name: shard_of(mean.to(own[name].dtype), own[name]) for name, mean in means.items()})
 
 
-def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
-    """`optimizer.state_dict()` as it is where nothing is cut: one group, of all parameters in the model's order.
+def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
+    """`optimizer.state_dict()` as it is where nothing is sharded: one group, of all parameters in the model's order.
 
     All processes must take part; those that do not `keep` get no tensors.
     """
     parameters = list(model.parameters())
     states = {
-        index: gathered(optimizer.state[parameter], keep=keep)
+        index: full_tensors(optimizer.state[parameter], keep=keep)
         for index, parameter in enumerate(parameters)
         if parameter in optimizer.state
     }
@@ -111,13 +154,13 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
 
 
 def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Put the optimiser back to where `whole_optimizer_state` found it, each process taking its part."""
+    """Put the optimiser back to where `full_optimizer_state` found it, each process taking its shard."""
     parameters = list(model.parameters())
     position = {parameter: index for index, parameter in enumerate(parameters)}
     states = {
         index: {
-            # Only the count of steps is a number; all else has the parameter's shape, and is cut as that is.
-            key: part_of(value, parameters[index]) if value.dim() else value
+            # Only the count of steps is a number; all else has the parameter's shape, and is sharded like it.
+            key: shard_of(value, parameters[index]) if value.dim() else value
             for key, value in state.items()
         }
         for index, state in saved["state"].items()
@@ -166,7 +209,7 @@ def resume(
 ) -> Counters:
     """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
 
-    Returns the counters to go on from: those of step 0 where the main process sees no checkpoint.
+    Returns the counters to resume from: those of step 0 where the main process sees no checkpoint.
 
     Raises:
         UserError: the checkpoint cannot be read, is another run's, or not the one that the main process sees.
@@ -175,8 +218,8 @@ def resume(
     if not world.broadcast(path.exists()):
         return Counters()
     anew = f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew."
-    # Not onto the device: beside the model it would take as much room again. A GPU is given its part straight from the
-    # file; on the CPU the optimiser would go on with the file's own pages.
+    # Not onto the device: beside the model it would take as much room again. A GPU reads its shard straight from the
+    # file; on the CPU the optimiser would keep using the file's own pages.
     try:
         state = read_state(path, mapped=world.device.type == "cuda")
     except UserError as error:
@@ -200,7 +243,7 @@ def resume(
         )
     with _naming(path, "weights", anew):
         own = model.state_dict()
-        model.load_state_dict({name: part_of(whole, own.get(name, whole)) for name, whole in state["model"].items()})
+        model.load_state_dict({name: shard_of(full, own.get(name, full)) for name, full in state["model"].items()})
     with _naming(path, "optimizer's state", anew):
         if state["optimizer"] is not None:
             load_optimizer_state(model, optimizer, state["optimizer"])
@@ -211,7 +254,7 @@ def resume(
 
 @contextlib.contextmanager
 def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
-    """A checkpoint is whole by its checksums, and may all the same hold something else: say which part does not fit.
+    """A checkpoint that is intact by its checksums may still hold something else: name the part that does not fit.
 
     Raises:
         UserError: in the place of whatever error comes of using the part; not where the device has no room for it.
@@ -221,5 +264,5 @@ def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError) as error:
-        said = f"it has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else first_line(error)
-        raise UserError(f"{path}: its {part} cannot be restored: {said}", hint) from error
+        reason = f"it has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else first_line(error)
+        raise UserError(f"{path}: its {part} cannot be restored: {reason}", hint) from error

@@ -90,7 +90,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was given; needed before a clock is read."""
+    """Wait until the device has finished its work; needed before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -98,7 +98,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def prepare_process(device: torch.device) -> None:
-    """Settings of the process that training wants, made once before the first step."""
+    """Settings of the process for training, made once before the first step."""
     if device.type == "cuda":
         torch.cuda.set_device(device)  # for libraries that launch on the current one
         # Bit-exact resume needs kernels that add in a fixed order. The CPU's do, for a fixed number of threads.
@@ -139,6 +139,6 @@ def compute_context(precision: Precision, device: torch.device) -> contextlib.Ab
     """The context that forward passes run in."""
     if precision == "bf16-mixed":
         # No weight is used twice in a pass, so keeping its bf16 copy to the end of it would serve nothing; and under
-        # FSDP the copies of all blocks together are the whole model, which no device was to hold.
+        # FSDP the copies of all blocks together are the full model, which no device should hold.
         return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
     return contextlib.nullcontext()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.devices import compute_context
-from comt_cli.training.world import World
+from comt_cli.training.parallel import World
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Evaluation:
     Attributes:
         loss: the mean loss in nats a target; NaN or infinite where the model's is.
         metrics: the task's, by their keys in `result.json`; None where one is not finite.
-        extent: what it went over, counted.
+        extent: what was evaluated, counted: samples, tokens, images ...
         signature: how the metrics were computed, where that is a convention of its own (sacreBLEU's).
     """
 

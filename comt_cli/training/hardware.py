@@ -1,6 +1,6 @@
 """Which device a verb would use, found out without torch, whose import takes seconds.
 
-Of CUDA's devices the driver knows as much as torch. What it cannot tell (AMD's and Apple's) is left to torch.
+Of CUDA's devices the driver knows as much as torch. Of others (AMD's and Apple's) torch is asked.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _known_to_torch() -> tuple[str, ...]:
 
 
 def _known_to_driver() -> tuple[str, ...] | None:
-    """`CUDA_VISIBLE_DEVICES` is minded by the driver itself."""
+    """The driver itself respects `CUDA_VISIBLE_DEVICES`."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return ()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -15,22 +16,21 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.checkpoint import load_weights, resume
-from comt_cli.training.clock import Clock, Counters, UnseenLosses, mfu, positions_per_step
+from comt_cli.training.checkpoint import Counters, load_weights, resume
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation
-from comt_cli.training.parallel import distribute
-from comt_cli.training.progress import Listener, StepReport
+from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport
+from comt_cli.training.parallel import World, distribute, share_of_batch
+from comt_cli.training.processes import StopSignal
 from comt_cli.training.record import diverged_result, done_result
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.speed import Clock, mfu, positions_per_step
 from comt_cli.training.start import load_start
 from comt_cli.training.tasks import task_run
-from comt_cli.training.update import Update, Updater
-from comt_cli.training.world import World, share_of_batch
+from comt_cli.training.update import UnseenLosses, Update, Updater
 from comt_cli.training.writer import RunWriter
 
 ASK_EVERY = 8
-"""Steps after which several processes ask each other whether one was told to stop (as well as where something is
+"""Steps after which several processes ask each other whether one was asked to stop (as well as where something is
 logged or saved): asking waits for the device. A process that is alone looks after every step."""
 
 
@@ -60,18 +60,18 @@ class Training:
         self.began = False
 
     def run(self) -> dict[str, Any]:
-        """Train, or go on training, until the last step, a stop signal, or a loss that is not finite.
+        """Train, or resume training, until the last step, a stop signal, or a loss that is not finite.
 
         Raises:
             RunInterrupted: a signal came; the state is saved.
-            BeingTrained: another process is training the run; said in all processes of this one's world.
+            BeingTrained: another process is training the run; raised in all processes of this one's world.
             UserError: its checkpoint is another run's, the data is not what it was planned with, or the weights that it
                 starts from are not there or do not fit.
             StorageError: something could not be written; the last checkpoint is intact.
         """
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as resources:
             # Another process may have finished the run since the table was looked through.
-            finished = self.world.broadcast(self._take(held) if self.world.is_main else None)
+            finished = self.world.broadcast(self._take(resources) if self.world.is_main else None)
             if isinstance(finished, BeingTrained):
                 raise finished
             if isinstance(finished, dict):
@@ -80,14 +80,14 @@ class Training:
                 self.directory.create(self.spec)
             if self.dataset.content_hash != self.spec.data_content:
                 raise self._stale_plan()
-            self._set_up(held)
+            self._set_up(resources)
             return self._train()
 
-    def _take(self, held: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
+    def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
         """The run's lock, or what forbids it; then its result, if there is one. Of one that was killed after it had
         written that, weights may be left that nobody needs."""
         try:
-            held.enter_context(self.directory.lock())
+            resources.enter_context(self.directory.lock())
         except BeingTrained as refused:
             return refused
         result = self.directory.result()
@@ -101,7 +101,7 @@ class Training:
             "It was changed, or files came or went. The same command plans runs of the data as it is now.",
         )
 
-    def _set_up(self, held: contextlib.ExitStack) -> None:
+    def _set_up(self, resources: contextlib.ExitStack) -> None:
         prepare_process(self.world.device)
         torch.manual_seed(self.spec.seed)
         task = self.task
@@ -114,12 +114,15 @@ class Training:
         self.saved_step = self.counters.step
         if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
             load_start(task, self.directory)
-        self.writer = RunWriter(task, self.directory, self.counters, held, self.listener.warn, kernels)
+        listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
+        self.writer = RunWriter(
+            task, self.directory, self.counters, resources, lambda text: listener(Note(text)), kernels
+        )
         self.clock = Clock(self.world.device, self.counters, positions_per_step(self.spec))
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
 
     def _use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`), and say what that is."""
+        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
         choices = self.task.use_kernels()
         if self.settings.kernels == "fused":
             missing: dict[str, list[str]] = {}
@@ -127,12 +130,12 @@ class Training:
                 if not choice.fused:
                     missing.setdefault(choice.reason, []).append(op)
             for reason, ops in missing.items():
-                self.listener.warn(f"train.kernels: fused, but {', '.join(ops)} cannot be: {reason}")
+                self._note(f"train.kernels: fused, but {', '.join(ops)} cannot be: {reason}")
         return choices
 
     def _train(self) -> dict[str, Any]:
         settings, counters = self.settings, self.counters
-        self.listener.run_started(self.spec, counters.step)
+        self.listener(RunStarted(counters.step))
         self._warn()
         self.began = True
         if settings.compile or self.world.size > 1:
@@ -145,9 +148,9 @@ class Training:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
                 total = batches.targets(counters.step)
-                is_logged, is_watched = self._is_logged(counters.step + 1), self._is_watched(counters.step + 1)
+                is_logged, is_observed = self._is_logged(counters.step + 1), self._is_observed(counters.step + 1)
                 update = self.updater.step(
-                    micro_batches, total, counters.step, wants_norm=is_logged, wants_watched=is_watched
+                    micro_batches, total, counters.step, wants_norm=is_logged, wants_observed=is_observed
                 )
                 counters.step += 1
                 counters.tokens += total
@@ -157,14 +160,14 @@ class Training:
                 is_saved = counters.step % settings.save_every == 0 or is_last
                 is_averaged = counters.step in settings.averaged_steps
                 stops = self._is_stopped(asked=is_logged or is_saved or counters.step % ASK_EVERY == 0) and not is_last
-                if is_logged or is_watched or is_saved or is_averaged or is_evaluated or stops:
+                if is_logged or is_observed or is_saved or is_averaged or is_evaluated or stops:
                     self.clock.lap(batches.waited_seconds)
                     if not unseen.all_finite(counters):
                         return self._diverged()
                 if is_logged:
                     self._log(update)
-                if update.watched_norms is not None:
-                    self.writer.gradients(update.watched_norms)
+                if update.observed_norms is not None:
+                    self.writer.gradients(update.observed_norms)
                 if is_averaged:  # before the step is saved: a run that resumes there has no more of it
                     self.writer.weights(self.directory.weights_file(counters.step))
                 if stops:
@@ -178,18 +181,21 @@ class Training:
         return self._finish()
 
     def _warn(self) -> None:
-        """Say what this start has under it that changes the run's numbers."""
+        """Note what differs between this start and earlier ones, or one device, and changes the run's numbers."""
         if changed := self.writer.environment.get("differs"):
-            self.listener.warn(
+            self._note(
                 f"this run was begun with another {', '.join(changed)}: it will not end to the bit as one never stopped"
             )
         if caution := self.task.caution(self.local_rows):
-            self.listener.warn(caution)
+            self._note(caution)
+
+    def _note(self, text: str) -> None:
+        self.listener(Note(text))
 
     def _is_logged(self, step: int) -> bool:
         return step % self.settings.log_every == 0 or step in (1, self.settings.steps)
 
-    def _is_watched(self, step: int) -> bool:
+    def _is_observed(self, step: int) -> bool:
         every = self.task.norms_every
         return every is not None and (step % every == 0 or step == 1)
 
@@ -199,14 +205,14 @@ class Training:
         return every is not None and step % every == 0 and step != self.settings.steps
 
     def _is_stopped(self, *, asked: bool) -> bool:
-        """Whether any process was told to stop: all must leave at the same step. Several look only where `asked`."""
-        told = self.stop.number is not None
+        """Whether any process was asked to stop: all must leave at the same step. Several look only where `asked`."""
+        stopped = self.stop.number is not None
         if self.world.size == 1:
-            return told
-        return asked and bool(self.world.sum(torch.tensor(int(told), device=self.world.device)))
+            return stopped
+        return asked and bool(self.world.sum(torch.tensor(int(stopped), device=self.world.device)))
 
     def _interrupt(self) -> NoReturn:
-        """End the run as it was told to, after saving the step at hand."""
+        """End the run, after saving the step at hand."""
         step = self.counters.step
         if self.saved_step != step:
             self._save(final=False)
@@ -216,13 +222,13 @@ class Training:
         else:
             kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
             message = f"{where}, whose weights are not finite and were not saved; {kept}"
-        hint = f"The same command goes on from there. The run is in {self.directory.shown}"
+        hint = f"The same command resumes from there. The run is in {self.directory.shown}"
         raise RunInterrupted(message, hint, self.stop.number or 15)
 
     def _log(self, update: Update) -> None:
         counters, clock, loss = self.counters, self.clock, float(update.loss)
         self.writer.step(loss, self.updater.learning_rate(counters.step - 1), update.norm, clock)
-        self.listener.step_done(
+        self.listener(
             StepReport(
                 step=counters.step,
                 loss=loss,
@@ -246,16 +252,18 @@ class Training:
         return evaluation
 
     def _evaluate(self, split: Split[Any]) -> Evaluation:
+        every = self.task.evaluation_batches(self._evaluation_rows(), split)  # as many for every process
+
         def batches() -> Iterator[Any]:
-            every = self.task.evaluation_batches(self._evaluation_rows(), split)  # as many for every process
             for number, batch in enumerate(every, start=1):
                 if self._is_stopped(asked=True):
-                    self._interrupt()  # going on begins with this evaluation
+                    self._interrupt()  # a resumed run begins with this evaluation
                 yield batch
-                self.listener.evaluated(number, len(every))
+                self.listener(Evaluating(number, len(every)))
 
-        self.listener.evaluating()
-        return self.task.evaluate(batches(), split)
+        self.listener(Evaluating(0, len(every)))
+        evaluation = self.task.evaluate(batches(), split)
+        return replace(evaluation, extent={"samples": every.used, **evaluation.extent})
 
     def _save(self, *, final: bool) -> None:
         if self.writer.checkpoint(None if final else self.optimizer):

@@ -13,7 +13,7 @@ from torch import nn
 from comt_cli.recipe.settings import Training
 from comt_cli.tasks.settings.images import ImageTrainSettings
 from comt_cli.tasks.settings.language import TrainSettings
-from comt_cli.training.parallel import is_cut
+from comt_cli.training.parallel import is_sharded
 
 RATE = "rate"
 """The key of an optimiser's parameter group with the factor on the learning rate."""
@@ -25,7 +25,7 @@ def learning_rate(settings: Training, step: int) -> float:
     All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the scripts that the
     papers used; then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` falls as
     `peak * sqrt(warmup / step)`, which depends on the warm-up alone, not on `steps`. `step` divides by ten once each of
-    the `milestones` updates are done. Where there is a `warmup_learning_rate`, it is held instead of the rise.
+    the `milestones` updates are done. A `warmup_learning_rate` is that of all of the warm-up.
 
     noam is the form of Vaswani et al. 2017, Eq. 3, `width^-0.5 * min(step^-0.5, step * warmup^-1.5)`, with the peak
     given instead: there `width^-0.5 * warmup^-0.5` is the peak. Transponder states "noam" and a base rate of 3e-3;
@@ -33,8 +33,8 @@ def learning_rate(settings: Training, step: int) -> float:
     """
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step < warmup:
-        held = settings.held_rate
-        return peak * step / warmup if held is None else held
+        constant = settings.held_rate
+        return peak * step / warmup if constant is None else constant
     progress = (step - warmup) / max(1, settings.steps - warmup)
     match settings.schedule:
         case "cosine":
@@ -54,8 +54,8 @@ def learning_rate(settings: Training, step: int) -> float:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that are learnt otherwise than the rest: `rate` times the learning rate, and, where one is given, with
-    a weight decay of their own."""
+    """Parameters with an update rule of their own: `rate` times the learning rate, and, where one is given, another
+    weight decay."""
 
     parameters: Iterable[nn.Parameter]
     rate: float = 1.0
@@ -90,8 +90,8 @@ def adam(model: nn.Module, settings: TrainSettings, groups: Sequence[Group] = ()
 
 
 def _parts(model: nn.Module, settings: Training, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The parameters as an optimiser takes them: those of each group, and before them those of none, in the model's
-    order; sharded ones (see `parallel`) apart from the others, since one pass takes one kind.
+    """The optimiser's parameter groups: first the parameters that are in no group, then each group's, in the model's
+    order; sharded ones (see `parallel`) separate from the others, since one fused pass takes one kind.
 
     Raises:
         ValueError: a parameter is in two groups, or is not the model's.
@@ -107,8 +107,8 @@ def _parts(model: nn.Module, settings: Training, groups: Sequence[Group]) -> lis
         raise ValueError("a group has a parameter that is not the model's")
     parts = []
     for number, group in enumerate((Group(()), *groups)):
-        for cut in (False, True):
-            members = [each for each in every if group_of.get(each, 0) == number and is_cut(each) == cut]
+        for sharded in (False, True):
+            members = [each for each in every if group_of.get(each, 0) == number and is_sharded(each) == sharded]
             if members:
                 decay = settings.weight_decay if group.weight_decay is None else group.weight_decay
                 parts.append({"params": members, "weight_decay": decay, RATE: group.rate})

@@ -1,23 +1,28 @@
-"""Several processes that train one model: each takes its share of every batch.
+"""Several processes that train one model: how they find each other, and how they share batches and parameters.
 
-Each holds the whole model (DistributedDataParallel), or a part of it (FSDP2, `fully_shard`). The global batch, its
+Each has the full model (DistributedDataParallel), or a shard of it (FSDP2, `fully_shard`). The global batch, its
 samples and their order are the recipe's, whatever the number of processes.
 
 With FSDP2 weights, gradients and the optimiser's states are sharded. Each block is a unit, gathered while it computes;
-what stands before and behind the blocks, the loss included, is another. A parameter that is a single number cannot be
-sharded: every process keeps it (see `gradients`). PyTorch's modules for this take seconds to import, and are imported
-where they are used.
+everything before and after the blocks, the loss included, is another. A parameter that is a single number cannot be
+sharded: every process keeps it (see `update.complete_gradients`). PyTorch's modules for this take seconds to import,
+and are imported where they are used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import faulthandler
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -26,26 +31,105 @@ from comt_cli.errors import UserError
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
 from comt_cli.recipe.settings import Training
+from comt_cli.training.devices import pick_device
 from comt_cli.training.objective import Objective, prepare_compiler
-from comt_cli.training.world import World
+from comt_cli.training.processes import check_device, check_share, rank_and_size
 
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
 
 
-def is_sharded(settings: Training, world: World) -> bool:
+# ---- the processes
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all: `rank` of `size`, on `device`."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def broadcast(self, value: object) -> object:
+        """The main process's value, in every process; `value` is pickled between processes of one run."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def copy_from_main(self, tensor: Tensor) -> None:
+        """Fill the tensor, in place, with the main process's."""
+        if self.size > 1:
+            dist.broadcast(tensor, src=0)
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextlib.contextmanager
+def join_world(device_name: str | None) -> Iterator[World]:
+    """This process's `World`, from the launcher's environment variables; a world of one without them."""
+    launched = rank_and_size()
+    if launched is None:
+        yield World(pick_device(device_name))
+        return
+    rank, size = launched
+    check_device(device_name, size)
+    device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", rank)))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not faulthandler.is_enabled():  # a fault in native code prints every thread's stack, in whichever process
+        faulthandler.enable(file=2)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
+    world = World(device, rank, size)
+    try:
+        yield world
+        world.barrier()  # the first process serves the group's store: no process leaves before all have ended
+    finally:
+        dist.destroy_process_group()
+
+
+def share_of_batch(batch_size: int, world: World) -> int:
+    """Rows of the global batch that each process takes.
+
+    Raises:
+        UserError: the batch does not divide evenly.
+    """
+    check_share(batch_size, world.size)
+    return batch_size // world.size
+
+
+# ---- sharded models
+
+
+def uses_fsdp(settings: Training, world: World) -> bool:
     """Whether the parameters are sharded: the recipe says so, and there is more than one process to hold them."""
     return settings.shards and world.size > 1
 
 
 def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
-    """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its part.
+    """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard.
 
-    One unit after the other is filled and cut, so a device holds no more than one whole. With `compiled` each block
-    is compiled by itself, since the gathering between them cannot be.
+    One unit after the other is filled and sharded, so a device holds no more than one in full. With `compiled` each
+    block is compiled by itself, since the gathering between them cannot be.
 
     Raises:
-        UserError: two units hold the very same parameter, which could not be cut with both.
+        UserError: two units hold the very same parameter, which could not be sharded with both.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -55,8 +139,8 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
     units, blocks = units_of(model), _blocks(model)
     if compiled:
         prepare_compiler(versions=VERSIONS_OF_A_BLOCK * len(blocks))
-    # What a connection remembers, a block hands on as it came, which is a view by now. That is safe as long as nobody
-    # changes it in place: the model does not, and autograd refuses it to the next block.
+    # A block passes on the earlier activations that a residual connection needs; after FSDP2's hooks they are views.
+    # That is safe while nobody changes them in place: the model does not, and autograd refuses it to the next block.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     mesh = init_device_mesh(world.device.type, (world.size,))
     for path, unit in units.items():
@@ -65,12 +149,12 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
         if unit in blocks:
             _wrap_forward(unit, recomputed=model.activation_checkpointing, compiled=compiled)
             fully_shard(unit, mesh=mesh, ignored_params=_single_numbers(unit))
-    model.activation_checkpointing = False  # every block now sees to that itself
+    model.activation_checkpointing = False  # `_wrap_forward` has done it
     fully_shard(loss, mesh=mesh, ignored_params=_single_numbers(loss))
 
 
 def units_of(model: Model) -> dict[str, nn.Module]:
-    """What is filled by itself, by its path: every block, and each of the other parts, which are one unit later.
+    """The modules that are initialised one by one, by path: every block, and each of the other parts of the model.
 
     Raises:
         UserError: two units hold the very same parameter.
@@ -83,7 +167,7 @@ def units_of(model: Model) -> dict[str, nn.Module]:
         for name, parameter in unit.named_parameters():
             if (owner := owners.setdefault(parameter, path)) != path:
                 raise UserError(
-                    f"train.sharding: fsdp cannot cut {path}.{name}, which {owner} holds as well",
+                    f"train.sharding: fsdp cannot shard {path}.{name}, which {owner} holds as well",
                     "Parameters may be shared within a block, not between blocks. Say train.sharding: none.",
                 )
     return units
@@ -98,8 +182,8 @@ def _single_numbers(module: nn.Module) -> set[nn.Parameter]:
 
 
 def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None:
-    """Recompute and compile what is inside of the gathering: a block is then gathered once for its backward pass, and
-    the compiler meets none of it."""
+    """Recompute and compile the block's own computation, inside of FSDP2's gathering: a block is then gathered once for
+    its backward pass, and the gathering is not compiled."""
     forward: Callable[..., Any] = block.forward
     if recomputed:
         inner = forward
@@ -113,7 +197,7 @@ def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None
 
 
 def is_fsdp(module: nn.Module) -> bool:
-    """Whether `shard` has been there."""
+    """Whether `shard` was applied to it."""
     from torch.distributed.fsdp import FSDPModule
 
     return isinstance(module, FSDPModule)
@@ -121,7 +205,7 @@ def is_fsdp(module: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def without_reduction(module: nn.Module) -> Iterator[None]:
-    """Backward passes of a sharded module only add to this process's own gradients, which are whole meanwhile."""
+    """Backward passes of a sharded module only add to this process's own gradients, which are full meanwhile."""
     module.set_requires_gradient_sync(False)  # type: ignore[operator]
     try:
         yield
@@ -129,25 +213,25 @@ def without_reduction(module: nn.Module) -> Iterator[None]:
         module.set_requires_gradient_sync(True)  # type: ignore[operator]
 
 
-# ---- tensors, whole and cut
+# ---- sharded tensors
 
 
-def is_cut(tensor: Tensor) -> bool:
-    """Whether each process holds a part of it."""
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each process holds a shard of it (a DTensor)."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
 
 
-def held(tensor: Tensor) -> Tensor:
-    """What this process holds of it: its part, or the tensor itself; shares its memory."""
+def local_tensor(tensor: Tensor) -> Tensor:
+    """This process's shard, or the tensor itself where it is not sharded; shares its memory."""
     from torch.distributed.tensor import DTensor
 
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
-    """The values, cut tensors whole and on the CPU. All processes must take part; those that do not `keep` get {}.
+def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
+    """The values, sharded tensors in full and on the CPU. All processes take part; those that do not `keep` get {}.
 
     Tensors are gathered one by one, so that no device has to hold two of them.
     """
@@ -155,27 +239,27 @@ def gathered(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
     kept = {}
     for name, value in values.items():
-        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        full = value.full_tensor() if isinstance(value, DTensor) else value
         if keep:
-            kept[name] = whole.cpu() if isinstance(value, DTensor) else whole
+            kept[name] = full.cpu() if isinstance(value, DTensor) else full
     return kept
 
 
-def part_of(whole: Tensor, like: Tensor) -> Tensor:
-    """This process's part of a tensor that every process has whole, cut as `like` is, and on its device."""
+def shard_of(full: Tensor, like: Tensor) -> Tensor:
+    """This process's shard of a tensor that every process has in full, sharded as `like` is, and on its device."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):
-        return whole
-    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+        return full
+    return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def distribute(module: nn.Module, world: World) -> nn.Module:
     """The module, its gradients averaged over all processes after each backward pass outside `without_sync`; a sharded
-    one averages them itself, those of single numbers apart (`gradients.complete`)."""
+    one averages them itself, except those of single numbers (`update.complete_gradients`)."""
     if world.size == 1 or is_fsdp(module):
         return module
-    # It says so of a matrix with one row, whose strides say nothing.
+    # DistributedDataParallel warns so of a matrix with one row, whose strides do not matter.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     devices = [world.device.index] if world.device.type == "cuda" else None
     # Buffers are each process's own: batch normalisation trains with the batch's statistics, and before an evaluation

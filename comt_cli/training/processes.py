@@ -1,4 +1,5 @@
-"""How this process came to be: by hand, by torchrun, or as the child of one that hands out work. Torch-free."""
+"""This process among others: who started it (a person, torchrun, or a process that hands out work), the signals that
+stop its run, and how it ends. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from typing import NoReturn
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self
 
 from comt_cli.errors import UserError
 
@@ -25,18 +29,18 @@ def launched_by_torchrun() -> bool:
 
 
 def rank_and_size() -> tuple[int, int] | None:
-    """This process's rank and the number of processes, as a launcher says them; None without one.
+    """This process's rank and the number of processes, as a launcher sets them; None without one.
 
     Raises:
         UserError: its environment variables are not as torchrun sets them.
     """
-    said = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-    rank, size = said["RANK"], said["WORLD_SIZE"]
+    given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    rank, size = given["RANK"], given["WORLD_SIZE"]
     if rank is None or size is None:
         return None
     if not (_is_number(rank) and _is_number(size) and int(rank) < int(size)):
         raise UserError(f"RANK={rank} and WORLD_SIZE={size} name no process of several", _UNSET)
-    if missing := [name for name, value in said.items() if not value]:
+    if missing := [name for name, value in given.items() if not value]:
         raise UserError(f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not", _UNSET)
     if not _is_number(os.environ.get("LOCAL_RANK", rank)):
         raise UserError(f"LOCAL_RANK={os.environ['LOCAL_RANK']} is no number", _UNSET)
@@ -52,8 +56,8 @@ def _is_number(text: str) -> bool:
 
 def is_main_process() -> bool:
     """Whether this process prints and writes tables: it was started by hand, or is the first of torchrun's."""
-    said = rank_and_size()
-    return said is None or said[0] == 0
+    found = rank_and_size()
+    return found is None or found[0] == 0
 
 
 def check_device(device_name: str | None, processes: int) -> None:
@@ -80,6 +84,55 @@ def check_share(batch_size: int, processes: int) -> None:
             f"a batch of {batch_size} rows cannot be shared evenly by {processes} processes",
             "Choose --gpus so that it divides train.batch_size, which stays as the recipe says.",
         )
+
+
+class StopSignal:
+    """While this context is open, SIGINT, SIGTERM and SIGUSR2 set `number` instead of ending the process.
+
+    SIGUSR2 is what Slurm is asked to send before a job's time is over, to every process of the job.
+
+    A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
+    comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it receives.
+
+    `announce(again)` is called at once, in the signal's handler, so that the user sees that it was received: with False
+    at the first signal and with True at the second.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+    ECHO_SECONDS = 1.0
+
+    def __init__(self, announce: Callable[[bool], None] | None = None) -> None:
+        self.number: int | None = None
+        self._announce = announce
+        self._since = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in self.SIGNALS:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.number is None:
+            self.number, self._since = number, now
+            self._announce_now(again=False)
+        elif now - self._since > self.ECHO_SECONDS:
+            self._announce_now(again=True)
+            for other, handler in self._before.items():
+                signal.signal(other, handler)
+            signal.raise_signal(number)
+
+    def _announce_now(self, *, again: bool) -> None:
+        if self._announce is not None:
+            self._announce(again)
 
 
 def die_with_parent() -> None:

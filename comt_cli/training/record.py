@@ -1,4 +1,4 @@
-"""What a run writes down about itself: its environment, a line per logged step, the table made of them, its result."""
+"""The records of a run: its environment, a line per logged step, the table made of them, its result."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import RunDirectory, read_lines
-from comt_cli.training.clock import Counters, mfu, positions_per_step
+from comt_cli.training.checkpoint import Counters
 from comt_cli.training.devices import device_name, peak_memory_bytes
 from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.parallel import World
+from comt_cli.training.speed import mfu, positions_per_step
 from comt_cli.training.tasks.base import TaskRun
-from comt_cli.training.world import World
 
 NOWHERE = Path(os.devnull)
 """Where the lines of a process go that is not the main one."""
 
 
-def _appended(path: Path) -> IO[bytes]:
+def _open_to_append(path: Path) -> IO[bytes]:
     return os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
 class LineLog:
-    """A JSON-lines file that is appended to, and cut back to a known length when a run resumes."""
+    """A JSON-lines file that is appended to, and truncated to a known length when a run resumes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         # Processes that write nothing have their lines go nowhere.
-        self._handle = self._guard(lambda: path.open("ab") if path == NOWHERE else _appended(path))
+        self._handle = self._guard(lambda: path.open("ab") if path == NOWHERE else _open_to_append(path))
 
     def append(self, values: dict[str, Any]) -> None:
         """Add one line; equal values give equal bytes."""
@@ -80,7 +81,7 @@ class LineLog:
         except FileNotFoundError:
             return False
 
-    def cut(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Drop everything after `length` bytes: what was written after the checkpoint that is resumed.
 
         Raises:
@@ -95,7 +96,7 @@ class LineLog:
         self._handle.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Close the file. A line that the disk refused before is refused again here, which was said already."""
+        """Close the file. A line that the disk refused before is refused again here, which was reported already."""
         with contextlib.suppress(OSError):
             self._handle.close()
 
@@ -138,11 +139,11 @@ def record_environment(
     sharding: str,
     source: str | None = None,
 ) -> dict[str, Any]:
-    """Append to `environment.json` what this start of the run, after `step`, has under it; returns the new entry.
+    """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry.
 
-    `kernels` says for each operation of the model, and for the loss, what computes it; `sharding` what cuts the
+    `kernels` says for each operation of the model, and for the loss, what computes it; `sharding` what shards the
     parameters; `source` is the id of the run from whose weights this one starts. The entry's `differs` names what, of
-    all that decides the bits, was not the same in every start since the one at step 0.
+    all that affects bitwise reproducibility, was not the same in every start since the one at step 0.
 
     Raises:
         UserError: the file is damaged.
@@ -166,7 +167,9 @@ def record_environment(
     before = _earlier_starts(directory)
     beginnings = [index for index, start in enumerate(before) if start.get("step") == 0]
     counted = before[beginnings[-1] if beginnings else 0 :] if step else []
-    entry["differs"] = [key for key in DECIDES_BITS if any(_said(start, key) != _said(entry, key) for start in counted)]
+    entry["differs"] = [
+        key for key in DECIDES_BITS if any(_recorded(start, key) != _recorded(entry, key) for start in counted)
+    ]
     write_json(directory.environment_file, [*before, entry])
     return entry
 
@@ -175,11 +178,11 @@ DECIDES_BITS = ("device", "processes", "threads", "torch", "sharding", "kernels"
 """What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 
 
-def _said(start: dict[str, Any], key: str) -> Any:
-    """What a start says of something that decides the bits.
+def _recorded(start: dict[str, Any], key: str) -> Any:
+    """The recorded value of a setting that affects bitwise reproducibility.
 
-    Starts that do not say how they were sharded were not. Of the kernels only those count that are not the reference,
-    and not the reasons, which change with every measurement. Starts that speak of them in one text had none.
+    Starts without a record of sharding were not sharded. Of the kernels only those count that are not the reference,
+    and not the reasons, which change with every measurement. Starts that record them as one text had none.
     """
     if key != "kernels":
         return start.get(key, "none")
@@ -197,7 +200,7 @@ def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:
     except ValueError:
         starts = None
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run goes on without it.")
+        raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run resumes without it.")
     return starts
 
 

@@ -1,7 +1,7 @@
 """Runs that start from another run's weights: what of these each parameter gets, and what must fit for that.
 
 Every tensor of the started model is loaded, or lies in a part that is `new`; every tensor of the source is taken, or
-lies in a part that is dropped (`drop`). Nothing is left out in silence: a model that was meant to be pre-trained and is
+lies in a part that is dropped (`drop`). Nothing is skipped silently: a model that was meant to be pre-trained and is
 not would train all the same.
 """
 
@@ -19,8 +19,8 @@ from comt_cli.models.cost import network_of
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart
-from comt_cli.training.clock import Counters
-from comt_cli.training.parallel import part_of
+from comt_cli.training.checkpoint import Counters
+from comt_cli.training.parallel import shard_of
 from comt_cli.training.tasks.base import TaskRun
 
 Shapes = Mapping[str, Sequence[int]]
@@ -50,7 +50,7 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
 def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     """Give the task's model, which has its initial values, the weights that its source's last step has left.
 
-    All processes read the source's checkpoint, and each keeps its part. Names and shapes are compared with what the
+    All processes read the source's checkpoint, and each keeps its shard. Names and shapes are compared with what the
     file holds. `directory` is the started run's; its source stands beside it.
 
     Raises:
@@ -63,7 +63,7 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     own = model.state_dict()
     loaded = loaded_names(spec, _shapes(own), _shapes(weights))
     # Not strict, since `loaded_names` is: it has what is new missing, and nothing else.
-    model.load_state_dict({name: part_of(weights[name], own[name]) for name in loaded}, strict=False)
+    model.load_state_dict({name: shard_of(weights[name], own[name]) for name in loaded}, strict=False)
 
 
 def _final_weights(spec: RunSpec, source: RunDirectory) -> Mapping[str, torch.Tensor]:

@@ -1,31 +1,31 @@
-"""One optimiser step: accumulate the gradients of this process's part of the global batch, and update."""
+"""One optimiser step: accumulate the gradients of this process's part of the global batch, clip them, and update."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 import torch
 from torch import Tensor, nn
 
 from comt_cli.data.split import B
-from comt_cli.training import gradients
-from comt_cli.training.checkpoint import random_states, restore_random_states
+from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, synchronise
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
-from comt_cli.training.parallel import without_sync
+from comt_cli.training.parallel import World, is_sharded, local_tensor, without_sync
 from comt_cli.training.tasks.base import TaskRun
 
 
 @dataclass(frozen=True)
 class Update:
-    """What an update was, on the device: the mean loss over targets; the gradient norm before clipping, and those of
-    the task's watched parameters, where they were computed."""
+    """The numbers of an update, on the device: the mean loss over targets; the gradient norm before clipping, and those
+    of the task's observed parameters, where they were computed."""
 
     loss: Tensor
     norm: Tensor | None
-    watched_norms: Tensor | None
+    observed_norms: Tensor | None
 
 
 class Updater(Generic[B]):
@@ -40,7 +40,7 @@ class Updater(Generic[B]):
         self.task, self.settings, self.world = task, task.settings, task.world
         self.module, self.optimizer = module, optimizer
         self.parameters = list(task.model.parameters())
-        self.watched = list(task.watched().values())
+        self.observed = list(task.observed().values())
 
     def learning_rate(self, step: int) -> float:
         """The rate of update `step`, counted from 0."""
@@ -65,7 +65,7 @@ class Updater(Generic[B]):
         synchronise(self.world.device)
 
     def step(
-        self, micro_batches: Sequence[B], total: int, number: int, *, wants_norm: bool, wants_watched: bool = False
+        self, micro_batches: Sequence[B], total: int, number: int, *, wants_norm: bool, wants_observed: bool = False
     ) -> Update:
         """Update `number` (from 0) from this process's part of the global batch, which has `total` targets over all
         processes. The gradient norm is computed if it is wanted or needed for clipping."""
@@ -79,22 +79,88 @@ class Updater(Generic[B]):
                 torch.autograd.backward(loss * (world.size / max(1, total)))
             loss_sum += loss.detach()
         found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        gradients.complete(found, world)
-        watched_norms = None
-        if wants_watched:
-            watched_norms = gradients.each_norm([each.grad for each in self.watched if each.grad is not None])
+        complete_gradients(found, world)
+        observed_norms = None
+        if wants_observed:
+            observed_norms = each_norm([each.grad for each in self.observed if each.grad is not None])
         norm = None
         if wants_norm or settings.gradient_clipping > 0:
-            norm = gradients.norm(found, world)
+            norm = gradient_norm(found, world)
             if settings.gradient_clipping > 0:
-                gradients.clip(found, norm, settings.gradient_clipping)
+                clip_gradients(found, norm, settings.gradient_clipping)
         set_learning_rate(self.optimizer, self.learning_rate(number))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return Update(world.sum(loss_sum) / max(1, total), norm, watched_norms)
+        return Update(world.sum(loss_sum) / max(1, total), norm, observed_norms)
 
     def _loss(self, batch: B) -> Tensor:
         inputs = self.task.inputs(batch)
         with compute_context(self.settings.precision, self.world.device):
             loss: Tensor = self.module(*inputs)
         return loss
+
+
+def complete_gradients(gradients: Sequence[Tensor], world: World) -> None:
+    """Average over processes the gradients that FSDP did not: those of single numbers, which are not sharded.
+
+    Does nothing where no gradient is sharded: DistributedDataParallel has averaged all.
+    """
+    if not any(is_sharded(gradient) for gradient in gradients):
+        return
+    full = [gradient for gradient in gradients if not is_sharded(gradient)]
+    if full:
+        means = world.sum(torch.stack(full)) / world.size
+        for gradient, mean in zip(full, means, strict=True):
+            gradient.copy_(mean)
+
+
+def gradient_norm(gradients: Sequence[Tensor], world: World) -> Tensor:
+    """The Euclidean norm of all gradients as one vector, the same in all processes."""
+    local = [local_tensor(gradient) for gradient in gradients if is_sharded(gradient)]
+    full = [gradient for gradient in gradients if not is_sharded(gradient)]
+    if not local:
+        return torch.nn.utils.get_total_norm(full)
+    # In fp64: a norm that fp32 holds has a square that it may not.
+    squares = world.sum(torch.nn.utils.get_total_norm(local).double().square())
+    if full:
+        squares = squares + torch.nn.utils.get_total_norm(full).double().square()
+    return squares.sqrt().float()
+
+
+def each_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of every gradient, none of which is sharded: one vector, on the device."""
+    return torch.stack(list(torch._foreach_norm(list(gradients))))
+
+
+def clip_gradients(gradients: Sequence[Tensor], total: Tensor, limit: float) -> None:
+    """Scale the gradients, whose norm is `total`, so that it is `limit` at most (as `clip_grad_norm_` does)."""
+    factor = (limit / (total + 1e-6)).clamp(max=1)
+    torch._foreach_mul_([local_tensor(gradient) for gradient in gradients], factor)
+
+
+@dataclass
+class UnseenLosses:
+    """Losses of the steps after `first_step`, still on the device, and the targets seen up to each step."""
+
+    first_step: int
+    losses: list[Tensor] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def add(self, loss: Tensor, tokens: int) -> None:
+        """The next step's loss, on the device, and the targets seen up to its end."""
+        self.losses.append(loss)
+        self.tokens.append(tokens)
+
+    def all_finite(self, counters: Counters) -> bool:
+        """Read all, which waits for the device. At one that is not finite `counters` go back to its step: the result
+        must not depend on when it was found."""
+        for offset, loss in enumerate(torch.stack(self.losses).tolist() if self.losses else []):
+            if not math.isfinite(loss):
+                counters.step = self.first_step + offset + 1
+                counters.tokens = self.tokens[offset]
+                return False
+            counters.last_finite_loss = loss
+        self.losses.clear()
+        self.tokens.clear()
+        self.first_step = counters.step
+        return True

@@ -13,23 +13,22 @@ from torch import Tensor, nn
 from comt_cli.files import write_json
 from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.training.checkpoint import save_checkpoint, save_weights
-from comt_cli.training.clock import Clock, Counters
+from comt_cli.training.checkpoint import Counters, save_checkpoint, save_weights
 from comt_cli.training.evaluation import Evaluation, finite
-from comt_cli.training.parallel import held
+from comt_cli.training.parallel import World, local_tensor
 from comt_cli.training.record import NOWHERE, LineLog, record_environment, write_metrics_table
+from comt_cli.training.speed import Clock
 from comt_cli.training.tasks.base import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
-from comt_cli.training.world import World
 
 
 class RunWriter:
-    """Opens the files of a run that goes on from `counters`, and drops the lines that these do not know of.
+    """Opens the files of a run that resumes from `counters`, and drops later lines.
 
     `kernels` says what computes the model's operations (`models.kernels.use_kernels`).
 
     Attributes:
-        environment: what this start has under it (see `record_environment`); {} where nothing is written.
+        environment: that of this start (see `record_environment`); {} where nothing is written.
     """
 
     def __init__(
@@ -37,26 +36,26 @@ class RunWriter:
         task: TaskRun[Any],
         directory: RunDirectory,
         counters: Counters,
-        held: contextlib.ExitStack,
+        resources: contextlib.ExitStack,
         warn: Callable[[str], None],
         kernels: Mapping[str, Choice],
     ) -> None:
         self._task, self._directory, self._counters = task, directory, counters
         self._world = world = task.world
         self._unit = task.spec.task.unit
-        self._watched = list(task.watched()) if task.norms_every is not None else []
+        self._observed = list(task.observed()) if task.norms_every is not None else []
         self.environment: dict[str, Any] = {}
         files = (directory.metrics_file, directory.timings_file)
         self._metrics, self._timings = (
-            held.enter_context(LineLog(file if world.is_main else NOWHERE)) for file in files
+            resources.enter_context(LineLog(file if world.is_main else NOWHERE)) for file in files
         )
         self._gradients: LineLog | None = None
         if world.is_main:
-            self._metrics.cut(counters.metrics_bytes)
-            self._timings.cut(counters.timings_bytes)
-            if self._watched:
-                self._gradients = held.enter_context(LineLog(directory.gradients_file))
-                self._gradients.cut(counters.gradients_bytes)
+            self._metrics.truncate(counters.metrics_bytes)
+            self._timings.truncate(counters.timings_bytes)
+            if self._observed:
+                self._gradients = resources.enter_context(LineLog(directory.gradients_file))
+                self._gradients.truncate(counters.gradients_bytes)
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
             compiled, sharding = task.settings.compile, task.sharding
@@ -66,7 +65,7 @@ class RunWriter:
                 directory, world, counters.step, kernels, compiled=compiled, sharding=sharding, source=source
             )
         names = trackers_in_use() if world.is_main else []
-        self._trackers = held.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))
+        self._trackers = resources.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))
 
     def step(self, loss: float, rate: float, norm: Tensor | None, clock: Clock) -> None:
         """A logged step: its loss, learning rate and gradient norm, and how fast it went."""
@@ -91,9 +90,9 @@ class RunWriter:
         self._trackers.log({**timing, **line})
 
     def gradients(self, norms: Tensor) -> None:
-        """The norms of the gradients of the task's watched parameters, in their order, at the step at hand."""
+        """The norms of the gradients of the task's observed parameters, in their order, at the step at hand."""
         if self._gradients is not None:
-            by_name = {name: finite(norm) for name, norm in zip(self._watched, norms.tolist(), strict=True)}
+            by_name = {name: finite(norm) for name, norm in zip(self._observed, norms.tolist(), strict=True)}
             self._gradients.append({"step": self._counters.step, "norms": by_name})
 
     def evaluation(self, evaluation: Evaluation, split: str = "validation") -> None:
@@ -107,7 +106,7 @@ class RunWriter:
     def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> bool:
         """Save the step at hand, and wait until it is; False, in all processes, if the weights are not finite.
 
-        A gradient can overflow where the loss did not yet. The next step says so; no such weights replace good ones.
+        A gradient can overflow where the loss did not yet. The next step finds it; no such weights replace good ones.
         """
         task = self._task
         if not _all_finite(task.model, self._world):
@@ -119,7 +118,7 @@ class RunWriter:
             if self._gradients is not None:
                 counters.gradients_bytes = self._gradients.durable_length()
         file, parts = self._directory.checkpoint_file, task.checkpoint_parts() if is_main else {}
-        self._trackers.flush()  # before it is saved: a run that goes on from here does not log these steps again
+        self._trackers.flush()  # before it is saved: a run that resumes here does not log these steps again
         save_checkpoint(file, task.spec, parts, task.model, optimizer, vars(counters), writes=is_main)
         if is_main:
             self._directory.keep_best(counters.best_step)
@@ -144,5 +143,5 @@ class RunWriter:
 
 
 def _all_finite(model: nn.Module, world: World) -> bool:
-    finite = torch.stack([torch.isfinite(held(parameter)).all() for parameter in model.parameters()]).all()
+    finite = torch.stack([torch.isfinite(local_tensor(parameter)).all() for parameter in model.parameters()]).all()
     return int(world.sum(finite.long())) == world.size

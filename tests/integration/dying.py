@@ -103,7 +103,7 @@ def train_until_death(spec_json: str, runs: str, cache: str, at: Moment | None) 
 def train_obediently(spec_json: str, runs: str, cache: str) -> None:
     """Train under `StopSignal`; exit as the command line would."""
     from comt_cli.errors import UserError
-    from comt_cli.training.signals import StopSignal
+    from comt_cli.training.processes import StopSignal
 
     torch.set_num_threads(1)
     os.environ["COMT_CACHE"] = cache

@@ -11,7 +11,7 @@ from tiny_runs import StopAt, Stopped, tiny_spec, train
 from comt_cli.errors import UserError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.progress import Listener, StepReport
+from comt_cli.training.events import Event, StepReport
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +74,14 @@ def test_a_checkpoint_of_other_things_is_told_by_its_part(stopped, tmp_path, cha
     assert f"Delete {directory.checkpoint_file}" in str(told.value.hint)
 
 
-class Delete(Listener):
+class Delete:
     """Takes the metrics away from under a run."""
 
     def __init__(self, directory: RunDirectory, *, replace: bool) -> None:
         self.file, self.replace = directory.metrics_file, replace
 
-    def step_done(self, report: StepReport) -> None:
-        if report.step == 3:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepReport) and event.step == 3:
             self.file.unlink()
             if self.replace:
                 self.file.write_text("")

@@ -21,8 +21,8 @@ from comt_cli.campaign.launch import train_on
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.training.parallel import World, join_world, share_of_batch
 from comt_cli.training.processes import is_main_process, launched_by_torchrun
-from comt_cli.training.world import World, join_world, share_of_batch
 
 DRIFT = 1e-4
 EXACT = ("step", "tokens", "learning_rate")

@@ -10,9 +10,9 @@ import torch
 from test_interruptions import After
 from tiny_runs import StopAt, Stopped, tiny_spec, train, training, untimed
 
+from comt_cli.campaign.outcomes import result_text
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
-from comt_cli.training.progress import outcome
 
 
 def poison(run, step: int, value: float = math.nan) -> None:
@@ -133,4 +133,4 @@ def test_a_gradient_that_is_no_number_is_logged_as_none(tiny_corpus, tmp_path):
 def test_what_is_said_of_it(tiny_corpus, tmp_path):
     run = training(tiny_spec(tiny_corpus, steps=12, save_every=2), tmp_path)
     poison(run, 4)
-    assert outcome(run.spec.task, run.run()) == "diverged at step 5"
+    assert result_text(run.spec.task, run.run()) == "diverged at step 5"

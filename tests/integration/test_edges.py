@@ -29,11 +29,11 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
 from comt_cli.training.evaluation import Evaluation
-from comt_cli.training.progress import Listener
+from comt_cli.training.events import Evaluating, Event, Note, RunStarted, StepReport
+from comt_cli.training.parallel import World
+from comt_cli.training.processes import StopSignal
 from comt_cli.training.record import LineLog, record_environment
-from comt_cli.training.signals import StopSignal
 from comt_cli.training.tasks import language
-from comt_cli.training.world import World
 
 CPU = torch.device("cpu")
 
@@ -41,13 +41,15 @@ CPU = torch.device("cpu")
 # ---- a stop in an evaluation
 
 
-class InEvaluation(Listener):
-    """Does something at the start of the n-th evaluation."""
+class InEvaluation:
+    """A listener that does something at the start of the n-th evaluation."""
 
     def __init__(self, number: int, action: Callable[[], object]) -> None:
         self.left, self.action = number, action
 
-    def evaluating(self) -> None:
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Evaluating) or event.done:
+            return
         self.left -= 1
         if not self.left:
             self.action()
@@ -74,8 +76,9 @@ def test_a_stop_is_saved_before_the_evaluation_that_is_due(tiny_corpus, tmp_path
     stop = StopSignal()
 
     class Both(After):
-        def evaluating(self) -> None:
-            pytest.fail("it evaluates first")
+        def __call__(self, event: Event) -> None:
+            assert not isinstance(event, Evaluating), "it evaluates first"
+            super().__call__(event)
 
     listener = Both(4, lambda: setattr(stop, "number", signal.SIGTERM))
     with pytest.raises(RunInterrupted, match="stopped after step 5"):
@@ -225,16 +228,18 @@ def test_a_disk_that_fills_up_within_a_large_checkpoint(tiny_corpus, tmp_path, m
 # ---- other machines
 
 
-class Notes(Listener):
-    """Keeps warnings; ends the run at its n-th event."""
+class Notes:
+    """A listener that keeps notes, and ends the run at its n-th start or step."""
 
     def __init__(self, event: int) -> None:
         self.warned: list[str] = []
-        end = StopAt(event)
-        self.run_started, self.step_done = end.run_started, end.step_done  # type: ignore[method-assign]
+        self.stop_at = StopAt(event)
 
-    def warn(self, text: str) -> None:
-        self.warned.append(text.partition(":")[0])
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.warned.append(event.text.partition(":")[0])
+        if isinstance(event, RunStarted | StepReport):
+            self.stop_at(event)
 
 
 def test_going_on_under_something_else_is_said(tiny_corpus, tmp_path):

@@ -10,11 +10,11 @@ import signal
 import pytest
 from worlds import run_together
 
-from comt_cli.campaign.endings import LINES, Overheard, ending, endings, speak_through
+from comt_cli.campaign.endings import LINES, StandardError, ending, endings, redirect_standard_error
 
 
 def die(writer, how: str) -> None:
-    speak_through(writer)
+    redirect_standard_error(writer)
     for number in range(3 * LINES):
         os.write(2, f"line {number}\n".encode())
     if how == "fault":
@@ -38,10 +38,10 @@ def test_a_death_is_told_with_its_last_words(how, said, last, capfd):
     process = context.Process(target=die, args=(writer, how))
     process.start()
     writer.close()
-    overheard = Overheard(reader)
+    output = StandardError(reader)
     process.join()
     assert ending(process.exitcode) == said
-    lines = overheard.last_lines()
+    lines = output.last_lines()
     assert 0 < len(lines) <= LINES
     assert any(last in line for line in lines)
     assert "line 0\n" in capfd.readouterr().err, "it is also seen as it comes"

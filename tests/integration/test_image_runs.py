@@ -23,10 +23,10 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import shared_runs
+from comt_cli.training.events import Event, Listener, StepReport, ignore
 from comt_cli.training.loop import Training
-from comt_cli.training.progress import Listener
-from comt_cli.training.signals import StopSignal
-from comt_cli.training.world import join_world
+from comt_cli.training.parallel import join_world
+from comt_cli.training.processes import StopSignal
 
 STEPS = {"steps": 20, "save_every": 3, "log_every": 2, "evaluate_every": 8, "gradient_norms_every": 4}
 MOMENTS = [
@@ -156,21 +156,20 @@ def test_images_leave_room_for_other_runs(monkeypatch):
 
 
 def share(rank: int, spec_json: str, runs: str, event: int) -> None:
-    """Train with the other process; stop where the main one hears its n-th event (0: not)."""
+    """Train with the other process; stop at the main one's n-th logged step (0: not)."""
     spec = RunSpec.model_validate_json(spec_json)
     stop = StopSignal()
-    listener = Listener()
+    listener: Listener = ignore
     if event and rank == 0:
-        told = StopAt(event)
+        stop_at = StopAt(event)
 
-        class Telling(Listener):
-            def step_done(self, *_: object) -> None:
+        def listener(event: Event) -> None:
+            if isinstance(event, StepReport):
                 try:
-                    told.step_done()
+                    stop_at(event)
                 except Stopped:
                     stop.number = signal.SIGTERM
 
-        listener = Telling()
     with join_world("cpu") as world:
         run = Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, listener, stop)
         if event:
@@ -200,7 +199,7 @@ def test_two_processes_train_as_two_micro_batches_do_and_go_on_to_the_bit(nurser
             assert second["images"] == first["images"]
     for first, second in zip(alone.gradients(), together.gradients(), strict=True):
         assert second["norms"] == pytest.approx(first["norms"], rel=1e-3)
-    assert together.result()["evaluation"] == {"images": 20, "batch_size": 4, "processes": 2}
+    assert together.result()["evaluation"] == {"samples": 20, "images": 20, "batch_size": 4, "processes": 2}
     weights = [read_state(directory.checkpoint_file)["model"] for directory in (alone, together)]
     for name, tensor in weights[0].items():
         is_close = torch.allclose(weights[1][name], tensor, rtol=1e-3, atol=1e-4)

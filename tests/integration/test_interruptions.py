@@ -24,18 +24,18 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.files import atomic_file
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.progress import Listener, StepReport
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.events import Event, StepReport
+from comt_cli.training.processes import StopSignal
 
 
-class After(Listener):
-    """Does something once, after a logged step."""
+class After:
+    """A listener that does something once, after a logged step."""
 
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self.step, self.action = step, action
 
-    def step_done(self, report: StepReport) -> None:
-        if report.step == self.step:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepReport) and event.step == self.step:
             self.action()
 
 
@@ -62,7 +62,7 @@ def test_a_signal_finishes_the_step_and_saves(spec, expected, tmp_path, number, 
     # It arrived when step 4 was over, and so step 5 was done too, though nothing was due to be saved there.
     assert str(stopped.value) == (
         "stopped after step 5 of 12; everything is saved\n"
-        f"  The same command goes on from there. The run is in {directory.shown}"
+        f"  The same command resumes from there. The run is in {directory.shown}"
     )
     assert read_state(directory.checkpoint_file)["progress"]["step"] == 5
     assert directory.state() is RunState.unfinished
@@ -172,7 +172,7 @@ def test_a_second_process_is_told_who_is_training(tiny_corpus, nursery, tmp_path
     os.kill(first.pid, signal.SIGTERM)
     first.join()
     assert first.exitcode == 143
-    assert "The same command goes on from there." in (tmp_path / "runs" / "message").read_text()
+    assert "The same command resumes from there." in (tmp_path / "runs" / "message").read_text()
     second = nursery.start(train_obediently, *arguments)
     second.join()
     assert second.exitcode == 0

@@ -24,8 +24,8 @@ from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import processes
 from comt_cli.training.loop import Training
-from comt_cli.training.signals import StopSignal
-from comt_cli.training.world import join_world
+from comt_cli.training.parallel import join_world
+from comt_cli.training.processes import StopSignal
 
 
 def test_three_processes_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):

@@ -19,7 +19,7 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import random_states, restore_random_states
-from comt_cli.training.progress import Listener
+from comt_cli.training.events import Event, RunStarted
 
 STEPS = {"steps": 36, "save_every": 3, "log_every": 2, "evaluate_every": 10}
 
@@ -147,12 +147,13 @@ def test_random_states_go_on(tiny_corpus):
     assert draw() == expected
 
 
-class Notes(Listener):
+class Notes:
     def __init__(self) -> None:
         self.started: list[int] = []
 
-    def run_started(self, spec: RunSpec, step: int) -> None:
-        self.started.append(step)
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self.started.append(event.step)
 
 
 def test_it_goes_on_from_the_newest_checkpoint(tiny_corpus, tmp_path):

@@ -12,7 +12,7 @@ from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, t
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.training.progress import Listener, StepReport
+from comt_cli.training.events import Event, StepReport
 from comt_cli.training.tasks import language
 
 SHORT = {"steps": 12, "log_every": 1, "save_every": 5, "warmup_steps": 0}
@@ -26,16 +26,16 @@ def validated(directory: RunDirectory) -> list[tuple[int, float]]:
     return [(line["step"], line["validation_perplexity"]) for line in lines]
 
 
-class Weights(Listener):
-    """Keeps the weights of some steps."""
+class Weights:
+    """A listener that keeps the weights of some steps."""
 
     def __init__(self, *steps: int) -> None:
         self.steps, self.kept = steps, {}
 
-    def step_done(self, report: StepReport) -> None:
-        if report.step in self.steps:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepReport) and event.step in self.steps:
             state = self.run.model.state_dict()
-            self.kept[report.step] = {name: tensor.clone() for name, tensor in state.items()}
+            self.kept[event.step] = {name: tensor.clone() for name, tensor in state.items()}
 
 
 @pytest.mark.parametrize("higher", [False, True])

@@ -29,11 +29,10 @@ from comt_cli.exchange.load import load_model
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.events import Evaluating, Event, Listener, StepReport, ignore
 from comt_cli.training.loop import Training
-from comt_cli.training.parallel import held, is_cut, units_of
-from comt_cli.training.progress import Listener, StepReport
-from comt_cli.training.signals import StopSignal
-from comt_cli.training.world import World, join_world
+from comt_cli.training.parallel import World, is_sharded, join_world, local_tensor, units_of
+from comt_cli.training.processes import StopSignal
 
 COMMON = {
     "steps": 5, "batch_size": 12, "log_every": 1, "save_every": 100, "learning_rate": 1e-3, "epsilon": 1e-4,
@@ -66,10 +65,10 @@ def spec_of(corpus: str, name: str, sharding: str = "none", **more: Any) -> RunS
     return tiny_spec(corpus, sharding=sharding, **COMMON | SAME[name][0] | more)
 
 
-def run(spec: RunSpec, folder: Path, world: World, listener: Listener | None = None, stop: StopSignal | None = None):
+def run(spec: RunSpec, folder: Path, world: World, listener: Listener = ignore, stop: StopSignal | None = None):
     """Train in this process of `world`, which may be told to stop."""
     directory = RunDirectory.of(folder, spec)
-    work = Training(spec, directory, prepare(spec.settings.data), world, listener or Listener(), stop or StopSignal())
+    work = Training(spec, directory, prepare(spec.settings.data), world, listener, stop or StopSignal())
     if isinstance(listener, Disturb):
         listener.work = work
     with contextlib.suppress(RunInterrupted, Stopped):
@@ -77,19 +76,17 @@ def run(spec: RunSpec, folder: Path, world: World, listener: Listener | None = N
     return work
 
 
-class Disturb(Listener):
+class Disturb:
     """Does something to a run: after a logged step, or after the first batch of an evaluation (step None)."""
 
     def __init__(self, how: str, step: int | None, *, here: bool = True) -> None:
         self.how, self.step, self.here = how, step, here
         self.work: Training
 
-    def step_done(self, report: StepReport) -> None:
-        if report.step == self.step:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepReport) and event.step == self.step:
             self.disturb()
-
-    def evaluating(self) -> None:
-        if self.step is None:
+        if isinstance(event, Evaluating) and not event.done and self.step is None:
             self.work.task.objective.register_forward_hook(lambda *_: self.disturb())
 
     def disturb(self) -> None:
@@ -100,7 +97,7 @@ class Disturb(Listener):
         if self.how == "stop":
             self.work.stop.number = signal.SIGTERM
         if self.how == "poison":
-            weight = held(self.work.model.blocks[1].mlp.down.weight)
+            weight = local_tensor(self.work.model.blocks[1].mlp.down.weight)
             with torch.no_grad():
                 weight[-1, -1] = torch.nan
 
@@ -133,15 +130,15 @@ def check_what_is_held(spec: RunSpec, folder: Path, world: World) -> None:
     """Half of every matrix in each process, of Adam's moments too, after a training step and after an evaluation."""
     work = run(spec, folder, world)
     parameters = work.updater.parameters
-    assert {parameter.dim() == 0 for parameter in parameters if not is_cut(parameter)} == {True}
-    assert {parameter.dim() > 0 for parameter in parameters if is_cut(parameter)} == {True}
+    assert {parameter.dim() == 0 for parameter in parameters if not is_sharded(parameter)} == {True}
+    assert {parameter.dim() > 0 for parameter in parameters if is_sharded(parameter)} == {True}
     for parameter in parameters:
         moment = work.optimizer.state[parameter]["exp_avg"]
         if parameter.dim() == 2 and len(parameter) % 2 == 0:
-            assert held(parameter).numel() == held(moment).numel() == parameter.numel() // 2
-    assert not is_cut(work.model.head_weight), "the evaluation at the end left the outermost unit whole"
+            assert local_tensor(parameter).numel() == local_tensor(moment).numel() == parameter.numel() // 2
+    assert not is_sharded(work.model.head_weight), "the evaluation at the end left the outermost unit whole"
     work.model.state_dict()  # what saving begins with
-    assert all(is_cut(parameter) == (parameter.dim() > 0) for parameter in work.model.parameters())
+    assert all(is_sharded(parameter) == (parameter.dim() > 0) for parameter in work.model.parameters())
 
 
 def compile_without_a_compiler() -> None:
@@ -314,5 +311,5 @@ def test_a_parameter_of_two_blocks_is_refused(tiny_corpus):
     assert list(units_of(model)) == ["blocks.0", "blocks.1", "embedding", "entry", "final_norm", "head"]
     first, second = model.blocks
     second.mlp_connection = first.mlp_connection
-    with pytest.raises(UserError, match=r"fsdp cannot cut blocks.1.mlp_connection.norm.weight, which blocks.0 holds"):
+    with pytest.raises(UserError, match=r"fsdp cannot shard blocks.1.mlp_connection.norm.weight, which blocks.0 holds"):
         units_of(model)

@@ -34,7 +34,7 @@ def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopp
     log = job.paths.stdout.read_text(encoding="utf-8")
     assert "of 160; everything is saved" in log
     assert "(1 remaining timeouts)" in log
-    assert "going on after step" in log
+    assert "resumed after step" in log
     assert len(list((directory.path / "tensorboard").iterdir())) == 2
     assert_same_run(directory, train(spec, tmp_path / "undisturbed"))
 

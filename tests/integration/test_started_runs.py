@@ -18,11 +18,11 @@ from comt_cli.exchange.load import load_model
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
+from comt_cli.training.events import ignore
 from comt_cli.training.loop import Training
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.progress import Listener
-from comt_cli.training.signals import StopSignal
-from comt_cli.training.world import join_world
+from comt_cli.training.parallel import join_world
+from comt_cli.training.processes import StopSignal
 
 STEPS = {"steps": 12, "log_every": 1, "save_every": 3}
 
@@ -99,7 +99,7 @@ def test_killed_it_ends_with_the_same_bits(source, nursery, tmp_path):
 def together(rank: int, spec: RunSpec, folder: Path) -> None:
     with join_world("cpu") as world:
         dataset = prepare(spec.settings.data)
-        Training(spec, RunDirectory.of(folder, spec), dataset, world, Listener(), StopSignal()).run()
+        Training(spec, RunDirectory.of(folder, spec), dataset, world, ignore, StopSignal()).run()
 
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])

@@ -58,6 +58,10 @@ def test_sources_are_planned_trained_and_left_out_of_the_table(recipes):
     plan = comt(*TRAIN, "--rows", "gated", "--dry-run")
     assert "to start from: own/first, whole" in plan
     assert "2 runs, 1 of them to start from, 2 to do" in plan
+    assert comt("status", "second.yaml", "--scale", "smoke", "--rows", "gated").splitlines() == [
+        "own/second smoke: 1 run: 1 missing",
+        "  to start from: own/first smoke: 1 run: 1 missing",
+    ]
     comt(*TRAIN, "--rows", "gated")
     plan = {row["table"]: row for row in json.loads(comt("show", "second.yaml", "--rows", "gated", "--json"))}
     assert set(plan) == {"own/second"}  # it is done: its source is not needed any more
@@ -65,6 +69,9 @@ def test_sources_are_planned_trained_and_left_out_of_the_table(recipes):
     assert json.loads((recipes / "runs/by-id" / source / "spec.json").read_text())["table"] == "first"
     with (recipes / "runs/results/smoke/own/second.csv").open() as handle:
         assert {row["row"] for row in csv.DictReader(handle) if row["mean"]} == {"gated"}
+    assert "  to start from: own/first smoke: 2 runs: 1 missing, 1 done" in comt("status", "second.yaml")
+    assert "1 run of own/second starts from what is deleted" in " ".join(comt("rm", source, "--dry-run").split())
+    assert "from what is deleted" not in comt("rm", "own/first", "own/second", "--dry-run")
     said = comt("train-lm", "--recipe", "first.yaml", "--rows", "gated", "--jobs", "1", "--device", "cpu")
     assert "1 of 1 runs are finished already" in said
     assert "gated: running" not in comt("status", "first.yaml")

@@ -14,9 +14,9 @@ from test_workers import Crew, Notes, no_worker_is_left, quick_workers
 from tiny_runs import assert_same_run, tiny_spec, train
 from worlds import run_together
 
-from comt_cli.campaign.displays import make_display
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.outcomes import Ending
-from comt_cli.campaign.progress import Display
+from comt_cli.campaign.plain_display import make_display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.slurm import TrainJob
 from comt_cli.campaign.table import train_queue, train_table
@@ -24,7 +24,7 @@ from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec, RunStart
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal
 
 __all__ = ["no_worker_is_left", "quick_workers"]
 

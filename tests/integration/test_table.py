@@ -15,12 +15,12 @@ import pytest
 import torch
 from dying import is_training, wait_until
 from test_interruptions import After
-from tiny_runs import assert_same_run, tiny_spec
+from tiny_runs import StopAt, assert_same_run, tiny_spec
 
 from comt_cli import app
 from comt_cli.campaign import table
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.outcomes import Ending, TrainingFailed
-from comt_cli.campaign.progress import Display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.table import train_table
 from comt_cli.data.prepare import prepare
@@ -29,22 +29,27 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import set_aside
+from comt_cli.training.events import RunStarted
 from comt_cli.training.loop import Training
-from comt_cli.training.signals import StopSignal
-from comt_cli.training.world import World
+from comt_cli.training.parallel import World
+from comt_cli.training.processes import StopSignal
 
 
 class Notes(Display):
-    """Keeps what it hears."""
+    """Keeps what it receives."""
 
     def __init__(self) -> None:
         self.heard: list[tuple] = []
 
-    def queue_started(self, start):
-        self.heard.append(("table", len(start.every), len(start.every) - len(start.waiting)))
+    def queue_started(self, workload):
+        self.heard.append(("table", len(workload.every), len(workload.every) - len(workload.waiting)))
 
-    def run_started(self, worker, spec, step):
-        self.heard.append((spec.row, spec.seed, step))
+    def run_taken(self, worker, spec):
+        self.spec = spec
+
+    def run_event(self, worker, event):
+        if isinstance(event, RunStarted):
+            self.heard.append((self.spec.row, self.spec.seed, event.step))
 
     def run_ended(self, worker, ended):
         if ended.result is not None:
@@ -56,23 +61,16 @@ class Notes(Display):
         self.heard.append(("closed",))
 
 
-class EndAt(Display):
+class EndAt(StopAt, Display):
     """Raises at the n-th event of a run."""
 
-    def __init__(self, event: int, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.left, self.error = event, error
-
-    def _hear(self, *_: object) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise self.error("stopped by the test")
-
-    run_started = step_done = evaluating = _hear  # type: ignore[assignment]
+    def run_event(self, worker, event):
+        self(event)
 
 
 @pytest.fixture
 def notes(monkeypatch):
-    """`notes(display)`: what `train_table` tells from now on."""
+    """`notes(display)`: what `train_table` has as its display from now on."""
 
     def listen(display: Display) -> Display:
         monkeypatch.setattr(table, "make_display", lambda is_main: display)
@@ -91,7 +89,7 @@ def test_finished_runs_are_skipped_and_unfinished_ones_go_on(tiny_corpus, tmp_pa
     specs = seeds(tiny_corpus, 1, 2, 3)
     notes(Notes())
     train_table(specs[:1], tmp_path, "cpu")
-    notes(EndAt(5))
+    notes(EndAt(5, KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         train_table(specs[1:2], tmp_path, "cpu")
     second = notes(Notes())
@@ -471,7 +469,7 @@ def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch)
         process.kill()
     assert process.returncode == 143
     assert "comt: stopped after step" in err
-    assert "The same command goes on from there." in err
+    assert "The same command resumes from there." in err
     assert "Traceback" not in err
     directory = RunDirectory(next(folder.iterdir()))
     stopped_at = json.loads(directory.metrics_file.read_text().splitlines()[-1])["step"]

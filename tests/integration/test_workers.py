@@ -21,16 +21,17 @@ from tiny_runs import assert_same_run, tiny_spec, train
 
 from comt_cli.campaign import dispatch
 from comt_cli.campaign.dispatch import Dispatcher, worker_names
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.jobs import Workers
 from comt_cli.campaign.outcomes import Ending, TrainingFailed
 from comt_cli.campaign.preparing import prepare_all
-from comt_cli.campaign.progress import Display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.table import train_table
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.events import Note, RunStarted, StepReport
+from comt_cli.training.processes import StopSignal
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,7 @@ class Notes(Display):
     def __init__(self, at: tuple[str, int] = ("", 0), action: Callable[[int], object] = lambda worker: None) -> None:
         self.heard: list[tuple] = []
         self.at, self.action = at, action
+        self.seeds: dict[int, int] = {}
         self.told: list[bool] = []
 
     def stopping(self, again):
@@ -58,14 +60,17 @@ class Notes(Display):
     def count(self, event: str) -> int:
         return sum(each[0] == event for each in self.heard)
 
-    def run_started(self, worker, spec, step):
-        self.note("started", worker, spec.seed, step)
+    def run_taken(self, worker, spec):
+        self.seeds[worker] = spec.seed
 
-    def step_done(self, worker, report):
-        self.note("step", worker)
-
-    def warn(self, worker, text):
-        self.note("warned", worker, text)
+    def run_event(self, worker, event):
+        match event:
+            case RunStarted(step):
+                self.note("started", worker, self.seeds[worker], step)
+            case StepReport():
+                self.note("step", worker)
+            case Note(text):
+                self.note("warned", worker, text)
 
     def run_ended(self, worker, ended):
         self.note("ended", worker, ended.spec.seed, ended.ending)
@@ -331,7 +336,7 @@ def train_in_workers(specs: list[str], runs: str, cache: str, method: str) -> No
         (Path(runs) / f"worker{worker}").write_text(str(crew.process(worker)))
 
     display = Notes()
-    display.run_started = lambda worker, spec, step: note(worker)  # type: ignore[method-assign]
+    display.run_event = lambda worker, event: isinstance(event, RunStarted) and note(worker)  # type: ignore[method-assign]
     crew = Crew([RunSpec.model_validate_json(spec) for spec in specs], Path(runs), display=display)
     crew.run()
 

@@ -8,8 +8,8 @@ from typing import Any
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task
 from comt_cli.tasks.base import AnyDataset
+from comt_cli.training.parallel import World
 from comt_cli.training.tasks.base import TaskRun
-from comt_cli.training.world import World
 
 
 def module_of(task: Task[Any]) -> str:

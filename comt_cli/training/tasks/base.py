@@ -1,7 +1,7 @@
-"""What the loop does not know: everything that differs between one task and another, for one run.
+"""Everything that differs between one task and another, for one run.
 
-The loop deals in batches, steps and files. A `TaskRun` says what the model is and what is minimised, what becomes of a
-batch on the device, how the model is evaluated, and what a checkpoint must hold besides.
+The loop deals in batches, steps and files. A `TaskRun` says what the model is and what is minimised, how a batch is put
+on the device, how the model is evaluated, and what a checkpoint must hold besides.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
-from comt_cli.training.parallel import is_sharded, shard
-from comt_cli.training.world import World
+from comt_cli.training.parallel import World, shard, uses_fsdp
 
 
 class TaskRun(ABC, Generic[B]):
@@ -36,7 +35,7 @@ class TaskRun(ABC, Generic[B]):
     Attributes:
         train, validation, test: the splits of its data; many a data set has no test split.
         evaluation_targets: how many targets an evaluation goes over; None: all of the split.
-        norms_every: after how many steps the gradient norms of the parameters in `watched` are logged; None: never.
+        norms_every: after how many steps the gradient norms of the parameters in `observed` are logged; None: never.
         model, objective: what `build` makes.
         memory_format: how the model's tensors lie in memory, None for the usual way.
     """
@@ -65,7 +64,7 @@ class TaskRun(ABC, Generic[B]):
         """What is minimised: a module that holds the model and takes what `inputs` gives."""
 
     def use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`), and say what that is and why."""
+        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
         wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
         return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
 
@@ -76,7 +75,7 @@ class TaskRun(ABC, Generic[B]):
     def place(self) -> None:
         """Give the model storage on the device, its initial values and its type, and compile it if that is wanted."""
         dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
-        if is_sharded(self.settings, self.world):
+        if uses_fsdp(self.settings, self.world):
             shard(self.objective, self.world, dtype, self.spec.seed, compiled=compiled)
             return
         materialise(self.model, self.world.device, self.spec.seed)
@@ -88,14 +87,14 @@ class TaskRun(ABC, Generic[B]):
 
     @property
     def sharding(self) -> str:
-        """How the parameters are sharded among the processes; `none` if each has them whole."""
-        return "fsdp" if is_sharded(self.settings, self.world) else "none"
+        """How the parameters are sharded among the processes; `none` if each has them in full."""
+        return "fsdp" if uses_fsdp(self.settings, self.world) else "none"
 
     def caution(self, local_rows: int) -> str | None:
-        """What must be said where each process taking `local_rows` rows of the batch changes more than rounding."""
+        """A note for the user where each process taking `local_rows` rows of the batch changes more than rounding."""
         return None
 
-    def watched(self) -> dict[str, nn.Parameter]:
+    def observed(self) -> dict[str, nn.Parameter]:
         """The parameters whose gradient norms are logged, by name."""
         return {}
 
@@ -114,7 +113,7 @@ class TaskRun(ABC, Generic[B]):
 
     @abstractmethod
     def checkpoint_parts(self) -> dict[str, Any]:
-        """What a checkpoint says beside the state of training, so that the model can be used without its data set."""
+        """What a checkpoint has beside the state of training, so that the model can be used without its data set."""
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:  # noqa: ARG003
@@ -123,7 +122,7 @@ class TaskRun(ABC, Generic[B]):
         return None
 
     def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
-        """This process's part of the global batch of every step from `first_step` on, cut in micro-batches."""
+        """This process's part of the global batch of every step from `first_step` on, in micro-batches."""
         return TrainBatches(
             self.train,
             seed=self.spec.seed,

@@ -2,7 +2,7 @@
 
 Batch normalisation makes the samples of a batch depend on each other, which two things follow from. With several
 processes each normalises with its own part of the batch, as the papers' runs on eight GPUs did, and a micro-batch with
-itself: another number of either gives other numbers, not only other rounding, which a run says (`caution`). And the
+itself: another number of either changes results by more than rounding, which a run notes (`caution`). And the
 running statistics, of which every process has its own, are part of a model's state: the main process's are those that
 are saved, and that all processes evaluate with.
 """
@@ -26,8 +26,8 @@ from comt_cli.training.devices import parameter_dtype
 from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.optimisation import sgd
+from comt_cli.training.parallel import World
 from comt_cli.training.tasks.base import TaskRun
-from comt_cli.training.world import World
 
 
 class ImageRun(TaskRun[ImageBatch]):
@@ -60,7 +60,7 @@ class ImageRun(TaskRun[ImageBatch]):
             f"{alone} on one: the numbers are not those of a run on one device"
         )
 
-    def watched(self) -> dict[str, nn.Parameter]:
+    def observed(self) -> dict[str, nn.Parameter]:
         """Every convolution: what has four dimensions."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.dim() == 4}
 

@@ -24,8 +24,8 @@ from comt_cli.training.devices import product_dtype
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import adam
+from comt_cli.training.parallel import World
 from comt_cli.training.tasks.base import TaskRun
-from comt_cli.training.world import World
 
 
 class LanguageRun(TaskRun[Batch]):

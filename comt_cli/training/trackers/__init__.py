@@ -1,7 +1,7 @@
 """Trackers: what a run logs, passed on to TensorBoard or Weights & Biases. Off unless asked for.
 
-They are told what `metrics.jsonl` and `timings.jsonl` say, change no number of a run, and are no part of its identity.
-A tracker that fails is left out from then on, with one warning; the run goes on. Only a run's main process has any.
+They receive the lines of `metrics.jsonl` and `timings.jsonl`, change no number of a run, and are not part of its id.
+A tracker that fails is left out from then on, with one warning; the run continues. Only a run's main process has any.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from comt_cli.runs.plan import RunSpec
 NAMES: Final = ("tensorboard", "wandb")
 """Each is also the name of the package that it needs, and of the extra that installs it."""
 VARIABLE: Final = "COMT_TRACK"
-"""The environment variable with the names in use: every process that is started for a run, a cluster's job too, has
-it from the one that was told."""
+"""The environment variable with the names in use: every process that is started for a run inherits it, a cluster's job
+too."""
 
 _OF_TRAINING: Final = ("loss", "learning_rate", "gradient_norm")
 
@@ -45,7 +45,7 @@ class Tracker(Protocol):
         """Numbers of a step, by name."""
 
     def flush(self) -> None:
-        """A checkpoint is saved: what was logged must not be lost, since the run goes on from there."""
+        """A checkpoint is saved: what was logged must not be lost, since the run resumes from there."""
 
     def close(self, *, ended: bool) -> None:
         """Nothing more will come. `ended`: the run has its result."""
@@ -98,9 +98,9 @@ def trackers_in_use() -> list[str]:
 
 
 class Trackers:
-    """The trackers of one run that goes on after `step`. None of its methods raises.
+    """The trackers of one run that continues after `step`. None of its methods raises.
 
-    `folder` is the run's; `warn` is told once of each tracker that fails.
+    `folder` is the run's; `warn` is called once for each tracker that fails.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class Trackers:
         """A line of `metrics.jsonl`, with the speed of its step; what is no finite number is left out."""
         named = ((name_of(key, chosen="chosen" in line), value) for key, value in line.items())
         values = {name: float(value) for name, value in named if name is not None and value is not None}
-        self._tell(lambda tracker: tracker.log(line["step"], values))
+        self._each(lambda tracker: tracker.log(line["step"], values))
 
     def flush(self) -> None:
         """A checkpoint is saved."""
-        self._tell(lambda tracker: tracker.flush())
+        self._each(lambda tracker: tracker.flush())
 
     def __enter__(self) -> Self:
         return self
@@ -128,16 +128,16 @@ class Trackers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tell(lambda tracker: tracker.close(ended=kind is None))
+        self._each(lambda tracker: tracker.close(ended=kind is None))
 
-    def _tell(self, action: Callable[[Tracker], None]) -> None:
+    def _each(self, action: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._open.items()):
             with self._guarded(name):
                 action(tracker)
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Whatever a tracker does, the run has the random states that it had, and goes on."""
+        """Whatever a tracker does, the run keeps its random states, and continues."""
         state = random.getstate()
         try:
             yield

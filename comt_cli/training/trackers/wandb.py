@@ -1,7 +1,7 @@
 """Weights & Biases: a run there with this run's id, in the project that WANDB_PROJECT names, else `comt`.
 
 WANDB_MODE=offline keeps everything in `wandb/` within the run directory; `wandb sync` uploads it later. Every start of
-a run goes on in the same place; steps that were logged before a kill are not logged again, and would be equal.
+a run continues in the same place; steps that were logged before a kill are not logged again, and would be equal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def log_in() -> None:
 
 
 class WeightsAndBiases:
-    """One run, begun or gone on with."""
+    """One run, begun or resumed."""
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         import wandb
@@ -51,7 +51,7 @@ class WeightsAndBiases:
             group=f"{spec.paper}/{spec.table} {spec.scale}",
             config={"names": names_of(spec), **spec.model_dump(mode="json")},
             dir=str(folder),
-            # Neither prints into the bars nor captures what is printed; a service that is away does not hold a run up.
+            # Neither prints into the bars nor captures what is printed; a service that is down does not delay a run.
             settings=wandb.Settings(
                 console="off", silent=True, init_timeout=START_SECONDS, finish_timeout=START_SECONDS
             ),

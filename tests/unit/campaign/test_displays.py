@@ -5,22 +5,24 @@ from __future__ import annotations
 import io
 import re
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from tiny_runs import tiny_spec
 
-from comt_cli.campaign import progress
-from comt_cli.campaign.displays import make_display
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.live_display import LiveDisplay
+from comt_cli.campaign.opening import Workload
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
-from comt_cli.campaign.plain_display import PlainDisplay
-from comt_cli.campaign.progress import Display, Start
+from comt_cli.campaign.plain_display import PlainDisplay, make_display
 from comt_cli.campaign.screen import Line
+from comt_cli.campaign.worker import Reporter
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import Unit
-from comt_cli.training.progress import StepReport
+from comt_cli.training.events import Evaluating, Note, RunStarted, StepReport
 
 DEVICE = "AMD EPYC, 1 thread"
 DONE = {
@@ -56,14 +58,14 @@ def shared(tiny_corpus):
 def clock(monkeypatch):
     """A clock that stands still until it is moved."""
     now = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
-def start(shared, done: int = 0, workers=("cpu 1", "cpu 2")) -> Start:
+def start(shared, done: int = 0, workers=("cpu 1", "cpu 2")) -> Workload:
     every = [each.spec for each in shared]
     before = [(spec, DONE) for spec in every[:done]]
-    return Start(every, every[done:], before, Path("runs"), workers, DEVICE)
+    return Workload(every, every[done:], before, Path("runs"), workers, DEVICE)
 
 
 def ended(run: SharedRun, result=DONE) -> RunOutcome:
@@ -96,20 +98,20 @@ def test_plain_lines(shared, capsys, clock):
     display.queue_started(start(shared, done=1))
     display.run_taken(0, first.spec)
     clock[0] += 1.5
-    display.run_started(0, first.spec, 0)
+    display.run_event(0, RunStarted(0))
     display.run_taken(1, second.spec)
-    display.run_started(1, second.spec, 40)
+    display.run_event(1, RunStarted(40))
     for step in (1, 2, 11):
-        display.step_done(0, report(step))
+        display.run_event(0, report(step))
         clock[0] += 1.5
         display.tick()
     clock[0] += 31
-    display.evaluating(1)
-    display.evaluated(1, 3, 40)
+    display.run_event(1, Evaluating(0, 40))
+    display.run_event(1, Evaluating(3, 40))
     display.tick()
     display.tick()
     display.run_ended(0, ended(first))
-    display.warn(1, "another device")
+    display.run_event(1, Note("another device"))
     display.run_ended(1, fail(second, "RuntimeError: a defect"))
     clock[0] += 61
     display.tick()  # nobody is at work
@@ -125,11 +127,11 @@ def test_plain_lines(shared, capsys, clock):
         "runs:  7 to train of 240 steps, 1 of 8 are finished (comt/table3: 4 rows, 1 column, 2 seeds)",
         "where: 2 at a time on AMD EPYC, 1 thread; files in runs/comt/table3",
         "time:  about 4 min, by 1 run that is finished",
-        "stop:  Ctrl-C saves what runs; the same command goes on from there",
+        "stop:  Ctrl-C saves what runs; the same command resumes from there",
         "cpu 1: post-ln, python-docs/tiny, seed 2: starting ...",
         "cpu 1: post-ln, python-docs/tiny, seed 2: 240 steps, started in 1.5 s",
         "cpu 2: pre-ln, python-docs/tiny, seed 1: starting ...",
-        "cpu 2: pre-ln, python-docs/tiny, seed 1: 240 steps, going on after step 40, started in 0.0 s",
+        "cpu 2: pre-ln, python-docs/tiny, seed 1: 240 steps, resumed after step 40, started in 0.0 s",
         "[1/8] cpu 1: post-ln, python-docs/tiny, seed 2: step 11 of 240, "
         "loss 3.220, 12,346 tok/s, MFU 42.2%, 1.5 GiB, 36 s left; "
         "cpu 2: pre-ln, python-docs/tiny, seed 1: step 40 of 240, evaluating 3 of 40 batches, 60 s left; "
@@ -147,17 +149,17 @@ def test_one_run_in_this_process(shared, capsys, clock):
     display = PlainDisplay()
     display.queue_started(start(shared[:1], workers=["cpu"]))
     display.run_taken(0, shared[0].spec)
-    display.run_started(0, shared[0].spec, 0)
-    display.step_done(0, report(1))
+    display.run_event(0, RunStarted(0))
+    display.run_event(0, report(1))
     clock[0] += 40
-    display.step_done(0, report(41))
+    display.run_event(0, report(41))
     display.tick()
     display.run_ended(0, ended(shared[0]))
     assert capsys.readouterr().err.splitlines() == [
         "runs:  1 to train of 240 steps (comt/table3: 1 row, 1 column, 1 seed)",
         "where: on AMD EPYC, 1 thread; files in runs/comt/table3",
         "time:  not known before the first steps",
-        "stop:  Ctrl-C saves what runs; the same command goes on from there",
+        "stop:  Ctrl-C saves what runs; the same command resumes from there",
         "post-ln, python-docs/tiny, seed 1: 240 steps, started in 0.0 s",
         "[0/1] post-ln, python-docs/tiny, seed 1: step 41 of 240, loss 3.220, 12,346 tok/s, MFU 42.2%, 1.5 GiB, "
         "3 min left; all runs: about 3 min left",
@@ -182,7 +184,7 @@ def test_finished_runs_tell_the_time_that_were_trained_as_these_will_be(shared, 
     specs = [each.spec for each in shared]
     before = [(specs[0], DONE | odd), (specs[1], {"state": "done"})]
     display = PlainDisplay()
-    display.queue_started(Start(specs, specs[2:4], before, Path("runs"), ["cpu"], DEVICE))
+    display.queue_started(Workload(specs, specs[2:4], before, Path("runs"), ["cpu"], DEVICE))
     assert display.all_left() == (None if pace is None else pytest.approx(2 * pace))
     said = capsys.readouterr().err
     assert ("by 1 run that is finished" if pace else "not known before the first steps") in said
@@ -193,7 +195,7 @@ def test_processes_that_share_every_run(shared, capsys):
     specs = [each.spec for each in shared]
     before = [(specs[0], DONE | {"device": "NVIDIA H200", "processes": 2})]
     display = PlainDisplay()
-    display.queue_started(Start(specs, specs[1:], before, Path("runs"), ["cuda:0"], "NVIDIA H200", 2))
+    display.queue_started(Workload(specs, specs[1:], before, Path("runs"), ["cuda:0"], "NVIDIA H200", 2))
     said = capsys.readouterr().err
     assert "where: on 2 x NVIDIA H200; files in" in said
     assert "by 1 run that is finished" in said
@@ -250,14 +252,14 @@ def train_for_a_while(display: LiveDisplay, shared, clock) -> None:
     display.queue_started(start(shared, done=2))
     display.run_taken(0, shared[2].spec)
     display.run_taken(1, shared[5].spec)
-    display.run_started(1, shared[5].spec, 0)
+    display.run_event(1, RunStarted(0))
     for step in (1, 50):
         clock[0] += 20
-        display.step_done(1, report(step, 6.196))
-    display.run_started(0, shared[2].spec, 100)
+        display.run_event(1, report(step, 6.196))
+    display.run_event(0, RunStarted(100))
     for step in (101, 120):
         clock[0] += 5
-        display.step_done(0, report(step, 6.021))
+        display.run_event(0, report(step, 6.021))
 
 
 def whole_words(lines: list[str], texts: str) -> None:
@@ -273,8 +275,8 @@ ALL_WORDS = """all runs of left so far min min, loss tok/s MFU GiB starting, eva
 pre-ln+transponder post-ln, pre-ln, layernorm-scaling, pre-ln+transponder, python-docs/tiny, seed cpu stopping: saving
 after the step at hand ... (a second signal ends at once, and loses up to steps each) to train steps, are finished
 (comt/table3: rows, column, seeds) where time a on AMD EPYC, thread; files in runs/comt/table3 about by that stop
-Ctrl-C saves what runs; same command goes from there is perplexity 23.46, s, 12,346 failed: RuntimeError: a defect run
-each perplexity tokenising documents: h not known before first"""
+Ctrl-C saves what runs; same command resumes from there is perplexity 23.46, s, 12,346 failed: RuntimeError: a defect
+run each perplexity tokenising documents: h not known before first"""
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -314,7 +316,7 @@ def test_what_is_said_before_the_start(shared, clock, width):
     assert "6 to train of 240 steps, 2 of 8 are finished (comt/table3: 4 rows, 1 column, 2 seeds)" in text
     assert "2 at a time on AMD EPYC, 1 thread; files in runs/comt/table3" in text
     assert "about 3 min, by 2 runs" in text
-    assert "Ctrl-C saves what runs; the same command goes on from there" in text
+    assert "Ctrl-C saves what runs; the same command resumes from there" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -327,10 +329,10 @@ def test_starting_and_evaluating_show_that_they_live(shared, clock, width):
     display.queue_started(start(shared))
     display.run_taken(0, shared[0].spec)
     display.run_taken(1, shared[4].spec)
-    display.run_started(1, shared[4].spec, 0)
-    display.step_done(1, report(240))
-    display.evaluating(1)
-    display.evaluated(1, 12, 40)
+    display.run_event(1, RunStarted(0))
+    display.run_event(1, report(240))
+    display.run_event(1, Evaluating(0, 40))
+    display.run_event(1, Evaluating(12, 40))
     clock[0] += 7.5
     lines = seen(display, width)
     assert all(len(line) <= width for line in lines), lines
@@ -407,8 +409,8 @@ def test_many_tables_have_long_names(shared, clock):
         display, _ = terminal(width)
         display.queue_started(start([*shared, other]))
         display.run_taken(0, other.spec)
-        display.run_started(0, other.spec, 0)
-        display.step_done(0, report(7))
+        display.run_event(0, RunStarted(0))
+        display.run_event(0, report(7))
         lines = seen(display, width)
         assert all(len(line) <= width for line in lines), lines
         text = " ".join(" ".join(lines).split())
@@ -450,3 +452,15 @@ def test_the_summary(shared, tmp_path):
     Summary(outcomes[:2]).check()  # nothing failed, and what is open has its trainer
     with pytest.raises(TrainingFailed, match="1 of 3 runs are left to do"):
         Summary(outcomes).check()
+
+
+def test_a_worker_reports_a_few_steps_a_second_and_all_other_events(clock):
+    sent = []
+    reporter = Reporter(SimpleNamespace(send=sent.append), 6)
+    events = [RunStarted(0), *(report(step) for step in range(1, 7)), *(Evaluating(done, 3) for done in range(4))]
+    for event in [*events, Note("a note")]:
+        reporter(event)
+        clock[0] += 0.08
+    assert sent == [
+        RunStarted(0), report(1), report(4), report(6), Evaluating(0, 3), Evaluating(1, 3), Note("a note"),
+    ]  # fmt: skip

@@ -11,16 +11,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_runs import image_spec, tiny_spec, write_corpus
+from tiny_runs import dataset_of, image_spec, tiny_spec, train, write_corpus
 
 from comt_cli.campaign import estimate as module
 from comt_cli.campaign.estimate import START_SECONDS, Estimator, finished_runs, makespan
 from comt_cli.campaign.jobs import usable_cores
 from comt_cli.commands.plan_costs import time_left
+from comt_cli.kernels.measurements import processor_name
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training import measured_speed
+from comt_cli.training import speed
 from comt_cli.training.hardware import Hardware
 
 CPU = Hardware("cpu", "A processor", 1)
@@ -86,7 +87,7 @@ def test_a_run_takes_what_its_like_took(corpus, tmp_path):
     assert estimator(tmp_path, 2, 1).of(often).seconds == pytest.approx((total_flops(often) + 4 * evaluation) / 1e9)
 
 
-def test_the_likest_run_counts(corpus, tmp_path):
+def test_the_most_similar_run_counts(corpus, tmp_path):
     wanted = tiny_spec(corpus, method="comt")
     others = {
         "another width": tiny_spec(corpus, model={"width": 64}),
@@ -97,7 +98,7 @@ def test_the_likest_run_counts(corpus, tmp_path):
     for number, spec in enumerate(others.values(), 1):
         finish(spec, tmp_path, number * 1e9)
         reached = total_flops(wanted) / 1e9 / estimator(tmp_path, 1, 1).of(wanted).seconds
-        assert reached == pytest.approx(number, rel=0.05), "each is liker than those before"
+        assert reached == pytest.approx(number, rel=0.05), "each is more similar than those before"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_the_likest_run_counts(corpus, tmp_path):
     ],
 )
 def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, odd):
-    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 5e9)
+    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 5e9)
     finish(tiny_spec(corpus), tmp_path, 1e9, **odd)
     finish(image_spec(), tmp_path, 1e9)
     for name, text in (("cut", "{"), ("deep", "[" * 100_000)):
@@ -131,6 +132,18 @@ def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, od
     assert estimate.source == "a training step measured here"
 
 
+@pytest.mark.parametrize("kind", ["text", "images"])
+def test_finished_runs_of_every_task_say_how_many_samples_they_evaluate(corpus, tmp_path, kind):
+    spec = tiny_spec(corpus, steps=4) if kind == "text" else image_spec(steps=4)
+    directory = train(spec, tmp_path)
+    (found,) = finished_runs(tmp_path, Hardware("cpu", processor_name(), 1))
+    evaluation = directory.result()["evaluation"]
+    assert found.evaluated_samples == evaluation["samples"] == len(dataset_of(spec).validation)
+    estimate = Estimator([found], CPU, 1, 1).of(spec)
+    steps = total_flops(spec) + found.evaluated_samples * cost_of(spec).flops_per_row / 3
+    assert estimate.seconds == pytest.approx(steps / found.flops_per_second)
+
+
 def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypatch):
     asked = []
 
@@ -138,7 +151,7 @@ def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypa
         asked.append((spec.row, threads))
         return 5e9
 
-    monkeypatch.setattr(measured_speed, "measured_step_flops", measured)
+    monkeypatch.setattr(speed, "measured_step_flops", measured)
     first = estimator(tmp_path, 1, 3)
     first.of(tiny_spec(corpus))
     first.of(tiny_spec(corpus, method="pre-ln"))
@@ -149,8 +162,8 @@ def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypa
 
 
 def test_a_large_model_is_not_measured_on_a_cpu(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(measured_speed, "_step_seconds", None)
-    monkeypatch.setattr(measured_speed, "estimated_flops_per_second", lambda device, precision, share: share * 1e10)
+    monkeypatch.setattr(speed, "_step_seconds", None)
+    monkeypatch.setattr(speed, "estimated_flops_per_second", lambda device, precision, share: share * 1e10)
     spec = tiny_spec(corpus, model={"size": "60m", "width": None, "ffn_width": None, "layers": None, "heads": None})
     estimate = estimator(tmp_path, 1, 1).of(spec.model_copy(update={"settings": spec.settings}))
     assert estimate.source == "the speed of matrix products here, and rough"
@@ -159,9 +172,9 @@ def test_a_large_model_is_not_measured_on_a_cpu(corpus, tmp_path, monkeypatch):
 
 def test_a_step_is_measured(corpus):
     random = torch.get_rng_state()
-    reached = measured_speed.measured_step_flops(tiny_spec(corpus), torch.device("cpu"), 1)
+    reached = speed.measured_step_flops(tiny_spec(corpus), torch.device("cpu"), 1)
     assert reached is not None
-    assert measured_speed.measured_step_flops(image_spec(), torch.device("cpu"), 1) is None
+    assert speed.measured_step_flops(image_spec(), torch.device("cpu"), 1) is None
     assert 1e5 < reached < 1e13
     assert torch.equal(random, torch.get_rng_state())
 
@@ -209,14 +222,14 @@ def test_runs_at_once_share_the_gpus(corpus, tmp_path):
     ],
 )
 def test_a_network_of_quite_another_size_tells_nothing(corpus, tmp_path, monkeypatch, model, source):
-    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 5e9)
+    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 5e9)
     finish(tiny_spec(corpus, model=model), tmp_path, 1e9)
     assert estimator(tmp_path, 1, 1).of(tiny_spec(corpus, seed=2)).source == source
 
 
 @pytest.mark.parametrize(("where", "devices"), [(CPU, 1), (Hardware("cuda", "NVIDIA H200", 2), 2)])
 def test_processes_are_faster_where_each_has_a_device(corpus, tmp_path, monkeypatch, where, devices):
-    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 5e9)
+    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 5e9)
     spec = tiny_spec(corpus)
     seconds = estimator(tmp_path, 1, None, where, 2).of(spec).seconds
     assert seconds == pytest.approx(total_flops(spec) / 5e9 / devices)

@@ -12,14 +12,14 @@ import pytest
 from tiny_runs import image_spec
 
 from comt_cli.campaign import launch, scout, server, table
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.outcomes import TrainingFailed
-from comt_cli.campaign.progress import Display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.scout import Scout
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks import Task
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import shared_runs
 from comt_cli.campaign.scout import scouting
 from comt_cli.campaign.server import context_for
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal
 
 def look(queue):
     server = Path(f"/proc/{os.getppid()}")

@@ -20,7 +20,7 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.runs.shared import needed_runs
 from comt_cli.tasks import Task
-from comt_cli.training.signals import StopSignal
+from comt_cli.training.processes import StopSignal
 
 SOURCE = image_spec()
 FIRST, SECOND = (

@@ -19,7 +19,7 @@ from comt_cli.files import write_json
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.shared import shared_runs
-from comt_cli.training import measured_speed
+from comt_cli.training import speed
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -126,7 +126,7 @@ def test_all_recipes_form_one_queue_and_then_each_is_written(calls) -> None:
 
 
 def test_a_dry_run_is_one_plan_of_all_recipes(calls, monkeypatch) -> None:
-    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
     write_recipe("two")
     Path("recipes/mine/images.yaml").write_text(IMAGE_RECIPE)
     result = reproduce("--dry-run", "--device", "cpu", "--jobs", "2")
@@ -209,7 +209,7 @@ def test_train_lm_trains_what_is_selected_and_writes_the_whole(calls) -> None:
 
 
 def test_a_dry_run_of_train_lm_is_of_what_the_command_would_do(calls, monkeypatch) -> None:
-    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
     command = ("train-lm", "--recipe", "mine/one", "--device", "cpu", "--jobs", "1")
     comt(*command, "--rows", "pre-ln")
     assert "4 runs, 2 to do" in comt(*command, "--dry-run").stdout

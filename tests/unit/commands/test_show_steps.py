@@ -15,7 +15,7 @@ from comt_cli.commands.plan_costs import Trained
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.commands.show import print_plan
 from comt_cli.models import accounting
-from comt_cli.training import measured_speed
+from comt_cli.training import speed
 
 RECIPE = """
 title: Two widths
@@ -44,7 +44,7 @@ def recipe(tmp_path, monkeypatch) -> None:
     """Nothing counted, and nothing measured: every step takes as many seconds as it has 1e9 FLOPs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(measured_speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for module in (estimate, jobs):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.campaign.outcomes import result_text
 from comt_cli.errors import UserError
 from tests.shelf import Shelf, shelf
 
@@ -96,3 +99,16 @@ def test_cells_as_json(partly: Shelf):
     }  # fmt: skip
     assert cells["a/b", "docs/tiny"]["mean"] is None
     assert cells["a/b", "docs/tiny"]["runs"] == {"diverged": 1, "unfinished": 1}
+
+
+def test_metrics_have_their_own_decimals(shelf: Shelf):
+    path = Path("recipes/mine/gates.yaml")
+    path.write_text(f"metric: bits_per_byte\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
+    shelf.done(shelf.spec("pre-ln", 1), bits_per_byte=1.23456)
+    assert "  1.235 (1), 1 missing" in comt("mine/gates", "--rows", "pre-ln").output
+    assert "  1.235  " in CliRunner().invoke(app, ["runs"]).output
+    task = shelf.spec("pre-ln").task
+    metric = replace(task.metrics["perplexity"], decimals=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(task), "metrics", {**task.metrics, "perplexity": metric})
+        assert result_text(task, {"state": "done", "perplexity": 23.45678}) == "perplexity 23.4568"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_on import plan_on
 
+from comt_cli.campaign.outcomes import result_text
 from comt_cli.campaign.slurm_queue import JOB_FILE, job_of, log_folder, note_job
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import Unreadable, open_own, parse_json, read_bytes, read_json, read_text, write_json
@@ -19,7 +20,6 @@ from comt_cli.recipe.load import load_recipe
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory, RunState, read_lines
 from comt_cli.tasks import task_of
-from comt_cli.training.progress import outcome
 
 DAMAGED_JSON = {
     "no JSON": (b"{", "is not JSON"),
@@ -214,7 +214,7 @@ def test_a_stand_in_that_is_wrong_itself_ends_the_search(small, monkeypatch):
     ],
 )  # fmt: skip
 def test_a_result_without_its_numbers_is_put_in_words(command, result, said):
-    assert outcome(task_of(command), result) == said
+    assert result_text(task_of(command), result) == said
 
 
 def test_a_table_of_too_many_cells_is_refused_at_once(small, load):

@@ -11,11 +11,10 @@ from tiny_runs import tiny_spec
 from comt_cli.commands.planning import Planned
 from comt_cli.commands.show import plan_rows
 from comt_cli.models.accounting import cost_of, total_flops, training_bytes
-from comt_cli.training import clock, devices
-from comt_cli.training.clock import mfu
+from comt_cli.training import devices, speed
 from comt_cli.training.devices import device_name, peak_flops, peak_memory_bytes, pick_device
-from comt_cli.training.measured_speed import estimated_flops_per_second, measured_matmul_flops
-from comt_cli.training.world import World
+from comt_cli.training.parallel import World
+from comt_cli.training.speed import estimated_flops_per_second, measured_matmul_flops, mfu
 
 D, FFN, LAYERS, V, T = 32, 48, 2, 258, 48
 MATRICES = LAYERS * (4 * D * D + 3 * D * FFN)
@@ -128,7 +127,7 @@ def test_mfu(tiny_corpus, monkeypatch):
     """FLOPs of a position times positions a second, over the peak of all devices."""
     spec, cpu = tiny_spec(tiny_corpus, method="pre-ln"), torch.device("cpu")
     assert mfu(spec, World(cpu), 1000) is None
-    monkeypatch.setattr(clock, "peak_flops", lambda device, precision: 1e9)
+    monkeypatch.setattr(speed, "peak_flops", lambda device, precision: 1e9)
     share = mfu(spec, World(cpu), 1000)
     assert share == pytest.approx(1000 * cost_of(spec).flops_per_row / 48 / 1e9)
     assert mfu(spec, World(cpu, 0, 4), 1000) == pytest.approx(share / 4)

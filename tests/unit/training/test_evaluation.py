@@ -14,8 +14,8 @@ from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.evaluation import bounded_exp
 from comt_cli.training.objective import SummedLoss
+from comt_cli.training.parallel import World
 from comt_cli.training.tasks.language import evaluate
-from comt_cli.training.world import World
 
 WORLD = World(torch.device("cpu"))
 

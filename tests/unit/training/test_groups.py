@@ -10,7 +10,7 @@ from tiny_runs import tiny_spec, training
 from torch import nn
 
 from comt_cli.tasks.settings.language import TrainSettings
-from comt_cli.training.checkpoint import load_optimizer_state, whole_optimizer_state
+from comt_cli.training.checkpoint import full_optimizer_state, load_optimizer_state
 from comt_cli.training.optimisation import Group, adam, set_learning_rate
 
 
@@ -66,7 +66,7 @@ def test_states_of_groups_are_saved_by_parameter():
     step(model, one)
     again.load_state_dict(model.state_dict())
     other = adam(again, settings(), groups(again))
-    load_optimizer_state(again, other, copy.deepcopy(whole_optimizer_state(model, one, keep=True)))
+    load_optimizer_state(again, other, copy.deepcopy(full_optimizer_state(model, one, keep=True)))
     assert [group["weight_decay"] for group in other.param_groups] == [0.1, 0.0, 0.1]
     for _ in range(2):
         step(model, one)

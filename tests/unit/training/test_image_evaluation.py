@@ -14,8 +14,8 @@ from comt_cli.data.split import IGNORE
 from comt_cli.exchange.load_image import load_image_model
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss
+from comt_cli.training.parallel import World
 from comt_cli.training.tasks.images import classes_before, evaluate_images
-from comt_cli.training.world import World
 
 CPU = torch.device("cpu")
 WORLD = World(CPU)

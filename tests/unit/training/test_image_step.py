@@ -168,7 +168,7 @@ def test_what_is_written_down(tmp_path):
     assert result["loss"] == last["validation_loss"]
     assert result["accuracy"] == last["validation_accuracy"]
     assert result["top5_accuracy"] == last["validation_top5_accuracy"]
-    assert result["evaluation"] == {"images": 20, "batch_size": 8, "processes": 1}
+    assert result["evaluation"] == {"samples": 20, "images": 20, "batch_size": 8, "processes": 1}
     assert result["images_per_second"] == pytest.approx(80 / result["train_seconds"], rel=0.05)
     assert result["mfu"] is None, "the peak of a CPU is not known"
     assert not {"tokens", "tokens_per_second", "perplexity"} & result.keys()

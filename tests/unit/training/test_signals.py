@@ -6,14 +6,14 @@ import signal
 
 import pytest
 
-from comt_cli.training import signals
-from comt_cli.training.signals import StopSignal
+from comt_cli.training import processes
+from comt_cli.training.processes import StopSignal
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
     return now
 
 

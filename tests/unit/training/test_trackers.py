@@ -17,7 +17,7 @@ from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.progress import Listener
+from comt_cli.training.events import Event, Note
 from comt_cli.training.trackers import VARIABLE, Trackers, check_trackers, tracking
 
 TAGS = {
@@ -150,12 +150,13 @@ def test_wandb_gets_the_metrics_under_the_runs_id(spec, wandb, tmp_path):
     assert_same_run(directory, train(spec, tmp_path / "untracked"))
 
 
-class Warned(Listener):
+class Warned:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def warn(self, text: str) -> None:
-        self.texts.append(text)
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.texts.append(event.text)
 
 
 def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(spec, wandb, tmp_path):

@@ -1,11 +1,12 @@
-"""What a run tells, in words."""
+"""The events of a run, and its result in words."""
 
 from __future__ import annotations
 
 from tiny_runs import tiny_spec, train
 
+from comt_cli.campaign.outcomes import result_text
 from comt_cli.tasks import task_of
-from comt_cli.training.progress import Listener, StepReport, outcome
+from comt_cli.training.events import Evaluating, StepReport
 
 TEXT, PICTURES = task_of("train-lm"), task_of("train-resnet")
 DONE = {"state": "done", "perplexity": 23.456, "train_seconds": 61.4, "tokens_per_second": 12345.6}
@@ -22,27 +23,23 @@ def test_a_step_in_words():
     assert str(full) == "loss 3.200, 1,000,000 tok/s, MFU 42.2%, 1.5 GiB"
 
 
-def test_an_outcome_in_words():
-    assert outcome(TEXT, DONE) == "perplexity 23.46, 61 s, 12,346 tok/s"
-    assert outcome(TEXT, {**DONE, "perplexity": None}) == "perplexity beyond range, 61 s, 12,346 tok/s"
-    assert outcome(PICTURES, IMAGES) == "accuracy 91.26 %, 61 s, 3,200 img/s"
-    assert outcome(TEXT, DIVERGED) == "diverged at step 7"
+def test_a_result_in_words():
+    assert result_text(TEXT, DONE) == "perplexity 23.46, 61 s, 12,346 tok/s"
+    assert result_text(TEXT, {**DONE, "perplexity": None}) == "perplexity beyond range, 61 s, 12,346 tok/s"
+    assert result_text(PICTURES, IMAGES) == "accuracy 91.26 %, 61 s, 3,200 img/s"
+    assert result_text(TEXT, DIVERGED) == "diverged at step 7"
 
 
 def test_an_evaluation_tells_how_far_it_is(tiny_corpus, tmp_path):
-    heard: list[tuple[int, int]] = []
-
-    class Counts(Listener):
-        def evaluated(self, done: int, total: int) -> None:
-            heard.append((done, total))
-
-    train(tiny_spec(tiny_corpus, steps=4, evaluation_batch_size=2), tmp_path, listener=Counts())
-    total = heard[0][1]
+    events: list[object] = []
+    train(tiny_spec(tiny_corpus, steps=4, evaluation_batch_size=2), tmp_path, listener=events.append)
+    found = [event for event in events if isinstance(event, Evaluating)]
+    total = found[0].total
     assert total > 1
-    assert heard == [(done, total) for done in range(1, total + 1)]
+    assert found == [Evaluating(done, total) for done in range(total + 1)]
 
 
-def test_a_listener_by_itself_says_nothing(tiny_corpus, tmp_path, capsys):
+def test_a_run_prints_nothing_by_itself(tiny_corpus, tmp_path, capsys):
     train(tiny_spec(tiny_corpus, steps=4), tmp_path)
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "")

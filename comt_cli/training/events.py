@@ -1,0 +1,66 @@
+"""What happens to a run while it trains: events that the loop passes to a `Listener`.
+
+They are plain values that can be sent to another process. `campaign.display` shows them to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from comt_cli.tasks.base import Unit
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """A run is set up and begins to train; `step` is not 0 when it resumes from a checkpoint."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A logged step. Loss in nats per target; speed in units per second over all devices; MFU a share."""
+
+    step: int
+    loss: float
+    per_second: float
+    mfu: float | None
+    memory_bytes: int | None
+    unit: Unit
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Its numbers in words, the most important first."""
+        parts = [f"loss {self.loss:.3f}", f"{self.per_second:,.0f} {self.unit.short}/s"]
+        if self.mfu is not None:
+            parts.append(f"MFU {self.mfu:.1%}")
+        if self.memory_bytes is not None:
+            parts.append(f"{self.memory_bytes / 2**30:.1f} GiB")
+        return tuple(parts)
+
+    def __str__(self) -> str:
+        return ", ".join(self.details)
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """`done` of an evaluation's `total` batches are evaluated; 0 when it begins."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something about the run that its reader must know."""
+
+    text: str
+
+
+Event = RunStarted | StepReport | Evaluating | Note
+Listener = Callable[[Event], None]
+
+
+def ignore(_: Event) -> None:
+    """The listener that does nothing."""
