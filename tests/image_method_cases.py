@@ -32,6 +32,11 @@ IMAGE_VARIANTS = {
     "scaled-learned": {"name": "scaled", "scale": "learned"},
 }
 IMAGE_METHODS = {name: {"name": name} for name in methods("train-resnet")} | IMAGE_VARIANTS
+IMAGE_KINDS = (
+    *("addition", "comt-pixel", "comt-sliding-window", "pixel-without-gamma", "sas-free", "sas-batch", "scaling-gate"),
+    *("transform", "highway", "rezero", "scaled-learned"),
+)
+"""As `method_cases.KINDS`."""
 NETWORKS = {
     "basic": ResNetSettings(size="resnet18", width=8, blocks=(1, 1)),
     "bottleneck": ResNetSettings(size="resnet50", width=4, blocks=(1, 1)),
@@ -42,6 +47,7 @@ CLASSES = 5
 IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([1, 4, 0])
 
+each_image_kind = pytest.mark.parametrize("options", [IMAGE_METHODS[name] for name in IMAGE_KINDS], ids=IMAGE_KINDS)
 every_image_method = pytest.mark.parametrize("options", IMAGE_METHODS.values(), ids=list(IMAGE_METHODS))
 every_network = pytest.mark.parametrize("settings", NETWORKS.values(), ids=list(NETWORKS))
 

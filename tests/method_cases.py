@@ -40,11 +40,28 @@ VARIANTS = {
     "wider-flops": {"name": "wider", "like": {"name": "full-rank-gate"}, "equal": "flops"},
 }
 METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods("train-lm")} | VARIANTS
+KINDS = (
+    *("comt", "transponder", "two-summaries", "transponder-static", "transponder-path", "full-rank-gate", "headwise"),
+    *(
+        "pre-ln",
+        "post-ln+transponder",
+        "deepnorm",
+        "mix-ln",
+        "layernorm-scaling",
+        "sandwich-ln",
+        "dyt",
+        "scaled-learned",
+    ),
+    *("rezero", "highway", "grc-both", "sas", "laurel-rw-lr", "laurel-pa+comt"),
+)
+"""For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`): what a test
+computes with whose subject is how these are run, rather than the methods."""
 # Small, with depth enough for Mix-LN's quarter, heads that share keys, and a width that no power of two hides.
 SETTINGS = ModelSettings(size="tiny", width=48, ffn_width=88, layers=4, heads=4, kv_heads=2)
 VOCABULARY = 61
 TOKENS = torch.randint(VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(0))
 
+each_kind = pytest.mark.parametrize("options", [METHODS[name] for name in KINDS], ids=KINDS)
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=list(METHODS))
 
 

@@ -205,11 +205,10 @@ def test_a_caption_tells_of_what_was_drawn_alone() -> None:
     assert "CoMT's paper says" in caption("residual-stream", "A title", "", residual, "pre-ln", ["pre-ln"]).text()
 
 
-@pytest.mark.parametrize("draw", [DRAWINGS[name] for name in ("stream", "surfaces")])
-def test_files_are_written_together_and_again_the_same(draw, tmp_path: Path) -> None:
+def test_files_are_written_together_and_again_the_same(tmp_path: Path) -> None:
     contents = []
     for folder in (tmp_path / "a" / "x", tmp_path / "c" / "x"):
-        figure, drawn = draw(3, 4)
+        figure, drawn = DRAWINGS["stream"](3, 4)
         paths = figures.write_figure(figure, drawn, folder, "figure", CAPTION)
         assert [path.name for path in paths] == [f"figure.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")]
         assert len(list(folder.iterdir())) == 5
@@ -228,6 +227,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_for_people(tmp_path: Path) -> 
         figures.write_figure(*DRAWINGS["summary"](2, 2), tmp_path / "file" / "x", "figure", CAPTION)
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_caption_is_text_and_latex(tmp_path: Path) -> None:
     figures.write_figure(*DRAWINGS["summary"](2, 2), tmp_path / "smoke", "figure_1", CAPTION)
     text = (tmp_path / "smoke" / "figure_1.txt").read_text()
