@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, shaken, wiring_of
+from initialised import shaken
+from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, wiring_of
 from torch import Tensor
 
 from comt_cli.errors import UserError

@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 import reference_kernels
 import torch
-from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, projections, shaken, wiring_of
+from initialised import shaken
+from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, projections, wiring_of
 from torch import Tensor
 
 from comt_cli.kernels import ops
