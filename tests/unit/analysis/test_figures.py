@@ -75,12 +75,20 @@ DRAWINGS = {
 }
 
 
-@pytest.mark.parametrize(("layers", "tokens"), [(1, 2), (30, 60)])
-@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=list(DRAWINGS))
-def test_everything_written_in_a_figure_lies_inside_it(draw, layers, tokens) -> None:
-    figure, _ = draw(layers, tokens)
+SIGNED = "a method: LLaMA tiny on python-docs, 480 steps of 4 x 128 tokens; seed 1; " * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "tokens"),
+    [
+        *((name, 1, 2) for name in ("lines", "one-site", "stream", "surfaces", "summary")),
+        *((name, 30, 60) for name in ("own-axes", "ten-sites", "one-site", "stream", "surfaces", "summary")),
+    ],
+)
+def test_everything_written_lies_inside_and_panels_do_not_overlap(name, layers, tokens) -> None:
+    figure, _ = DRAWINGS[name](layers, tokens)
     with style():
-        figures.sign(figure, "a method: LLaMA tiny on python-docs, 480 steps of 4 x 128 tokens; seed 1; " * 3)
+        figures.sign(figure, SIGNED)
         canvas = FigureCanvasAgg(figure)
         figure.draw_without_rendering()
         renderer = canvas.get_renderer()
@@ -100,18 +108,8 @@ def test_everything_written_in_a_figure_lies_inside_it(draw, layers, tokens) -> 
                 box = text.get_window_extent(renderer)
                 inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
                 assert inside, (text.get_text(), box)
-
-
-@pytest.mark.parametrize("name", ["lines", "own-axes", "ten-sites", "stream", "surfaces"])
-def test_panels_do_not_overlap_and_what_is_said_below_is_free(name) -> None:
-    figure, _ = DRAWINGS[name](12, 60)
-    with style():
-        figures.sign(figure, "trained here")
-        canvas = FigureCanvasAgg(figure)
-        figure.draw_without_rendering()
-        renderer = canvas.get_renderer()
         boxes = [axes.get_tightbbox(renderer) for axes in figure.axes if not hasattr(axes, "get_zlim")]
-        said = next(text for text in figure.texts if text.get_text() == "trained here").get_window_extent(renderer)
+        said = next(text for text in figure.texts if text.get_text().startswith("a method")).get_window_extent(renderer)
         others = [text.get_window_extent(renderer) for text in figure.texts if text.get_text() == "layer"]
     for number, one in enumerate(boxes):
         assert not any(one.overlaps(other) for other in boxes[:number])
