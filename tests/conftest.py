@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 from collections.abc import Iterator
@@ -31,6 +32,10 @@ import comt_cli.recipe.yaml_lines
 
 # Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
 comt_cli.recipe.yaml_lines.parse = parsed_once(comt_cli.recipe.yaml_lines.parse)
+
+# Rarely: a full collection of garbage goes through all of torch and some thousand tests, a fifth of a second each time;
+# it took a seventh of the processor's time. Tests about what is left behind collect by themselves.
+gc.set_threshold(20_000, 20, 20)
 
 # Few examples, and the same ones every time: the suite stays quick, and a failure can be seen again.
 settings.register_profile("comt", max_examples=25, deadline=None, derandomize=True, database=None)

@@ -44,6 +44,7 @@ def run(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_analyze_gates_writes_every_figure_and_says_where(tmp_path) -> None:
     folder = save(tmp_path / "run", name="transponder")
     result = run("analyze-gates", folder, "--text", "a castle", "--results", tmp_path / "results")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from image_method_cases import shaken_resnet
+from initialised import shaken
 from tiny_runs import image_spec, pictures, train
 
 from comt_cli.analysis.block_gradients import block_gradients
@@ -39,7 +39,7 @@ def loaded(method, net=NETS["basic"], **changes) -> LoadedImageModel:
     spec = image_spec(method=method, model=net).model_copy(update=changes)
     model = model_of(spec).to_empty(device="cpu")
     initialise(model, 1)
-    shaken_resnet(model)
+    shaken(model)
     return LoadedImageModel(model, "m", "a network", tuple("abcdefghij"), (0.3, 0.2, 0.3), (0.2, 0.1, 0.15), 8, spec)
 
 
