@@ -1,4 +1,4 @@
-"""How long a token takes when a model speaks: a decode step with a key-value cache, and the reading of the prompt.
+"""How long a generated token takes: a decode step with a key-value cache, and the reading of the prompt.
 
 On CUDA the step is a captured graph that is replayed. All variants of one batch size take turns; ratios are to the
 quicker plain variant within a round.
@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 from comt_cli.benchmarks.failures import failed
+from comt_cli.benchmarks.goals import decode_goal, goal_device
 from comt_cli.benchmarks.memory import free
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import Part, Times, all_turns, quickest, ratio, stopwatch_for
-from comt_cli.benchmarks.shapes import Shape, decode_goal, goal_device
+from comt_cli.benchmarks.shapes import Shape
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
+from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.devices import prepare_process
 
 PLAIN = ["plain", "plain-fused"]
@@ -75,7 +77,7 @@ def run_decode_benchmark(
     prompt: int = PROMPT,
 ) -> Iterator[str | list[DecodeRow]]:
     """Measure; yields lines that say what is going on, and the rows of a batch size. `go_on` is asked before each.
-    What fails is told (`Failed`), and the rest goes on."""
+    What fails is reported (`Failed`), and the rest is measured."""
     with as_generating(device):
         for shape in shapes:
             for dtype in dtypes:
@@ -129,7 +131,8 @@ def _models(
     first: dict[str, Llama] = {}
     for name in variants:
         base, _, how = name.partition("-")
-        model = empty_network(shape.model(), wiring_of({"name": _METHODS[base]}), **shape.dimensions())
+        settings = ModelSettings.model_validate(dict(shape.model))
+        model = empty_network(settings, wiring_of({"name": _METHODS[base]}), **shape.dimensions)
         if base in first:
             model.load_state_dict(first[base].state_dict(keep_vars=True), assign=True)
         else:
@@ -153,7 +156,7 @@ def _measure(
     shape: Shape, dtype: str, batch: int, models: dict[str, Llama], device: torch.device, rounds: int, prompt: int
 ) -> Iterator[str | list[DecodeRow]]:
     generator = torch.Generator().manual_seed(0)
-    prompts_BT = torch.randint(0, shape.vocabulary, (batch, prompt), generator=generator).to(device)
+    prompts_BT = torch.randint(0, shape.dimensions["vocabulary"], (batch, prompt), generator=generator).to(device)
     tokens_B = torch.zeros(batch, dtype=torch.int64, device=device)
     graph = device.type == "cuda"
     reads = graph or batch * prompt <= MOST_PREFILL_ON_CPU
@@ -189,7 +192,7 @@ def _measure(
             DecodeRow(
                 device=origin.device,
                 size=shape.size,
-                shape=f"d{shape.width}-f{shape.ffn_width}-l{shape.layers}-h{shape.heads}-v{shape.vocabulary}",
+                shape=f"{shape.network}-v{shape.dimensions['vocabulary']}",
                 dtype=dtype,
                 batch=batch,
                 variant=name,

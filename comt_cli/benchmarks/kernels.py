@@ -100,13 +100,13 @@ def run_gemm_benchmark(
     for shape in shapes:
         for dtype in dtypes:
             for product in gemm.products(shape, device):
-                key = product.name, shape.tokens, dtype
+                key = product.name, shape.units, dtype
                 if key in seen or not go_on():
                     continue
                 seen.add(key)
-                what = f"{dtype} gemm {product.name} ({product.what}), {shape.tokens:,} rows"
+                what = f"{dtype} gemm {product.name} ({product.what}), {shape.units:,} rows"
                 try:
-                    yield _products(product, shape.tokens, dtype, device, rounds)
+                    yield _products(product, shape.units, dtype, device, rounds)
                 except Exception as error:
                     yield failed(what, error)
                 else:
@@ -161,10 +161,11 @@ def _group(
     if not saved:
         return
     times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
-    name = f"d{shape.width}-f{shape.ffn_width}-h{shape.heads}-b{shape.batch}x{shape.length}-{part}"
+    built, length = shape.built, shape.dimensions["length"]
+    name = f"d{built.width}-f{built.ffn_width}-h{built.heads}-b{shape.batch}x{length}-{part}"
     plain = ("none", "reference-compiled")
     yield [
-        _row(device, op, name, shape.tokens, width, kind, dtype, variant, times, plain, count)
+        _row(device, op, name, shape.units, width, kind, dtype, variant, times, plain, count)
         for (kind, variant), count in saved.items()
     ]
     yield f"{what}: measured after {time.perf_counter() - begin:.0f} s"

@@ -1,4 +1,4 @@
-"""What every row says of where it comes from."""
+"""Provenance columns: device, versions, commit."""
 
 from __future__ import annotations
 

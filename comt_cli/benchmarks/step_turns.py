@@ -1,68 +1,19 @@
-"""Training steps of many variants, timed in turns, and what they keep in memory: the same for every kind of model."""
+"""Training steps of many variants, timed in turns, and what they keep in memory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from comt_cli.benchmarks.failures import Failed, failed
-from comt_cli.benchmarks.memory import free, mebibytes, peak_beyond, saved_bytes
-from comt_cli.benchmarks.rounds import Part, Times, in_turns, quickest, ratio, stopwatch_for
+from comt_cli.benchmarks.memory import free, peak_beyond, saved_bytes
+from comt_cli.benchmarks.rounds import Times, in_turns, stopwatch_for
+from comt_cli.benchmarks.shapes import Shape
+from comt_cli.benchmarks.variants import Prepared, Unavailable, Variants
 from comt_cli.training.devices import prepare_process
-
-CompileWhat = Literal["whole", "block"]
-"""The model (a language model's below its head) as one graph, or one block at a time, whose code equal blocks share:
-quicker to compile."""
-
-
-class Unavailable(Exception):
-    """A variant that there is not on this machine; says why."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """One variant, ready to be timed."""
-
-    step: Part
-    forward: Part
-    loss: Callable[[], Tensor]
-    parameters: list[Tensor]
-    notes: list[str] = field(default_factory=list)
-
-
-class Trained(Protocol):
-    """What is trained: a model of some size on batches of some size."""
-
-    @property
-    def size(self) -> str:
-        """Its name."""
-
-    @property
-    def batch(self) -> int:
-        """Rows or images in a step."""
-
-    @property
-    def amount(self) -> str:
-        """What a step takes in, in words: `2,048 tokens`."""
-
-    def halved(self) -> Self:
-        """The same with half the batch."""
-
-
-class Workshop(Protocol):
-    """Builds the variants of one shape in one precision on one device."""
-
-    def prepare(self, variant: str) -> Prepared:
-        """A variant with its step and its forward pass.
-
-        Raises:
-            Unavailable: this machine has none of its parts, or not the library.
-        """
 
 
 @dataclass(frozen=True)
@@ -73,11 +24,8 @@ class Memory:
     peak: int | None
 
 
-Shape = TypeVar("Shape", bound=Trained)
-
-
 @dataclass(frozen=True)
-class Timed(Generic[Shape]):
+class Timed:
     """The variants that could be had, in the order in which they were asked for, on the batch that fitted."""
 
     shape: Shape
@@ -87,42 +35,21 @@ class Timed(Generic[Shape]):
     step: dict[str, Times]
     forward: dict[str, Times]
 
-    def numbers(self, name: str, plain: Sequence[str]) -> dict[str, Any]:
-        """What is measured of every variant, by the columns of a row: times in milliseconds (median, 10th and 90th
-        percentile), their ratios to the quickest of `plain`, and memory beside the least that any of those keeps."""
-        best, best_forward = quickest(self.step, list(plain)), quickest(self.forward, list(plain))
-        median, low, high = self.step[name].milliseconds(3)
-        plain_saved = min((self.memory[each].saved for each in plain if each in self.memory), default=None)
-        return {
-            "rounds": self.rounds,
-            "step_ms": median,
-            "step_ms_p10": low,
-            "step_ms_p90": high,
-            "best_plain": best,
-            "step_ratio_to_best_plain": ratio(self.step, name, best),
-            "best_plain_forward": best_forward,
-            "forward_ms": self.forward[name].milliseconds(3)[0],
-            "forward_ratio_to_best_plain": ratio(self.forward, name, best_forward),
-            "saved_mib": mebibytes(self.memory[name].saved),
-            "saved_ratio_to_plain": round(self.memory[name].saved / plain_saved, 4) if plain_saved else None,
-            "peak_mib": mebibytes(self.memory[name].peak),
-        }
-
 
 def steps_in_turns(
     shape: Shape,
     precision: str,
     variants: Sequence[str],
-    optional: Sequence[str],
-    make: Callable[[Shape], Workshop],
+    optional: Container[str],
+    make: Callable[[Shape], Variants],
     device: torch.device,
     rounds: int,
-) -> Iterator[str | Timed[Shape]]:
-    """Build `variants` in the workshop that `make` gives, and time them on `device`; yields lines that say what is
+) -> Iterator[str | Timed]:
+    """Build `variants` with what `make` gives for a shape, and time them on `device`; yields lines that say what is
     going on, and last what was timed.
 
     Where a batch does not fit in the device's memory it is halved for all; the variants in `optional` are left out
-    instead. A variant that fails is told (`Failed`), and the others go on.
+    instead. A variant that fails is reported (`Failed`), and the others are timed.
     """
     prepare_process(device)
     while True:
@@ -149,11 +76,11 @@ def _timed(
     shape: Shape,
     precision: str,
     variants: Sequence[str],
-    optional: Sequence[str],
-    workshop: Workshop,
+    optional: Container[str],
+    builder: Variants,
     device: torch.device,
     rounds: int,
-) -> Iterator[str | Timed[Shape]]:
+) -> Iterator[str | Timed]:
     ready: dict[str, Prepared] = {}
     memory: dict[str, Memory] = {}
     # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
@@ -162,7 +89,7 @@ def _timed(
         prepared: Prepared | None = None
         problem: str | None = None
         try:
-            prepared = workshop.prepare(name)
+            prepared = builder.prepare(name)
             for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
                 part()
             memory[name] = Memory(saved_bytes(prepared.loss, prepared.parameters), peak_beyond(prepared.step, device))

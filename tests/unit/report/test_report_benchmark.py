@@ -21,14 +21,7 @@ from comt_cli.report.benchmark import (
     write_benchmark,
     write_page,
 )
-from comt_cli.report.benchmark_pages import (
-    decode_page,
-    image_step_page,
-    kernels_page,
-    predicted_images_page,
-    predicted_page,
-    step_page,
-)
+from comt_cli.report.benchmark_pages import kernels_page, step_page
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -182,6 +175,13 @@ def test_a_csv_of_an_older_version_is_left_as_it_is(tmp_path):
 NAMES = {"plain-compiled": "", "plain-fused": "", "comt-fused": "", "transponder-fused": ""}
 
 
+def page_of(variants: dict[str, str]) -> Page:
+    plain = ["plain-compiled", "plain-fused"]
+    return step_page(
+        "step", "Training step", (), variants, ["60m"], plain, "tokens", "other", {"step": "goal_step_ratio"}
+    )
+
+
 def step_row(variant: str, ratio: float, precision: str) -> dict[str, Any]:
     return {
         "device": "GPU",
@@ -208,7 +208,7 @@ def texts(figure: Figure) -> set[str]:
 
 
 def test_the_step_figure_is_drawn_from_the_csv(tmp_path):
-    page = step_page(NAMES, ["60m"])
+    page = page_of(NAMES)
     rows = [step_row(name, 1 + number / 20, p) for p in ("fp32", "bf16-pure") for number, name in enumerate(NAMES)]
     files = write_benchmark(page, rows, tmp_path)
     assert [path.name for path in files] == ["step.csv", "step.md", "step.png", "step.pdf", "step.txt", "step.tex"]
@@ -231,7 +231,7 @@ def test_the_step_figure_is_drawn_from_the_csv(tmp_path):
 
 @pytest.mark.parametrize(("ratio", "ticks"), [(1.4, {10, 20, 50}), (2.5, {10, 100, 1000})])
 def test_the_axis_has_a_mark_beyond_its_linear_part(ratio, ticks, tmp_path):
-    page = image_step_page({"plain-fused": "", "window-fused": ""}, ["60m"])
+    page = page_of({"plain-fused": "", "window-fused": ""})
     rows = [step_row("plain-fused", 1, "fp32"), step_row("window-fused", ratio, "fp32")]
     assert page.draw is not None
     figure = page.draw([{name: str(value) for name, value in row.items()} for row in rows])
@@ -279,17 +279,27 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
     """A misspelt column would show as empty everywhere: what the benchmarks give is what the pages ask for."""
     from dataclasses import fields
 
-    from comt_cli.benchmarks import decode, image_roofline, kernels, roofline, step, step_images
+    import torch
 
-    kinds = {
-        step.Measurement: step_page(NAMES, ["60m"]),
-        step_images.ImageMeasurement: image_step_page(NAMES, ["resnet18"]),
-        kernels.KernelRow: kernels_page({}, {}, [], []),
-        decode.DecodeRow: decode_page({}, [], []),
-        roofline.Prediction: predicted_page([], []),
-        image_roofline.ImagePrediction: predicted_images_page([], []),
-    }
-    for kind, page in kinds.items():
+    from comt_cli.benchmarks import decode, kernels
+    from comt_cli.benchmarks.roofline import PREDICTED, predictions
+    from comt_cli.benchmarks.shapes import llama, resnet
+    from comt_cli.benchmarks.step import run_step_benchmark
+    from comt_cli.benchmarks.subjects import SUBJECTS
+    from comt_cli.commands.bench_pages import pages
+
+    columns = {name: {each.name for each in fields(row)} for name, row in
+               (("kernels", kernels.KernelRow), ("decode", decode.DecodeRow))}  # fmt: skip
+    tiny = (
+        llama("bench", 16, 20, 1, 2, vocabulary=32, batch=2, length=8),
+        resnet("resnet18-b32", "resnet18", pixels=8, batch=2, width=4, blocks=(1,)),
+    )
+    for subject, shape in zip(SUBJECTS, tiny, strict=True):
+        *_, rows = run_step_benchmark(shape, "fp32", ["plain"], torch.device("cpu"), 3)
+        columns[subject.page] = {*rows[0]}
+        columns[PREDICTED[subject.page].page] = {*predictions(subject, subject.gpu_sizes[:1])[0]}
+    assert columns.keys() == pages().keys()
+    for name, page in pages().items():
         asked: set[str] = set()
 
         class Asked(dict):  # type: ignore[type-arg]
@@ -303,4 +313,4 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
             column.show(Asked())
         for goal in page.goals:
             asked |= {goal.value, goal.goal}
-        assert asked | set(page.key) | set(page.sort) <= {each.name for each in fields(kind)}, kind
+        assert asked | set(page.key) | set(page.sort) <= columns[name], name
