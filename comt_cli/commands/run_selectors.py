@@ -17,6 +17,7 @@ from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.known import KnownRun, Place, Standing, known_runs
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import FIRST
 
 _ID = re.compile(r"[0-9a-f]{3,12}(\.replaced-\d+)?")
 _MOST_LISTED = 12
@@ -277,7 +278,8 @@ def _nothing(
             f"{text} has no run of scale {scale}; there are others\n{_listing(other_scales)}",
             "Leave --scale out, or name theirs.",
         )
-    verb = "train-lm" if table.loaded is None else table.loaded.recipe.command
+    trained_by = next((run.label("command") for run in there), FIRST)
+    verb = trained_by if table.loaded is None else table.loaded.recipe.command
     recipe = table.name if table.loaded is None else table.loaded.file
     train = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
     if there:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-import comt_cli.tasks
-import comt_cli.training.tasks
 from comt_cli.benchmarks import peers, subjects, variants
 from comt_cli.benchmarks.failures import Failed
 from comt_cli.benchmarks.peers import PEERS, import_peer, torchvision_resnet
@@ -202,12 +198,9 @@ def test_the_peer_is_the_same_network(size):
     assert parameter_count(peer) == parameter_count(model_of(shape.spec({"name": "addition"})))
 
 
+@pytest.mark.usefixtures("copying_task")
 def test_another_task_is_measured_by_an_entry(bench, rows_of, written, monkeypatch):
     """The toy task, which no file of the program names."""
-    folder = Path(__file__).parents[2] / "copying"
-    for package, part in ((comt_cli.tasks, "tasks"), (comt_cli.training.tasks, "runs")):
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder / part)])
-    comt_cli.tasks.tasks.cache_clear()
     network = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
     copying = Subject(
         page="step-copying",
@@ -221,12 +214,9 @@ def test_another_task_is_measured_by_an_entry(bench, rows_of, written, monkeypat
         precision="bf16-mixed",
     )
     monkeypatch.setattr(subjects, "SUBJECTS", (*SUBJECTS, copying))
-    try:
-        result = bench("step", "--sizes", "copy", "--precision", "fp32")
-        assert result.exit_code == 0, result.output
-        rows = {row["variant"]: row for row in rows_of("step-copying")}
-    finally:
-        comt_cli.tasks.tasks.cache_clear()
+    result = bench("step", "--sizes", "copy", "--precision", "fp32")
+    assert result.exit_code == 0, result.output
+    rows = {row["variant"]: row for row in rows_of("step-copying")}
     assert list(rows) == here(copying)
     assert {row["shape"] for row in rows.values()} == {"tiny-v10-b3x8"}
     assert float(rows["plain"]["symbols_per_second"]) == pytest.approx(
