@@ -20,6 +20,10 @@ class Origin:
     triton: str | None
     git_commit: str | None
 
+    def versions(self) -> dict[str, str | None]:
+        """The columns that end a row."""
+        return {"torch": self.torch, "triton": self.triton, "git_commit": self.git_commit}
+
 
 def origin_on(device: torch.device) -> Origin:
     """This process's, measuring on `device`."""

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from comt_cli.benchmarks.roofline_parts import BYTES_PER_SECOND, FLOPS_PER_SECOND, Ratios
+from comt_cli.benchmarks.llama_roofline import BYTES_PER_SECOND, FLOPS_PER_SECOND, Ratios
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.layers.convolution import ConvolutionNorm
 from comt_cli.models.build import model_of

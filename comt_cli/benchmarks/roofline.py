@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from comt_cli.benchmarks import llama_roofline, resnet_roofline
 from comt_cli.benchmarks.goals import H200
-from comt_cli.benchmarks.roofline_parts import Ratios
+from comt_cli.benchmarks.llama_roofline import Ratios
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.subjects import Subject, subject_of
 

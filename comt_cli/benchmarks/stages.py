@@ -1,7 +1,6 @@
 """Everything worth measuring on a device, the most wanted first, as much of it as a given time allows.
 
-The seconds that a stage is said to take were measured on a CPU of two cores; for CUDA they are guesses, until a first
-run on a GPU says better.
+The seconds of the stages were measured on a CPU of two cores; for CUDA they are guesses, until a first run on a GPU.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ class Deadline:
 
 
 def run_stages(stages: list[Stage], deadline: Deadline) -> Iterator[tuple[str, News]]:
-    """The news of one stage after another, with its kind. One that is not likely to end in time is left out, and said.
+    """What one stage after another yields, with its kind. A line names each that is left out for want of time.
 
     What a stage took, compared with its estimate, corrects the estimate of the next one alike. A stage that fails is
     reported, and the next one follows.
@@ -175,16 +175,11 @@ class _Makers:
     decoders: Sequence[str]
 
     def gemm(self, shapes: list[Shape], dtypes: list[str], seconds: float) -> Stage:
-        def run(go_on: GoOn) -> Iterator[News]:
-            return run_gemm_benchmark(shapes, dtypes, self.device, self.rounds, go_on)
-
+        run = partial(run_gemm_benchmark, shapes, dtypes, self.device, self.rounds)
         return Stage("kernels", "matrix products at all sizes", seconds, run)
 
     def kernels(self, shape: Shape, dtype: str, seconds: float) -> Stage:
-        def run(go_on: GoOn) -> Iterator[News]:
-            ops, gates = list(OPS), list(GATES)
-            return run_kernel_benchmark([shape], ops, gates, [dtype], self.device, self.rounds, go_on)
-
+        run = partial(run_kernel_benchmark, [shape], list(OPS), list(GATES), [dtype], self.device, self.rounds)
         return Stage("kernels", f"kernels at {shape.size}, {dtype}", seconds, run)
 
     def step(self, shape: Shape, precision: Precision | None = None, seconds: float | None = None) -> Stage:
@@ -200,8 +195,5 @@ class _Makers:
         return Stage(subject.page, f"{subject.stage} at {shape.size}, {chosen}", seconds, run)
 
     def decoding(self, shape: Shape, dtype: str, seconds: float, batches: Sequence[int]) -> Stage:
-        def run(go_on: GoOn) -> Iterator[News]:
-            return run_decode_benchmark([shape], self.decoders, [dtype], batches, self.device, self.rounds, go_on)
-
-        named = ", ".join(map(str, batches))
-        return Stage("decode", f"decoding at {shape.size}, {dtype}, batch {named}", seconds, run)
+        run = partial(run_decode_benchmark, [shape], self.decoders, [dtype], batches, self.device, self.rounds)
+        return Stage("decode", f"decoding at {shape.size}, {dtype}, batch {', '.join(map(str, batches))}", seconds, run)

@@ -88,8 +88,7 @@ def _rows(
     rows = []
     for name in timed.variants:
         step, forward, memory = timed.step[name], timed.forward[name], timed.memory[name]
-        median, low, high = step.milliseconds(3)
-        row = {
+        row: Row = {
             "device": origin.device,
             **({"device_type": device.type} if subject.decides_kernels else {}),
             "shape": str(shape),
@@ -97,9 +96,7 @@ def _rows(
             "precision": precision,
             "variant": name,
             "rounds": timed.rounds,
-            "step_ms": median,
-            "step_ms_p10": low,
-            "step_ms_p90": high,
+            **step.columns("step_ms", 3),
             f"{subject.unit}_per_second": round(shape.units / step.median, 1),
             "mfu": _mfu(subject, name, shape, precision, device, step.median),
             "best_plain": best,
@@ -115,8 +112,7 @@ def _rows(
         }
         row |= subject.goals(row, device.type)
         what = "whole" if subject.is_peer(name) else compile_what  # nothing is known of a library's blocks
-        row |= {"compiled": what if is_compiled(name) else "no", "torch": origin.torch, "triton": origin.triton}
-        rows.append(row | {"git_commit": origin.git_commit})
+        rows.append(row | {"compiled": what if is_compiled(name) else "no"} | origin.versions())
     return rows
 
 

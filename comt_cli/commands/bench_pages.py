@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,7 @@ class Record:
             if isinstance(each, str):
                 typer.echo(each, err=True)
             elif each:
-                rows = [row if isinstance(row, dict) else asdict(row) for row in each]
-                written = write_benchmark(self._pages[page], rows, self._results)
+                written = write_benchmark(self._pages[page], each, self._results)
         for path in [] if quiet else written:
             if path.suffix == ".md":
                 typer.echo(path.read_text(encoding="utf-8"))

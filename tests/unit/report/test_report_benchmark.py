@@ -134,7 +134,7 @@ def test_the_page_word_for_word(tmp_path):
 )
 def test_a_goal_is_met_by_what_is_equal(value, told):
     row = {"ratio": "" if value is None else str(value), "goal_ratio": "1.08"}
-    assert Goal("ratio", "goal_ratio", "step").told(row) == told
+    assert Goal("ratio", "goal_ratio", "step").verdict(row) == told
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_goal_is_met_by_what_is_equal(value, told):
 )
 def test_a_goal_in_thousands(value, told):
     goal = Goal("images", "goal_images", "images/s", at_least=True, decimals=0)
-    assert goal.told({"images": str(value), "goal_images": "60000"}) == told
+    assert goal.verdict({"images": str(value), "goal_images": "60000"}) == told
 
 
 def test_a_page_is_made_anew_without_measuring(tmp_path):
@@ -277,25 +277,26 @@ def test_kernels_are_sorted_by_number_and_products_alone_are_not_drawn(tmp_path)
 
 def test_pages_show_columns_that_their_rows_have(tmp_path):
     """A misspelt column would show as empty everywhere: what the benchmarks give is what the pages ask for."""
-    from dataclasses import fields
-
     import torch
 
-    from comt_cli.benchmarks import decode, kernels
+    from comt_cli.benchmarks.decode import run_decode_benchmark
+    from comt_cli.benchmarks.kernels import run_gemm_benchmark
     from comt_cli.benchmarks.roofline import PREDICTED, predictions
     from comt_cli.benchmarks.shapes import llama, resnet
     from comt_cli.benchmarks.step import run_step_benchmark
     from comt_cli.benchmarks.subjects import SUBJECTS
     from comt_cli.commands.bench_pages import pages
 
-    columns = {name: {each.name for each in fields(row)} for name, row in
-               (("kernels", kernels.KernelRow), ("decode", decode.DecodeRow))}  # fmt: skip
     tiny = (
         llama("bench", 16, 20, 1, 2, vocabulary=32, batch=2, length=8),
         resnet("resnet18-b32", "resnet18", pixels=8, batch=2, width=4, blocks=(1,)),
     )
+    cpu = torch.device("cpu")
+    products = [rows for rows in run_gemm_benchmark(tiny[:1], ["fp32"], cpu, 3) if isinstance(rows, list)]
+    decoded = list(run_decode_benchmark(tiny[:1], ["plain"], ["fp32"], [1], cpu, 3, prompt=8))
+    columns = {"kernels": {*products[0][0]}, "decode": {*decoded[0][0]}}
     for subject, shape in zip(SUBJECTS, tiny, strict=True):
-        *_, rows = run_step_benchmark(shape, "fp32", ["plain"], torch.device("cpu"), 3)
+        *_, rows = run_step_benchmark(shape, "fp32", ["plain"], cpu, 3)
         columns[subject.page] = {*rows[0]}
         columns[PREDICTED[subject.page].page] = {*predictions(subject, subject.gpu_sizes[:1])[0]}
     assert columns.keys() == pages().keys()
