@@ -53,7 +53,7 @@ def run_decode_benchmark(
     go_on: Callable[[], bool] = lambda: True,
     prompt: int = PROMPT,
 ) -> Iterator[str | list[Row]]:
-    """Measure; yields lines that say what is going on, and the rows of a batch size. `go_on` is asked before each.
+    """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each.
     What fails is reported (`Failed`), and the rest is measured."""
     with as_generating(device):
         for shape in shapes:

@@ -43,7 +43,7 @@ def run_kernel_benchmark(
     rounds: int,
     go_on: Callable[[], bool] = ALWAYS,
 ) -> Iterator[News]:
-    """Measure every operation on every shape in every type; yields lines that say what is going on, and the rows of
+    """Measure every operation on every shape in every type; yields lines of progress, and the rows of
     each group of variants that took turns. `go_on` is asked before each group. What fails is reported (`Failed`), and
     the rest is measured."""
     prepare_process(device)

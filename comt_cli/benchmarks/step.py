@@ -64,7 +64,7 @@ def run_step_benchmark(
     rounds: int,
     compile_what: CompileWhat = "whole",
 ) -> Iterator[str | list[Row]]:
-    """Measure `variants` on `device`; yields lines that say what is going on, and last the rows.
+    """Measure `variants` on `device`; yields lines of progress, and last the rows.
 
     Where a batch does not fit in the device's memory it is halved for all; the uncompiled variants and the other
     library's (`Subject.optional`) are left out instead. A variant that fails is reported (`Failed`), and the others are
@@ -75,7 +75,7 @@ def run_step_benchmark(
     def make(shape: Shape) -> Variants:
         return Variants(subject, shape, precision, device, compile_what)
 
-    for news in steps_in_turns(shape, precision, variants, subject.optional, make, device, rounds):
+    for news in steps_in_turns(shape, precision, variants, make, device, rounds):
         yield news if isinstance(news, str) else _rows(subject, news, precision, device, compile_what)
 
 

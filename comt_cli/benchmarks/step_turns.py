@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,30 +40,30 @@ def steps_in_turns(
     shape: Shape,
     precision: str,
     variants: Sequence[str],
-    optional: Container[str],
     make: Callable[[Shape], Variants],
     device: torch.device,
     rounds: int,
 ) -> Iterator[str | Timed]:
-    """Build `variants` with what `make` gives for a shape, and time them on `device`; yields lines that say what is
-    going on, and last what was timed.
+    """Build `variants` with what `make` gives for a shape, and time them on `device`; yields lines of progress, and
+    last what was timed.
 
-    Where a batch does not fit in the device's memory it is halved for all; the variants in `optional` are left out
+    Where a batch does not fit in the device's memory it is halved for all; the subject's optional variants are left out
     instead. A variant that fails is reported (`Failed`), and the others are timed.
     """
+    what = f"{shape.size} {precision}"
     prepare_process(device)
     while True:
         torch._dynamo.reset()
         free(device)
         try:
-            yield from _timed(shape, precision, variants, optional, make(shape), device, rounds)
+            yield from _timed(make(shape), variants, rounds)
         except torch.cuda.OutOfMemoryError:
             if shape.batch < 2:
-                yield Failed(f"{shape.size} {precision}: failed (not even one row fits)")
+                yield Failed(f"{what}: failed (not even one sample fits)")
                 break
             shape = shape.halved()
         except Exception as error:
-            yield failed(f"{shape.size} {precision}", error)
+            yield failed(what, error)
             break
         else:
             break
@@ -72,15 +72,9 @@ def steps_in_turns(
     free(device)
 
 
-def _timed(
-    shape: Shape,
-    precision: str,
-    variants: Sequence[str],
-    optional: Container[str],
-    builder: Variants,
-    device: torch.device,
-    rounds: int,
-) -> Iterator[str | Timed]:
+def _timed(builder: Variants, variants: Sequence[str], rounds: int) -> Iterator[str | Timed]:
+    shape, device, optional = builder.shape, builder.device, builder.subject.optional
+    what = f"{shape.size} {builder.precision}"
     ready: dict[str, Prepared] = {}
     memory: dict[str, Memory] = {}
     # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
@@ -94,13 +88,13 @@ def _timed(
                 part()
             memory[name] = Memory(saved_bytes(prepared.loss, prepared.parameters), peak_beyond(prepared.step, device))
         except Unavailable as reason:
-            problem = f"{shape.size} {precision} {name}: left out, {reason}"
+            problem = f"{what} {name}: left out, {reason}"
         except torch.cuda.OutOfMemoryError:
             if name not in optional:
                 raise
-            problem = f"{shape.size} {precision} {name}: left out, does not fit with {shape.amount}"
+            problem = f"{what} {name}: left out, does not fit with {shape.amount}"
         except Exception as error:
-            problem = failed(f"{shape.size} {precision} {name}", error)
+            problem = failed(f"{what} {name}", error)
         if problem is not None:
             for parameter in prepared.parameters if prepared is not None else ():
                 parameter.grad = None
@@ -111,7 +105,7 @@ def _timed(
         assert prepared is not None
         ready[name] = prepared
         notes = f" (not fused: {'; '.join(prepared.notes)})" if prepared.notes else ""
-        yield f"{shape.size} {precision} {name}: ready after {time.perf_counter() - begin:.1f} s{notes}"
+        yield f"{what} {name}: ready after {time.perf_counter() - begin:.1f} s{notes}"
     if not ready:
         return
     parts = {("step", name): each.step for name, each in ready.items()}
@@ -121,6 +115,6 @@ def _timed(
         if isinstance(news, dict):
             times = news
         else:
-            yield f"{shape.size} {precision} round {news} of {rounds}"
+            yield f"{what} round {news} of {rounds}"
     step, forward = ({name: times[kind, name] for name in ready} for kind in ("step", "forward"))
     yield Timed(shape, rounds, [name for name in variants if name in ready], memory, step, forward)

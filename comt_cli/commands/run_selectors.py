@@ -25,7 +25,7 @@ _MOST_LISTED = 12
 
 def model_source(text: str, runs: Path, scale: str | None = None) -> str:
     """What a verb that takes a checkpoint loads: `text` as it is where it is a path, or a name of the hub's, else the
-    folder of the one run that it selects, which the error stream is told.
+    folder of the one run that it selects, which is named on the error stream.
 
     Raises:
         UserError: it is a selector, and no run or several are so; lists those that it may mean.
@@ -224,7 +224,7 @@ class _Table:
             if self.scale in (None, scale) and self.loaded is not None:
                 try:
                     specs = plan_loaded(self.loaded, scale).specs
-                except UserError:  # its data cannot be told from here: nothing was trained on them from here either
+                except UserError:  # its data cannot be identified here: nothing was trained on them here either
                     continue
                 found |= {name: spec for spec in specs for name in (spec.id, spec.request)}
         return found

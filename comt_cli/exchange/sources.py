@@ -1,4 +1,4 @@
-"""Where a trained model may come from, and what of that can be told without torch."""
+"""Where a trained model may come from, and what of that can be checked without torch."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_not_even_one_row_fits(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(Variants, "prepare", too_large)
     result = bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", "plain-compiled")
     assert result.exit_code == 1
-    assert "bench fp32: failed (not even one row fits)" in str(result.exception)
+    assert "bench fp32: failed (not even one sample fits)" in str(result.exception)
     assert "nothing was measured" in str(result.exception)
     assert not any(tmp_path.iterdir())
 
