@@ -23,9 +23,9 @@ from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.devices import compute_context, parameter_dtype, product_dtype
 from comt_cli.training.objective import Objective, prepare_compiler
+from comt_cli.training.parallel import World
 from comt_cli.training.tasks import run_class
 from comt_cli.training.tasks.base import TaskRun
-from comt_cli.training.world import World
 
 CompileWhat = Literal["whole", "block"]
 """The model (a language model's below its head) as one graph, or one block at a time, whose code equal blocks share:
