@@ -68,8 +68,7 @@ test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
 COMPUTING := tests/unit/kernels tests/unit/layers tests/unit/models tests/unit/exchange tests/unit/generation \
 	tests/unit/training/test_step.py tests/unit/training/test_image_step.py tests/unit/training/test_evaluation.py \
 	tests/unit/training/test_compile.py \
-	tests/contract/test_methods.py tests/contract/test_image_methods.py tests/contract/test_initial_state.py \
-	tests/contract/test_image_initial_state.py tests/contract/test_golden_curves.py \
+	tests/contract/test_methods.py tests/contract/test_initial_state.py tests/contract/test_golden_curves.py \
 	tests/integration/test_resume.py tests/integration/test_fused_training.py tests/integration/test_image_runs.py \
 	tests/integration/test_older_runs.py tests/integration/test_sharding.py
 # What PyTorch's own code, oneDNN, MKL and NumPy's OpenBLAS take the processor for. The C++ kernels are compiled for the

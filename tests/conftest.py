@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import isolation
@@ -31,6 +33,10 @@ import comt_cli.recipe.yaml_lines
 
 # Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
 comt_cli.recipe.yaml_lines.parse = parsed_once(comt_cli.recipe.yaml_lines.parse)
+
+# Rarely: a full collection of garbage goes through all of torch and some thousand tests, a fifth of a second each time;
+# it took a seventh of the processor's time. Tests about what is left behind collect by themselves.
+gc.set_threshold(20_000, 20, 20)
 
 # Few examples, and the same ones every time: the suite stays quick, and a failure can be seen again.
 settings.register_profile("comt", max_examples=25, deadline=None, derandomize=True, database=None)
@@ -74,3 +80,17 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(write, "_png", coarse)
     monkeypatch.setattr(write, "_pdf", lambda figure: b"%PDF")
+
+
+@pytest.fixture
+def copying_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The toy task of `tests/copying`, found in this process: it stands for one that no file of the program names."""
+    import comt_cli.tasks
+    import comt_cli.training.tasks
+
+    folder = Path(__file__).parent / "copying"
+    for package, part in ((comt_cli.tasks, "tasks"), (comt_cli.training.tasks, "runs")):
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder / part)])
+    comt_cli.tasks.tasks.cache_clear()
+    yield
+    comt_cli.tasks.tasks.cache_clear()

@@ -1,18 +1,16 @@
 """Every method of image classifiers, as the program finds it, and variants that differ in kind, on networks so small
-that a test can run them: what the contract is tested on."""
+that a test can run them."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from initialised import initialised
 from torch import Tensor
 
-from comt_cli.layers.initialise import initialise
 from comt_cli.methods import methods
-from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.build import wiring_of
 from comt_cli.models.resnet import ResNet
 from comt_cli.tasks.settings.resnet import ResNetSettings
 
@@ -32,6 +30,11 @@ IMAGE_VARIANTS = {
     "scaled-learned": {"name": "scaled", "scale": "learned"},
 }
 IMAGE_METHODS = {name: {"name": name} for name in methods("train-resnet")} | IMAGE_VARIANTS
+IMAGE_KINDS = (
+    *("addition", "comt-pixel", "comt-sliding-window", "pixel-without-gamma", "sas-free", "sas-batch", "scaling-gate"),
+    *("transform", "highway", "rezero", "scaled-learned"),
+)
+"""As `method_cases.KINDS`."""
 NETWORKS = {
     "basic": ResNetSettings(size="resnet18", width=8, blocks=(1, 1)),
     "bottleneck": ResNetSettings(size="resnet50", width=4, blocks=(1, 1)),
@@ -42,27 +45,13 @@ CLASSES = 5
 IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([1, 4, 0])
 
+each_image_kind = pytest.mark.parametrize("options", [IMAGE_METHODS[name] for name in IMAGE_KINDS], ids=IMAGE_KINDS)
 every_image_method = pytest.mark.parametrize("options", IMAGE_METHODS.values(), ids=list(IMAGE_METHODS))
 every_network = pytest.mark.parametrize("settings", NETWORKS.values(), ids=list(NETWORKS))
 
 
 def built_resnet(options: dict, settings: ResNetSettings = NETWORKS["basic"], seed: int = 1) -> ResNet:
-    """A network whose every number was initialised; what was not stays NaN."""
-    model = empty_network(settings, wiring_of(options), classes=CLASSES).to_empty(device="cpu")
-    with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.fill_(math.nan)
-    initialise(model, seed)
-    return model
-
-
-def shaken_resnet(model: ResNet) -> ResNet:
-    """As if trained a little: gates far from their start, gains that are not one, running statistics of some data."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.add_(torch.randn(tensor.shape, generator=generator) * 0.1)
-    return model
+    return initialised(settings, wiring_of(options), seed, classes=CLASSES)
 
 
 def image_loss(model: ResNet, images: Tensor = IMAGES) -> Tensor:

@@ -1,20 +1,16 @@
-"""Every method of language models, as the program finds it, and variants that differ in kind: what the contract is
-tested on. Those of image classifiers are in `image_method_cases`."""
+"""Every method of language models, as the program finds it, and variants that differ in kind."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from initialised import initialised
 from torch import Tensor
 
-from comt_cli.layers.initialise import initialise
 from comt_cli.layers.projection import Projections
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import Wiring
-from comt_cli.models.build import empty_network
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
 
@@ -40,11 +36,28 @@ VARIANTS = {
     "wider-flops": {"name": "wider", "like": {"name": "full-rank-gate"}, "equal": "flops"},
 }
 METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods("train-lm")} | VARIANTS
+KINDS = (
+    *("comt", "transponder", "two-summaries", "transponder-static", "transponder-path", "full-rank-gate", "headwise"),
+    *(
+        "pre-ln",
+        "post-ln+transponder",
+        "deepnorm",
+        "mix-ln",
+        "layernorm-scaling",
+        "sandwich-ln",
+        "dyt",
+        "scaled-learned",
+    ),
+    *("rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa+comt"),
+)
+"""For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`): what a test
+computes with whose subject is how these are run, rather than the methods."""
 # Small, with depth enough for Mix-LN's quarter, heads that share keys, and a width that no power of two hides.
 SETTINGS = ModelSettings(size="tiny", width=48, ffn_width=88, layers=4, heads=4, kv_heads=2)
 VOCABULARY = 61
 TOKENS = torch.randint(VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(0))
 
+each_kind = pytest.mark.parametrize("options", [METHODS[name] for name in KINDS], ids=KINDS)
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=list(METHODS))
 
 
@@ -53,28 +66,17 @@ def wiring_of(options: dict) -> Wiring:
 
 
 def built(wiring: Wiring, settings: ModelSettings = SETTINGS, seed: int = 1) -> Llama:
-    """A model whose every parameter was initialised; what was not stays NaN."""
-    model = empty_network(settings, wiring, vocabulary=VOCABULARY).to_empty(device="cpu")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(math.nan)
-    initialise(model, seed)
-    return model
-
-
-def shaken(model: Llama) -> Llama:
-    """As if trained a little: gates far from their start, gains that are not one."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return model
+    return initialised(settings, wiring, seed, vocabulary=VOCABULARY)
 
 
 def projections(model: Llama) -> list[tuple[str, Projections]]:
     return [(path, module) for path, module in model.named_modules() if isinstance(module, Projections)]
 
 
-def loss_of(model: Llama) -> Tensor:
-    logits = model(TOKENS)
+def loss_of_logits(logits: Tensor) -> Tensor:
+    """Of the tokens that follow in `TOKENS`."""
     return F.cross_entropy(logits[:, :-1].reshape(-1, VOCABULARY).float(), TOKENS[:, 1:].reshape(-1))
+
+
+def loss_of(model: Llama) -> Tensor:
+    return loss_of_logits(model(TOKENS))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, watched_images
-from comt_cli.exchange.load_image import LoadedImageModel
+from comt_cli.exchange.loaded_images import LoadedImageModel
 
 
 def block_gradients(models: Mapping[str, LoadedImageModel], examples: int = EXAMPLES) -> pd.DataFrame:

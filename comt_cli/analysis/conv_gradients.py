@@ -9,13 +9,18 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from comt_cli import words
 from comt_cli.errors import UserError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import tasks
 from comt_cli.tasks.settings.images import ImageSettings
 
 FIRST_EPOCHS = 5
 """What is shown of a longer training, unless another number is asked for."""
+
+DRAWING = "conv-gradients"
+"""What tasks call this drawing, whose runs have it."""
 
 SET_IMAGES = {"glyphs10": 50_000, "glyphs100": 50_000, "cifar10": 50_000, "cifar100": 50_000, "imagenet": 1_281_167}
 """Images of the training split of each set, where a run uses all."""
@@ -31,16 +36,17 @@ def conv_gradients(runs: Mapping[str, RunDirectory], epochs: float = FIRST_EPOCH
     `epoch` (the share of the training images that was seen by then), `norm`.
 
     Raises:
-        UserError: a run is not an image classifier's, or has logged no norms, or none within these epochs.
+        UserError: a run is of a task without this drawing, or has logged no norms, or none within these epochs.
     """
     return pd.concat([_of_run(row, run, epochs) for row, run in runs.items()], ignore_index=True)
 
 
 def _of_run(row: str, run: RunDirectory, epochs: float) -> pd.DataFrame:
     spec = run.spec()
-    if spec.command != "train-resnet":
+    if DRAWING not in spec.task.drawings:
+        those = words.listing(task.model_kind for task in tasks().values() if DRAWING in task.drawings)
         raise UserError(
-            f"{run.shown} is a run of a language model; the gradients of convolutions are those of image classifiers"
+            f"{run.shown} is a run of {spec.task.model_kind}; the gradients of convolutions are those of {those}"
         )
     lines = run.gradients()
     if not lines:

@@ -17,7 +17,7 @@ from torch import Tensor
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.layers.gates import CarriesGates
 from comt_cli.layers.residual.base import State, stream_of
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from comt_cli.analysis.gates import GateValues, Values, summary_frame
 from comt_cli.analysis.images import WatchedImages, watched_images
 from comt_cli.errors import UserError
-from comt_cli.exchange.load_image import LoadedImageModel
+from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import Gate
 from comt_cli.models.resnet_blocks import ResidualBlock

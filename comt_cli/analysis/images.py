@@ -18,7 +18,7 @@ from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.data.images.prepare import prepare_images
 from comt_cli.errors import UserError
-from comt_cli.exchange.load_image import LoadedImageModel
+from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import pick_device
@@ -40,7 +40,7 @@ def watched_images(loaded: LoadedImageModel, split: SplitName) -> WatchedImages:
     Raises:
         UserError: the images cannot be had, or are not those that the model was trained on.
     """
-    spec = loaded.spec
+    spec = loaded.run
     data = spec.settings_as(ImageSettings).data
     dataset = prepare_images(data)
     if dataset.content_hash != spec.data_content or len(dataset.class_names) != len(loaded.class_names):

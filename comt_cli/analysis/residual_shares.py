@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from comt_cli.analysis.block_gradients import stages_of
 from comt_cli.analysis.images import EXAMPLES, watched_images
 from comt_cli.errors import UserError
-from comt_cli.exchange.load_image import LoadedImageModel
+from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.highway import Highway
 from comt_cli.layers.residual.rezero import ReZero

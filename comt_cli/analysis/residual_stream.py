@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
-from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.layers.residual.base import State, stream_of
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.exchange.loaded_language import LoadedModel
 
 DEFAULT_TEXT = "Once a king left his castle by the sea."
 """Of the papers' kind: content words, function words, punctuation."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.layers.residual.base import State
 
 Observer = Callable[[State, State], None]

@@ -1,27 +1,31 @@
-"""How long a token takes when a model speaks: a decode step with a key-value cache, and the reading of the prompt.
+"""How long a generated token takes: a decode step with a key-value cache, and the reading of the prompt.
 
 On CUDA the step is a captured graph that is replayed. All variants of one batch size take turns; ratios are to the
-quicker plain variant within a round.
+quicker plain variant within a round. A row is one variant at one batch size: `decode_ms` is a step, a token of every
+text; `prefill_ms` the reading of all prompts. Ratios are to `best_plain`, for the reading to the quicker plain one
+there; the goal is of both kinds.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from comt_cli.benchmarks.failures import failed
+from comt_cli.benchmarks.goals import decode_goal, goal_device
 from comt_cli.benchmarks.memory import free
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import Part, Times, all_turns, quickest, ratio, stopwatch_for
-from comt_cli.benchmarks.shapes import Shape, decode_goal, goal_device
+from comt_cli.benchmarks.shapes import Shape
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
+from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.devices import prepare_process
 
 PLAIN = ["plain", "plain-fused"]
@@ -36,32 +40,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _METHODS = {"plain": "pre-ln", "comt": "comt", "transponder": "transponder"}
 
 
-@dataclass(frozen=True)
-class DecodeRow:
-    """One variant at one batch size. `decode_ms` is a step, a token of every text; `prefill_ms` the reading of all
-    prompts. Ratios are to `best_plain`, for the reading to the quicker plain one there; the goal is of both kinds."""
-
-    device: str
-    size: str
-    shape: str
-    dtype: str
-    batch: int
-    variant: str
-    rounds: int
-    prompt: int
-    decode_ms: float
-    decode_ms_p10: float
-    decode_ms_p90: float
-    tokens_per_second: float
-    best_plain: str | None
-    decode_ratio_to_plain: float | None
-    prefill_ms: float | None
-    prefill_ratio_to_plain: float | None
-    goal_decode_ratio: float | None
-    graph: bool
-    torch: str
-    triton: str | None
-    git_commit: str | None
+Row = dict[str, Any]
 
 
 def run_decode_benchmark(
@@ -73,9 +52,9 @@ def run_decode_benchmark(
     rounds: int,
     go_on: Callable[[], bool] = lambda: True,
     prompt: int = PROMPT,
-) -> Iterator[str | list[DecodeRow]]:
-    """Measure; yields lines that say what is going on, and the rows of a batch size. `go_on` is asked before each.
-    What fails is told (`Failed`), and the rest goes on."""
+) -> Iterator[str | list[Row]]:
+    """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each.
+    What fails is reported (`Failed`), and the rest is measured."""
     with as_generating(device):
         for shape in shapes:
             for dtype in dtypes:
@@ -129,7 +108,8 @@ def _models(
     first: dict[str, Llama] = {}
     for name in variants:
         base, _, how = name.partition("-")
-        model = empty_network(shape.model(), wiring_of({"name": _METHODS[base]}), **shape.dimensions())
+        settings = ModelSettings.model_validate(dict(shape.model))
+        model = empty_network(settings, wiring_of({"name": _METHODS[base]}), **shape.dimensions)
         if base in first:
             model.load_state_dict(first[base].state_dict(keep_vars=True), assign=True)
         else:
@@ -151,9 +131,10 @@ def _models(
 
 def _measure(
     shape: Shape, dtype: str, batch: int, models: dict[str, Llama], device: torch.device, rounds: int, prompt: int
-) -> Iterator[str | list[DecodeRow]]:
+) -> Iterator[str | list[Row]]:
     generator = torch.Generator().manual_seed(0)
-    prompts_BT = torch.randint(0, shape.vocabulary, (batch, prompt), generator=generator).to(device)
+    vocabulary = shape.dimensions["vocabulary"]
+    prompts_BT = torch.randint(0, vocabulary, (batch, prompt), generator=generator).to(device)
     tokens_B = torch.zeros(batch, dtype=torch.int64, device=device)
     graph = device.type == "cuda"
     reads = graph or batch * prompt <= MOST_PREFILL_ON_CPU
@@ -184,31 +165,20 @@ def _measure(
     rows = []
     for name in ready:
         per_step = Times(tuple(seconds / STEPS for seconds in decode[name].seconds))
-        median, low, high = per_step.milliseconds()
         rows.append(
-            DecodeRow(
-                device=origin.device,
-                size=shape.size,
-                shape=f"d{shape.width}-f{shape.ffn_width}-l{shape.layers}-h{shape.heads}-v{shape.vocabulary}",
-                dtype=dtype,
-                batch=batch,
-                variant=name,
-                rounds=rounds,
-                prompt=prompt,
-                decode_ms=median,
-                decode_ms_p10=low,
-                decode_ms_p90=high,
-                tokens_per_second=round(batch / per_step.median, 1),
-                best_plain=best,
-                decode_ratio_to_plain=ratio(decode, name, best),
-                prefill_ms=prefill[name].milliseconds(3)[0] if reads else None,
-                prefill_ratio_to_plain=ratio(prefill, name, best_prefill) if reads else None,
-                goal_decode_ratio=decode_goal(name, goal_device(device.type, origin.device), dtype),
-                graph=graph,
-                torch=origin.torch,
-                triton=origin.triton,
-                git_commit=origin.git_commit,
-            )
+            {
+                **{"device": origin.device, "size": shape.size, "shape": f"{shape.network}-v{vocabulary}"},
+                **{"dtype": dtype, "batch": batch, "variant": name, "rounds": rounds, "prompt": prompt},
+                **per_step.columns("decode_ms"),
+                "tokens_per_second": round(batch / per_step.median, 1),
+                "best_plain": best,
+                "decode_ratio_to_plain": ratio(decode, name, best),
+                "prefill_ms": prefill[name].milliseconds(3)[0] if reads else None,
+                "prefill_ratio_to_plain": ratio(prefill, name, best_prefill) if reads else None,
+                "goal_decode_ratio": decode_goal(name, goal_device(device.type, origin.device), dtype),
+                "graph": graph,
+                **origin.versions(),
+            }
         )
     yield rows
 

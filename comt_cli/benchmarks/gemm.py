@@ -51,7 +51,7 @@ class Form:
 
 def products(shape: Shape, device: torch.device) -> list[Product]:
     """The four of a block, of the widths that the model has on `device`: there the feed-forward one is `aligned`."""
-    D, F = shape.width, aligned(shape.ffn_width, torch.empty(0, device=device))
+    D, F = shape.built.width, aligned(shape.built.ffn_width, torch.empty(0, device=device))
     return [
         Product("qkv", 3 * D, D, 3),
         Product("o", D, D, 1),

@@ -8,7 +8,7 @@ Shapes: B rows, T tokens of a row, C columns of a product, D width, N output wid
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -24,6 +24,7 @@ from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block
+from comt_cli.tasks.settings.llama import ModelSettings
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 VARIANTS = {
@@ -63,7 +64,8 @@ def groups(op: str) -> tuple[Part, ...]:
 
 def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, device: torch.device) -> Case:
     """An operation with inputs of the distribution that a new model has."""
-    settings = replace(shape, layers=1).model()
+    settings = ModelSettings.model_validate({**shape.model, "layers": 1})
+    built, length = settings.shape(), shape.dimensions["length"]
     model = empty_network(settings, wiring_of({"name": GATES[gates]}), vocabulary=8)
     materialise(model, device, seed=0)
     block = model.to(dtype).blocks[0]
@@ -73,7 +75,7 @@ def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, devi
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(width: int) -> Tensor:
-        return torch.randn(shape.batch, shape.length, width, generator=generator, device=device).to(dtype)
+        return torch.randn(shape.batch, length, width, generator=generator, device=device).to(dtype)
 
     inputs = projections.weight.shape[1]
     x_BTD = normal(inputs)
@@ -91,11 +93,11 @@ def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, devi
     leaves = [product_BTC, *(each for each in parameters if id(each) not in read)]
     own = parameters
     if op == "heads":
-        rotation = rotation_table(shape.length, shape.width // shape.heads, settings.rope_theta, product_BTC)
-        forms = _heads(projections, product_BTC, rotation, shape.heads)
+        rotation = rotation_table(length, built.width // built.heads, settings.rope_theta, product_BTC)
+        forms = _heads(projections, product_BTC, rotation, built.heads)
         own = [*own, *rotation]
     elif op == "swiglu":
-        forms = _swiglu(projections, product_BTC, shape.ffn_width)
+        forms = _swiglu(projections, product_BTC, built.ffn_width)
     elif op == "add_norm":
         norm, stream_BTD = block.mlp_connection.norm, normal(width).requires_grad_()
         assert isinstance(norm, nn.RMSNorm)

@@ -1,14 +1,16 @@
 """How long the gated operations take: in PyTorch, compiled, and as one kernel. What the choice between them reads.
 
 All kinds of gates and all forms of an operation on one product take turns; ratios are to the compiled operation
-without gates, which is what a plain model runs there.
+without gates, which is what a plain model runs there. A row is one form of one operation. Milliseconds are medians
+with 10th and 90th percentile; `step` is forward and backward together, `forward` the forward part of it. Ratios are
+medians over rounds of the ratio within a round.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,36 +30,8 @@ from comt_cli.training.objective import prepare_compiler
 ALWAYS: Callable[[], bool] = lambda: True  # noqa: E731 - what is asked before each group, where nothing limits the time
 
 
-@dataclass(frozen=True)
-class KernelRow:
-    """One form of one operation. Milliseconds are medians with 10th and 90th percentile; `step` is forward and backward
-    together, `forward` the forward part of it. Ratios are medians over rounds of the ratio within a round."""
-
-    device: str
-    device_type: str
-    op: str
-    shape: str
-    tokens: int
-    width: int
-    gates: str
-    dtype: str
-    variant: str
-    rounds: int
-    forward_ms: float
-    forward_ms_p10: float
-    forward_ms_p90: float
-    step_ms: float
-    step_ms_p10: float
-    step_ms_p90: float
-    forward_ratio_to_plain_compiled: float | None
-    step_ratio_to_plain_compiled: float | None
-    saved_bytes: int | None
-    torch: str
-    triton: str | None
-    git_commit: str | None
-
-
-News = str | list[KernelRow]
+Row = dict[str, Any]
+News = str | list[Row]
 
 
 def run_kernel_benchmark(
@@ -69,9 +43,9 @@ def run_kernel_benchmark(
     rounds: int,
     go_on: Callable[[], bool] = ALWAYS,
 ) -> Iterator[News]:
-    """Measure every operation on every shape in every type; yields lines that say what is going on, and the rows of
-    each group of variants that took turns. `go_on` is asked before each group. What fails is told (`Failed`), and the
-    rest goes on."""
+    """Measure every operation on every shape in every type; yields lines of progress, and the rows of
+    each group of variants that took turns. `go_on` is asked before each group. What fails is reported (`Failed`), and
+    the rest is measured."""
     prepare_process(device)
     for shape in shapes:
         for dtype in dtypes:
@@ -100,13 +74,13 @@ def run_gemm_benchmark(
     for shape in shapes:
         for dtype in dtypes:
             for product in gemm.products(shape, device):
-                key = product.name, shape.tokens, dtype
+                key = product.name, shape.units, dtype
                 if key in seen or not go_on():
                     continue
                 seen.add(key)
-                what = f"{dtype} gemm {product.name} ({product.what}), {shape.tokens:,} rows"
+                what = f"{dtype} gemm {product.name} ({product.what}), {shape.units:,} rows"
                 try:
-                    yield _products(product, shape.tokens, dtype, device, rounds)
+                    yield _products(product, shape.units, dtype, device, rounds)
                 except Exception as error:
                     yield failed(what, error)
                 else:
@@ -114,7 +88,7 @@ def run_gemm_benchmark(
                 free(device)
 
 
-def _products(product: gemm.Product, tokens: int, dtype: str, device: torch.device, rounds: int) -> list[KernelRow]:
+def _products(product: gemm.Product, tokens: int, dtype: str, device: torch.device, rounds: int) -> list[Row]:
     forms = gemm.forms(product, tokens, DTYPES[dtype], device)
     parts = {(*name, "forward"): form.forward for name, form in forms.items()}
     parts |= {(*name, "step"): form.step for name, form in forms.items()}
@@ -161,10 +135,11 @@ def _group(
     if not saved:
         return
     times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
-    name = f"d{shape.width}-f{shape.ffn_width}-h{shape.heads}-b{shape.batch}x{shape.length}-{part}"
+    built, length = shape.built, shape.dimensions["length"]
+    name = f"d{built.width}-f{built.ffn_width}-h{built.heads}-b{shape.batch}x{length}-{part}"
     plain = ("none", "reference-compiled")
     yield [
-        _row(device, op, name, shape.tokens, width, kind, dtype, variant, times, plain, count)
+        _row(device, op, name, shape.units, width, kind, dtype, variant, times, plain, count)
         for (kind, variant), count in saved.items()
     ]
     yield f"{what}: measured after {time.perf_counter() - begin:.0f} s"
@@ -198,29 +173,19 @@ def _row(
     times: dict[tuple[str, str, str], Times],
     plain: tuple[str, str],
     saved: int | None,
-) -> KernelRow:
-    origin = origin_on(device)
+) -> Row:
     forward, step = ((gates, variant, kind) for kind in ("forward", "step"))
-    return KernelRow(
-        origin.device,
-        device.type,
-        op,
-        shape,
-        tokens,
-        width,
-        gates,
-        dtype,
-        variant,
-        len(times[step].seconds),
-        *times[forward].milliseconds(),
-        *times[step].milliseconds(),
-        ratio(times, forward, (*plain, "forward")),
-        ratio(times, step, (*plain, "step")),
-        saved,
-        origin.torch,
-        origin.triton,
-        origin.git_commit,
-    )
+    origin = origin_on(device)
+    return {
+        **{"device": origin.device, "device_type": device.type, "op": op, "shape": shape, "tokens": tokens},
+        **{"width": width, "gates": gates, "dtype": dtype, "variant": variant, "rounds": len(times[step].seconds)},
+        **times[forward].columns("forward_ms"),
+        **times[step].columns("step_ms"),
+        "forward_ratio_to_plain_compiled": ratio(times, forward, (*plain, "forward")),
+        "step_ratio_to_plain_compiled": ratio(times, step, (*plain, "step")),
+        "saved_bytes": saved,
+        **origin.versions(),
+    }
 
 
-__all__ = ["DTYPES", "GATES", "KernelRow", "run_gemm_benchmark", "run_kernel_benchmark"]
+__all__ = ["DTYPES", "GATES", "run_gemm_benchmark", "run_kernel_benchmark"]

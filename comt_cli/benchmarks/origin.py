@@ -1,4 +1,4 @@
-"""What every row says of where it comes from."""
+"""Provenance columns: device, versions, commit."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ class Origin:
     torch: str
     triton: str | None
     git_commit: str | None
+
+    def versions(self) -> dict[str, str | None]:
+        """The columns that end a row."""
+        return {"torch": self.torch, "triton": self.triton, "git_commit": self.git_commit}
 
 
 def origin_on(device: torch.device) -> Origin:

@@ -106,6 +106,10 @@ class Times:
         median, low, high = (round(1e3 * x, decimals) for x in (self.median, self.percentile(10), self.percentile(90)))
         return median, low, high
 
+    def columns(self, name: str, decimals: int = 4) -> dict[str, float]:
+        """The same by the columns of a row: `step_ms`, `step_ms_p10`, `step_ms_p90`."""
+        return dict(zip((name, f"{name}_p10", f"{name}_p90"), self.milliseconds(decimals), strict=True))
+
 
 def in_turns(
     parts: Mapping[Key, Part], rounds: int, stopwatch: Stopwatch, warm_up: int = 1

@@ -1,7 +1,6 @@
 """Everything worth measuring on a device, the most wanted first, as much of it as a given time allows.
 
-The seconds that a stage is said to take were measured on a CPU of two cores; for CUDA they are guesses, until a first
-run on a GPU says better.
+The seconds of the stages were measured on a CPU of two cores; for CUDA they are guesses, until a first run on a GPU.
 """
 
 from __future__ import annotations
@@ -9,41 +8,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
 
 from comt_cli.benchmarks import decode
 from comt_cli.benchmarks.decode import run_decode_benchmark
 from comt_cli.benchmarks.failures import Failed, failed
-from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES, IMAGE_SHAPES, ImageShape
 from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
-from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, IMAGE_VARIANTS, OPS
-from comt_cli.benchmarks.shapes import GPU_SIZES, SHAPES, Shape
+from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, OPS
+from comt_cli.benchmarks.shapes import LLAMAS, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.step_images import run_image_step_benchmark
-from comt_cli.benchmarks.step_turns import CompileWhat
+from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, subject_of
+from comt_cli.benchmarks.variants import CompileWhat
 from comt_cli.recipe.settings import Precision
 
-Kind = Literal["kernels", "step", "step-images", "decode"]
-"""The file that its rows go to, named as the verb that measures it alone begins."""
 News = str | list[Any]
 GoOn = Callable[[], bool]
 ROUNDS = {"cuda": 7}
 """On a GPU, whose times hardly scatter, fewer rounds than the usual ones: all five sizes are to fit."""
-WANTED_STEPS = (
-    "transformers-compiled",
-    "plain-compiled",
-    "plain-fused",
-    "comt-fused",
-    "transponder-compiled",
-    "transponder-fused",
-)
-"""The steps that goals are about, and what they are compared with; `comt bench step` measures the others too. On a GPU
-one block is compiled for all: 24 layers as one graph take minutes."""
-WANTED_IMAGE_STEPS = {
-    "cuda": tuple(name for name in IMAGE_VARIANTS if name != "torchvision"),
-    "cpu": (
+WANTED_STEPS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("step", "cuda"): (
+        "transformers-compiled",
+        "plain-compiled",
+        "plain-fused",
+        "comt-fused",
+        "transponder-compiled",
+        "transponder-fused",
+    ),
+    ("step-images", "cuda"): tuple(name for name in IMAGES.variants if name != "torchvision"),
+    ("step-images", "cpu"): (
         "plain",
         "plain-compiled",
         "plain-fused-eager",
@@ -53,19 +48,24 @@ WANTED_IMAGE_STEPS = {
         "pixel-fused-eager",
     ),
 }
-"""The same for image classifiers: what goals are about, and the pairs that `train.kernels: auto` compares. On a CPU,
-where a compiled step takes up to a minute to build, all but one are uncompiled, as training there is."""
+"""The steps that goals are about, what they are compared with, and the pairs that `train.kernels: auto` compares, by
+page and kind of device; all variants where nothing stands here. `comt bench step` measures the others too. Of a ResNet
+on a CPU, where a compiled step takes up to a minute to build, all but one are uncompiled, as training there is."""
 WANTED_DECODING = ("plain", "plain-fused", "comt-fused", "transponder-fused")
-_STEP_SECONDS = {"60m": 60, "130m": 60, "250m": 70, "350m": 70, "1b": 70}
-_IMAGE_SECONDS = {"resnet18": 75, "resnet18-b64": 60, "resnet50": 100, "resnet152": 150, "resnet50-224": 120}
+_STEP_SECONDS = {
+    **{"60m": 60, "130m": 60, "250m": 70, "350m": 70, "1b": 70},
+    **{"resnet18": 75, "resnet18-b64": 60, "resnet50": 100, "resnet152": 150, "resnet50-224": 120},
+}
+_GUESS = 120
+"""Of sizes that are not among those."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of `comt bench all`: how long it is likely to take, and what does it; that is told when time is up, or
-    when it has taken `most` seconds."""
+    """A part of `comt bench all`: how many seconds it is likely to take, and what does it, which asks whether there is
+    time left: the whole time is not up, nor `most` seconds. `kind` names the file that its rows go to."""
 
-    kind: Kind
+    kind: str
     what: str
     seconds: float
     run: Callable[[GoOn], Iterator[News]]
@@ -84,11 +84,11 @@ class Deadline:
         return self._end - self._clock()
 
 
-def run_stages(stages: list[Stage], deadline: Deadline) -> Iterator[tuple[Kind, News]]:
-    """The news of one stage after another, with its kind. One that is not likely to end in time is left out, and said.
+def run_stages(stages: list[Stage], deadline: Deadline) -> Iterator[tuple[str, News]]:
+    """What one stage after another yields, with its kind. A line names each that is left out for want of time.
 
-    What a stage took, against what it was said to take, corrects what is said of the next one alike. A stage that fails
-    is told, and the next one follows.
+    What a stage took, compared with its estimate, corrects the estimate of the next one alike. A stage that fails is
+    reported, and the next one follows.
     """
     pace: dict[str, float] = {}
     for stage in stages:
@@ -123,21 +123,22 @@ def stages_for(device: torch.device, rounds: int | None = None) -> list[Stage]:
 
 def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
     """First what the goals are about: these estimates sum to less than the nine minutes that are usual, and what is not
-    a step may not take longer than it is said to. Then the rest."""
-    make = _Makers(device, rounds, WANTED_STEPS, WANTED_IMAGE_STEPS["cuda"], WANTED_DECODING, by_blocks=True)
-    sizes = {size: SHAPES[size] for size in GPU_SIZES}
-    images = {size: make.image_step(IMAGE_SHAPES[size], "bf16-mixed", _IMAGE_SECONDS[size]) for size in IMAGE_GPU_SIZES}
+    a step may not take longer than estimated. Then the rest. One block is compiled for all: 24 layers as one graph take
+    minutes."""
+    make = _Makers(device, rounds, WANTED_DECODING)
+    sizes = {size: LLAMAS[size] for size in LANGUAGE.gpu_sizes}
     ends, between = (1, 64), (4, 16)
+    steps = {size: make.step(subject.shapes[size]) for subject in SUBJECTS for size in subject.gpu_sizes}
+    first = [*LANGUAGE.gpu_sizes, IMAGES.gpu_sizes[0]]
     wanted = [
         make.gemm(list(sizes.values()), ["bf16"], 15),
         make.kernels(sizes["60m"], "bf16", 90),
-        *(make.step(sizes[size], "bf16-pure", seconds) for size, seconds in _STEP_SECONDS.items()),
-        images["resnet18"],
+        *(steps[size] for size in first),
         make.decoding(sizes["60m"], "bf16", 30, ends),
     ]
     return [
         *(replace(stage, most=stage.seconds if stage.kind in ("kernels", "decode") else None) for stage in wanted),
-        *(images[size] for size in IMAGE_GPU_SIZES if size != "resnet18"),
+        *(stage for size, stage in steps.items() if size not in first),
         make.decoding(sizes["350m"], "bf16", 40, ends),
         make.kernels(sizes["1b"], "bf16", 90),
         *(make.decoding(sizes[size], "bf16", 45, ends) for size in ("130m", "250m", "1b")),
@@ -149,17 +150,18 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
 
 def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
     """First as much of everything as nine minutes are likely to hold, then the rest."""
-    make = _Makers(device, rounds, WANTED_STEPS, WANTED_IMAGE_STEPS["cpu"], tuple(DECODE_VARIANTS), by_blocks=False)
-    bench, smoke, images = SHAPES["bench"], SHAPES["smoke"], IMAGE_SHAPES["resnet18-b32"]
+    make = _Makers(device, rounds, tuple(DECODE_VARIANTS))
+    bench, smoke, images = LLAMAS["bench"], LLAMAS["smoke"], IMAGES.shapes["resnet18-b32"]
     types = ("fp32", "bf16")
-    precisions: tuple[Precision, ...] = ("fp32", "bf16-pure")
+    others = [subject for subject in SUBJECTS if subject not in (LANGUAGE, IMAGES)]
     return [
         make.gemm([bench], list(types), 15),
         *(make.kernels(bench, dtype, 80) for dtype in types),
-        *(make.step(bench, precision, 115) for precision in precisions),
-        make.image_step(images, "bf16-mixed", 85),
+        *(make.step(bench, precision, 115) for precision in LANGUAGE.default_precisions(device.type)),
+        make.step(images, "bf16-mixed", 85),
         *(make.decoding(bench, dtype, 25, decode.BATCHES) for dtype in types),
-        make.image_step(images, "fp32", 130),
+        make.step(images, "fp32", 130),
+        *(make.step(subject.shapes[size]) for subject in others for size in subject.cpu_sizes),
         *(make.kernels(smoke, dtype, 60) for dtype in types),
     ]
 
@@ -170,43 +172,28 @@ class _Makers:
 
     device: torch.device
     rounds: int
-    steps: Sequence[str]
-    image_steps: Sequence[str]
     decoders: Sequence[str]
-    by_blocks: bool
 
     def gemm(self, shapes: list[Shape], dtypes: list[str], seconds: float) -> Stage:
-        def run(go_on: GoOn) -> Iterator[News]:
-            return run_gemm_benchmark(shapes, dtypes, self.device, self.rounds, go_on)
-
+        run = partial(run_gemm_benchmark, shapes, dtypes, self.device, self.rounds)
         return Stage("kernels", "matrix products at all sizes", seconds, run)
 
     def kernels(self, shape: Shape, dtype: str, seconds: float) -> Stage:
-        def run(go_on: GoOn) -> Iterator[News]:
-            ops, gates = list(OPS), list(GATES)
-            return run_kernel_benchmark([shape], ops, gates, [dtype], self.device, self.rounds, go_on)
-
+        run = partial(run_kernel_benchmark, [shape], list(OPS), list(GATES), [dtype], self.device, self.rounds)
         return Stage("kernels", f"kernels at {shape.size}, {dtype}", seconds, run)
 
-    def step(self, shape: Shape, precision: Precision, seconds: float) -> Stage:
-        what: CompileWhat = "block" if self.by_blocks else "whole"
+    def step(self, shape: Shape, precision: Precision | None = None, seconds: float | None = None) -> Stage:
+        subject, kind = subject_of(shape.size), self.device.type
+        chosen = precision or subject.precision
+        variants = WANTED_STEPS.get((subject.page, kind), tuple(subject.variants))
 
         def run(_: GoOn) -> Iterator[News]:
-            return run_step_benchmark(shape, precision, self.steps, self.device, self.rounds, what)
+            what: CompileWhat = "block" if kind == "cuda" else "whole"
+            return run_step_benchmark(shape, chosen, variants, self.device, self.rounds, what)
 
-        return Stage("step", f"training step at {shape.size}, {precision}", seconds, run)
-
-    def image_step(self, shape: ImageShape, precision: Precision, seconds: float) -> Stage:
-        what: CompileWhat = "block" if self.by_blocks else "whole"
-
-        def run(_: GoOn) -> Iterator[News]:
-            return run_image_step_benchmark(shape, precision, self.image_steps, self.device, self.rounds, what)
-
-        return Stage("step-images", f"image training step at {shape.size}, {precision}", seconds, run)
+        seconds = seconds or _STEP_SECONDS.get(shape.size, _GUESS)
+        return Stage(subject.page, f"{subject.stage} at {shape.size}, {chosen}", seconds, run)
 
     def decoding(self, shape: Shape, dtype: str, seconds: float, batches: Sequence[int]) -> Stage:
-        def run(go_on: GoOn) -> Iterator[News]:
-            return run_decode_benchmark([shape], self.decoders, [dtype], batches, self.device, self.rounds, go_on)
-
-        named = ", ".join(map(str, batches))
-        return Stage("decode", f"decoding at {shape.size}, {dtype}, batch {named}", seconds, run)
+        run = partial(run_decode_benchmark, [shape], self.decoders, [dtype], batches, self.device, self.rounds)
+        return Stage("decode", f"decoding at {shape.size}, {dtype}, batch {', '.join(map(str, batches))}", seconds, run)

@@ -1,61 +1,59 @@
-"""How long one training step of a language model takes, each variant as a ratio to the best plain one measured in the
-same run."""
+"""How long one training step of any task takes: each variant as a ratio to the best plain one of the same run.
+
+A row is one variant. Times are in milliseconds (median, and the 10th and 90th percentile); ratios are medians over
+rounds of the ratio within a round. `forward` is training's forward pass without gradients, loss included; `saved` what
+it keeps for the backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only).
+`mfu` counts the FLOPs of the variant's own network, as training does, and of another library's those of the plain one.
+Goals are at most, those of speeds and `mfu` at least.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 
+from comt_cli.benchmarks.memory import mebibytes
 from comt_cli.benchmarks.origin import origin_on
+from comt_cli.benchmarks.peers import PEERS
 from comt_cli.benchmarks.roofline import predicted_step_ratio
-from comt_cli.benchmarks.rounds import ratio
-from comt_cli.benchmarks.shapes import Shape, goal_device, goals_of
-from comt_cli.benchmarks.step_turns import CompileWhat, Timed, steps_in_turns
-from comt_cli.benchmarks.step_variants import BEST_PLAIN, OPTIONAL, PEER, Workshop
-from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.benchmarks.rounds import quickest, ratio
+from comt_cli.benchmarks.shapes import Shape
+from comt_cli.benchmarks.step_turns import Timed, steps_in_turns
+from comt_cli.benchmarks.subjects import SUBJECTS, Subject, subject_of
+from comt_cli.benchmarks.variants import CompileWhat, Variants, is_compiled
+from comt_cli.models.build import model_of
 from comt_cli.models.flops import flops_per_sample
 from comt_cli.recipe.settings import Precision
-from comt_cli.training.devices import device_name, peak_flops
+from comt_cli.training.devices import peak_flops
+
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One variant. Times in milliseconds (median, and the 10th and 90th percentile); ratios are medians over rounds of
-    the ratio within a round. `forward` has no gradients and includes the loss. `saved` is what a forward pass keeps for
-    the backward pass, `peak` the most that a step takes beyond weights and moments (CUDA only). Goals are at most,
-    that of `mfu` at least."""
+def step_plan(
+    device_type: str,
+    sizes: Sequence[str] | None,
+    precisions: Sequence[str] | None,
+    variants: Collection[str],
+    *,
+    peers_needed: bool,
+) -> list[tuple[Subject, Shape, Precision, list[str]]]:
+    """What is measured on a kind of device, of the sizes that are named or its own, and those of `variants` that there
+    are of each. `peers_needed`: variants of other libraries were asked for by name.
 
-    device: str
-    shape: str
-    size: str
-    precision: str
-    variant: str
-    rounds: int
-    step_ms: float
-    step_ms_p10: float
-    step_ms_p90: float
-    tokens_per_second: float
-    mfu: float | None
-    best_plain: str | None
-    step_ratio_to_best_plain: float | None
-    step_ratio_to_transformers: float | None
-    best_plain_forward: str | None
-    forward_ms: float
-    forward_ratio_to_best_plain: float | None
-    saved_mib: float | None
-    saved_ratio_to_plain: float | None
-    peak_mib: float | None
-    predicted_step_ratio: float | None
-    goal_step_ratio: float | None
-    goal_forward_ratio: float | None
-    goal_saved_ratio: float | None
-    goal_mfu: float | None
-    compiled: str
-    torch: str
-    triton: str | None
-    git_commit: str | None
+    Raises:
+        UserError: such a library is not installed; said now, before anything is compiled.
+    """
+    named = sizes or [size for subject in SUBJECTS for size in subject.default_sizes(device_type)]
+    planned = []
+    for subject, size in ((subject_of(size), size) for size in named):
+        of_size = [name for name in subject.variants if name in variants]
+        if peers_needed and subject.peer is not None and any(map(subject.is_peer, of_size)):
+            PEERS[subject.peer[0]].library()
+        for precision in (precisions or subject.default_precisions(device_type)) if of_size else ():
+            planned.append((subject, subject.shapes[size], cast(Precision, precision), of_size))
+    return planned
 
 
 def run_step_benchmark(
@@ -65,58 +63,65 @@ def run_step_benchmark(
     device: torch.device,
     rounds: int,
     compile_what: CompileWhat = "whole",
-) -> Iterator[str | list[Measurement]]:
-    """Measure `variants` on `device`; yields lines that say what is going on, and last the measurements.
+) -> Iterator[str | list[Row]]:
+    """Measure `variants` on `device`; yields lines of progress, and last the rows.
 
-    Where a batch does not fit in the device's memory it is halved for all; uncompiled variants and transformers' are
-    left out instead. A variant that fails is told (`Failed`), and the others go on.
+    Where a batch does not fit in the device's memory it is halved for all; the uncompiled variants and the other
+    library's (`Subject.optional`) are left out instead. A variant that fails is reported (`Failed`), and the others are
+    measured.
     """
+    subject = subject_of(shape.size)
 
-    def workshop(shape: Shape) -> Workshop:
-        return Workshop(shape, precision, device, compile_what)
+    def make(shape: Shape) -> Variants:
+        return Variants(subject, shape, precision, device, compile_what)
 
-    for news in steps_in_turns(shape, precision, variants, OPTIONAL, workshop, device, rounds):
-        yield news if isinstance(news, str) else _measurements(news, precision, device, compile_what)
+    for news in steps_in_turns(shape, precision, variants, make, device, rounds):
+        yield news if isinstance(news, str) else _rows(subject, news, precision, device, compile_what)
 
 
-def _measurements(
-    timed: Timed[Shape], precision: Precision, device: torch.device, compile_what: str
-) -> list[Measurement]:
-    shape, origin = timed.shape, origin_on(device)
+def _rows(
+    subject: Subject, timed: Timed, precision: Precision, device: torch.device, compile_what: CompileWhat
+) -> list[Row]:
+    shape, plain, origin = timed.shape, subject.best_plain, origin_on(device)
+    best, best_forward = quickest(timed.step, plain), quickest(timed.forward, plain)
+    plain_saved = min((timed.memory[each].saved for each in plain if each in timed.memory), default=None)
     rows = []
     for name in timed.variants:
-        seconds = timed.step[name].median
-        goals = goals_of(name, shape.size, goal_device(device.type, origin.device), precision)
-        rows.append(
-            Measurement(
-                device=device_name(device),
-                shape=str(shape),
-                size=shape.size,
-                precision=precision,
-                variant=name,
-                **timed.numbers(name, BEST_PLAIN),
-                tokens_per_second=round(shape.tokens / seconds, 1),
-                mfu=_mfu(name, shape, precision, device, seconds),
-                step_ratio_to_transformers=ratio(timed.step, name, PEER),
-                predicted_step_ratio=predicted_step_ratio(device_name(device), shape.size, precision, name),
-                goal_step_ratio=goals.step,
-                goal_forward_ratio=goals.forward,
-                goal_saved_ratio=goals.saved,
-                goal_mfu=goals.mfu,
-                compiled=compile_what if name.endswith(("-compiled", "-fused")) else "no",
-                torch=origin.torch,
-                triton=origin.triton,
-                git_commit=origin.git_commit,
-            )
-        )
+        step, forward, memory = timed.step[name], timed.forward[name], timed.memory[name]
+        row: Row = {
+            "device": origin.device,
+            **({"device_type": device.type} if subject.decides_kernels else {}),
+            "shape": str(shape),
+            "size": shape.size,
+            "precision": precision,
+            "variant": name,
+            "rounds": timed.rounds,
+            **step.columns("step_ms", 3),
+            f"{subject.unit}_per_second": round(shape.units / step.median, 1),
+            "mfu": _mfu(subject, name, shape, precision, device, step.median),
+            "best_plain": best,
+            "step_ratio_to_best_plain": ratio(timed.step, name, best),
+            **({f"step_ratio_to_{subject.peer[0]}": ratio(timed.step, name, subject.peer[0])} if subject.peer else {}),
+            "best_plain_forward": best_forward,
+            "forward_ms": forward.milliseconds(3)[0],
+            "forward_ratio_to_best_plain": ratio(timed.forward, name, best_forward),
+            "saved_mib": mebibytes(memory.saved),
+            "saved_ratio_to_plain": round(memory.saved / plain_saved, 4) if plain_saved else None,
+            "peak_mib": mebibytes(memory.peak),
+            "predicted_step_ratio": predicted_step_ratio(origin.device, shape, precision, name),
+        }
+        row |= subject.goals(row, device.type)
+        what = "whole" if subject.is_peer(name) else compile_what  # nothing is known of a library's blocks
+        rows.append(row | {"compiled": what if is_compiled(name) else "no"} | origin.versions())
     return rows
 
 
-def _mfu(variant: str, shape: Shape, precision: Precision, device: torch.device, seconds: float) -> float | None:
+def _mfu(
+    subject: Subject, variant: str, shape: Shape, precision: Precision, device: torch.device, seconds: float
+) -> float | None:
     """Model FLOPs a second over the device's peak, as training counts them: matrix products, attention in full."""
     peak = peak_flops(device, precision)
     if peak is None:
         return None
-    method = {"comt": "comt", "transponder": "transponder"}.get(variant.partition("-")[0], "pre-ln")
-    model = empty_network(shape.model(), wiring_of({"name": method}), **shape.dimensions())
-    return round(flops_per_sample(model) * shape.batch / seconds / peak, 4)
+    base = subject.bases["plain" if subject.is_peer(variant) else variant.partition("-")[0]]
+    return round(flops_per_sample(model_of(shape.spec(base.method))) * shape.batch / seconds / peak, 4)

@@ -10,7 +10,11 @@ from typing import Any
 
 import torch
 
+from comt_cli.benchmarks import kernel_cases
+from comt_cli.benchmarks.shapes import Shape
+from comt_cli.kernels import tuning
 from comt_cli.kernels.tuning import DTYPES, ROWS, Tiles, Tuned, candidates
+from comt_cli.tasks.settings.llama import LlamaSize
 
 
 def tune(
@@ -52,3 +56,14 @@ def tune(
             continue
         best = min(times, key=lambda tiles: times[tiles])
         yield Tuned("projection", n, d, t, dtype, best, source), times[best]
+
+
+def tune_shapes(shapes: Sequence[Shape], dtypes: Sequence[str], device: torch.device) -> Iterator[str]:
+    """`tune` for all products of some LLaMAs; yields a line for every find, which is put into the table of the program
+    at once: a search that is stopped keeps what it has."""
+    widths = [LlamaSize(each.width, each.ffn_width, each.layers, each.heads) for each in (s.built for s in shapes)]
+    wanted = {kernel_cases.DTYPES[dtype] for dtype in dtypes}
+    types = [name for name, dtype in DTYPES.items() if dtype in wanted]
+    for row, milliseconds in tune(tuning.shapes(widths), dtypes=types, device=device):
+        tuning.write([row])
+        yield f"{row.kernel} n{row.n}-k{row.d}, {row.t} rows, {row.dtype}: {milliseconds:.3f} ms, {row.tiles}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from comt_cli.exchange.load_image import LoadedImageModel
-    from comt_cli.exchange.loaded import LoadedModel
+    from comt_cli.exchange.loaded_images import LoadedImageModel
+    from comt_cli.exchange.loaded_language import LoadedModel
     from comt_cli.report.caption import Caption
 
 Drawings = list[tuple[str, tuple["Figure", "pd.DataFrame"], "Caption"]]
@@ -75,30 +75,32 @@ def analyze_gates(
     if images is not None:
         image_numbers(images)
     loading_model(checkpoint)
-    from comt_cli.exchange.load_image import holds_image_model, load_image_model
+    from comt_cli.exchange.load import load, who_takes
+    from comt_cli.exchange.loaded import Loaded
+    from comt_cli.exchange.loaded_images import LoadedImageModel
+    from comt_cli.exchange.loaded_language import LoadedModel
     from comt_cli.report import figures
 
-    if holds_image_model(checkpoint):
-        if text is not None or site is not None:
-            option = "--text" if text is not None else "--site"
+    loaded: Any = load(checkpoint, Loaded)
+    options_of: dict[type[Loaded], dict[str, str | None]] = {
+        LoadedModel: {"--text": text, "--site": site},
+        LoadedImageModel: {"--images": images},
+    }
+    draw = {
+        LoadedModel: lambda: _of_text(loaded, text, site, shared=not own_axes),
+        LoadedImageModel: lambda: _of_images(loaded, images, shared=not own_axes),
+    }
+    own = type(loaded)
+    if own not in draw:
+        raise UserError(f"{checkpoint} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
+    for kind, given in options_of.items():
+        for option in (option for option, value in given.items() if value is not None and kind is not own):
             raise UserError(
-                f"{option}: {checkpoint} is an image classifier; {option} is for language models",
-                "--images says which validation images it sees.",
+                f"{option}: {checkpoint} is {loaded.kind()}; {option} is for {kind.kind().partition(' ')[2]}s",
+                f"{next(iter(options_of[own]))} says what it is observed on.",
             )
-        of_images = load_image_model(checkpoint)
-        folder = figure_options.figure_folder(of_images, out, results)
-        drawings = _of_images(of_images, images, shared=not own_axes)
-    else:
-        from comt_cli.exchange.load import load_model
-
-        if images is not None:
-            raise UserError(
-                f"--images: {checkpoint} is a language model; --images is for image classifiers",
-                "--text says what it reads.",
-            )
-        loaded = load_model(checkpoint)
-        folder = figure_options.figure_folder(loaded, out, results)
-        drawings = _of_text(loaded, text, site, shared=not own_axes)
+    drawings = draw[own]()
+    folder = figure_options.figure_folder(loaded, out, results)
     for stem, (figure, drawn), caption in drawings:
         figures.sign(figure, caption.trained)
         for path in figures.write_figure(figure, drawn, folder, stem, caption):

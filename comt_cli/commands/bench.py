@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from comt_cli.commands import options
 from comt_cli.commands.examples import Verb, VerbGroup
 from comt_cli.commands.loading import loading
-
-if TYPE_CHECKING:
-    import torch
-
-    from comt_cli.report.benchmark import Page
-    from comt_cli.tasks.settings.llama import LlamaSize
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -108,47 +100,25 @@ def step(
     """
     from typing import get_args
 
-    from comt_cli.benchmarks.image_shapes import IMAGE_SHAPES, default_image_sizes
-    from comt_cli.benchmarks.names import IMAGE_VARIANTS, STEP_VARIANTS
-    from comt_cli.benchmarks.shapes import SHAPES, default_sizes
-    from comt_cli.errors import UserError
+    from comt_cli.benchmarks.subjects import SUBJECTS, check_variants
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
 
-    named = None if sizes is None else select(sizes, [*SHAPES, *IMAGE_SHAPES], "size")
-    chosen = select(variants, {**STEP_VARIANTS, **IMAGE_VARIANTS}, "variant")
+    named = None if sizes is None else select(sizes, [size for subject in SUBJECTS for size in subject.shapes], "size")
+    chosen = select(variants, [name for subject in SUBJECTS for name in subject.variants], "variant")
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
-    for size in named or ():
-        there = STEP_VARIANTS if size in SHAPES else IMAGE_VARIANTS
-        if not set(there) & set(chosen):
-            raise UserError(f"--variants {variants}: of {size} there are no such", f"It has {', '.join(there)}.")
+    check_variants(named or (), chosen)
     loading("PyTorch and the benchmarks", device)
-    from comt_cli.benchmarks.image_variants import PEER as IMAGE_PEER
-    from comt_cli.benchmarks.image_variants import import_torchvision_models
-    from comt_cli.benchmarks.step import run_step_benchmark
-    from comt_cli.benchmarks.step_images import run_image_step_benchmark
-    from comt_cli.benchmarks.step_variants import PEER, import_transformers
+    from comt_cli.benchmarks.step import run_step_benchmark, step_plan
+    from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
-    wanted = named or [*default_sizes(where.type, "step"), *default_image_sizes(where.type)]
-    plan = {
-        size: [name for name in chosen if name in (STEP_VARIANTS if size in SHAPES else IMAGE_VARIANTS)]
-        for size in wanted
-    }
-    for peer, library in ((PEER, import_transformers), (IMAGE_PEER, import_torchvision_models)):
-        if variants is not None and any(name.startswith(peer) for of_size in plan.values() for name in of_size):
-            library()  # asked for by name: told at once, before anything is compiled
-    outcome, pages = Outcome(), _pages()
-    for size, of_size in plan.items():
-        bf16 = "bf16-pure" if size in SHAPES else "bf16-mixed"
-        for name in precisions or ([bf16] if where.type == "cuda" else ["fp32", bf16]) if of_size else []:
-            how: Any = (name, of_size, where, rounds, compiled.value)
-            if size in SHAPES:
-                _write(pages["step"], run_step_benchmark(SHAPES[size], *how), results, outcome)
-            else:
-                _write(pages["step-images"], run_image_step_benchmark(IMAGE_SHAPES[size], *how), results, outcome)
-    outcome.end()
+    plan = step_plan(where.type, named, precisions, chosen, peers_needed=variants is not None)
+    record = Record(results)
+    for subject, shape, kind, of_size in plan:
+        record.add(subject.page, run_step_benchmark(shape, kind, of_size, where, rounds, compiled.value))
+    record.end()
 
 
 @app.command(cls=Verb)
@@ -184,34 +154,37 @@ def kernels(
       comt bench kernels --sizes 60m --ops swiglu,heads --dtypes bf16
     """
     from comt_cli.benchmarks.names import DTYPES, GATES, OPS
-    from comt_cli.benchmarks.shapes import SHAPES, sizes_from
+    from comt_cli.benchmarks.subjects import LANGUAGE
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import select
-    from comt_cli.tasks.settings.llama import LlamaSize
 
     if gemm and (ops is not None or gates is not None):
         raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops and --gates out.")
-    select(sizes, SHAPES, "size")
+    named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     types = select(dtypes, DTYPES, "type")
     kinds = select(gates, GATES, "kind of gates")
     operations = select(ops, OPS, "operation")
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
+    from comt_cli.benchmarks.tune import tune_shapes
+    from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
-    shapes = sizes_from(sizes, where.type, "kernels")
+    usual = LANGUAGE.gpu_sizes if where.type == "cuda" else ("bench", "smoke")
+    shapes = [LANGUAGE.shapes[size] for size in named or usual]
     if tune:
         if where.type != "cuda":
             raise UserError("--tune: tile sizes are searched for on a CUDA device", "Leave --tune out.")
-        _tune([LlamaSize(shape.width, shape.ffn_width, shape.layers, shape.heads) for shape in shapes], types, where)
+        for line in tune_shapes(shapes, types, where):
+            typer.echo(line, err=True)
     if gemm:
         news = run_gemm_benchmark(shapes, types, where, rounds)
     else:
         news = run_kernel_benchmark(shapes, operations, kinds, types, where, rounds)
-    outcome = Outcome()
-    _write(_pages()["kernels"], news, results, outcome)
-    outcome.end()
+    record = Record(results)
+    record.add("kernels", news)
+    record.end()
 
 
 @app.command(cls=Verb)
@@ -237,23 +210,23 @@ def decode(
       comt bench decode --sizes 60m --batch 1,64
     """
     from comt_cli.benchmarks.names import DECODE_VARIANTS, DTYPES
-    from comt_cli.benchmarks.shapes import SHAPES, sizes_from
+    from comt_cli.benchmarks.subjects import LANGUAGE
     from comt_cli.recipe.load import select
 
-    select(sizes, SHAPES, "size")
+    named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     chosen = select(variants, DECODE_VARIANTS, "variant")
     types = select(dtypes, DTYPES, "type")
     batches = _batches(batch)
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.decode import run_decode_benchmark
+    from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
-    shapes = sizes_from(sizes, where.type, "decode")
-    news = run_decode_benchmark(shapes, chosen, types, batches, where, rounds)
-    outcome = Outcome()
-    _write(_pages()["decode"], news, results, outcome)
-    outcome.end()
+    shapes = [LANGUAGE.shapes[size] for size in named or LANGUAGE.default_sizes(where.type)]
+    record = Record(results)
+    record.add("decode", run_decode_benchmark(shapes, chosen, types, batches, where, rounds))
+    record.end()
 
 
 @app.command(cls=Verb)
@@ -276,18 +249,17 @@ def predict(
 
       comt bench predict
     """
-    from comt_cli.benchmarks.image_roofline import image_predictions
-    from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES
-    from comt_cli.benchmarks.roofline import predictions
-    from comt_cli.benchmarks.shapes import GPU_SIZES
+    from comt_cli.benchmarks.roofline import PREDICTED, predictions
+    from comt_cli.benchmarks.subjects import SUBJECTS
+    from comt_cli.commands.bench_pages import Record
     from comt_cli.recipe.load import select
 
-    wanted, pages = select(sizes, [*GPU_SIZES, *IMAGE_GPU_SIZES], "size"), _pages()
-    texts, images = ([size for size in wanted if size in kind] for kind in (GPU_SIZES, IMAGE_GPU_SIZES))
-    if texts:
-        _write(pages["predicted"], [predictions(texts)], results, Outcome())
-    if images:
-        _write(pages["predicted-images"], [image_predictions(images)], results, Outcome())
+    subjects = [subject for subject in SUBJECTS if subject.page in PREDICTED]
+    wanted = select(sizes, [size for subject in subjects for size in subject.gpu_sizes], "size")
+    record = Record(results)
+    for subject in subjects:
+        if chosen := [size for size in wanted if size in subject.gpu_sizes]:
+            record.add(PREDICTED[subject.page].page, [predictions(subject, chosen)])
 
 
 @app.command(cls=Verb)
@@ -298,12 +270,11 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 
       comt bench page
     """
+    from comt_cli.commands.bench_pages import pages
     from comt_cli.errors import UserError
     from comt_cli.report.benchmark import renew_page
 
-    found = {
-        path: page for name, page in _pages().items() for path in sorted((results / "bench").glob(f"*/{name}.csv"))
-    }
+    found = {path: page for name, page in pages().items() for path in sorted((results / "bench").glob(f"*/{name}.csv"))}
     if not found:
         raise UserError(f"nothing has been measured in {results / 'bench'}", "comt bench all measures.")
     for path, kind in sorted(found.items(), key=lambda item: item[0]):
@@ -335,54 +306,16 @@ def everything(
     """
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.stages import Deadline, run_stages, stages_for
+    from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
-    where = pick_device(device)
-    pages, outcome = _pages(), Outcome()
+    record = Record(results)
     written: dict[Path, None] = {}
-    for kind, news in run_stages(stages_for(where, rounds), Deadline(60 * minutes)):
-        written.update(dict.fromkeys(_write(pages[kind], [news], results, outcome, quiet=True)))
+    for kind, news in run_stages(stages_for(pick_device(device), rounds), Deadline(60 * minutes)):
+        written.update(dict.fromkeys(record.add(kind, [news], quiet=True)))
     for path in written:
         typer.echo(f"wrote {path}")
-    outcome.end()
-
-
-@dataclass
-class Outcome:
-    """How many rows a command has measured, and the lines that say what failed."""
-
-    rows: int = 0
-    failed: list[str] = field(default_factory=list)
-
-    def end(self) -> None:
-        """Nothing where all went well, left-out variants included.
-
-        Raises:
-            NotMeasured: something failed, or there is not one row.
-        """
-        from comt_cli.benchmarks.failures import NotMeasured
-
-        if self.failed:
-            count = f"{len(self.failed)} part{'s' if len(self.failed) != 1 else ''} failed"
-            rest = "the rest was measured and written" if self.rows else "nothing was measured"
-            raise NotMeasured(f"{count}, {rest}", "\n  ".join(self.failed))
-        if not self.rows:
-            raise NotMeasured("nothing was measured: all of it was left out", "The lines above say why.")
-
-
-def _tune(widths: Iterable[LlamaSize], dtypes: Iterable[str], device: torch.device) -> None:
-    """Search, and put every find into the table of the program at once: a search that is stopped keeps what it has."""
-    from comt_cli.benchmarks.kernel_cases import DTYPES
-    from comt_cli.benchmarks.tune import tune
-    from comt_cli.kernels import tuning
-
-    wanted = {DTYPES[dtype] for dtype in dtypes}
-    types = [name for name, dtype in tuning.DTYPES.items() if dtype in wanted]
-    for row, milliseconds in tune(tuning.shapes(widths), dtypes=types, device=device):
-        tuning.write([row])
-        typer.echo(
-            f"{row.kernel} n{row.n}-k{row.d}, {row.t} rows, {row.dtype}: {milliseconds:.3f} ms, {row.tiles}", err=True
-        )
+    record.end()
 
 
 def _batches(text: str) -> list[int]:
@@ -395,51 +328,3 @@ def _batches(text: str) -> list[int]:
     if min(batches) < 1:
         raise UserError(f"--batch {text}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
     return batches
-
-
-def _pages() -> dict[str, Page]:
-    from comt_cli.benchmarks import gemm, image_roofline, image_shapes, kernel_cases, names, roofline, shapes
-    from comt_cli.report import benchmark_pages as pages
-
-    sizes = list(shapes.SHAPES)
-    ops = {**names.OPS, "gemm": "the library's matrix product alone"}
-    gates = list(dict.fromkeys([*names.GATES, *gemm.COLUMNS]))
-    predicted = [f"{method}-{design}" for method in ("comt", "transponder") for design in roofline.DESIGNS]
-    of_images = [f"{method}-{design}" for method in image_roofline.METHODS for design in image_roofline.DESIGNS]
-    image_sizes = list(image_shapes.IMAGE_SHAPES)
-    return {
-        "step": replace(pages.step_page(names.STEP_VARIANTS, sizes), renew=shapes.step_goals),
-        "step-images": replace(
-            pages.image_step_page(names.IMAGE_VARIANTS, image_sizes), renew=image_shapes.image_step_goals
-        ),
-        "kernels": pages.kernels_page({**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, list(names.DTYPES)),
-        "decode": replace(
-            pages.decode_page(names.DECODE_VARIANTS, sizes, list(names.DTYPES)), renew=shapes.decode_goals
-        ),
-        "predicted": pages.predicted_page(predicted, sizes),
-        "predicted-images": pages.predicted_images_page(of_images, image_sizes),
-    }
-
-
-def _write(
-    page: Page, news: Iterable[str | list[Any]], results: Path, outcome: Outcome, *, quiet: bool = False
-) -> list[Path]:
-    """Print the lines among `news` and write the rows, as they come; last the page, unless `quiet`. `outcome` is told
-    what came and what failed."""
-    from comt_cli.benchmarks.failures import Failed
-    from comt_cli.report.benchmark import write_benchmark
-
-    written: list[Path] = []
-    for each in news:
-        if isinstance(each, str):
-            typer.echo(each, err=True)
-            if isinstance(each, Failed):
-                outcome.failed.append(each)
-        elif each:
-            outcome.rows += len(each)
-            written = write_benchmark(page, [asdict(row) for row in each], results)
-    for path in [] if quiet else written:
-        if path.suffix == ".md":
-            typer.echo(path.read_text(encoding="utf-8"))
-        typer.echo(f"wrote {path}")
-    return written

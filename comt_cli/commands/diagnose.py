@@ -93,6 +93,7 @@ def _connections(text: str) -> list[str]:
     from comt_cli.methods import methods
     from comt_cli.methods.base import RESIDUAL_CONNECTIONS
     from comt_cli.recipe.problems import nearest
+    from comt_cli.tasks import tasks
 
     known = list(RESIDUAL_CONNECTIONS)
     if text.strip() == "all":
@@ -100,7 +101,8 @@ def _connections(text: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise UserError("no connection was selected", f"there are {', '.join(known)}")
-    known = list(dict.fromkeys([*known, *methods("train-lm")]))
+    of_tokens = [command for command, task in tasks().items() if task.sites.stream == "tokens"]
+    known = list(dict.fromkeys([*known, *(name for command in of_tokens for name in methods(command))]))
     for name in names:
         if name not in known:
             raise UserError(f"there is no residual connection or method {name!r}", nearest(name, known))

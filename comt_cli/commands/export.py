@@ -48,8 +48,9 @@ def export(
     checkpoint = model_source(checkpoint, runs, scale)
     loading_model(checkpoint)
     from comt_cli.exchange.huggingface import write_huggingface
-    from comt_cli.exchange.load import load_model
+    from comt_cli.exchange.load import load
+    from comt_cli.exchange.loaded_language import LoadedModel
 
     writers = {Layout.huggingface: write_huggingface}
-    for path, words in writers[to](load_model(checkpoint), folder):
+    for path, words in writers[to](load(checkpoint, LoadedModel), folder):
         typer.echo(f"{path}  {words}")

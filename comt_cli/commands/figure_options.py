@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from comt_cli.exchange.load_image import LoadedImageModel
-    from comt_cli.exchange.loaded import LoadedModel
+    from comt_cli.exchange.loaded import Loaded
     from comt_cli.runs.plan import RunSpec
 
 Text = Annotated[
     str | None,
-    typer.Option(help="The text to watch the model on, 2 to 512 tokens; by default a sentence about a castle."),
+    typer.Option(help="The text to observe the model on, 2 to 512 tokens; by default a sentence about a castle."),
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the figures; below --results if not given.", file_okay=False)
@@ -29,7 +28,7 @@ OwnAxes = Annotated[
 ]
 
 
-def trained_words(loaded: LoadedModel | LoadedImageModel) -> str:
+def trained_words(loaded: Loaded) -> str:
     """A figure's words for its network: the run, or what is known of a model from elsewhere."""
     if loaded.spec is None:
         return f"{loaded.name}: {loaded.description}"
@@ -38,7 +37,7 @@ def trained_words(loaded: LoadedModel | LoadedImageModel) -> str:
     return of_runs([loaded.spec])
 
 
-def figure_folder(loaded: LoadedModel | LoadedImageModel, out: Path | None, results: Path) -> Path:
+def figure_folder(loaded: Loaded, out: Path | None, results: Path) -> Path:
     """`out`, else `<results>/<scale>/<paper>/figures/<run>` for our runs and `<results>/figures/<name>` for others."""
     if out is not None:
         return out

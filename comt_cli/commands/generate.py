@@ -110,13 +110,14 @@ def generate(
     loading_model(checkpoint, device)
     import torch
 
-    from comt_cli.exchange.load import load_model
+    from comt_cli.exchange.load import load
+    from comt_cli.exchange.loaded_language import LoadedModel
     from comt_cli.generation.completion import Sampling, begin, complete
     from comt_cli.models.kernels import use_kernels
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
-    loaded = load_model(checkpoint)
+    loaded = load(checkpoint, LoadedModel)
     texts = begin(loaded, [text for text in prompts for _ in range(samples)])
     longest = max(len(text.ids) for text in texts) + max_new_tokens
     if loaded.context_length is not None and longest > loaded.context_length:

@@ -283,31 +283,26 @@ def _draw(settings: FigureSettings, figure: RecipeFigure) -> tuple[Figure, pd.Da
         from comt_cli.analysis.conv_gradients import conv_gradients
 
         return figures.draw_conv_gradients(conv_gradients(figure.directories))
+    from comt_cli.exchange.load import load
+    from comt_cli.exchange.loaded import Loaded
+
+    models: dict[str, Any] = {row: load(directory.path, Loaded) for row, directory in figure.directories.items()}
     if settings.draw == "block-gradients":
         from comt_cli.analysis.block_gradients import block_gradients
-        from comt_cli.exchange.load_image import load_image_model
 
-        models = {row: load_image_model(directory.path) for row, directory in figure.directories.items()}
         return figures.draw_block_gradients(block_gradients(models))
-    (directory,) = figure.directories.values()
+    (model,) = models.values()
     if settings.draw == "residual-shares":
         from comt_cli.analysis.residual_shares import residual_shares
-        from comt_cli.exchange.load_image import load_image_model
 
-        return figures.draw_residual_shares(residual_shares(load_image_model(directory.path)))
-    return _draw_language_model(settings, directory.path)
-
-
-def _draw_language_model(settings: FigureSettings, path: Path) -> tuple[Figure, pd.DataFrame]:
-    from comt_cli.analysis.gates import channel_frame, gate_values, scalar_frame
-    from comt_cli.analysis.residual_stream import residual_stream
-    from comt_cli.errors import UserError
-    from comt_cli.exchange.load import load_model
-    from comt_cli.report import figures
-
-    model = load_model(path)
+        return figures.draw_residual_shares(residual_shares(model))
     if settings.draw == "residual-stream":
+        from comt_cli.analysis.residual_stream import residual_stream
+
         return figures.draw_residual_stream(residual_stream(model, settings.text))
+    from comt_cli.analysis.gates import channel_frame, gate_values, scalar_frame
+    from comt_cli.errors import UserError
+
     values = gate_values(model, settings.text)
     if settings.draw == "channel-gates":
         assert settings.site is not None  # the schema sees to that

@@ -45,11 +45,12 @@ def plot_cosine(
     model = model_source(model, runs, scale)
     loading_model(model)
     from comt_cli.analysis.residual_stream import residual_stream
-    from comt_cli.exchange.load import load_model
+    from comt_cli.exchange.load import load
+    from comt_cli.exchange.loaded_language import LoadedModel
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
 
-    loaded = load_model(model)
+    loaded = load(model, LoadedModel)
     figure, drawn = figures.draw_residual_stream(residual_stream(loaded, text))
     trained = figure_options.trained_words(loaded)
     said = caption("residual-stream", "What each layer makes of the residual stream", trained, drawn)

@@ -17,6 +17,7 @@ from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.known import KnownRun, Place, Standing, known_runs
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import FIRST
 
 _ID = re.compile(r"[0-9a-f]{3,12}(\.replaced-\d+)?")
 _MOST_LISTED = 12
@@ -24,7 +25,7 @@ _MOST_LISTED = 12
 
 def model_source(text: str, runs: Path, scale: str | None = None) -> str:
     """What a verb that takes a checkpoint loads: `text` as it is where it is a path, or a name of the hub's, else the
-    folder of the one run that it selects, which the error stream is told.
+    folder of the one run that it selects, which is named on the error stream.
 
     Raises:
         UserError: it is a selector, and no run or several are so; lists those that it may mean.
@@ -223,7 +224,7 @@ class _Table:
             if self.scale in (None, scale) and self.loaded is not None:
                 try:
                     specs = plan_loaded(self.loaded, scale).specs
-                except UserError:  # its data cannot be told from here: nothing was trained on them from here either
+                except UserError:  # its data cannot be identified here: nothing was trained on them here either
                     continue
                 found |= {name: spec for spec in specs for name in (spec.id, spec.request)}
         return found
@@ -277,7 +278,8 @@ def _nothing(
             f"{text} has no run of scale {scale}; there are others\n{_listing(other_scales)}",
             "Leave --scale out, or name theirs.",
         )
-    verb = "train-lm" if table.loaded is None else table.loaded.recipe.command
+    trained_by = next((run.label("command") for run in there), FIRST)
+    verb = trained_by if table.loaded is None else table.loaded.recipe.command
     recipe = table.name if table.loaded is None else table.loaded.file
     train = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
     if there:

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from comt_cli.errors import UserError
 from comt_cli.exchange.sources import ACCEPTED, no_checkpoint
 from comt_cli.files import atomic_file
-from comt_cli.methods import Wiring, method_from
-from comt_cli.models.build import wiring_of
+from comt_cli.methods import method_from
 from comt_cli.recipe.settings import MAX_VOCABULARY
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import tasks
@@ -157,9 +156,8 @@ def spec_in(state: Mapping[str, Any], path: Path) -> RunSpec:
         raise UserError(f"{path}: its spec does not fit this version of comt: {where}: {problem['msg']}") from None
 
 
-def wired(spec: RunSpec, path: Path) -> Wiring:
-    """The wiring of the run's method. Raises `UserError` where this version has no such method, or not for models of
-    its task."""
+def check_method(spec: RunSpec, path: Path) -> None:
+    """Raises `UserError` where this version does not have the run's method, or not for models of its task."""
     try:
         fits = method_from(spec.method).fits(spec.task.sites)
     except KeyError:
@@ -168,7 +166,6 @@ def wired(spec: RunSpec, path: Path) -> Wiring:
         raise UserError(f"{path}: its method does not fit this version of comt: {error.errors()[0]['msg']}") from None
     if not fits:
         raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model")
-    return wiring_of(spec.method)
 
 
 def check_tokens(weights: Mapping[str, Tensor], vocabulary: object, path: Path) -> int:

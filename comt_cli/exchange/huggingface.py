@@ -15,7 +15,7 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.exchange.codecs import LibraryCodec
 from comt_cli.exchange.huggingface_config import ARCHITECTURE, huggingface_config, settings_from_config, type_name
 from comt_cli.exchange.huggingface_weights import join_weights, split_weights
-from comt_cli.exchange.loaded import LoadedModel, describe, gated_sites, residual_name
+from comt_cli.exchange.loaded_language import LoadedModel, describe, gated_sites, residual_name
 from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.residual.base import ResidualConnection

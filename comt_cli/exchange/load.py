@@ -3,42 +3,83 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypeVar
 
-from comt_cli.data.tokenizers import tokenizer_from_json
+from comt_cli import words
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import (
-    assign,
-    check_blocks,
-    check_tokens,
-    checkpoint_in,
-    name_of,
-    read_state,
-    shown_names,
-    spec_in,
-    wired,
-)
-from comt_cli.exchange.codecs import OwnCodec
-from comt_cli.exchange.loaded import LoadedModel, describe
-from comt_cli.exchange.sources import ACCEPTED, HUB_NAME
-from comt_cli.models.build import empty_network
-from comt_cli.tasks.settings.language import Settings
+from comt_cli.exchange.checkpoint import assign, check_method, checkpoint_in, read_state, shown_names, spec_in
+from comt_cli.exchange.loaded import Loaded, kind_of
+from comt_cli.exchange.sources import HUB_NAME
+from comt_cli.models.build import model_of
+from comt_cli.tasks import Task
 
-COMMAND = "train-lm"
-"""What trains the models that are loaded here."""
+L = TypeVar("L", bound=Loaded)
 
 
-def load_model(source: str | Path) -> LoadedModel:
+def load(source: str | Path, kind: type[L]) -> L:
     """Load the model at `source` onto the CPU, in the types that it was stored in.
 
-    `source` is a checkpoint file or run directory of comt, a Hugging Face folder, a GGUF file, or, where no such path
-    exists, the name of a hub repository, which is fetched into the hub's cache.
+    `source` is a checkpoint file or run directory of comt; or, where `kind` takes files of other programs, a Hugging
+    Face folder, a GGUF file, or, where no such path exists, the name of a hub repository, which is fetched into the
+    hub's cache. `Loaded` itself takes models of any task.
 
     Raises:
-        UserError: nothing is there, or it is damaged or foreign; says what it holds and what was expected.
+        UserError: nothing is there, or it is damaged, foreign or of another kind; says what it holds and what was
+            expected.
     """
     path = Path(source)
+    checkpoint = checkpoint_in(path) if path.is_dir() else None
+    loaded = _foreign(source) if kind.foreign and checkpoint is None else None
+    if loaded is None:
+        if checkpoint is None and path.is_dir():
+            raise UserError(f"{path} holds {_no(kind)}: it has {shown_names(path)}", kind.accepted())
+        if checkpoint is None and not path.is_file():
+            raise UserError(f"there is {_no(kind)} {source}", kind.accepted())
+        loaded = _read_own(checkpoint or path, kind)
+    assert isinstance(loaded, kind)  # the command of a checkpoint was compared
+    return loaded
+
+
+def _no(kind: type[Loaded]) -> str:
+    return "no model" if kind.foreign else f"no {kind.kind().partition(' ')[2]}"
+
+
+def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
+    """Read a checkpoint that training wrote; nothing in it is executed.
+
+    Raises:
+        UserError: it is cut short, foreign, from another version, of another task, or its parts do not fit together.
+    """
+    state = read_state(path)
+    spec = spec_in(state, path)
+    if wanted.command not in (None, spec.command):
+        raise UserError(
+            f"{path} is a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})",
+            who_takes(spec.task),
+        )
+    check_method(spec, path)
+    kind = kind_of(spec.task)
+    kind.check(state, spec, path)
+    model = model_of(spec)
+    assign(model, state["model"], path)
+    return kind.from_checkpoint(model, state, spec, path)
+
+
+def who_takes(task: Task[Any]) -> str | None:
+    """A hint: the verbs that take the trained models of a task; None where no verb does."""
+    verbs = task.verbs
+    return f"comt {words.listing(verbs)} {'take' if len(verbs) > 1 else 'takes'} it." if verbs else None
+
+
+def _foreign(source: str | Path) -> Loaded | None:
+    """A model in another program's layout; None where `source` is none. Raises `UserError`."""
+    path = Path(source)
     if path.is_dir():
-        return _load_folder(path)
+        if not (path / "config.json").is_file():
+            return None
+        from comt_cli.exchange.huggingface import read_huggingface
+
+        return read_huggingface(path)
     if path.is_file():
         with path.open("rb") as handle:
             is_gguf = handle.read(4) == b"GGUF"
@@ -48,23 +89,11 @@ def load_model(source: str | Path) -> LoadedModel:
             return read_gguf(path)
         if path.suffix == ".safetensors":
             raise UserError(f"{path} holds weights alone", "Give the folder, which has config.json too.")
-        return read_own(path)
-    if HUB_NAME.fullmatch(str(source)):
-        return _load_from_hub(str(source))
-    raise UserError(f"there is no model {source}", ACCEPTED)
+        return None
+    return _load_from_hub(str(source)) if HUB_NAME.fullmatch(str(source)) else None
 
 
-def _load_folder(folder: Path) -> LoadedModel:
-    if (checkpoint := checkpoint_in(folder)) is not None:
-        return read_own(checkpoint)
-    if (folder / "config.json").is_file():
-        from comt_cli.exchange.huggingface import read_huggingface
-
-        return read_huggingface(folder)
-    raise UserError(f"{folder} holds no model: it has {shown_names(folder)}", ACCEPTED)
-
-
-def _load_from_hub(name: str) -> LoadedModel:
+def _load_from_hub(name: str) -> Loaded:
     """Fetch only what is needed; without network, the cached copy is used."""
     from huggingface_hub import snapshot_download
 
@@ -80,38 +109,3 @@ def _load_from_hub(name: str) -> LoadedModel:
             "Without network, give the path of a downloaded folder.",
         ) from None
     return read_huggingface(Path(folder), name.rpartition("/")[2])
-
-
-def read_own(path: Path) -> LoadedModel:
-    """Read a checkpoint that training wrote; nothing in it is executed.
-
-    Raises:
-        UserError: it is cut short, foreign, from another version, an image classifier's, or its parts do not fit
-            together.
-    """
-    state = read_state(path)
-    spec = spec_in(state, path)
-    if spec.command != COMMAND:
-        raise UserError(
-            f"{path} is a checkpoint of comt {spec.command}, not of a language model (comt {COMMAND})",
-            "comt analyze-gates looks into image classifiers, too.",
-        )
-    settings = spec.settings_as(Settings)
-    wiring = wired(spec, path)
-    weights = state["model"]
-    check_blocks(weights, settings.model.shape().layers, path)
-    vocabulary = check_tokens(weights, state["vocabulary"], path)
-    model = empty_network(settings.model, wiring, vocabulary=vocabulary, length=settings.data.sequence_length)
-    assign(model, weights, path)
-    try:
-        tokenizer = tokenizer_from_json(state["tokenizer"])
-    except ValueError as error:
-        raise UserError(f"{path}: its tokenizer cannot be restored: {error}") from None
-    return LoadedModel(
-        model=model,
-        name=name_of(spec),
-        description=describe(model, spec.method["name"]),
-        codec=OwnCodec(tokenizer),
-        context_length=settings.data.sequence_length,
-        spec=spec,
-    )

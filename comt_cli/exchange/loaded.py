@@ -1,92 +1,73 @@
-"""A model together with what is needed to feed it text, wherever it came from."""
+"""A trained model, of any task. What is known of a task's models beyond that is in `loaded_<task>.py`, a subclass that
+is found by being there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from comt_cli.errors import UserError
-from comt_cli.layers.gates import CarriesGates
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
-from comt_cli.models.llama import Llama
+from comt_cli.exchange.checkpoint import name_of
+from comt_cli.exchange.sources import ACCEPTED
+from comt_cli.models.flops import parameter_count
 from comt_cli.runs.plan import RunSpec
-
-
-class TextCodec(Protocol):
-    """Text to the token ids that a model was trained to see and back, and the ids' names for the axes of figures.
-
-    `end_ids` are the tokens that end a text; there may be none.
-    """
-
-    end_ids: frozenset[int]
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
-        ...
-
-    def prompt(self, text: str) -> list[int]:
-        """The ids of the beginning of a text, to be continued: those of `encode` without what ends a text.
-
-        Of an empty beginning that is the token that texts begin after; nothing where there is none.
-        """
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`. Special tokens and ids that are not the tokenizer's stand for no text; bytes that are not
-        UTF-8, such as a character of which only the beginning is there, for U+FFFD."""
-        ...
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
-        ...
+from comt_cli.tasks import Task, task_of
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """`model` has the types that the file stored. `codec` is None where the source has no tokenizer.
+class Loaded:
+    """`model` has the types that the file stored.
 
-    `name` is short and fit for a folder; `description` says what the source holds; `context_length` is the longest
-    text the model was trained on, in tokens, where the source says it; `spec` is the run, for our own checkpoints.
+    Attributes:
+        command: what trains such models; None for those of any task.
+        foreign: whether files of other programs can be such models too.
+        name: short and fit for a folder; `description` says what the source holds.
+        spec: the run, of our own checkpoints.
     """
 
-    model: Llama
+    command: ClassVar[str | None] = None
+    foreign: ClassVar[bool] = True
+
+    model: Any
     name: str
     description: str
-    codec: TextCodec | None = None
-    context_length: int | None = None
-    spec: RunSpec | None = None
+    spec: RunSpec | None = field(default=None, kw_only=True)
 
-    def text_codec(self) -> TextCodec:
-        """The codec. Raises `UserError` where the source has no tokenizer."""
-        if self.codec is None:
-            raise UserError(f"{self.name} has no tokenizer, so it cannot be fed text", "A folder needs tokenizer.json.")
-        return self.codec
+    @property
+    def run(self) -> RunSpec:
+        """The run, where the model is from a checkpoint of ours."""
+        assert self.spec is not None
+        return self.spec
+
+    @classmethod
+    def kind(cls) -> str:
+        """What such a model is, with its article: `an image classifier`."""
+        return task_of(cls.command).model_kind if cls.command is not None else "a model"
+
+    @classmethod
+    def accepted(cls) -> str:
+        """Where such a model may come from, as a hint."""
+        return ACCEPTED if cls.foreign else f"Give a checkpoint.pt or run directory of comt {cls.command}."
+
+    @classmethod
+    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
+        """Refuse what is wrong with a checkpoint of the task before its model is built, with a `UserError`."""
+
+    @classmethod
+    def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:  # noqa: ARG003
+        """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
+        trained = spec.task.network_and_data(spec.settings)
+        description = f"method {spec.method['name']}, {trained}, {parameter_count(model):,} parameters"
+        return cls(model, name_of(spec), description, spec=spec)
 
 
-def residual_name(model: Llama) -> str:
-    """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
-    connection = model.blocks[0].attention_connection
-    for name in RESIDUAL_CONNECTIONS:
-        if type(connection) is residual_connection(name):
-            return name
-    return type(connection).__name__
-
-
-def gated_sites(model: Llama) -> list[str]:
-    """The names of the sites that carry a gate in any layer, in the order of the model."""
-    names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
-    return list(dict.fromkeys(names))
-
-
-def describe(model: Llama, method: str | None = None) -> str:
-    """One line for people: method, residual connection, gates, size."""
-    shape = model.shape
-    sites = gated_sites(model)
-    parts = [
-        f"method {method}" if method else "a plain LLaMA",
-        f"residual connection {residual_name(model)}",
-        f"gates at {', '.join(sites)}" if sites else "no gates",
-        f"{shape.layers} layers of width {shape.width}, {sum(p.numel() for p in model.parameters()):,} parameters",
-    ]
-    return ", ".join(parts)
+def kind_of(task: Task[Any]) -> type[Loaded]:
+    """The class of a task's models."""
+    name = f"{__name__}_{task.name}"
+    if importlib.util.find_spec(name) is None:
+        return Loaded
+    kinds = [each for each in vars(importlib.import_module(name)).values() if isinstance(each, type)]
+    return next(each for each in kinds if issubclass(each, Loaded) and each.command == task.command)

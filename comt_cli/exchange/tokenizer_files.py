@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
 from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
-from comt_cli.exchange.loaded import TextCodec
+from comt_cli.exchange.loaded_language import TextCodec
 
 Files = dict[str, tuple[bytes, str]]
 """File name -> (content, a few words for people)."""

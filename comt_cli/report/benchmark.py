@@ -29,7 +29,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """A column that should be at most (or, `at_least`, not below) what stands in another column of the same row; told
+    """A column that should be at most (or, `at_least`, not below) what stands in another column of the same row; shown
     with so many `decimals`, one more where it was missed."""
 
     value: str
@@ -38,7 +38,7 @@ class Goal:
     at_least: bool = False
     decimals: int = 3
 
-    def told(self, row: Row) -> str | None:
+    def verdict(self, row: Row) -> str | None:
         """`met`, or by how much it was missed; None where the row has no goal or no value."""
         if not row.get(self.value) or not row.get(self.goal):
             return None
@@ -154,8 +154,8 @@ def markdown(page: Page, rows: Sequence[Row], picture: str | None = None) -> str
     if picture:
         lines += [f"![{page.title}]({picture})", ""]
     columns = list(page.columns)
-    if any(_told(page, row) for row in rows):
-        columns.append(Column("goals", lambda row: "; ".join(_told(page, row)) or "-", is_number=False))
+    if any(_verdicts(page, row) for row in rows):
+        columns.append(Column("goals", lambda row: "; ".join(_verdicts(page, row)) or "-", is_number=False))
     if len(commits) > 1:
         columns.append(Column("commit", lambda row: row["git_commit"] or "unknown", is_number=False))
     lines.append(_line(column.heading for column in columns))
@@ -166,8 +166,8 @@ def markdown(page: Page, rows: Sequence[Row], picture: str | None = None) -> str
     return "\n".join([*lines, ""])
 
 
-def _told(page: Page, row: Row) -> list[str]:
-    return [told for goal in page.goals if (told := goal.told(row)) is not None]
+def _verdicts(page: Page, row: Row) -> list[str]:
+    return [verdict for goal in page.goals if (verdict := goal.verdict(row)) is not None]
 
 
 def _line(cells: Iterable[str]) -> str:

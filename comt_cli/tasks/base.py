@@ -139,6 +139,7 @@ class Task(ABC, Generic[S]):
         command: the verb that trains; the class's docstring is its help.
         unit: what its targets are.
         metrics: by their key in `result.json`; the first is a recipe's default.
+        model_kind: what one of its models is called, with the article; `verbs`: those that take its trained models.
         sites: what its models offer to methods.
         drawings: what can be drawn of its runs.
         plain_method: the method against whose model extra parameters are counted; `plain`: that model in words;
@@ -160,6 +161,8 @@ class Task(ABC, Generic[S]):
     command: ClassVar[str]
     unit: ClassVar[Unit]
     metrics: ClassVar[Mapping[str, Metric]]
+    model_kind: ClassVar[str] = "a model of another task"
+    verbs: ClassVar[tuple[str, ...]] = ()
     drawings: ClassVar[Mapping[str, Drawing]] = {}
     plain_method: ClassVar[str]
     plain: ClassVar[str]

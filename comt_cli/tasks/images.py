@@ -36,6 +36,8 @@ class ImageClassification(Task["ImageSettings"]):
     name: ClassVar = "images"
     command: ClassVar = "train-resnet"
     unit: ClassVar = Unit("images", "img")
+    model_kind: ClassVar = "an image classifier"
+    verbs: ClassVar = ("analyze-gates", "plot-gradients")
     metrics: ClassVar[Mapping[str, Metric]] = {
         "accuracy": Metric(
             words="top-1 accuracy on the validation images in per cent",

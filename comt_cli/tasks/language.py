@@ -44,6 +44,8 @@ class LanguageModelling(Task["Settings"]):
     name: ClassVar = "language"
     command: ClassVar = "train-lm"
     unit: ClassVar = Unit("tokens", "tok")
+    model_kind: ClassVar = "a language model"
+    verbs: ClassVar = ("analyze-gates", "plot-cosine", "generate", "export")
     metrics: ClassVar[Mapping[str, Metric]] = {
         "perplexity": Metric(
             words="validation perplexity",

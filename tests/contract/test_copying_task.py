@@ -19,7 +19,8 @@ import torch
 from tiny_runs import write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
-COMT = (sys.executable, str(ROOT / "tests/copying/comt.py"))
+COMT_FILE = ROOT / "tests/copying/comt.py"
+COMT = (sys.executable, str(COMT_FILE))
 RECIPE = """\
 title: Copying
 command: train-copying
@@ -40,19 +41,45 @@ scales:
 """
 
 
-def comt(*arguments: str, status: int = 0) -> str:
+def comt(*arguments: str) -> str:
     """What a command prints, on either stream. One thread: two machines then differ in rounding alone."""
     done = subprocess.run([*COMT, *arguments], capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == status, done.stderr
+    assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
+
+
+def answers(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Exit status and output of commands that only read, all in one process: each of its own would import torch."""
+    done = subprocess.run([sys.executable, "-c", ONE_BY_ONE, str(COMT_FILE.parent), json.dumps(commands)],
+                          capture_output=True, text=True, env=environment(), check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [tuple(each) for each in json.loads(done.stdout)]
+
+
+ONE_BY_ONE = """
+import contextlib, io, json, sys
+sys.path.insert(0, sys.argv[1])
+import comt
+from comt_cli.app import main
+found = []
+for command in json.loads(sys.argv[2]):
+    said, sys.argv, status = io.StringIO(), ["comt", *command], 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+    found.append((status, said.getvalue()))
+print(json.dumps(found))
+"""
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def write(folder: Path, recipe: str = RECIPE) -> Path:
-    path = folder / "copy.yaml"
+def write(folder: Path, recipe: str = RECIPE, name: str = "copy.yaml") -> Path:
+    path = folder / name
     path.write_text(recipe, encoding="utf-8")
     return path
 
@@ -84,17 +111,32 @@ def test_no_other_file_names_it():
     assert named == []
 
 
-def test_its_verb_and_its_recipes_are_there(tmp_path):
-    assert "train-copying" in comt("--help")
-    assert "--recipe" in comt("train-copying", "--help")
+def test_its_verb_and_its_recipes_are_there(trained, tmp_path):
+    folder, _ = trained
     wrong = RECIPE.replace("baseline: plain", "baseline: plain\nmetric: rigth").replace("size: tiny", "size: tyni")
     wrong = wrong.replace("  train:", "  data: {symbol: 7}\n  train:")
-    said = comt("show", str(write(tmp_path, wrong)), status=2)
-    assert "line 4: metric: 'rigth' is not one of copied, right, test_right; did you mean right?" in said
-    assert "line 7: settings.model.size: no size is called 'tyni'; did you mean tiny?" in said
-    assert "line 8: settings.data.symbol: unknown key; did you mean symbols?" in said
-    other = RECIPE.replace("method: comt", "method: comt-pixel")
-    assert "the method comt-pixel is not for train-copying" in comt("show", str(write(tmp_path, other)), status=2)
+    of_images = RECIPE.replace("method: comt", "method: comt-pixel")
+    write_corpus(tmp_path / "texts")
+    write(tmp_path, LANGUAGE.replace("FOLDER", str(tmp_path / "texts")), "letters.yaml")
+    misfit = RECIPE.replace("settings:", start().replace(f", drop: {HEADS}", ""), 1)
+    paths = [write(tmp_path, text, f"{i}.yaml") for i, text in enumerate((wrong, of_images, misfit))]
+    (helped, verbs), (_, options), *refused, (known, status) = answers(
+        ("--help",),
+        ("train-copying", "--help"),
+        *(("show", str(path), "--runs", str(tmp_path / "runs")) for path in paths),
+        ("status", str(folder / "copy.yaml"), "--runs", str(folder / "runs")),
+    )
+    assert (helped, known, [code for code, _ in refused]) == (0, 0, [2, 2, 2])
+    assert "train-copying" in verbs
+    assert "--recipe" in options
+    assert "6 runs: 6 done" in status
+    mistakes, wrong_method, wrong_start = (said for _, said in refused)
+    assert "line 4: metric: 'rigth' is not one of copied, right, test_right; did you mean right?" in mistakes
+    assert "line 7: settings.model.size: no size is called 'tyni'; did you mean tiny?" in mistakes
+    assert "line 8: settings.data.symbol: unknown key; did you mean symbols?" in mistakes
+    assert "the method comt-pixel is not for train-copying" in wrong_method
+    assert "plain, whole, seed 1 cannot start from own/letters plain, text, seed 1: embedding.weight [" in wrong_start
+    assert "of the source has no place in the model, where it is new" in wrong_start
 
 
 def test_a_table_is_written_and_its_columns_share_their_runs(trained):
@@ -119,8 +161,6 @@ def test_a_table_is_written_and_its_columns_share_their_runs(trained):
         assert result["test_loss"] != result["loss"]  # of other sequences
     page = (folder / "results/smoke/own/copy.md").read_text()
     assert "(whole: sequences copied without a mistake, in per cent (higher is better); symbols: symbols copied" in page
-    status = comt("status", str(folder / "copy.yaml"), "--runs", str(folder / "runs"))
-    assert "6 runs: 6 done" in status
 
 
 def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):
@@ -161,12 +201,19 @@ scales:
 """
 
 
+HEADS = "[embedding, head]"
+"""Parts that do not fit another task: its symbols are no letters."""
+
+
+def start() -> str:
+    """Of a recipe: that its runs start from those of LANGUAGE, and the key that follows."""
+    return f"start: {{recipe: letters.yaml, new: {HEADS}, drop: {HEADS}}}\nsettings:"
+
+
 def test_it_can_start_from_a_run_of_another_task(tmp_path):
     write_corpus(tmp_path / "texts")
-    (tmp_path / "letters.yaml").write_text(LANGUAGE.replace("FOLDER", str(tmp_path / "texts")), encoding="utf-8")
-    heads = "[embedding, head]"  # its symbols are no letters
-    start = f"start: {{recipe: letters.yaml, new: {heads}, drop: {heads}}}\nsettings:"
-    recipe = write(tmp_path, RECIPE.replace("settings:", start, 1).replace("steps: 90", "steps: 6"))
+    write(tmp_path, LANGUAGE.replace("FOLDER", str(tmp_path / "texts")), "letters.yaml")
+    recipe = write(tmp_path, RECIPE.replace("settings:", start(), 1).replace("steps: 90", "steps: 6"))
     command = ("train-copying", "--recipe", str(recipe), "--rows", "gated", "--jobs", "2", "--device", "cpu")
     said = comt(*command, "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
     assert "2 runs: 2 done" in said
@@ -174,10 +221,6 @@ def test_it_can_start_from_a_run_of_another_task(tmp_path):
     copying, language = by_command["train-copying"], by_command["train-lm"]
     assert json.loads((copying / "result.json").read_text())["start"] == language.name
     assert not torch.equal(weights(copying)["final_norm.weight"], torch.ones(32))
-    wrong = RECIPE.replace("settings:", start.replace(f", drop: {heads}", ""), 1)
-    said = comt("show", str(write(tmp_path, wrong)), "--runs", str(tmp_path / "others"), status=2)
-    assert "own/copy plain, whole, seed 1 cannot start from own/letters plain, text, seed 1: embedding.weight [" in said
-    assert "of the source has no place in the model, where it is new" in said
 
 
 def test_two_processes_are_as_one(trained, tmp_path):

@@ -1,4 +1,4 @@
-"""How every method starts, and that it survives the model-wide initialisation."""
+"""How every method of every task starts, and that it survives the model-wide initialisation."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import math
 
 import pytest
 import torch
-from method_cases import SETTINGS, TOKENS, VOCABULARY, built, every_method, loss_of, projections, wiring_of
+import torch.nn.functional as F
+from image_method_cases import IMAGES, built_resnet
+from method_cases import SETTINGS, TOKENS, VOCABULARY, built, loss_of
+from small_networks import SMALL, cases
 from torch import Tensor, nn
 
+from comt_cli.layers.convolution import BatchNorm, Convolution, PixelGate, WindowGate
 from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, HeadGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.norms import DynamicTanh
+from comt_cli.layers.learned import Affine, Classifier, Constant, LowRank
+from comt_cli.layers.map_norms import MapLayerNorm
+from comt_cli.layers.norms import DynamicTanh, EmbeddingScale
+from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.grc import GatedResidual
 from comt_cli.layers.residual.highway import Highway
@@ -21,60 +28,50 @@ from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.layers.residual.rezero import ReZero
 from comt_cli.layers.residual.sas import SelfAdaptiveScaling
 from comt_cli.layers.residual.scaled import ScaledBranch
+from comt_cli.layers.residual.scaling_gate import GatedShare
 from comt_cli.methods.base import Wiring
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.models.resnet import ResNet
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
-MEDIUM = ModelSettings(size="tiny", width=256, ffn_width=512, layers=6, heads=4)
-
-
-@every_method
-def test_the_initial_state_is_the_documented_one_and_survives(options):
-    """Every linear layer N(0, 0.02^2), every gain 1, except where a method says otherwise."""
-    model = built(wiring_of(options), MEDIUM)
-    for path, module in model.named_modules():
-        if isinstance(module, nn.RMSNorm):
-            assert (module.weight == 1).all(), path
-    assert std(model.embedding.weight) == pytest.approx(0.02, rel=0.05)
-    assert std(model.head.weight) == pytest.approx(0.02, rel=0.05)
-    for path, module in projections(model):
-        for site in module.sites:
-            # 65536 draws or more: the standard error of a standard deviation is 0.3 %.
-            expected = initial_std(options["name"], site)
-            assert std(module.site_weights()[site.name]) == pytest.approx(expected, rel=0.02), (path, site.name)
-    for part in (module for module in model.modules() if isinstance(module, Gate | ResidualConnection)):
-        if type(part) in STARTS:
-            STARTS[type(part)](part)
-        elif not all(isinstance(child, nn.RMSNorm | DynamicTanh) for child in part.children()) or any(
-            True for _ in part.parameters(recurse=False)
-        ):
-            pytest.skip(f"how a {type(part).__name__} starts is not written down in STARTS")
-
-
-def initial_std(method: str, site: Site) -> float:
-    """With 6 blocks. Glorot times (8L)^(-1/4) for DeepNorm, (8L)^(+1/4) in the faulty code, all but query and key."""
-    glorot = math.sqrt(2 / (site.d_in + site.d_out))
-    unscaled = site.name in ("q_proj", "k_proj")
-    match method:
-        case "deepnorm":
-            return glorot * (1 if unscaled else 48**-0.25)
-        case "deepnorm-mixln-code":
-            return glorot * (1 if unscaled else 48**0.25)
-        case "scaled-init" if site.name in ("o_proj", "down_proj"):
-            return 0.02 / math.sqrt(12)
-    return 0.02
+MEDIUM_IMAGES = SMALL["train-resnet"].medium
 
 
 def std(tensor: Tensor) -> float:
     return tensor.detach().double().std().item()
 
 
-def is_uniform(matrix: Tensor, bound: float) -> None:
-    """Within the bound and reaching near it; spread as a uniform one is where there are draws enough to tell."""
-    largest = matrix.abs().max().item()
+def is_uniform(tensor: Tensor, bound: float) -> None:
+    """Within the bound; and where there are draws enough to tell, reaching near it and spread as a uniform one is."""
+    largest = tensor.abs().max().item()
     assert largest <= bound
-    if matrix.numel() >= 500:
+    if tensor.numel() >= 500:
         assert largest > 0.98 * bound
-        assert std(matrix) == pytest.approx(bound / math.sqrt(3), rel=0.1)
+        assert std(tensor) == pytest.approx(bound / math.sqrt(3), rel=0.1)
+
+
+def is_normal(tensor: Tensor, expected: float) -> None:
+    """The standard deviation, up to five standard errors of that many draws."""
+    assert std(tensor) == pytest.approx(expected, rel=5 / math.sqrt(2 * tensor.numel()))
+
+
+# ---- how each part starts
+
+
+def gain_starts(part: nn.RMSNorm) -> None:
+    assert (part.weight == 1).all()
+
+
+def tanh_starts(part: DynamicTanh) -> None:
+    assert part.alpha == 0.5
+    assert (part.weight == 1).all()
+
+
+def scale_starts(part: EmbeddingScale) -> None:
+    assert part.factor == math.sqrt(256)  # the medium network's width
+
+
+def embedding_starts(part: TokenEmbedding) -> None:
+    is_normal(part.weight, 0.02)
 
 
 def comt_starts(gate: Gate) -> None:
@@ -96,16 +93,7 @@ def static_starts(gate: Gate) -> None:
 
 
 def full_rank_starts(gate: Gate) -> None:
-    assert std(gate.W) == pytest.approx(0.02, rel=0.1)
-
-
-STARTS = {
-    ComtGate: comt_starts,
-    TransponderGate: transponder_starts,
-    StaticGate: static_starts,
-    FullRankGate: full_rank_starts,
-    HeadGate: full_rank_starts,
-}
+    is_normal(gate.W, 0.02)
 
 
 def rezero_starts(connection: ResidualConnection) -> None:
@@ -115,8 +103,8 @@ def rezero_starts(connection: ResidualConnection) -> None:
 def scaled_starts(connection: ResidualConnection) -> None:
     if connection.learned is not None:
         assert connection.learned() == 1
-    else:
-        assert connection.fixed in (0.1, pytest.approx(1 / math.sqrt(6)))
+    else:  # 1/sqrt(L), of the 6 or 3 blocks of the medium networks
+        assert connection.fixed in (0.1, pytest.approx(1 / math.sqrt(6)), pytest.approx(1 / math.sqrt(3)))
 
 
 def low_rank_starts(connection: ResidualConnection) -> None:
@@ -135,22 +123,69 @@ def laurel_rw_starts(connection: ResidualConnection) -> None:
 
 def highway_starts(connection: ResidualConnection) -> None:
     assert (connection.transform_gate.bias == -2).all()
-    assert std(connection.transform_gate.weight) == pytest.approx(0.02, rel=0.02)
 
 
 def grc_starts(connection: ResidualConnection) -> None:
     assert (connection.gate.bias == 0).all()
-    assert std(connection.gate.weight) == pytest.approx(0.02, rel=0.02)
 
 
 def sas_starts(connection: ResidualConnection) -> None:
+    """0 where tokens stream, 3 and -3 in ResNets."""
+    alpha, beta = (gate.output.bias.unique().tolist() for gate in (connection.alpha_gate, connection.beta_gate))
+    assert (alpha, beta) in (([0], [0]), ([3], [-3]))
     for gate in (connection.alpha_gate, connection.beta_gate):
-        assert (gate.output.bias == 0).all()
-        assert (gate.hidden.bias == 0).all()
-        assert std(gate.hidden.weight) == pytest.approx(0.02, rel=0.02)
+        assert not hasattr(gate, "hidden") or (gate.hidden.bias == 0).all()
 
 
-STARTS |= {
+def share_starts(connection: ResidualConnection) -> None:
+    assert (getattr(connection.gate, "output", connection.gate).bias == -3).all()
+
+
+def convolution_starts(part: Convolution) -> None:
+    """He's, by the outputs."""
+    d_out, _, window, _ = part.weight.shape
+    is_normal(part.weight, math.sqrt(2 / (d_out * window * window)))
+
+
+def norm_starts(part: BatchNorm | MapLayerNorm) -> None:
+    assert part.weight is None or (part.weight == 1).all()
+    assert (part.bias == 0).all()
+    if isinstance(part, BatchNorm):
+        assert (part.running_mean == 0).all()
+        assert (part.running_var == 1).all()
+
+
+def window_starts(part: WindowGate) -> None:
+    is_uniform(part.filters, 1 / math.sqrt(part.filters[0].numel()))
+    is_uniform(part.w, 1 / math.sqrt(len(part.filters)))
+
+
+def pixel_starts(part: PixelGate) -> None:
+    is_uniform(part.A, 1 / math.sqrt(part.A.shape[1]))
+    is_uniform(part.b, 1 / math.sqrt(part.b.shape[1]))
+
+
+def classifier_starts(part: Classifier) -> None:
+    is_uniform(part.weight, 1 / math.sqrt(part.weight.shape[1]))
+    is_uniform(part.bias, 1 / math.sqrt(part.weight.shape[1]))
+
+
+def affine_starts(part: Affine) -> None:
+    """The connections say which bias."""
+    is_normal(part.weight, 0.02)
+    assert part.bias.unique().numel() == 1
+
+
+STARTS = {
+    nn.RMSNorm: gain_starts,
+    DynamicTanh: tanh_starts,
+    EmbeddingScale: scale_starts,
+    TokenEmbedding: embedding_starts,
+    ComtGate: comt_starts,
+    TransponderGate: transponder_starts,
+    StaticGate: static_starts,
+    FullRankGate: full_rank_starts,
+    HeadGate: full_rank_starts,
     ReZero: rezero_starts,
     ScaledBranch: scaled_starts,
     LaurelRW: laurel_rw_starts,
@@ -160,7 +195,54 @@ STARTS |= {
     Highway: highway_starts,
     GatedResidual: grc_starts,
     SelfAdaptiveScaling: sas_starts,
+    GatedShare: share_starts,
+    Convolution: convolution_starts,
+    BatchNorm: norm_starts,
+    MapLayerNorm: norm_starts,
+    WindowGate: window_starts,
+    PixelGate: pixel_starts,
+    Classifier: classifier_starts,
+    Affine: affine_starts,
+    Constant: lambda part: None,  # the connections say which
+    LowRank: lambda part: None,
 }
+
+
+def is_norm(part: nn.Module) -> bool:
+    return isinstance(part, nn.Identity | nn.RMSNorm | DynamicTanh | BatchNorm | MapLayerNorm)
+
+
+@cases()
+def test_the_initial_state_is_the_documented_one_and_survives(case):
+    """Every linear layer N(0, 0.02^2), every gain 1, except where a method says otherwise."""
+    model = case.built(settings=case.small.medium)
+    for path, module in model.named_modules():
+        kind = next((kind for kind in type(module).__mro__ if kind in STARTS), None)
+        if isinstance(module, Projections):
+            for site in module.sites:
+                is_normal(module.site_weights()[site.name], initial_std(case.options["name"], site))
+        elif kind is not None:
+            STARTS[kind](module)
+        elif isinstance(module, Gate | ResidualConnection):
+            own = [*module.parameters(recurse=False), *(part for part in module.children() if not is_norm(part))]
+            if own:
+                pytest.skip(f"how a {type(module).__name__} starts is not written down in STARTS")
+        elif any(True for _ in module.parameters(recurse=False)):
+            pytest.fail(f"how {path}, a {type(module).__name__}, starts is not written down in STARTS")
+
+
+def initial_std(method: str, site: Site) -> float:
+    """With 6 blocks. Glorot times (8L)^(-1/4) for DeepNorm, (8L)^(+1/4) in the faulty code, all but query and key."""
+    glorot = math.sqrt(2 / (site.d_in + site.d_out))
+    unscaled = site.name in ("q_proj", "k_proj")
+    match method:
+        case "deepnorm":
+            return glorot * (1 if unscaled else 48**-0.25)
+        case "deepnorm-mixln-code":
+            return glorot * (1 if unscaled else 48**0.25)
+        case "scaled-init" if site.name in ("o_proj", "down_proj"):
+            return 0.02 / math.sqrt(12)
+    return 0.02
 
 
 def gate_values_at_the_start(gate_class, kind: str, count: int = 120, **options) -> Tensor:
@@ -218,3 +300,68 @@ def test_tied_embeddings_are_one_matrix():
     assert torch.equal(same(TOKENS), tied(TOKENS))
     loss_of(same).backward()
     torch.testing.assert_close(tied.embedding.weight.grad, same.embedding.weight.grad + same.head.weight.grad)
+
+
+# ---- image classifiers
+
+
+def connections(name: str, **options) -> list[nn.Module]:
+    return [block.connection for block in built_resnet({"name": name, **options}, MEDIUM_IMAGES).blocks]
+
+
+def test_the_documented_biases():
+    for connection in connections("sas-resnet"):
+        assert (connection.alpha_gate.output.bias == 3).all()
+        assert (connection.beta_gate.output.bias == -3).all()
+        assert (connection.alpha_gate.hidden.bias == 0).all()
+        assert connection.gamma_gate is None
+    for connection in connections("sas-resnet", gamma="free", gamma_bias=-1.5):
+        assert (connection.gamma_gate.output.bias == -1.5).all()
+    for connection in connections("scaling-gate"):
+        assert (connection.gate.output.bias == -3).all()
+    for connection in connections("scaling-gate", gate="transform", bias=-2.0):
+        assert (connection.gate.bias == -2).all()
+    for connection in connections("highway"):
+        assert (connection.transform_gate.bias == -2).all()
+    assert all(connection.a() == 0 for connection in connections("rezero"))
+    assert all(connection.learned() == 1 for connection in connections("scaled", scale="learned"))
+    assert [connection.fixed for connection in connections("scaled")] == [0.1] * 3
+    assert [connection.fixed for connection in connections("scaled", scale="depth")] == [1 / math.sqrt(3)] * 3
+
+
+def test_rezeros_blocks_start_as_their_skip_path():
+    model = built_resnet({"name": "rezero"})
+    x_BCHW = torch.relu(torch.randn(2, 8, 8, 8, generator=torch.Generator().manual_seed(1)))
+    keeps, changes = model.blocks
+    assert torch.equal(keeps(x_BCHW), x_BCHW)
+    assert torch.equal(changes(x_BCHW), F.relu(changes.shortcut(x_BCHW)))
+    preact = built_resnet({"name": "rezero"}, ResNetSettings(size="preact-resnet110", width=8, blocks=(2,)))
+    assert torch.equal(preact.blocks[1](x_BCHW), x_BCHW)
+
+
+def test_a_learned_scale_starts_as_plain_addition():
+    plain, learned = (
+        built_resnet(options) for options in ({"name": "addition"}, {"name": "scaled", "scale": "learned"})
+    )
+    assert torch.equal(plain(IMAGES), learned(IMAGES))
+
+
+def gate_maps(model: ResNet) -> list[Tensor]:
+    maps: list[Tensor] = []
+    for module in model.modules():
+        if isinstance(module, WindowGate | PixelGate):
+            module.register_forward_hook(lambda gate, read, _: maps.append(gate.values(read[1])["scalar"]))
+    with torch.no_grad():
+        model(IMAGES)
+    return maps
+
+
+def test_gates_of_images_start_near_a_half():
+    """Symmetric around 1/2 over the draws of their matrices; one network's 4 gates lie within some tenths of it."""
+    for options in ({"name": "comt-sliding-window"}, {"name": "comt-pixel"}):
+        maps = [gate for seed in range(20) for gate in gate_maps(built_resnet(options, MEDIUM_IMAGES, seed))]
+        means = torch.stack([gate.mean() for gate in maps])
+        assert all(gate.shape[:2] == (3, 1) for gate in maps)
+        # 120 gates. One filter: z = w / 2, w uniform in +-1, so z has .29 and the gate a quarter of it, .07.
+        assert means.mean().item() == pytest.approx(0.5, abs=0.03)
+        assert std(means) == pytest.approx(0.07, abs=0.03)

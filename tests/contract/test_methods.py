@@ -1,9 +1,8 @@
-"""The contract of every method of language models: one set of tests over all that there are, found as the program finds
-them.
+"""The contract of every method: one set of tests over all tasks, and all methods that fit them, on small networks.
 
-A method that is put into `comt_cli/methods/` is tested here without a line being added. What each promises of its own,
-parameters and initial state, stands in `test_parameter_counts` and `test_initial_state`; methods of image classifiers
-are tested in `test_image_methods`.
+A method that is put into `comt_cli/methods/` is tested here without a line being added, a task with an entry in
+`small_networks.SMALL`. What each method promises of its own, parameters and initial state, stands in
+`test_parameter_counts`, `test_image_parameter_counts` and `test_initial_state`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,16 @@ from typing import get_args
 import pytest
 import torch
 import torch.nn.functional as F
-from method_cases import TOKENS, VOCABULARY, built, every_method, loss_of, projections, shaken, wiring_of
+from image_method_cases import built_resnet
+from initialised import shaken
+from method_cases import TOKENS, VOCABULARY, built, projections, wiring_of
 from pydantic import ValidationError
-from torch import Tensor
+from small_networks import KINDS, SMALL, Case, cases
+from torch import Tensor, nn
 
-from comt_cli.layers.gates import ComtGate
+from comt_cli.errors import UserError
+from comt_cli.layers.convolution import BatchNorm
+from comt_cli.layers.gates import ComtGate, Gate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.pre_norm import PreNorm
@@ -33,12 +37,41 @@ from comt_cli.methods.base import (
     Wiring,
     residual_connection,
 )
-from comt_cli.models.llama import Llama
+from comt_cli.models.base import Model
+from comt_cli.models.build import empty_network
 from comt_cli.recipe.schema import Sites
-from comt_cli.tasks import task_of
+from comt_cli.tasks import task_of, tasks
+from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
-def future_leaks(model: Llama, tokens_BT: Tensor) -> list[int]:
+def test_every_task_and_every_method_is_here():
+    assert SMALL.keys() == {task.command for task in tasks().values()}
+    for command, small in SMALL.items():
+        assert {options["name"] for options in small.methods.values()} == set(methods(command))
+
+
+def computed_by(case: Case) -> set[type[nn.Module]]:
+    """The classes of its gates, residual connections and norms; of one that only starts differently, its parent."""
+    network = case.small.networks[case.network]
+    model = empty_network(network, wiring_of(case.options), **case.small.dimensions)
+    kinds = {type(module) for module in model.modules() if isinstance(module, Gate | ResidualConnection)}
+    kinds |= {type(module) for module in model.modules() if "norm" in type(module).__module__}
+    return {kind if "forward" in vars(kind) else kind.__mro__[1] for kind in kinds}
+
+
+@pytest.mark.parametrize("command", KINDS)
+def test_kinds_are_complete(command):
+    """No class of gate, connection or norm is left out where a test computes with one method of each kind."""
+    network = next(iter(SMALL[command].networks))
+    found = {name: computed_by(Case(command, network, name)) for name in SMALL[command].methods}
+    covered = set().union(*(found[name] for name in KINDS[command]))
+    assert [kind for kind in set().union(*found.values()) if not any(issubclass(each, kind) for each in covered)] == []
+
+
+# ---- what a position and a sample may depend on
+
+
+def future_leaks(model: Model, tokens_BT: Tensor) -> list[int]:
     """The positions whose logits change, by any bit, when a later token does.
 
     No tolerance: shapes stay equal, so the same instructions run on the same numbers.
@@ -54,14 +87,15 @@ def future_leaks(model: Llama, tokens_BT: Tensor) -> list[int]:
     return leaks
 
 
-@every_method
-def test_the_future_does_not_leak(options):
-    model = shaken(built(wiring_of(options)))
-    assert future_leaks(model, TOKENS) == []
-    changed = TOKENS.clone()
+@cases(causal=True)
+def test_the_future_does_not_leak(case):
+    model = case.shaken()
+    assert future_leaks(model, *case.batch) == []
+    (tokens_BT,) = case.batch
+    changed = tokens_BT.clone()
     changed[:, 5] = (changed[:, 5] + 1) % VOCABULARY
     with torch.no_grad():  # and the present does arrive
-        assert not torch.equal(model(changed)[:, 5:], model(TOKENS)[:, 5:])
+        assert not torch.equal(model(changed)[:, 5:], model(tokens_BT)[:, 5:])
 
 
 class PoolingGate(ComtGate):
@@ -79,57 +113,65 @@ def test_the_causality_check_catches_a_gate_that_pools_over_the_sequence():
         assert leaks == list(range(11)) or (site in ("q_proj", "k_proj") and leaks == list(range(1, 11))), site
 
 
-@every_method
-def test_rows_of_a_batch_do_not_see_each_other(options):
-    model = shaken(built(wiring_of(options)))
-    others = TOKENS.clone()
-    others[1:] = (others[1:] + 3) % VOCABULARY
+@cases(causal=True)
+def test_padding_on_the_right_changes_nothing(case):
+    model, (tokens_BT,) = case.shaken(), case.batch
+    padded = F.pad(tokens_BT, (0, 5), value=0)
+    with torch.no_grad():  # sums in another order, as below
+        torch.testing.assert_close(model(padded)[:, :12], model(tokens_BT), rtol=1e-4, atol=1e-4)
+
+
+@cases(networks=True)
+def test_samples_of_a_batch_do_not_see_each_other_at_evaluation(case):
+    model = case.shaken().eval()
+    others = [
+        torch.cat([mine[:1], other[1:]]) for mine, other in zip(case.batch, case.small.other(case.batch), strict=True)
+    ]
     with torch.no_grad():
-        together, alone = model(TOKENS), model(TOKENS[:1])
-        assert torch.equal(model(others)[0], together[0])
+        together, changed = model(*case.batch), model(*others)
+        alone = model(*(tensor[:1] for tensor in case.batch))
+    assert torch.equal(changed[0], together[0])
+    assert not torch.equal(changed[1:], together[1:])
     # Another shape may sum in another order: 4 blocks of fp32 sums over at most 88 terms of logits of order 1 to 10.
     torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-4)
 
 
-@every_method
-def test_padding_on_the_right_changes_nothing(options):
-    model = shaken(built(wiring_of(options)))
-    padded = F.pad(TOKENS, (0, 5), value=0)
+def test_the_independence_check_catches_statistics_of_the_batch():
+    case = Case("train-resnet", "basic", "addition")
+    model, (images,) = case.shaken(), case.batch  # in training batch norm is allowed to mix, and does
+    others = torch.cat([images[:1], images[1:] * 2 - 1])
     with torch.no_grad():
-        torch.testing.assert_close(model(padded)[:, :12], model(TOKENS), rtol=1e-4, atol=1e-4)  # as above
+        assert not torch.allclose(model(others)[0], model(images)[0], rtol=1e-3)
 
 
-@every_method
-def test_gradients_reach_every_parameter(options):
+# ---- parameters
+
+
+@cases(networks=True)
+def test_gradients_reach_every_parameter(case):
     # Away from the start: a branch behind a zero (ReZero), or a matrix before one (LAuReL), has no gradient there.
-    model = shaken(built(wiring_of(options)))
-    loss_of(model).backward()
+    model = case.shaken()
+    case.loss(model).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        if isinstance(model.get_submodule(name.rpartition(".")[0]), Projections):
-            weights = model.get_submodule(name.rpartition(".")[0]).sites
-            for site, part in zip(weights, parameter.grad.split([s.d_out for s in weights]), strict=True):
-                assert part.any(), (name, site.name)
         assert parameter.grad.any(), name
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(owner, Projections):
+            for site, part in zip(owner.sites, parameter.grad.split([s.d_out for s in owner.sites]), strict=True):
+                assert part.any(), (name, site.name)
 
 
-@every_method
-def test_every_parameter_is_initialised(options):
-    model = built(wiring_of(options))
-    for name, parameter in model.named_parameters():
-        assert parameter.isfinite().all(), name
-    assert loss_of(model).isfinite()
-
-
-@every_method
-def test_one_seed_gives_every_method_the_same_network(options):
+@cases()
+def test_one_seed_gives_every_method_the_same_network(case):
     """Runs of different methods with one seed are paired: what they share is equal bit for bit, up to a method's own
-    scale (DeepNorm's beta)."""
-    plain, model = built(Wiring(PreNorm)), built(wiring_of(options))
+    scale (DeepNorm's beta). And every number is initialised."""
+    plain, model = case.built(method=task_of(case.command).plain_method), case.built()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        assert tensor.isfinite().all(), name
     shared = dict(model.named_parameters())
     for name, parameter in plain.named_parameters():
-        if name not in shared:  # ReZero has no norms, DeepNorm no final one
+        if name not in shared:  # ReZero has no norms, DeepNorm no final one, a dropped gamma no weight
             assert name.endswith("norm.weight")
         elif not isinstance(plain.get_submodule(name.rpartition(".")[0]), Projections):
             assert torch.equal(shared[name], parameter), name
@@ -137,11 +179,11 @@ def test_one_seed_gives_every_method_the_same_network(options):
     for (path, ours), (_, theirs) in zip(projections(model), projections(plain), strict=True):
         for site in ours.sites:
             one, other = ours.site_weights()[site.name], theirs.site_weights()[site.name]
-            if options["name"] == "wider" and site.name in ("gate_proj", "up_proj", "down_proj"):
+            if case.options["name"] == "wider" and site.name in ("gate_proj", "up_proj", "down_proj"):
                 assert one.numel() > other.numel()
             else:
                 torch.testing.assert_close(one / ours.std_of(site), other / theirs.std_of(site)), (path, site)
-    again, different = built(wiring_of(options)), built(wiring_of(options), seed=2)
+    again, different = case.built(), case.built(seed=2)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     assert not any(
         torch.equal(a, b)
@@ -160,48 +202,125 @@ def test_no_two_tensors_start_alike():
     assert len(set(sums)) == len(sums)
 
 
-@every_method
-def test_save_and_load(options, tmp_path):
-    model, other = shaken(built(wiring_of(options))), built(wiring_of(options), seed=9)
+@cases()
+def test_save_and_load(case, tmp_path):
+    model, other = case.shaken(), case.built(seed=9)
+    case.loss(model)  # moves running statistics
     torch.save(model.state_dict(), tmp_path / "model.pt")
     other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     with torch.no_grad():
-        assert torch.equal(model(TOKENS), other(TOKENS))
+        assert torch.equal(model.eval()(*case.batch), other.eval()(*case.batch))
 
 
-@every_method
-def test_bf16_is_finite_and_near_fp32(options):
-    model = shaken(built(wiring_of(options))).to(torch.bfloat16)
-    logits = model(TOKENS)
+# ---- how it is computed
+
+
+@cases(networks=True)
+def test_bf16_is_finite_and_near_fp32_and_statistics_stay_fp32(case):
+    model = case.shaken().to(torch.bfloat16)
+    exact = copy.deepcopy(model).float()(*case.batch)  # from the weights as bf16 holds them
+    batch = [tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in case.batch]
+    logits = model(*batch)
     assert logits.dtype == torch.bfloat16
-    loss = loss_of(model)
+    loss = case.small.loss(logits)
     loss.backward()
     assert loss.isfinite()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-    # The same network in fp32, from the weights as bf16 holds them. Eight bits of mantissa, rounded some fifty times
-    # along four blocks; a factor that is left out or cast to nothing changes the logits as a whole.
-    exact = copy.deepcopy(model).float()(TOKENS)
-    assert (logits.float() - exact).norm() < 0.05 * exact.norm()
+    for module in model.modules():
+        if isinstance(module, BatchNorm):
+            assert module.running_mean.dtype == module.running_var.dtype == torch.float32
+    # A factor that is left out or cast to nothing changes the logits as a whole.
+    assert (logits.float() - exact).norm() < case.small.bf16_error * exact.norm()
 
 
-@every_method
-def test_activation_checkpointing_changes_no_gradient(options):
+@cases(kinds=KINDS)
+def test_activation_checkpointing_changes_no_gradient(case):
     # Away from the start, where zeros would hide what is remembered (LAuReL-PA) and whole branches (ReZero).
-    plain, saving = (shaken(built(wiring_of(options))) for _ in range(2))
+    plain, saving = case.shaken(), case.shaken()
     saving.activation_checkpointing = True
     for model in (plain, saving):
-        loss_of(model).backward()
+        case.loss(model).backward()
     for (name, one), (_, other) in zip(plain.named_parameters(), saving.named_parameters(), strict=True):
         assert torch.equal(one.grad, other.grad), name  # the same operations, done twice
+    for (name, one), (_, other) in zip(plain.named_buffers(), saving.named_buffers(), strict=True):
+        assert torch.equal(one, other), name
 
 
-@every_method
-def test_unknown_options_are_refused(options):
-    with pytest.raises(ValidationError, match="unknown_option"):
-        method_from({**options, "unknown_option": 1})
-    method = method_from(options)
-    with pytest.raises(ValidationError, match="frozen"):
-        method.residual = "post-norm"  # type: ignore[attr-defined]
+@cases(networks=True, stream="maps")
+def test_channels_last_equals_contiguous(case):
+    """In float64, where only the order of sums differs; and maps with the channels last stay so, without a copy."""
+    model = case.shaken().double()
+    results, layouts = [], []
+    for block in model.blocks:  # copies of a model keep its hooks
+        block.register_forward_hook(lambda _, __, y: layouts.append(y.is_contiguous(memory_format=torch.channels_last)))
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        twin = copy.deepcopy(model).to(memory_format=memory_format)
+        layouts.clear()
+        case.loss(twin, [maps.double().to(memory_format=memory_format) for maps in case.batch]).backward()
+        results.append(twin)
+    assert layouts == [True] * len(model.blocks)
+    for (name, one), (_, other) in zip(*(twin.named_parameters() for twin in results), strict=True):
+        torch.testing.assert_close(one.grad, other.grad.contiguous(), rtol=1e-9, atol=1e-11, msg=name)
+    for (name, one), (_, other) in zip(*(twin.named_buffers() for twin in results), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@cases(kinds=KINDS, stream="maps")
+def test_autocast_keeps_the_maps_in_bf16(case):
+    """A factor left in fp32 would double what every map takes from there on."""
+    model = case.shaken()
+    types = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, __, y: types.append(y.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        case.loss(model).backward()
+    assert types == [torch.bfloat16] * len(model.blocks)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+# ---- options
+
+
+def test_unknown_options_are_refused():
+    for small in SMALL.values():
+        for options in small.methods.values():
+            with pytest.raises(ValidationError, match="unknown_option"):
+                method_from({**options, "unknown_option": 1})
+            with pytest.raises(ValidationError, match="frozen"):
+                method_from(options).residual = "post-norm"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": "comt-sliding-window", "sites": "some"}, "give a list of conv1, conv2, conv3, or all"),
+        ({"name": "comt-sliding-window", "sites": ["norm1"]}, "conv1"),
+        ({"name": "comt-pixel", "sites": ["norm1", "norm1"]}, "a site stands twice"),
+        ({"name": "comt-pixel", "sites": []}, "at least 1"),
+        ({"name": "comt-pixel", "hidden": 0}, "greater than 0"),
+        ({"name": "sas-resnet", "norm": "batch", "norm_over": "pixel"}, "norm_over: belongs to norm: layer"),
+        ({"name": "sas-resnet", "gamma_bias": 1.0}, "gamma_bias: belongs to gamma: free"),
+        ({"name": "scaled", "scale": 0}, "greater than 0"),
+        ({"name": "scaled", "scale": "width"}, "depth"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options, said):
+    with pytest.raises(ValidationError, match=said):
+        method_from(options)
+
+
+def test_sites_are_one_run_however_they_are_said():
+    spelt = {"all": "all", "a list": ["conv3", "conv1", "conv2"]}
+    dumps = [method_from({"name": "comt-sliding-window", "sites": sites}).model_dump() for sites in spelt.values()]
+    assert dumps == [method_from({"name": "comt-sliding-window"}).model_dump()] * 2
+
+
+def test_a_site_that_the_blocks_do_not_have_is_refused():
+    with pytest.raises(UserError, match="the blocks of resnet18 have no conv3"):
+        built_resnet({"name": "comt-sliding-window", "sites": ["conv1", "conv3"]})
+    with pytest.raises(UserError, match="preact-resnet110 have no norm3"):
+        built_resnet({"name": "comt-pixel", "sites": ["norm3"]}, ResNetSettings(size="preact-resnet110"))
+    built_resnet({"name": "comt-sliding-window", "sites": ["conv3"]}, ResNetSettings(size="resnet50", blocks=(1,)))
 
 
 def test_an_unknown_method_raises_and_never_falls_through():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from method_cases import TOKENS, built, every_method, shaken, wiring_of
+from initialised import shaken
+from method_cases import TOKENS, built, every_method, wiring_of
 
 from comt_cli.generation.cached import Decoder, generate
 

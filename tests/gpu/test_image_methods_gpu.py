@@ -11,8 +11,8 @@ from image_method_cases import (
     every_image_method,
     every_network,
     image_loss,
-    shaken_resnet,
 )
+from initialised import shaken
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,7 +25,7 @@ pytestmark = [
 def test_the_gpu_computes_what_the_cpu_does(options, settings, monkeypatch):
     """Gradients and running statistics in fp32, with the channels last: the same numbers summed in other orders."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    cpu, gpu = (shaken_resnet(built_resnet(options, settings)) for _ in range(2))
+    cpu, gpu = (shaken(built_resnet(options, settings)) for _ in range(2))
     gpu.to("cuda", memory_format=torch.channels_last)
     image_loss(cpu).backward()
     images = IMAGES.to("cuda", memory_format=torch.channels_last)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from method_cases import TOKENS, built, every_method, loss_of, shaken, wiring_of
+from initialised import shaken
+from method_cases import TOKENS, built, every_method, loss_of, wiring_of
 from tiny_runs import tiny_spec
 
 from comt_cli.campaign.launch import train_on

@@ -19,11 +19,17 @@ from comt_cli.kernels import choice, ops
 from comt_cli.kernels.cpu import build
 from comt_cli.runs.directory import RunDirectory
 
-NO_COMPILER = build.available()
-needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=f"the C++ kernels cannot be built: {NO_COMPILER}")
+needs_compiler = pytest.mark.usefixtures("compiled_kernels")
 SHAPE = {"width": 24, "ffn_width": 37, "layers": 2, "heads": 2, "kv_heads": 1}
 OPTIONS = {"steps": 30, "batch_size": 4, "log_every": 1, "learning_rate": 2e-3, "epsilon": 1e-4, "model": SHAPE}
 METHODS = ["comt", "transponder", {"name": "transponder", "residual": "post-norm"}]
+
+
+@pytest.fixture(scope="module")
+def compiled_kernels() -> None:
+    """Compiled when a test needs them: at import, every process of the suite would wait for the compiler."""
+    if (missing := build.available()) is not None:
+        pytest.skip(f"the C++ kernels cannot be built: {missing}")
 
 
 def losses(directory: RunDirectory) -> list[float]:
@@ -61,7 +67,7 @@ def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path, monkey
     monkeypatch.setitem(ops.IMPLEMENTATIONS, "cpu", lambda: importlib.import_module("comt_cli.kernels.triton"))
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
     short = {"data": {"sequence_length": 12}, "batch_size": 2, "model": {**SHAPE, "layers": 1}, "evaluation_tokens": 30}
-    options = {**OPTIONS, "steps": 8, "method": method, **short}
+    options = {**OPTIONS, "steps": 4, "method": method, **short}
     expected = train(tiny_spec(tiny_corpus, kernels="reference", **options), tmp_path / "reference")
     found = train(tiny_spec(tiny_corpus, kernels="fused", **options), tmp_path / "fused")
     assert fused_ops(found) == {"heads", "swiglu", "add_norm"}

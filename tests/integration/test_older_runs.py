@@ -30,8 +30,9 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.commands.planning import plan_recipe
-from comt_cli.exchange.load import load_model
-from comt_cli.exchange.load_image import load_image_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.images import ImageClassification
@@ -141,12 +142,12 @@ def test_a_finished_run_is_listed_and_reported(here, case):
 def test_its_checkpoint_is_read(here, case):
     checkpoint = OLDER / case / KILLED / "checkpoint.pt"
     if case.startswith("images/"):
-        loaded = load_image_model(checkpoint)
+        loaded = load(checkpoint, LoadedImageModel)
         with torch.no_grad():
             logits = loaded.model.eval()(torch.zeros(2, 3, 8, 8))
         assert logits.shape == (2, len(loaded.class_names))
     else:
-        loaded = load_model(checkpoint)
+        loaded = load(checkpoint, LoadedModel)
         with torch.no_grad():
             logits = loaded.model(torch.tensor([loaded.text_codec().prompt("the gate")]))
         assert logits.shape == (1, 8, 258)  # a byte each

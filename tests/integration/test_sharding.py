@@ -25,7 +25,8 @@ from worlds import run_together
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.exchange.load import load_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -239,7 +240,7 @@ def test_a_checkpoint_of_parts_is_an_ordinary_one(both, tiny_corpus, tmp_path):
     assert list(mine) == list(expected)
     assert list(mine["model"]) == list(expected["model"])
     assert compare(mine, expected) == set()
-    loaded = load_model(both / "cut.pt").model
+    loaded = load(both / "cut.pt", LoadedModel).model
     assert loaded.state_dict().keys() == mine["model"].keys()
 
 

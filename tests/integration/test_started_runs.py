@@ -14,7 +14,8 @@ from worlds import run_together
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.exchange.load import load_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
@@ -47,7 +48,7 @@ def test_the_first_loss_is_the_sources_on_that_batch(source, tmp_path):
     run = training(spec, tmp_path)
     result = run.run()
     directory = run.directory
-    model = load_model(RunDirectory.of(tmp_path, source).path).model
+    model = load(RunDirectory.of(tmp_path, source).path, LoadedModel).model
     with run.task.train_batches(source.settings.train.batch_size, 0) as batches:
         (batch,) = next(iter(batches))
         tokens, targets = run.task.inputs(batch)

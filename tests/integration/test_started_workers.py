@@ -14,6 +14,7 @@ from test_workers import Crew, Notes, no_worker_is_left, quick_workers
 from tiny_runs import assert_same_run, tiny_spec, train
 from worlds import run_together
 
+from comt_cli.campaign import table
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.outcomes import Ending
 from comt_cli.campaign.plain_display import make_display
@@ -113,6 +114,7 @@ def together(rank: int, specs: list[RunSpec], runs: Path, heard: Path) -> None:
         def waiting(self, text: str) -> None:
             heard.write_text(text, encoding="utf-8")
 
+    table.WAIT_SECONDS = 0.05
     display = Writes() if rank == 0 else Display()
     train_queue(RunQueue(specs, runs), "cpu", display, StopSignal())
 

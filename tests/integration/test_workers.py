@@ -19,7 +19,7 @@ from dying import Nursery, is_training, wait_until
 from test_many_processes import is_alive
 from tiny_runs import assert_same_run, tiny_spec, train
 
-from comt_cli.campaign import dispatch
+from comt_cli.campaign import dispatch, table
 from comt_cli.campaign.dispatch import Dispatcher, worker_names
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.jobs import Workers
@@ -36,8 +36,11 @@ from comt_cli.training.processes import StopSignal
 
 @pytest.fixture(autouse=True)
 def quick_workers(only_nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nursery's server is there first: workers are forked from it, whatever their device is called."""
+    """The nursery's server is there first: workers are forked from it, whatever their device is called. And nobody sits
+    out the second after which a dispatcher, or a command that waits for another, looks again."""
     monkeypatch.setattr(dispatch, "context_for", lambda devices: multiprocessing.get_context("forkserver"))
+    monkeypatch.setattr(dispatch, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(table, "WAIT_SECONDS", 0.05)
 
 
 class Notes(Display):

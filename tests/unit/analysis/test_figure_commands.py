@@ -14,7 +14,8 @@ from comt_cli.app import app
 from comt_cli.data.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
-from comt_cli.exchange.load import load_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
@@ -44,6 +45,7 @@ def run(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_analyze_gates_writes_every_figure_and_says_where(tmp_path) -> None:
     folder = save(tmp_path / "run", name="transponder")
     result = run("analyze-gates", folder, "--text", "a castle", "--results", tmp_path / "results")
@@ -54,7 +56,7 @@ def test_analyze_gates_writes_every_figure_and_says_where(tmp_path) -> None:
     assert result.output.split() == expected
     assert all(Path(path).stat().st_size > 0 for path in expected)
     csv = pd.read_csv(out / "gate-values-by-token.csv")
-    pd.testing.assert_frame_equal(csv, scalar_frame(gate_values(load_model(folder), "a castle")), rtol=1e-5)
+    pd.testing.assert_frame_equal(csv, scalar_frame(gate_values(load(folder, LoadedModel), "a castle")), rtol=1e-5)
 
 
 @pytest.mark.usefixtures("quick_figures")

@@ -75,12 +75,20 @@ DRAWINGS = {
 }
 
 
-@pytest.mark.parametrize(("layers", "tokens"), [(1, 2), (30, 60)])
-@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=list(DRAWINGS))
-def test_everything_written_in_a_figure_lies_inside_it(draw, layers, tokens) -> None:
-    figure, _ = draw(layers, tokens)
+SIGNED = "a method: LLaMA tiny on python-docs, 480 steps of 4 x 128 tokens; seed 1; " * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "tokens"),
+    [
+        *((name, 1, 2) for name in ("lines", "one-site", "stream", "surfaces", "summary")),
+        *((name, 30, 60) for name in ("own-axes", "ten-sites", "one-site", "stream", "surfaces", "summary")),
+    ],
+)
+def test_everything_written_lies_inside_and_panels_do_not_overlap(name, layers, tokens) -> None:
+    figure, _ = DRAWINGS[name](layers, tokens)
     with style():
-        figures.sign(figure, "a method: LLaMA tiny on python-docs, 480 steps of 4 x 128 tokens; seed 1; " * 3)
+        figures.sign(figure, SIGNED)
         canvas = FigureCanvasAgg(figure)
         figure.draw_without_rendering()
         renderer = canvas.get_renderer()
@@ -100,18 +108,8 @@ def test_everything_written_in_a_figure_lies_inside_it(draw, layers, tokens) -> 
                 box = text.get_window_extent(renderer)
                 inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
                 assert inside, (text.get_text(), box)
-
-
-@pytest.mark.parametrize("name", ["lines", "own-axes", "ten-sites", "stream", "surfaces"])
-def test_panels_do_not_overlap_and_what_is_said_below_is_free(name) -> None:
-    figure, _ = DRAWINGS[name](12, 60)
-    with style():
-        figures.sign(figure, "trained here")
-        canvas = FigureCanvasAgg(figure)
-        figure.draw_without_rendering()
-        renderer = canvas.get_renderer()
         boxes = [axes.get_tightbbox(renderer) for axes in figure.axes if not hasattr(axes, "get_zlim")]
-        said = next(text for text in figure.texts if text.get_text() == "trained here").get_window_extent(renderer)
+        said = next(text for text in figure.texts if text.get_text().startswith("a method")).get_window_extent(renderer)
         others = [text.get_window_extent(renderer) for text in figure.texts if text.get_text() == "layer"]
     for number, one in enumerate(boxes):
         assert not any(one.overlaps(other) for other in boxes[:number])
@@ -205,11 +203,10 @@ def test_a_caption_tells_of_what_was_drawn_alone() -> None:
     assert "CoMT's paper says" in caption("residual-stream", "A title", "", residual, "pre-ln", ["pre-ln"]).text()
 
 
-@pytest.mark.parametrize("draw", [DRAWINGS[name] for name in ("stream", "surfaces")])
-def test_files_are_written_together_and_again_the_same(draw, tmp_path: Path) -> None:
+def test_files_are_written_together_and_again_the_same(tmp_path: Path) -> None:
     contents = []
     for folder in (tmp_path / "a" / "x", tmp_path / "c" / "x"):
-        figure, drawn = draw(3, 4)
+        figure, drawn = DRAWINGS["stream"](3, 4)
         paths = figures.write_figure(figure, drawn, folder, "figure", CAPTION)
         assert [path.name for path in paths] == [f"figure.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")]
         assert len(list(folder.iterdir())) == 5
@@ -228,6 +225,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_for_people(tmp_path: Path) -> 
         figures.write_figure(*DRAWINGS["summary"](2, 2), tmp_path / "file" / "x", "figure", CAPTION)
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_caption_is_text_and_latex(tmp_path: Path) -> None:
     figures.write_figure(*DRAWINGS["summary"](2, 2), tmp_path / "smoke", "figure_1", CAPTION)
     text = (tmp_path / "smoke" / "figure_1.txt").read_text()

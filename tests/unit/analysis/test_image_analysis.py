@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from image_method_cases import shaken_resnet
+from initialised import shaken
 from tiny_runs import image_spec, pictures, train
 
 from comt_cli.analysis.block_gradients import block_gradients
@@ -16,7 +16,8 @@ from comt_cli.analysis.image_gates import gate_maps, gate_summary, map_frame
 from comt_cli.analysis.residual_shares import residual_shares
 from comt_cli.data.images import glyphs
 from comt_cli.errors import UserError
-from comt_cli.exchange.load_image import LoadedImageModel, load_image_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.convolution import EPSILON, Convolution
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
@@ -39,8 +40,9 @@ def loaded(method, net=NETS["basic"], **changes) -> LoadedImageModel:
     spec = image_spec(method=method, model=net).model_copy(update=changes)
     model = model_of(spec).to_empty(device="cpu")
     initialise(model, 1)
-    shaken_resnet(model)
-    return LoadedImageModel(model, "m", "a network", tuple("abcdefghij"), (0.3, 0.2, 0.3), (0.2, 0.1, 0.15), 8, spec)
+    shaken(model)
+    mean, std = (0.3, 0.2, 0.3), (0.2, 0.1, 0.15)
+    return LoadedImageModel(model, "m", "a network", tuple("abcdefghij"), mean, std, 8, spec=spec)
 
 
 def seen(one: LoadedImageModel, side: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -256,7 +258,7 @@ def test_the_networks_own_convolutions_are_listed_from_the_input(tmp_path) -> No
     lines = {line["step"]: line["norms"] for line in run.gradients()}
     for line in one.itertuples():
         assert line.norm == lines[line.step][f"{line.convolution}.convolution.weight"]
-    model = load_image_model(run.path).model
+    model = load(run.path, LoadedImageModel).model
     inside = {name: module for name, module in model.named_modules() if isinstance(module, Convolution)}
     order = [name.removesuffix(".convolution") for name in inputs_of(model, inside, torch.randn(2, 3, 8, 8))]
     assert [name for name in order if "shortcut" not in name] == names[:-1]

@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from comt_cli.app import app
-from comt_cli.benchmarks import decode, kernels, names, shapes, stages, step_variants
+from comt_cli.benchmarks import decode, kernels, names, stages
 from comt_cli.benchmarks.failures import Failed, NotMeasured, failed
-from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES
-from comt_cli.benchmarks.shapes import GPU_SIZES, Shape
+from comt_cli.benchmarks.shapes import LLAMAS
 from comt_cli.benchmarks.stages import Deadline, Stage, run_stages, stages_for
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.step_variants import Workshop
+from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS
+from comt_cli.benchmarks.variants import Variants
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
-MINUTE = Shape("bench", width=16, ffn_width=20, layers=2, heads=2, vocabulary=32, batch=2, length=8)
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
-
-
-@pytest.fixture(autouse=True)
-def _minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(shapes.SHAPES, "bench", MINUTE)
-    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
-    monkeypatch.setattr(decode, "PROMPT", 8)
-
-
-def run(results: Path, *arguments: str) -> Result:
-    more = ("--sizes", "bench", "--rounds", "3", "--device", "cpu", "--results", str(results))
-    return CliRunner().invoke(app, ["bench", *arguments, *more])
-
-
-def rows_of(results: Path, name: str) -> list[dict[str, str]]:
-    (path,) = (results / "bench").glob(f"*/{name}.csv")
-    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 def fails(*_, **__):
@@ -64,8 +44,8 @@ def test_how_a_failure_is_told():
 
 
 @pytest.mark.parametrize("when", ["it is built", "it runs"])
-def test_a_step_that_fails(tmp_path, monkeypatch, when):
-    prepare = Workshop.prepare
+def test_a_step_that_fails(bench, rows_of, monkeypatch, when):
+    prepare = Variants.prepare
 
     def failing(self, variant):
         if variant == "comt-compiled" and when == "it is built":
@@ -75,14 +55,14 @@ def test_a_step_that_fails(tmp_path, monkeypatch, when):
             object.__setattr__(prepared, "forward", fails)
         return prepared
 
-    monkeypatch.setattr(Workshop, "prepare", failing)
+    monkeypatch.setattr(Variants, "prepare", failing)
     names = ["plain-compiled", "comt-compiled", "transponder-compiled"]
-    result = run(tmp_path, "step", "--precision", "fp32", "--variants", ",".join(names))
+    result = bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", ",".join(names))
     is_told(result, "bench fp32 comt-compiled")
-    assert [row["variant"] for row in rows_of(tmp_path, "step")] == ["plain-compiled", "transponder-compiled"]
+    assert [row["variant"] for row in rows_of("step")] == ["plain-compiled", "transponder-compiled"]
 
 
-def test_a_kernel_that_fails(tmp_path, monkeypatch):
+def test_a_kernel_that_fails(bench, rows_of, monkeypatch):
     case = kernels.case
 
     def failing(op, part, shape, gates, *more):
@@ -92,23 +72,23 @@ def test_a_kernel_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels, "case", failing)
     monkeypatch.setattr(kernels, "_obstacle", lambda device, dtype: None)
     arguments = ("--dtypes", "fp32", "--ops", "swiglu", "--gates", "none,comt-r2")
-    is_told(run(tmp_path, "kernels", *arguments), "bench fp32 swiglu gate-up, comt-r2, fused")
-    rows = {(row["gates"], row["variant"]) for row in rows_of(tmp_path, "kernels")}
+    is_told(bench("kernels", "--sizes", "bench", *arguments), "bench fp32 swiglu gate-up, comt-r2, fused")
+    rows = {(row["gates"], row["variant"]) for row in rows_of("kernels")}
     assert {("none", "reference-compiled"), ("comt-r2", "reference-compiled")} <= rows
     assert ("comt-r2", "fused") not in rows
 
 
-def test_a_product_that_fails(tmp_path, monkeypatch):
+def test_a_product_that_fails(bench, rows_of, monkeypatch):
     forms = kernels.gemm.forms
     monkeypatch.setattr(
         kernels.gemm, "forms", lambda product, *more: fails() if product.what == "o" else forms(product, *more)
     )
-    result = run(tmp_path, "kernels", "--dtypes", "fp32", "--gemm")
+    result = bench("kernels", "--sizes", "bench", "--dtypes", "fp32", "--gemm")
     is_told(result, "fp32 gemm n16-k16 (o), 16 rows")
-    assert {row["shape"] for row in rows_of(tmp_path, "kernels")} == {"n48-k16", "n40-k16", "n16-k20"}
+    assert {row["shape"] for row in rows_of("kernels")} == {"n48-k16", "n40-k16", "n16-k20"}
 
 
-def test_decoding_that_fails(tmp_path, monkeypatch):
+def test_decoding_that_fails(bench, rows_of, monkeypatch):
     class Failing(decode.Decoder):
         def step(self, tokens_B):
             return fails() if self.model.gated else super().step(tokens_B)
@@ -122,9 +102,9 @@ def test_decoding_that_fails(tmp_path, monkeypatch):
 
     monkeypatch.setattr(decode, "empty_network", marked)
     monkeypatch.setattr(decode, "Decoder", Failing)
-    result = run(tmp_path, "decode", "--batch", "1", "--dtypes", "fp32", "--variants", "plain,comt")
+    result = bench("decode", "--sizes", "bench", "--batch", "1", "--dtypes", "fp32", "--variants", "plain,comt")
     is_told(result, "bench fp32 batch 1 comt")
-    assert [row["variant"] for row in rows_of(tmp_path, "decode")] == ["plain"]
+    assert [row["variant"] for row in rows_of("decode")] == ["plain"]
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
@@ -132,9 +112,9 @@ def test_who_stops_it_stops_it(monkeypatch, stop):
     def stopped(*_):
         raise stop
 
-    monkeypatch.setattr(Workshop, "prepare", stopped)
+    monkeypatch.setattr(Variants, "prepare", stopped)
     with pytest.raises(stop):
-        list(run_step_benchmark(MINUTE, "fp32", ["plain"], CPU, 3))
+        list(run_step_benchmark(LLAMAS["bench"], "fp32", ["plain"], CPU, 3))
 
 
 def test_a_stage_that_fails():
@@ -170,42 +150,16 @@ def test_a_stage_may_be_bounded():
 # ---- nothing to measure
 
 
-def test_not_even_one_row_fits(tmp_path, monkeypatch):
+def test_not_even_one_row_fits(bench, tmp_path, monkeypatch):
     def too_large(self, variant):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Workshop, "prepare", too_large)
-    result = run(tmp_path, "step", "--precision", "fp32", "--variants", "plain-compiled")
+    monkeypatch.setattr(Variants, "prepare", too_large)
+    result = bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", "plain-compiled")
     assert result.exit_code == 1
-    assert "bench fp32: failed (not even one row fits)" in str(result.exception)
+    assert "bench fp32: failed (not even one sample fits)" in str(result.exception)
     assert "nothing was measured" in str(result.exception)
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_without_transformers(tmp_path, monkeypatch, named):
-    """Asked for by name: an error before anything is built. Otherwise its variants are left out, and all is well."""
-
-    def missing():
-        raise UserError("the comparison with transformers needs that library", "pip install transformers")
-
-    built = []
-    ours = Workshop._ours
-    monkeypatch.setattr(step_variants, "import_transformers", missing)
-    monkeypatch.setattr(Workshop, "_ours", lambda self, *what: built.append(what) or ours(self, *what))
-    names = ["plain-compiled", "transformers", "transformers-compiled"]
-    if named:
-        result = run(tmp_path, "step", "--precision", "fp32", "--variants", ",".join(names))
-        assert isinstance(result.exception, UserError)
-        assert result.exception.exit_status == 2
-        assert "needs that library" in str(result.exception)
-        assert built == []
-        return
-    *news, rows = run_step_benchmark(MINUTE, "fp32", names, CPU, 3)
-    assert [row.variant for row in rows] == ["plain-compiled"]
-    for name in names[1:]:
-        assert f"bench fp32 {name}: left out, the comparison with transformers needs that library" in news
-    assert not any(isinstance(each, Failed) for each in news)
 
 
 # ---- the whole run on a GPU, and its settings
@@ -218,17 +172,17 @@ def test_what_goals_need_fits_into_the_usual_minutes():
     assert named[:9] == [
         "matrix products at all sizes",
         "kernels at 60m, bf16",
-        *(f"training step at {size}, bf16-pure" for size in GPU_SIZES),
+        *(f"training step at {size}, bf16-pure" for size in LANGUAGE.gpu_sizes),
         "image training step at resnet18, bf16-mixed",
         "decoding at 60m, bf16, batch 1, 64",
     ]
     assert sum(stage.seconds for stage in ours[:9]) <= 540
     assert len(set(named)) == len(named)
-    assert {f"decoding at {size}, bf16, batch {which}" for size in GPU_SIZES for which in ("1, 64", "4, 16")} <= {
-        *named
-    }
-    assert {f"kernels at {size}, bf16" for size in GPU_SIZES} <= {*named}
-    assert {f"image training step at {size}, bf16-mixed" for size in IMAGE_GPU_SIZES} <= {*named}
+    assert {
+        f"decoding at {size}, bf16, batch {which}" for size in LANGUAGE.gpu_sizes for which in ("1, 64", "4, 16")
+    } <= {*named}
+    assert {f"kernels at {size}, bf16" for size in LANGUAGE.gpu_sizes} <= {*named}
+    assert {f"image training step at {size}, bf16-mixed" for size in IMAGES.gpu_sizes} <= {*named}
 
 
 def test_a_cpu_has_a_bit_of_everything_within_the_usual_minutes():
@@ -244,28 +198,23 @@ def test_steps_on_a_gpu(monkeypatch):
     """One block compiled, seven rounds, the variants that goals need."""
     calls = []
     monkeypatch.setattr(stages, "run_step_benchmark", lambda *arguments: calls.append(arguments) or iter(()))
-    for stage in stages_for(CUDA):
-        if stage.kind == "step":
-            list(stage.run(lambda: True))
-    assert [call[0].size for call in calls] == list(GPU_SIZES)
-    assert {call[1:] for call in calls} == {("bf16-pure", stages.WANTED_STEPS, CUDA, 7, "block")}
-    assert {*stages.WANTED_STEPS} <= {*names.STEP_VARIANTS}
-    assert {*step_variants.BEST_PLAIN} <= {*stages.WANTED_STEPS}
-    calls.clear()
-    monkeypatch.setattr(stages, "run_image_step_benchmark", lambda *arguments: calls.append(arguments) or iter(()))
-    for stage in stages_for(CUDA):
-        if stage.kind == "step-images":
-            list(stage.run(lambda: True))
-    assert [call[0].size for call in calls] == list(IMAGE_GPU_SIZES)
-    assert {call[1:] for call in calls} == {("bf16-mixed", stages.WANTED_IMAGE_STEPS["cuda"], CUDA, 7, "block")}
+    for subject in SUBJECTS:
+        calls.clear()
+        for stage in stages_for(CUDA):
+            if stage.kind == subject.page:
+                list(stage.run(lambda: True))
+        wanted = stages.WANTED_STEPS[subject.page, "cuda"]
+        assert [call[0].size for call in calls] == list(subject.gpu_sizes)
+        assert {call[1:] for call in calls} == {(subject.precision, wanted, CUDA, 7, "block")}
+        assert {*subject.best_plain} <= {*wanted} <= {*subject.variants}
     assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*names.DECODE_VARIANTS}
 
 
 @pytest.mark.parametrize(("device", "compiled"), [("cuda", True), ("cuda", False), ("cpu", False)])
 @pytest.mark.parametrize("gate", choice.NORM_WIDTHS)
 def test_what_auto_compares_is_measured(device, compiled, gate):
-    wanted = stages.WANTED_IMAGE_STEPS[device]
-    assert {*choice.compared_steps(gate, compiled)} <= {*wanted} <= {*names.IMAGE_VARIANTS}
+    wanted = stages.WANTED_STEPS["step-images", device]
+    assert {*choice.compared_steps(gate, compiled)} <= {*wanted} <= {*IMAGES.variants}
 
 
 def test_decoding_runs_with_the_settings_of_generate():
@@ -283,11 +232,14 @@ def test_decoding_runs_with_the_settings_of_generate():
 # ---- pages from what was measured
 
 
-def test_pages_anew_from_the_csv(tmp_path):
-    assert run(tmp_path, "step", "--precision", "fp32", "--variants", "plain-compiled,comt-compiled").exit_code == 0
+def test_pages_anew_from_the_csv(bench, rows_of, tmp_path):
+    assert (
+        bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", "plain-compiled,comt-compiled").exit_code
+        == 0
+    )
     (path,) = (tmp_path / "bench").glob("*/step.csv")
     measured = path.read_text()
-    rows = rows_of(tmp_path, "step")
+    rows = rows_of("step")
     rows[1]["goal_step_ratio"] = "1.08"  # as an older version judged compiled variants
     with path.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, list(rows[0]), lineterminator="\n")
@@ -295,7 +247,7 @@ def test_pages_anew_from_the_csv(tmp_path):
         writer.writerows(rows)
     for other in path.parent.glob("step.[mp]*"):
         other.unlink()
-    result = CliRunner().invoke(app, ["bench", "page", "--results", str(tmp_path)])
+    result = bench("page")
     assert result.exit_code == 0, result.output
     assert path.read_text() == measured
     assert {each.name for each in path.parent.iterdir()} == {
@@ -309,7 +261,7 @@ def test_pages_anew_from_the_csv(tmp_path):
     assert "goals" not in path.with_suffix(".md").read_text()
 
 
-def test_no_pages_of_nothing(tmp_path):
-    result = CliRunner().invoke(app, ["bench", "page", "--results", str(tmp_path)])
+def test_no_pages_of_nothing(bench):
+    result = bench("page")
     assert isinstance(result.exception, UserError)
     assert "nothing has been measured" in str(result.exception)

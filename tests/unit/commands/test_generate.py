@@ -17,7 +17,8 @@ from comt_cli.data.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import write_huggingface
-from comt_cli.exchange.load import load_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.generation import completion
 from comt_cli.generation.completion import Pace, Sampling, begin, complete
 from comt_cli.layers.initialise import initialise
@@ -82,7 +83,7 @@ def test_one_text_comes_after_its_prompt_and_equals_what_is_not_streamed(run_dir
 
 def test_the_text_is_the_models(run_directory):
     (text,) = as_json(run_directory, "--prompt", "ab", "--max-new-tokens", "8", *GREEDY)["texts"]
-    model, ids = load_model(run_directory).model, ByteTokenizer().encode("ab")
+    model, ids = load(run_directory, LoadedModel).model, ByteTokenizer().encode("ab")
     for _ in range(8):
         with torch.no_grad():
             ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
@@ -108,7 +109,7 @@ def test_several_texts_stand_under_each_other(run_directory, tmp_path):
 
 
 def test_batches_change_nothing(run_directory, monkeypatch):
-    loaded = load_model(run_directory)
+    loaded = load(run_directory, LoadedModel)
     texts = [begin(loaded, ["b", "b", "a king", "b", ""]) for _ in range(2)]
     complete(loaded, texts[0], Sampling(6, 1.5, 0.9, 2))
     monkeypatch.setattr(completion, "MOST_ROWS", 2)
@@ -132,7 +133,7 @@ def test_a_text_ends_where_the_model_ends_it(run_directory, tmp_path):
     torch.save(state, path)
     (text,) = as_json(path, "--prompt", "a", "--max-new-tokens", "4", *GREEDY)["texts"]
     assert (text["text"], text["tokens"], text["ended"]) == ("", 4, False)
-    loaded = load_model(path)
+    loaded = load(path, LoadedModel)
     texts = begin(loaded, ["a"] * 40)
     complete(loaded, texts, Sampling(400, 1.0, 1.0, 0))
     ended = [text for text in texts if text.ended]
@@ -170,11 +171,11 @@ def test_an_exported_folder_speaks_the_same(tmp_path):
     model = Llama(settings, 258, method_from({"name": "pre-ln"}).wiring())
     initialise(model, 0)
     from comt_cli.exchange.codecs import OwnCodec
-    from comt_cli.exchange.loaded import LoadedModel
+    from comt_cli.exchange.loaded_language import LoadedModel
 
     ours = LoadedModel(model, "ours", "a test", OwnCodec(ByteTokenizer()), 64)
     write_huggingface(ours, tmp_path / "folder")
-    theirs = load_model(tmp_path / "folder")
+    theirs = load(tmp_path / "folder", LoadedModel)
     assert theirs.text_codec().end_ids == frozenset([1])
     found = []
     for loaded in (ours, theirs):
@@ -234,7 +235,7 @@ def test_options_out_of_their_range_are_status_2(arguments):
 
 
 def test_models_that_cannot_be_fed_say_so(run_directory):
-    loaded = load_model(run_directory)
+    loaded = load(run_directory, LoadedModel)
     vocabulary = {chr(97 + n): n for n in range(26)}
     foreign = tokenizers.Tokenizer(tokenizers.models.BPE({**vocabulary, "é": 300}, []))
     from dataclasses import replace

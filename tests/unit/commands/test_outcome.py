@@ -309,9 +309,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         given.append(what)
         return pd.DataFrame({"n": [len(given)]})
 
-    loading = types.ModuleType("comt_cli.exchange.load_image")
-    loading.load_image_model = lambda path: f"network of {path.name}"
-    monkeypatch.setitem(sys.modules, loading.__name__, loading)
+    monkeypatch.setattr("comt_cli.exchange.load.load", lambda path, _: f"network of {path.name}")
     for name in ("conv_gradients", "block_gradients", "residual_shares"):
         module = types.ModuleType(f"comt_cli.analysis.{name}")
         setattr(module, name, analysis)

@@ -19,7 +19,8 @@ from comt_cli.errors import UserError
 from comt_cli.exchange import gguf as our_gguf
 from comt_cli.exchange.codecs import byte_alphabet
 from comt_cli.exchange.huggingface_weights import split_weights
-from comt_cli.exchange.load import load_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.installing import install_extra
 
 TOKENS = torch.randint(262, (2, 17), generator=torch.Generator().manual_seed(3))
@@ -88,7 +89,7 @@ def logits(model) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [{"kv_heads": 4}, {"kv_heads": 2}, {"tied_embeddings": True}], ids=str)
 def test_a_float_file_computes_what_its_source_does(shape, make_llama, tmp_path) -> None:
     model = make_llama(VOCABULARY, **shape)
-    loaded = load_model(write(tmp_path / "m.gguf", model))
+    loaded = load(write(tmp_path / "m.gguf", model), LoadedModel)
     # The very same numbers in the very same program: no tolerance. (rope_theta and eps are stored as fp32.)
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], tensor), name
@@ -100,7 +101,7 @@ def test_a_float_file_computes_what_its_source_does(shape, make_llama, tmp_path)
 @pytest.mark.parametrize("quantisation", [Type.Q8_0, Type.Q4_1, Type.BF16], ids=lambda q: q.name)
 def test_a_quantised_file_is_undone(quantisation, make_llama, tmp_path) -> None:
     model = make_llama(VOCABULARY)
-    loaded = load_model(write(tmp_path / "m.gguf", model, quantisation))
+    loaded = load(write(tmp_path / "m.gguf", model, quantisation), LoadedModel)
     # Rows are quantised on their own, so permuting rows and quantising may be exchanged.
     with torch.no_grad():
         for parameter in model.parameters():
@@ -112,12 +113,12 @@ def test_a_quantised_file_is_undone(quantisation, make_llama, tmp_path) -> None:
 
 def test_a_byte_level_tokenizer_is_rebuilt(make_llama, tmp_path) -> None:
     model = make_llama(VOCABULARY)
-    codec = load_model(write(tmp_path / "m.gguf", model)).text_codec()
+    codec = load(write(tmp_path / "m.gguf", model), LoadedModel).text_codec()
     ids = codec.encode("a king\n")
     assert codec.pieces(ids) == ["a", "▁king", "\\n"]
     with_start = write(tmp_path / "b.gguf", model, add_bos_token=True, bos_token_id=0)
-    assert load_model(with_start).text_codec().pieces([0, *ids]) == ["<|end|>", "a", "▁king", "\\n"]
-    assert load_model(with_start).text_codec().encode("a king\n") == [0, *ids]
+    assert load(with_start, LoadedModel).text_codec().pieces([0, *ids]) == ["<|end|>", "a", "▁king", "\\n"]
+    assert load(with_start, LoadedModel).text_codec().encode("a king\n") == [0, *ids]
     assert codec.encode("a<|pad|>")[1] == VOCABULARY - 1
 
 
@@ -146,7 +147,7 @@ def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> No
         bos_token_id=1,
         unk_token_id=0,
     )
-    codec = load_model(file).text_codec()
+    codec = load(file, LoadedModel).text_codec()
     for text in ("Once a king was a statement.", "  indented (code) = [1, 2]", "naïve 日本"):
         assert codec.encode(text) == [1, *processor.encode(text)]
     assert codec.pieces(codec.encode("Once"))[:2] == ["<s>", processor.encode("Once", out_type=str)[0]]
@@ -167,7 +168,7 @@ def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> No
 def test_files_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
     file = write(tmp_path / "m.gguf", make_llama(VOCABULARY), **changes)
     with pytest.raises(UserError, match=words):
-        load_model(file)
+        load(file, LoadedModel)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_a_forged_size_is_refused_before_a_model_is_built(key, there, number, sa
     assert content.count(there) == 1
     file.write_bytes(content.replace(there, key + struct.pack("<II", 4, number)))
     with pytest.raises(UserError, match=said):
-        load_model(file)
+        load(file, LoadedModel)
 
 
 def test_damaged_and_foreign_files_give_an_error_for_people(make_llama, tmp_path) -> None:
@@ -194,10 +195,10 @@ def test_damaged_and_foreign_files_give_an_error_for_people(make_llama, tmp_path
     for length in (4, 5, 20, 300, len(content) // 2, len(content) - 1):
         cut.write_bytes(content[:length])
         with pytest.raises(UserError, match="not a whole GGUF file"):
-            load_model(cut)
+            load(cut, LoadedModel)
     cut.write_bytes(b"PK\x03\x04 something else")
     with pytest.raises(UserError, match="not a GGUF file"):
-        load_model(cut)
+        load(cut, LoadedModel)
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch, tmp_path) -> None:

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
-from comt_cli.exchange.load import load_model
-from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_language import LoadedModel
 
 TOKENS = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(3))
 SHAPES = {
@@ -137,7 +137,7 @@ def edited(folder: Path, **changes) -> Path:
 def test_configurations_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
     folder = edited(export(make_llama(), tmp_path / "out"), **changes)
     with pytest.raises(UserError, match=words):
-        load_model(folder)
+        load(folder, LoadedModel)
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[]", b'{"vocab_size": 1' + b"0" * 4000 + b"}"])
@@ -145,7 +145,7 @@ def test_a_damaged_configuration_is_named(content, make_llama, tmp_path) -> None
     folder = export(make_llama(), tmp_path / "out")
     (folder / "config.json").write_bytes(content)
     with pytest.raises(UserError, match=r"config\.json"):
-        load_model(folder)
+        load(folder, LoadedModel)
 
 
 def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_path) -> None:
@@ -154,20 +154,20 @@ def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_pat
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match="not a whole safetensors file"):
-        load_model(folder)
+        load(folder, LoadedModel)
     weights.unlink()
     with pytest.raises(UserError, match="holds no weights"):
-        load_model(folder)
+        load(folder, LoadedModel)
     (folder / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(UserError, match="as a pickle"):
-        load_model(folder)
+        load(folder, LoadedModel)
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "../secret.safetensors"}}))
     with pytest.raises(UserError, match="outside its folder"):
-        load_model(folder)
+        load(folder, LoadedModel)
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"lacks gone\.safetensors"):
-        load_model(folder)
+        load(folder, LoadedModel)
 
 
 def test_weights_that_are_not_numbers_with_a_point_are_refused(make_llama, tmp_path) -> None:
@@ -176,7 +176,7 @@ def test_weights_that_are_not_numbers_with_a_point_are_refused(make_llama, tmp_p
     tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.int8)
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
     with pytest.raises(UserError, match=r"lm_head.weight is \[61, 64\] int8"):
-        load_model(folder)
+        load(folder, LoadedModel)
 
 
 def test_the_command_writes_a_folder_that_stands_on_its_own(save_run, transformers, tmp_path) -> None:
@@ -196,7 +196,7 @@ def test_the_command_writes_a_folder_that_stands_on_its_own(save_run, transforme
     assert ids == tokenizer.encode(text)
     assert theirs.decode(ids) == text
     assert theirs.eos_token_id == tokenizer.eos_id
-    assert load_model(folder).text_codec().pieces(ids) == tokenizer.pieces(ids)
+    assert load(folder, LoadedModel).text_codec().pieces(ids) == tokenizer.pieces(ids)
 
     again = CliRunner().invoke(app, ["export", str(checkpoint), "--to", "huggingface", str(folder)])
     assert isinstance(again.exception, UserError)
@@ -204,8 +204,8 @@ def test_the_command_writes_a_folder_that_stands_on_its_own(save_run, transforme
 
 
 def test_bytes_convert_exactly(save_run, tmp_path) -> None:
-    loaded = load_model(save_run())
+    loaded = load(save_run(), LoadedModel)
     write_huggingface(loaded, tmp_path / "out")
-    back = load_model(tmp_path / "out").text_codec()
+    back = load(tmp_path / "out", LoadedModel).text_codec()
     for text in ("Once", "日本\n\x00 ½", "a  b"):
         assert [*back.encode(text), 1] == loaded.text_codec().encode(text)

@@ -1,4 +1,4 @@
-"""Our own checkpoints: what training saved loads, and whatever else lies there is refused by name."""
+"""Our own checkpoints, of any task: what training saved loads, and whatever else lies there is refused by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ import zipfile
 
 import pytest
 import torch
+from tiny_runs import image_spec, pictures, train
 from torch import nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.exchange.load import load_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import Loaded
+from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.exchange.sources import HUB_NAME
+from comt_cli.layers.image_input import ImageInput
+from comt_cli.layers.initialise import initialise
+from comt_cli.models.build import model_of
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.checkpoint import save_checkpoint
 
 TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
 
@@ -23,7 +32,7 @@ TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
 def test_a_checkpoint_loads_with_its_method(method, save_run, make_llama) -> None:
     path = save_run(method)
     for source in (path, str(path), path.parent):
-        loaded = load_model(source)
+        loaded = load(source, LoadedModel)
         with torch.no_grad():
             assert torch.equal(loaded.model(TOKENS), make_llama(258, method)(TOKENS))
         assert loaded.name == f"{method['name']}-tiny-seed1"
@@ -34,7 +43,43 @@ def test_a_checkpoint_loads_with_its_method(method, save_run, make_llama) -> Non
 
 
 def test_weights_keep_their_type(save_run) -> None:
-    assert load_model(save_run(dtype=torch.bfloat16)).model.embedding.weight.dtype == torch.bfloat16
+    assert load(save_run(dtype=torch.bfloat16), LoadedModel).model.embedding.weight.dtype == torch.bfloat16
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """One trained run for all: its directory, which nobody may change."""
+    return train(image_spec(method="comt-sliding-window", steps=3), tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def of_images(trained, tmp_path):
+    """A copy of its checkpoint."""
+    copy = tmp_path / "of-images.pt"
+    copy.write_bytes(trained.checkpoint_file.read_bytes())
+    return copy
+
+
+def test_an_image_classifier_loads_and_says_what_it_was_evaluated_at(trained):
+    dataset = pictures()
+    images, labels = ImageInput(dataset, "validation", "none", torch.device("cpu"))(
+        dataset.validation.batch(torch.arange(20).numpy())
+    )
+    for source in (trained.checkpoint_file, str(trained.checkpoint_file), trained.path):
+        loaded = load(source, LoadedImageModel)
+        loaded.model.eval()
+        with torch.no_grad():
+            logits = loaded.model(images)
+        right = 100 * float((logits.argmax(1) == labels).double().mean())
+        assert right == pytest.approx(trained.result()["accuracy"])
+        loss = float(nn.functional.cross_entropy(logits, labels))
+        assert loss == pytest.approx(trained.result()["loss"], rel=1e-5)
+        assert loaded.name == "a-row-tiny-seed1"
+        assert loaded.class_names == tuple("abcdefghij")
+        assert (loaded.mean, loaded.std, loaded.size) == ((0.25, 0.24, 0.25), (0.17, 0.15, 0.15), 8)
+        assert loaded.spec == trained.spec()
+        assert "comt-sliding-window" in loaded.description
+        assert "10 classes" in loaded.description
 
 
 def changed(path, **changes):
@@ -65,7 +110,26 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(changes, words, save_ru
     path = save_run()
     changed(path, **changes)
     with pytest.raises(UserError, match=words):
-        load_model(path)
+        load(path, LoadedModel)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": {"w": torch.ones(2)}}, "0 layers"),
+        ({"classes": None, "std": None}, "lacks classes and std"),
+        ({"classes": "abc"}, "its classes are not a list of names"),
+        ({"classes": ["a", "b"]}, "names 2 classes; its spec has 10"),
+        ({"size": -3}, "its size is -3"),
+        ({"mean": [0.1, 0.2]}, "its mean is not a number for each of three colours"),
+        ({"std": [0.1, 0.2, 0.0]}, "its std is not positive"),
+        ({"mean": [0.1, 0.2, float("nan")]}, "its mean is not a number"),
+    ],
+)
+def test_image_classifiers_that_do_not_fit_are_refused_by_name(changes, words, of_images) -> None:
+    changed(of_images, **changes)
+    with pytest.raises(UserError, match=words):
+        load(of_images, LoadedImageModel)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +153,7 @@ def test_sizes_that_no_model_has_are_refused_by_name(keys, value, words, save_ru
     inner[keys[-1]] = value
     changed(path, spec=spec)
     with pytest.raises(UserError, match=words):
-        load_model(path)
+        load(path, LoadedModel)
 
 
 def test_a_flipped_bit_is_noticed(save_run) -> None:
@@ -130,10 +194,19 @@ def test_methods_that_are_not_here_are_named(save_run) -> None:
     state = changed(path)
     changed(path, spec={**state["spec"], "method": {"name": "teleport"}})
     with pytest.raises(UserError, match="'teleport', which this comt does not have"):
-        load_model(path)
+        load(path, LoadedModel)
     changed(path, spec={**state["spec"], "method": {"name": "comt"}})
     with pytest.raises(UserError, match=r"blocks\.0\.attention\.qkv\.gates.* is missing.*more"):
-        load_model(path)
+        load(path, LoadedModel)
+
+
+def test_methods_for_other_models_are_named(of_images) -> None:
+    state = changed(of_images)
+    for method, words in (("addition", r"gate\.filters has no place.*more"),
+                          ("transponder", "'transponder', which is not for such a model")):  # fmt: skip
+        changed(of_images, spec={**state["spec"], "method": {"name": method}})
+        with pytest.raises(UserError, match=words):
+            load(of_images, LoadedImageModel)
 
 
 def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) -> None:
@@ -142,26 +215,34 @@ def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) 
     for length in (0, 3, 10, 1000, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:length])
         with pytest.raises(UserError, match=r"not a checkpoint|cannot be read as a checkpoint: it is cut short, after"):
-            load_model(path)
+            load(path, LoadedModel)
     torch.save(nn.Linear(2, 2), path)  # a whole module: a pickle that would run code
     with pytest.raises(UserError, match="cannot be read as a checkpoint"):
-        load_model(path)
+        load(path, LoadedModel)
     torch.save(nn.Linear(2, 2).state_dict(), path)
     with pytest.raises(UserError, match=r"it holds 2 tensors \(weight, bias, \.\.\.\)"):
-        load_model(path)
+        load(path, LoadedModel)
 
 
 def test_folders_and_names_that_hold_nothing(tmp_path) -> None:
     with pytest.raises(UserError, match="it has nothing"):
-        load_model(tmp_path)
+        load(tmp_path, LoadedModel)
     (tmp_path / "spec.json").write_text("{}")
     with pytest.raises(UserError, match="saved no checkpoint yet"):
-        load_model(tmp_path)
+        load(tmp_path, LoadedModel)
     with pytest.raises(UserError, match="there is no model nowhere"):
-        load_model("nowhere")
+        load("nowhere", LoadedModel)
     (tmp_path / "w.safetensors").write_bytes(b"")
+    (tmp_path / "spec.json").unlink()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"holds no image classifier: it has config\.json, w\.safetensors") as refused:
+        load(tmp_path, LoadedImageModel)
+    assert refused.value.hint == "Give a checkpoint.pt or run directory of comt train-resnet."
+    for name in ("nowhere", "owner/model"):
+        with pytest.raises(UserError, match=f"there is no image classifier {name}"):
+            load(name, LoadedImageModel)
     with pytest.raises(UserError, match="weights alone"):
-        load_model(tmp_path / "w.safetensors")
+        load(tmp_path / "w.safetensors", LoadedModel)
 
 
 def test_hub_names_without_network_say_so(monkeypatch) -> None:
@@ -172,7 +253,41 @@ def test_hub_names_without_network_say_so(monkeypatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(UserError, match="cannot be had from the Hugging Face hub: no network here\n") as caught:
-        load_model("owner/model")
+        load("owner/model", LoadedModel)
     assert "downloaded folder" in str(caught.value)
     assert HUB_NAME.fullmatch("../model") is None
     assert "huggingface_hub" in sys.modules
+
+
+def test_the_other_kind_is_named_and_who_takes_it(of_images, save_run) -> None:
+    with pytest.raises(UserError, match="is a checkpoint of comt train-resnet, not of a language model") as refused:
+        load(of_images, LoadedModel)
+    assert refused.value.hint == "comt analyze-gates and plot-gradients take it."
+    with pytest.raises(UserError, match="is a checkpoint of comt train-lm, not of an image classifier") as refused:
+        load(save_run(), LoadedImageModel)
+    assert refused.value.hint == "comt analyze-gates, plot-cosine, generate and export take it."
+    assert type(load(of_images, Loaded)) is LoadedImageModel
+    assert type(load(save_run(), Loaded)) is LoadedModel
+
+
+@pytest.mark.usefixtures("copying_task")
+def test_a_model_of_another_task_loads_without_a_file_for_it(tmp_path, of_images) -> None:
+    """The toy task, which no file of the program names."""
+    network = {"size": "tiny", "width": 16, "ffn_width": 24, "layers": 2, "heads": 2}
+    settings = {"model": network, "data": {}, "train": {"steps": 1}}
+    labels = {"paper": "mine", "table": "copy", "scale": "smoke", "row": "gated", "column": "whole", "seed": 1}
+    spec = RunSpec(
+        command="train-copying", method={"name": "comt"}, settings=settings, data_fingerprint="none", **labels
+    )
+    model = model_of(spec).to_empty(device="cpu")
+    initialise(model, 0)
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, spec, {"data": "none"}, model, None, {"step": 1})
+    loaded = load(path, Loaded)
+    assert (loaded.name, loaded.spec) == ("gated-whole-seed1", spec)
+    assert "method comt, LLaMA tiny on 4 random symbols" in loaded.description
+    tokens = torch.tensor([[1, 2, 0, 1]])
+    assert torch.equal(loaded.model(tokens), model(tokens))
+    with pytest.raises(UserError, match="is a checkpoint of comt train-copying, not of a language model") as refused:
+        load(path, LoadedModel)
+    assert refused.value.hint is None

@@ -11,7 +11,8 @@ import reference_kernels
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from method_cases import TOKENS, built, shaken, wiring_of
+from initialised import shaken
+from method_cases import TOKENS, built, wiring_of
 from torch import Tensor
 
 from comt_cli.errors import UserError

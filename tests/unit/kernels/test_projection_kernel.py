@@ -224,11 +224,11 @@ def check_gradients(inputs: Case, scale: float = 2.0) -> None:
     assert [t.dtype for t in found[1:]] == [t.dtype for t in mine if t is not None]
 
 
-@DTYPES
-@GATES
-def test_gradients(implementation, dtype, channel, scalar):
-    check_gradients(case(dtype=dtype, channel=channel, scalar=scalar, bias=True))
-    check_gradients(case(50, 17, 30, 3, dtype, channel, scalar, bias=False), scale=1.0)
+@pytest.mark.parametrize(("dtype", "kind"), list(zip(SUM, KINDS, strict=True)), ids=str)
+def test_gradients(implementation, dtype, kind):
+    """Each type and each kind of gates once: the backward pass is of PyTorch's products and `modulate_backward`."""
+    check_gradients(case(dtype=dtype, channel=kind[0], scalar=kind[1], bias=True))
+    check_gradients(case(50, 17, 30, 3, dtype, *kind, bias=False), scale=1.0)
 
 
 def test_leading_dimensions_and_gradients_that_do_not_lie_side_by_side(implementation):

@@ -1,11 +1,12 @@
-"""Decoding on stored keys and values computes what one pass over the whole text does, for every method."""
+"""Decoding on stored keys and values computes what one pass over the whole text does, for each kind of method."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
-from method_cases import SETTINGS, TOKENS, built, every_method, shaken, wiring_of
+from initialised import shaken
+from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, wiring_of
 from torch import Tensor
 
 from comt_cli.errors import UserError
@@ -40,8 +41,8 @@ def padded(rows: list[Tensor]) -> Tensor:
     return torch.stack([F.pad(row, (longest - len(row), 0), value=3) for row in rows])
 
 
-@every_method
-def test_every_method_decodes_what_it_computes_at_once(options):
+@each_kind
+def test_decoding_computes_what_one_pass_does(options):
     model = shaken(built(wiring_of(options)))
     whole = logits(model, TOKENS)
     length = TOKENS.shape[1]
@@ -57,9 +58,10 @@ def test_every_method_decodes_what_it_computes_at_once(options):
         torch.testing.assert_close(after[number, -1], alone[-1], **CLOSE)
 
 
-@every_method
-def test_every_method_decodes_in_bf16(options):
-    model = shaken(built(wiring_of(options))).to(torch.bfloat16)
+@pytest.mark.parametrize("name", ["comt", "transponder", "headwise", "sas", "laurel-pa"])
+def test_decoding_in_bf16(name):
+    """A kind of gate each, whose factors have types of their own, gates of a connection, and a connection's memory."""
+    model = shaken(built(wiring_of(METHODS[name]))).to(torch.bfloat16)
     cache = cache_for(model, len(TOKENS), 12)
     found = fed(model, TOKENS, cache, [5, 1, 6])
     assert found.dtype == cache.layers[0].k_BKSE.dtype == torch.bfloat16

@@ -30,8 +30,8 @@ def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConn
 
 
 @pytest.mark.parametrize("name", RESIDUAL_CONNECTIONS)
-@pytest.mark.parametrize("layer", [1, 2, 3, 8])
-@pytest.mark.parametrize("branch_name", ["attention", "mlp"])
+# The first block has nothing behind it, the third all that a connection remembers, the last is beyond Mix-LN's quarter.
+@pytest.mark.parametrize(("layer", "branch_name"), [(1, "attention"), (1, "mlp"), (3, "mlp"), (8, "attention")])
 def test_residual_connections(name, layer, branch_name):
     small = {"rank": 3} if name in ("laurel-lr", "laurel-pa", "laurel-rw-lr") else {}
     connection = connection_at(name, layer, branch_name, **small)

@@ -1,4 +1,4 @@
-"""A model whose operations are fused is the same model: every method, values and gradients, however it is run.
+"""A model whose operations are fused is the same model: values and gradients, for each kind of method.
 
 Here the kernels' place is taken by autograd on their definition (`reference_kernels`), in float64, so that what is
 tested is how the model uses them. The kernels themselves are held to that definition in tests/unit/kernels.
@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 import reference_kernels
 import torch
-from method_cases import METHODS, SETTINGS, TOKENS, built, every_method, projections, shaken, wiring_of
+from initialised import shaken
+from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, projections, wiring_of
 from torch import Tensor
 
 from comt_cli.kernels import ops
@@ -43,7 +44,7 @@ def gradients(model: Llama) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-@every_method
+@each_kind
 def test_the_same_logits_and_gradients(options):
     """float64; sums in other orders over four blocks: 1e-11 of the largest value.
 
@@ -164,9 +165,10 @@ def test_it_can_be_switched_back(monkeypatch):
     assert not any(getattr(module, "fused", False) for module in model.modules())
 
 
-@every_method
-def test_freezing_changes_nothing_and_is_undone(options):
-    plain, _ = pair(options)
+@pytest.mark.parametrize("name", ["comt", "transponder", "transponder-static", "full-rank-gate", "sdpa-gate", "sas"])
+def test_freezing_changes_nothing_and_is_undone(name):
+    """A method for each kind of gate, whose matrices are joined; and SAS, whose gates are no gates of sites."""
+    plain, _ = pair(METHODS[name])
     with torch.no_grad():
         expected = plain(TOKENS)
         for _, module in projections(plain):

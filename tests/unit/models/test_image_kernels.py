@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from comt_cli.benchmarks.names import IMAGE_VARIANTS
+from comt_cli.benchmarks.subjects import IMAGES
 from comt_cli.kernels import choice, cpu, measurements
 from comt_cli.layers.convolution import ConvolutionNorm
 from comt_cli.layers.initialise import initialise
@@ -283,4 +283,4 @@ def test_the_steps_that_come_with_the_program_are_read(monkeypatch):
     found, damaged = measurements.measured_steps()
     assert damaged == []
     assert {(row.device_type, row.size) for row in found if row.dtype == "bf16"} >= {("cpu", "resnet18-b32")}
-    assert all(row.step_ms.keys() <= IMAGE_VARIANTS.keys() for row in found)
+    assert all(row.step_ms.keys() <= IMAGES.variants.keys() for row in found)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from image_method_cases import built_resnet, shaken_resnet
+from image_method_cases import built_resnet
+from initialised import shaken
 from torch import Tensor
 
 from comt_cli.models.resnet import ResNet, places_of
@@ -74,7 +75,7 @@ CASES = {
 
 @pytest.mark.parametrize(("settings", "size"), CASES.values(), ids=list(CASES))
 def test_the_networks_are_the_papers(settings, size):
-    model = shaken_resnet(built_resnet({"name": "addition"}, settings)).double().eval()
+    model = shaken(built_resnet({"name": "addition"}, settings)).double().eval()
     x_BCHW = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     state = model.state_dict()
     strides = [2 if stage and not number else 1 for stage, n in enumerate(settings.blocks) for number in range(n)]

@@ -21,14 +21,7 @@ from comt_cli.report.benchmark import (
     write_benchmark,
     write_page,
 )
-from comt_cli.report.benchmark_pages import (
-    decode_page,
-    image_step_page,
-    kernels_page,
-    predicted_images_page,
-    predicted_page,
-    step_page,
-)
+from comt_cli.report.benchmark_pages import kernels_page, step_page
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -141,7 +134,7 @@ def test_the_page_word_for_word(tmp_path):
 )
 def test_a_goal_is_met_by_what_is_equal(value, told):
     row = {"ratio": "" if value is None else str(value), "goal_ratio": "1.08"}
-    assert Goal("ratio", "goal_ratio", "step").told(row) == told
+    assert Goal("ratio", "goal_ratio", "step").verdict(row) == told
 
 
 @pytest.mark.parametrize(
@@ -153,7 +146,7 @@ def test_a_goal_is_met_by_what_is_equal(value, told):
 )
 def test_a_goal_in_thousands(value, told):
     goal = Goal("images", "goal_images", "images/s", at_least=True, decimals=0)
-    assert goal.told({"images": str(value), "goal_images": "60000"}) == told
+    assert goal.verdict({"images": str(value), "goal_images": "60000"}) == told
 
 
 def test_a_page_is_made_anew_without_measuring(tmp_path):
@@ -182,6 +175,13 @@ def test_a_csv_of_an_older_version_is_left_as_it_is(tmp_path):
 NAMES = {"plain-compiled": "", "plain-fused": "", "comt-fused": "", "transponder-fused": ""}
 
 
+def page_of(variants: dict[str, str]) -> Page:
+    plain = ["plain-compiled", "plain-fused"]
+    return step_page(
+        "step", "Training step", (), variants, ["60m"], plain, "tokens", "other", {"step": "goal_step_ratio"}
+    )
+
+
 def step_row(variant: str, ratio: float, precision: str) -> dict[str, Any]:
     return {
         "device": "GPU",
@@ -208,7 +208,7 @@ def texts(figure: Figure) -> set[str]:
 
 
 def test_the_step_figure_is_drawn_from_the_csv(tmp_path):
-    page = step_page(NAMES, ["60m"])
+    page = page_of(NAMES)
     rows = [step_row(name, 1 + number / 20, p) for p in ("fp32", "bf16-pure") for number, name in enumerate(NAMES)]
     files = write_benchmark(page, rows, tmp_path)
     assert [path.name for path in files] == ["step.csv", "step.md", "step.png", "step.pdf", "step.txt", "step.tex"]
@@ -231,7 +231,7 @@ def test_the_step_figure_is_drawn_from_the_csv(tmp_path):
 
 @pytest.mark.parametrize(("ratio", "ticks"), [(1.4, {10, 20, 50}), (2.5, {10, 100, 1000})])
 def test_the_axis_has_a_mark_beyond_its_linear_part(ratio, ticks, tmp_path):
-    page = image_step_page({"plain-fused": "", "window-fused": ""}, ["60m"])
+    page = page_of({"plain-fused": "", "window-fused": ""})
     rows = [step_row("plain-fused", 1, "fp32"), step_row("window-fused", ratio, "fp32")]
     assert page.draw is not None
     figure = page.draw([{name: str(value) for name, value in row.items()} for row in rows])
@@ -277,19 +277,30 @@ def test_kernels_are_sorted_by_number_and_products_alone_are_not_drawn(tmp_path)
 
 def test_pages_show_columns_that_their_rows_have(tmp_path):
     """A misspelt column would show as empty everywhere: what the benchmarks give is what the pages ask for."""
-    from dataclasses import fields
+    import torch
 
-    from comt_cli.benchmarks import decode, image_roofline, kernels, roofline, step, step_images
+    from comt_cli.benchmarks.decode import run_decode_benchmark
+    from comt_cli.benchmarks.kernels import run_gemm_benchmark
+    from comt_cli.benchmarks.roofline import PREDICTED, predictions
+    from comt_cli.benchmarks.shapes import llama, resnet
+    from comt_cli.benchmarks.step import run_step_benchmark
+    from comt_cli.benchmarks.subjects import SUBJECTS
+    from comt_cli.commands.bench_pages import pages
 
-    kinds = {
-        step.Measurement: step_page(NAMES, ["60m"]),
-        step_images.ImageMeasurement: image_step_page(NAMES, ["resnet18"]),
-        kernels.KernelRow: kernels_page({}, {}, [], []),
-        decode.DecodeRow: decode_page({}, [], []),
-        roofline.Prediction: predicted_page([], []),
-        image_roofline.ImagePrediction: predicted_images_page([], []),
-    }
-    for kind, page in kinds.items():
+    tiny = (
+        llama("bench", 16, 20, 1, 2, vocabulary=32, batch=2, length=8),
+        resnet("resnet18-b32", "resnet18", pixels=8, batch=2, width=4, blocks=(1,)),
+    )
+    cpu = torch.device("cpu")
+    products = [rows for rows in run_gemm_benchmark(tiny[:1], ["fp32"], cpu, 3) if isinstance(rows, list)]
+    decoded = list(run_decode_benchmark(tiny[:1], ["plain"], ["fp32"], [1], cpu, 3, prompt=8))
+    columns = {"kernels": {*products[0][0]}, "decode": {*decoded[0][0]}}
+    for subject, shape in zip(SUBJECTS, tiny, strict=True):
+        *_, rows = run_step_benchmark(shape, "fp32", ["plain"], cpu, 3)
+        columns[subject.page] = {*rows[0]}
+        columns[PREDICTED[subject.page].page] = {*predictions(subject, subject.gpu_sizes[:1])[0]}
+    assert columns.keys() == pages().keys()
+    for name, page in pages().items():
         asked: set[str] = set()
 
         class Asked(dict):  # type: ignore[type-arg]
@@ -303,4 +314,4 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
             column.show(Asked())
         for goal in page.goals:
             asked |= {goal.value, goal.goal}
-        assert asked | set(page.key) | set(page.sort) <= {each.name for each in fields(kind)}, kind
+        assert asked | set(page.key) | set(page.sort) <= columns[name], name

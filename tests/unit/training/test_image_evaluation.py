@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.split import IGNORE
-from comt_cli.exchange.load_image import load_image_model
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.parallel import World
@@ -71,7 +72,7 @@ def test_nothing_to_evaluate():
 
 def test_every_image_counts_once_whatever_the_batches_and_processes(tmp_path):
     """20 images in batches of 1 to 32, by 1 to 3 processes of which some are left without images at the end."""
-    model = load_image_model(train(image_spec(), tmp_path).path).model
+    model = load(train(image_spec(), tmp_path).path, LoadedImageModel).model
     dataset = pictures()
     source = ImageInput(dataset, "validation", "crop", CPU)
     objective = ClassifierLoss(model)

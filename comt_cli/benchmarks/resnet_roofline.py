@@ -1,8 +1,7 @@
-"""What a training step of a ResNet should cost on an H200, from bytes and FLOPs alone: `roofline` for images.
-A prediction, no measurement.
+"""What a training step of a ResNet should cost on an H200 (`roofline`).
 
-A step is a sum of parts, each as long as the slower of its memory traffic and its arithmetic; a `pass` is one read or
-one write of a convolution's output, [P, C] in bf16. Of a convolution with the batch norm, addition and ReLU behind it:
+A `pass` is one read or one write of a convolution's output, [P, C] in bf16. Of a convolution with the batch norm,
+addition and ReLU behind it:
 
     forward    the convolution; one pass for the statistics; one in and one out to apply them (one more: what is added)
     backward   the gradient, the output (where ReLU follows) and the product, read once for the sums and once for the
@@ -25,23 +24,30 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-from comt_cli.benchmarks.image_shapes import IMAGE_GPU_SIZES, IMAGE_SHAPES, ImageShape, image_goals_of
-from comt_cli.benchmarks.roofline import BYTES_PER_SECOND, DEVICE, FLOPS_PER_SECOND, LABEL
+from comt_cli.benchmarks.llama_roofline import BYTES_PER_SECOND, FLOPS_PER_SECOND, Ratios
+from comt_cli.benchmarks.shapes import Shape
 from comt_cli.layers.convolution import ConvolutionNorm
-from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.build import model_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.resnet_blocks import Block
 
-Design = Literal["eager", "fused", "fused-whole-tiles"]
-DESIGNS: tuple[Design, ...] = ("eager", "fused", "fused-whole-tiles")
 METHODS = ("window", "pixel")
+DESIGNS = ("eager", "fused", "fused-whole-tiles")
+EXTENT = "shape"
+SAID = (
+    "From bytes and FLOPs on paper: 4.3 TB/s, 790 TFLOP/s dense bf16, nothing measured. `eager`: every gate",
+    "its own operations; `fused`: the gate in the passes that a fused batch norm makes anyway, a sliding",
+    "window's filters in the convolution, filled up to a multiple of 8; `fused-whole-tiles`: it grows by",
+    "whole tiles of 64 filters instead. Not modelled: launch gaps (which decide at a batch of 64), throttling,",
+    "kernels below the memory's full speed, augmentation. A shape ends in classes, images and their width:",
+    "c10-b512x32.",
+)
 _RATIO = 64
 _ALIGNMENT = 8
 _TILE = 64
@@ -65,7 +71,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class ImageRoofline:
+class ResNetRoofline:
     """One network on one batch. `efficiency`: the part of full speed that convolutions reach."""
 
     units: tuple[Unit, ...]
@@ -85,7 +91,7 @@ class ImageRoofline:
         moved = self.passes(unit.pixels_in, unit.d_in, 1) + self.passes(unit.pixels, filters, 1)
         return max(arithmetic / (FLOPS_PER_SECOND * self.efficiency), moved)
 
-    def plain(self) -> tuple[float, float]:
+    def plain(self) -> Ratios:
         """Seconds of the step and of the forward pass without modulators, everything fused that can be."""
         forward = backward = 0.0
         for number, unit in enumerate(self.units):
@@ -98,7 +104,7 @@ class ImageRoofline:
         optimiser = self.parameters * _OPTIMISER_BYTES / BYTES_PER_SECOND
         return forward + backward + 2 * pooling + optimiser, forward + pooling
 
-    def added(self, method: str, design: Design) -> tuple[float, float]:
+    def added(self, method: str, design: str) -> tuple[float, float]:
         """Seconds that the modulators add to the step, and those of them in the forward pass."""
         forward = backward = 0.0
         for unit in self.units:
@@ -121,16 +127,20 @@ class ImageRoofline:
                 backward += 2 * grown + u
         return forward + backward, forward
 
-    def ratios(self, method: str, design: Design) -> tuple[float, float]:
-        """Of the training step and of the forward pass, to the plain one."""
+    def ratios(self, method: str, design: str) -> Ratios | None:
+        """Of the step and of the forward pass with modulators to the plain ones; None for tiles of a pixel modulator,
+        which has no filters."""
+        if (method, design) == ("pixel", "fused-whole-tiles"):
+            return None
         (step, forward), (more, more_forward) = self.plain(), self.added(method, design)
         return 1 + more / step, 1 + more_forward / forward
 
 
-def roofline_of(shape: ImageShape, efficiency: float = 1.0) -> ImageRoofline:
-    """The network of a shape, looked at while one image runs through it without storage."""
-    model = empty_network(shape.model(), wiring_of({"name": "addition"}), **shape.dimensions()).eval()
-    in_blocks = {id(unit) for block in model.blocks if isinstance(block, Block) for unit in block.units}
+def roofline_of(shape: Shape, efficiency: float = 1.0) -> ResNetRoofline:
+    """The network of a shape, observed while one image runs through it without storage."""
+    model = model_of(shape.spec({"name": "addition"})).eval()
+    blocks = (block for stack in model.stacks.values() for block in stack)
+    in_blocks = {id(unit) for block in blocks if isinstance(block, Block) for unit in block.units}
     units: list[Unit] = []
 
     def see(module: nn.Module, arguments: tuple[Any, ...], y_BCHW: torch.Tensor) -> None:
@@ -143,69 +153,5 @@ def roofline_of(shape: ImageShape, efficiency: float = 1.0) -> ImageRoofline:
     for module in model.modules():
         if isinstance(module, ConvolutionNorm):
             module.register_forward_hook(see)
-    model(torch.empty(1, 3, shape.pixels, shape.pixels, device="meta"))
-    return ImageRoofline(tuple(units), parameter_count(model), shape.batch, efficiency)
-
-
-def predicted_image_step_ratio(device: str, shape: ImageShape, precision: str, variant: str) -> float | None:
-    """What the model says of a variant's step; None for other devices, sizes and precisions than it is made for."""
-    method, _, how = variant.partition("-")
-    design = next((each for each in DESIGNS if each == how), None)
-    if device != DEVICE or shape.size not in IMAGE_GPU_SIZES or precision == "fp32":
-        return None
-    if design is None or method not in METHODS:
-        return None
-    return round(roofline_of(shape).ratios(method, design)[0], 4)
-
-
-@dataclass(frozen=True)
-class ImagePrediction:
-    """One design at one size. Times in milliseconds; ratios to the plain step, and the goals beside them."""
-
-    device: str
-    size: str
-    shape: str
-    method: str
-    variant: str
-    kind: str
-    plain_step_ms: float
-    plain_step_ms_at_60_percent: float
-    plain_images_per_second: float
-    predicted_step_ratio: float
-    predicted_forward_ratio: float
-    goal_step_ratio: float | None
-    goal_images_per_second: float | None
-
-
-def image_predictions(sizes: Sequence[str] = IMAGE_GPU_SIZES) -> list[ImagePrediction]:
-    """Every design of both modulators at every size."""
-    rows = []
-    for shape in (IMAGE_SHAPES[size] for size in sizes):
-        roofline, slower = roofline_of(shape), roofline_of(shape, 0.6)
-        step = roofline.plain()[0]
-        plain_goals = image_goals_of("plain", str(shape), shape.size, DEVICE, "bf16-mixed", "plain")
-        for method in METHODS:
-            for design in DESIGNS:
-                if (method, design) == ("pixel", "fused-whole-tiles"):
-                    continue  # it has no filters
-                ratios = roofline.ratios(method, design)
-                variant = f"{method}-{design.removesuffix('-whole-tiles')}"
-                goals = image_goals_of(variant, str(shape), shape.size, DEVICE, "bf16-mixed", None)
-                rows.append(
-                    ImagePrediction(
-                        device=DEVICE,
-                        size=shape.size,
-                        shape=str(shape),
-                        method=method,
-                        variant=f"{method}-{design}",
-                        kind=LABEL,
-                        plain_step_ms=round(1e3 * step, 3),
-                        plain_step_ms_at_60_percent=round(1e3 * slower.plain()[0], 3),
-                        plain_images_per_second=round(shape.batch / step),
-                        predicted_step_ratio=round(ratios[0], 4),
-                        predicted_forward_ratio=round(ratios[1], 4),
-                        goal_step_ratio=goals.step,
-                        goal_images_per_second=plain_goals.images_per_second,
-                    )
-                )
-    return rows
+    model(*model.example(1))
+    return ResNetRoofline(tuple(units), parameter_count(model), shape.batch, efficiency)

@@ -1,0 +1,104 @@
+"""What is asked of the variants of a training step and of decoding. Torch-free."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+H200 = "NVIDIA H200"
+"""The device, as it calls itself, that the goals for a GPU are about."""
+DECODE_GOAL = 1.05
+_PROCESSOR = re.compile(r", \d+ threads?$")
+"""How the name of a processor ends in the rows."""
+
+Kind = Literal["step", "forward", "saved", "mfu", "speed"]
+"""What a goal is about: the ratio of the step, of the forward pass, of what it keeps in memory; MFU; units a second."""
+Goals = dict[Kind, float]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a subject, by the variant's base: on an H200 in bf16 by published size, on a CPU at any size.
+
+    `speed`, in units a second, is asked of the quickest plain variant on the whole batch; the others of what is fused.
+    """
+
+    gpu: Mapping[str, Mapping[str, Goals]] = field(default_factory=dict)
+    cpu: Mapping[str, Goals] = field(default_factory=dict)
+    speed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Those there are goals of, in the order of the columns."""
+        every = [goals for of_base in self.gpu.values() for goals in of_base.values()]
+        named: set[Kind] = {kind for goals in every for kind in goals} | ({"speed"} if self.speed else set())
+        order: tuple[Kind, ...] = ("step", "forward", "saved", "mfu", "speed")
+        return tuple(kind for kind in order if kind in named)
+
+    def of(self, variant: str, size: str, device: str, precision: str, *, is_best_plain: bool = False) -> Goals:
+        """The goals of `transponder-fused`, `plain-fused`, ... at a size, on a device of that name. `is_best_plain`:
+        it is the quickest plain one, on the whole batch of that size."""
+        base, _, how = variant.partition("-")
+        fused = how in ("fused", "fused-eager")
+        if _PROCESSOR.search(device):
+            return dict(self.cpu.get(base, {})) if fused else {}
+        if device != H200 or not precision.startswith("bf16"):
+            return {}
+        found = dict(self.gpu.get(size, {}).get(base, {})) if fused else {}
+        if is_best_plain and size in self.speed:
+            found["speed"] = self.speed[size]
+        return found
+
+
+def _transposed(
+    by_kind: Mapping[tuple[str, Kind], tuple[float, ...]], sizes: tuple[str, ...]
+) -> dict[str, dict[str, Goals]]:
+    """By size and base, what is given by base and kind for each size."""
+    found: dict[str, dict[str, Goals]] = {size: {} for size in sizes}
+    for (base, kind), values in by_kind.items():
+        for size, value in zip(sizes, values, strict=True):
+            found[size].setdefault(base, {})[kind] = value
+    return found
+
+
+NOTHING = Asked()
+OF_LLAMAS = Asked(
+    gpu=_transposed(
+        {
+            ("transponder", "step"): (1.08, 1.07, 1.07, 1.06, 1.035),
+            ("transponder", "forward"): (1.05, 1.04, 1.04, 1.035, 1.02),
+            ("transponder", "saved"): (1.15,) * 5,
+            ("comt", "step"): (1.04, 1.04, 1.04, 1.035, 1.02),
+            ("comt", "saved"): (1.15,) * 5,
+            ("plain", "mfu"): (0.45, 0.50, 0.50, 0.50, 0.55),
+        },
+        ("60m", "130m", "250m", "350m", "1b"),
+    ),
+    cpu={"transponder": {"step": 1.15, "forward": 1.10}, "comt": {"step": 1.08}},
+)
+OF_RESNETS = Asked(
+    gpu={
+        size: {"window": {"step": 1.06}, "pixel": {"step": 1.05}}
+        for size in ("resnet18", "resnet18-b64", "resnet50", "resnet152", "resnet50-224")
+    },
+    cpu={"window": {"step": 1.15}, "pixel": {"step": 1.25}},
+    speed={"resnet18": 60_000},
+)
+
+
+def goal_device(device_type: str, name: str) -> str:
+    """`name` where goals may be asked of the device; Apple's MPS, which has its processor's name, has none."""
+    return name if device_type in ("cpu", "cuda") else ""
+
+
+def decode_goal(variant: str, device: str, dtype: str) -> float | None:
+    """The goal of a decode step's ratio to the plain one: asked of gated models, fused, on an H200 in bf16."""
+    base, _, how = variant.partition("-")
+    return DECODE_GOAL if how == "fused" and base != "plain" and (device, dtype) == (H200, "bf16") else None
+
+
+def decode_goals(row: Mapping[str, str]) -> dict[str, float | None]:
+    """The goals of a row of decode.csv as they are now, by its columns."""
+    return {"goal_decode_ratio": decode_goal(row["variant"], row["device"], row["dtype"])}

@@ -1,0 +1,84 @@
+"""The pages of `comt bench`, and what becomes of what its benchmarks yield: lines are shown, rows are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from comt_cli.report.benchmark import Page, write_benchmark
+
+
+def pages() -> dict[str, Page]:
+    """Every page by its name."""
+    from comt_cli.benchmarks import gemm, goals, kernel_cases, names
+    from comt_cli.benchmarks.roofline import PREDICTED
+    from comt_cli.benchmarks.subjects import LANGUAGE, SUBJECTS
+    from comt_cli.report import benchmark_pages as made
+
+    sizes, dtypes = list(LANGUAGE.shapes), list(names.DTYPES)
+    ops = {**names.OPS, "gemm": "the library's matrix product alone"}
+    gates = list(dict.fromkeys([*names.GATES, *gemm.COLUMNS]))
+    decoding = made.decode_page(names.DECODE_VARIANTS, sizes, dtypes)
+    found = {
+        "kernels": made.kernels_page({**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, dtypes),
+        "decode": replace(decoding, renew=goals.decode_goals),
+    }
+    for subject in SUBJECTS:
+        measured = made.step_page(
+            subject.page,
+            subject.title,
+            subject.said,
+            subject.variants,
+            list(subject.shapes),
+            subject.best_plain,
+            subject.unit,
+            subject.peer and subject.peer[0],
+            subject.goal_columns,
+        )
+        found[subject.page] = replace(measured, renew=subject.goals)
+        if (predicted := PREDICTED.get(subject.page)) is None:
+            continue
+        found[predicted.page] = made.predicted_page(
+            predicted.page,
+            f"Predicted {subject.title[0].lower()}{subject.title[1:]} (not measured)",
+            predicted.model.SAID,
+            predicted.variants,
+            list(subject.shapes),
+            subject.unit,
+            predicted.percent,
+            predicted.model.EXTENT,
+            predicted.goal,
+        )
+    return found
+
+
+class Record:
+    """Shows the lines that benchmarks yield, writes their rows below `results` as they come, and counts both."""
+
+    def __init__(self, results: Path) -> None:
+        from comt_cli.benchmarks.failures import Outcome
+
+        self._results, self._pages, self._outcome = results, pages(), Outcome()
+
+    def add(self, page: str, news: Iterable[str | list[Any]], *, quiet: bool = False) -> list[Path]:
+        """All of `news`; the files of a page, which is shown at the end unless `quiet`."""
+        written: list[Path] = []
+        for each in news:
+            self._outcome.add(each)
+            if isinstance(each, str):
+                typer.echo(each, err=True)
+            elif each:
+                written = write_benchmark(self._pages[page], each, self._results)
+        for path in [] if quiet else written:
+            if path.suffix == ".md":
+                typer.echo(path.read_text(encoding="utf-8"))
+            typer.echo(f"wrote {path}")
+        return written
+
+    def end(self) -> None:
+        """Raises `NotMeasured` where something failed, or there is not one row."""
+        self._outcome.end()

@@ -1,0 +1,134 @@
+"""Small networks and a batch for every task, and every method that fits its models: what the contract is tested on.
+
+A task joins the contract suite with an entry in `SMALL`. Its methods are found as the program finds them; those of the
+two tasks that tests compute with by name are in `method_cases` and `image_method_cases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import image_method_cases as images
+import method_cases as language
+import pytest
+import torch
+from initialised import initialised, shaken
+from torch import Tensor
+
+from comt_cli.models.base import Model
+from comt_cli.models.build import wiring_of
+from comt_cli.recipe.settings import NetworkSettings
+from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.resnet import ResNetSettings
+
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Small:
+    """What the contract needs of a task.
+
+    Attributes:
+        networks: settings of its smallest models, by name; the first one is tested where one is enough.
+        medium: settings of a model with draws enough to see how its numbers are spread at the start.
+        dimensions: what `build` takes from the data.
+        batch: inputs of three samples; `other` makes another batch of the same shape.
+        loss: of what the model makes of the batch.
+        bf16_error: by how much outputs in bf16 may be off, relative. Eight bits of mantissa, rounded some fifty times.
+        stream: of its models (`models.base.Model.stream`).
+        causal: outputs at a position of the first input, [B, T], depend on no later one.
+        methods: every method by name, with variants that differ in kind.
+    """
+
+    networks: Mapping[str, NetworkSettings]
+    medium: NetworkSettings
+    dimensions: Mapping[str, int]
+    batch: Batch
+    other: Callable[[Batch], Batch]
+    loss: Callable[[Tensor], Tensor]
+    bf16_error: float
+    stream: str
+    causal: bool
+    methods: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+
+SMALL = {
+    "train-lm": Small(
+        networks={"llama": language.SETTINGS},
+        medium=ModelSettings(size="tiny", width=256, ffn_width=512, layers=6, heads=4),
+        dimensions={"vocabulary": language.VOCABULARY},
+        batch=(language.TOKENS,),
+        other=lambda batch: ((batch[0] + 7) % language.VOCABULARY,),
+        loss=language.loss_of_logits,
+        bf16_error=0.05,
+        stream="tokens",
+        causal=True,
+        methods=language.METHODS,
+    ),
+    "train-resnet": Small(
+        networks=images.NETWORKS,
+        medium=ResNetSettings(size="resnet18", width=32, blocks=(1, 2)),
+        dimensions={"classes": images.CLASSES},
+        batch=(images.IMAGES,),
+        other=lambda batch: (batch[0] * 2 - 1,),
+        loss=lambda logits: torch.nn.functional.cross_entropy(logits.float(), images.LABELS),
+        bf16_error=0.1,  # the norms divide by what three images of few pixels vary
+        stream="maps",
+        causal=False,
+        methods=images.IMAGE_METHODS,
+    ),
+}
+
+
+class Case(NamedTuple):
+    """A method on a small network of a task."""
+
+    command: str
+    network: str
+    method: str
+
+    @property
+    def small(self) -> Small:
+        return SMALL[self.command]
+
+    @property
+    def batch(self) -> Batch:
+        return self.small.batch
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return self.small.methods[self.method]
+
+    def built(self, seed: int = 1, method: str | None = None, settings: NetworkSettings | None = None) -> Model:
+        """The model, or that of another method or of other settings; what was not initialised is NaN."""
+        options = self.options if method is None else {"name": method}
+        settings = settings or self.small.networks[self.network]
+        return initialised(settings, wiring_of(options), seed, **self.small.dimensions)
+
+    def shaken(self) -> Model:
+        """As if trained a little."""
+        return shaken(self.built())
+
+    def loss(self, model: Model, batch: Batch | None = None) -> Tensor:
+        return self.small.loss(model(*(self.batch if batch is None else batch)))
+
+
+def cases(*, networks: bool = False, kinds: Mapping[str, tuple[str, ...]] | None = None, **wanted: Any) -> Any:
+    """Parametrizes a test by `case`: every method of every task on the task's first network, or with `networks` on all.
+
+    Of tasks whose `Small` has the attributes that are wanted; with `kinds`, by command, of these methods.
+    """
+    found = [
+        Case(command, network, name)
+        for command, small in SMALL.items()
+        if all(getattr(small, key) == value for key, value in wanted.items())
+        for network in list(small.networks)[: None if networks else 1]
+        for name in (small.methods if kinds is None else kinds.get(command, small.methods))
+    ]
+    return pytest.mark.parametrize("case", found, ids=["-".join(case) for case in found])
+
+
+KINDS = {"train-lm": language.KINDS, "train-resnet": images.IMAGE_KINDS}
+"""By task, for each class of gate, residual connection and norm a method that has it; of other tasks all methods."""

@@ -1,0 +1,58 @@
+"""Networks of a few hundred numbers in the places of those that are measured, and the verb run on them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from comt_cli.app import app
+from comt_cli.benchmarks import decode
+from comt_cli.benchmarks.shapes import LLAMAS, RESNETS, llama, resnet
+
+TINY_LLAMA = llama("bench", 16, 20, 2, 2, vocabulary=32, batch=2, length=8)
+TINY_RESNET = resnet("resnet18-b32", "resnet18", pixels=8, batch=2, width=4, blocks=(1, 1))
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small, and uncompiled: what the compiler makes of a model is tested where models are."""
+    for name in ("bench", "smoke"):
+        monkeypatch.setitem(LLAMAS, name, TINY_LLAMA)
+    monkeypatch.setitem(RESNETS, "resnet18-b32", TINY_RESNET)
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    monkeypatch.setattr(decode, "PROMPT", 8)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., Result]:
+    """`comt bench` with these arguments, in three rounds on the CPU, its results in `tmp_path`."""
+
+    def run(verb: str, *arguments: str) -> Result:
+        more = ["--results", str(tmp_path)]
+        if verb not in ("predict", "page"):
+            more += ["--device", "cpu", *([] if "--rounds" in arguments else ["--rounds", "3"])]
+        return CliRunner().invoke(app, ["bench", verb, *arguments, *more])
+
+    return run
+
+
+@pytest.fixture
+def rows_of(tmp_path: Path) -> Callable[[str], list[dict[str, str]]]:
+    """The rows of a page."""
+
+    def read(name: str) -> list[dict[str, str]]:
+        (path,) = (tmp_path / "bench").glob(f"*/{name}.csv")
+        return list(csv.DictReader(path.read_text().splitlines()))
+
+    return read
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[], set[str]]:
+    """The names of all files that were written."""
+    return lambda: {path.name for path in (tmp_path / "bench").glob("*/*")}

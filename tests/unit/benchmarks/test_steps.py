@@ -1,0 +1,227 @@
+"""`comt bench step`, from the command line to the files, of every task whose steps are measured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from comt_cli.benchmarks import peers, subjects, variants
+from comt_cli.benchmarks.failures import Failed
+from comt_cli.benchmarks.peers import PEERS, import_peer, torchvision_resnet
+from comt_cli.benchmarks.shapes import RESNETS, Shape, llama, resnet
+from comt_cli.benchmarks.step import run_step_benchmark
+from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, Base, Subject
+from comt_cli.benchmarks.variants import Variants
+from comt_cli.errors import UserError
+from comt_cli.kernels import choice
+from comt_cli.models.build import model_of
+from comt_cli.models.flops import parameter_count
+from comt_cli.models.kernels import use_kernels
+
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
+CPU = torch.device("cpu")
+HAS_KERNELS = choice.cpu_obstacle() is None
+every_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
+FILES = ("csv", "md", "png", "pdf", "txt", "tex")
+
+
+def tiny(subject: Subject) -> Shape:
+    return subject.shapes[subject.cpu_sizes[0]]
+
+
+def here(subject: Subject) -> list[str]:
+    """The variants that there are on this machine."""
+    return [name for name in subject.variants if HAS_KERNELS or "fused" not in name]
+
+
+@every_subject
+def test_steps(subject, bench, rows_of, written):
+    size, page = subject.cpu_sizes[0], subject.page
+    result = bench("step", "--sizes", size, "--precision", "fp32")
+    assert result.exit_code == 0, result.output
+    rows = {row["variant"]: row for row in rows_of(page)}
+    if subject is IMAGES:
+        assert "torchvision: left out, torchvision has no ResNets of other widths" in result.output
+    has_peer = subject is LANGUAGE
+    assert list(rows) == [name for name in here(subject) if has_peer or not subject.is_peer(name)]
+    best, peer = rows["plain"]["best_plain"], subject.peer[0]
+    assert best in subject.best_plain
+    assert float(rows[best]["step_ratio_to_best_plain"]) == 1
+    assert float(rows[best]["step_ms"]) == min(float(rows[n]["step_ms"]) for n in subject.best_plain if n in rows)
+    asked = {"transponder": "1.15", "comt": "1.08", "window": "1.15", "pixel": "1.25"}
+    speed = f"{subject.unit}_per_second"
+    for name, row in rows.items():
+        assert row["rounds"] == "3"
+        assert float(row["step_ms_p10"]) <= float(row["step_ms"]) <= float(row["step_ms_p90"])
+        assert float(row[speed]) == pytest.approx(1000 * tiny(subject).units / float(row["step_ms"]), rel=1e-2)
+        assert float(row["saved_mib"]) > 0
+        assert row["goal_step_ratio"] == (asked.get(name.partition("-")[0], "") if "fused" in name else ""), name
+        assert row["compiled"] == ("whole" if name.endswith(("-compiled", "-fused")) else "no")
+        assert row["predicted_step_ratio"] == row["peak_mib"] == row["mfu"] == row.get(f"goal_{speed}", "") == ""
+        assert (row[f"step_ratio_to_{peer}"] != "") == has_peer
+        assert row.get("device_type", "cpu") == "cpu"
+    assert ("device_type" in rows["plain"]) == subject.decides_kernels
+    gated = max(subject.bases)
+    assert float(rows[f"{gated}-eager"]["saved_mib"]) > float(rows["plain"]["saved_mib"])
+    assert written() == {f"{page}.{kind}" for kind in FILES}
+    # Without --precision in fp32 and bf16, blocks compiled one by one: rows of bf16 join, those of fp32 are replaced.
+    names = ["plain-compiled", f"{gated}-compiled"]
+    more = bench("step", "--sizes", size, "--variants", ",".join(names), "--compile", "block")
+    assert more.exit_code == 0, more.output
+    now = rows_of(page)
+    assert {row["precision"] for row in now} == {"fp32", subject.precision}
+    assert len(now) == len(rows) + 2
+    assert {row["compiled"] for row in now if row["variant"] in names} == {"block"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-pure"])
+@pytest.mark.parametrize(
+    ("subject", "base"), [(subject, base) for subject in SUBJECTS for base in subject.bases], ids=str
+)
+def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subject, base, precision):
+    """In fp32 to rounding; in bf16 the loss is a mean over two images, and a wrong gate is off by tenths."""
+    builder = Variants(subject, tiny(subject), precision, CPU, "whole")
+    ready = [builder.prepare(name) for name in here(subject) if name.startswith(base)]
+    losses = [each.loss().item() for each in ready]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5 if precision == "fp32" else 0.05)
+    assert len({tuple(map(id, each.parameters)) for each in ready}) == 1
+    other = builder.prepare(f"{max({*subject.bases} - {base})}-compiled")
+    assert not {*map(id, other.parameters)} & {*map(id, ready[0].parameters)}
+    before = losses[-1]
+    for _ in range(200):
+        ready[0].step()
+    assert ready[-1].loss().item() < before, "a step of one moves the others"
+    if subject is IMAGES:
+        tensors = [builder.inputs[0], *(each for each in ready[0].parameters if each.dim() == 4)]
+        assert all(each.is_contiguous(memory_format=torch.channels_last) for each in tensors)
+
+
+def test_the_other_library_computes_the_same_loss():
+    """Of its own weights, put into ours: the mean over all targets, to rounding in fp32."""
+    builder = Variants(LANGUAGE, tiny(LANGUAGE), "fp32", CPU, "whole")
+    theirs, ours = builder.prepare("transformers"), builder.prepare("plain")
+    theirs_model, ours_model = (builder._networks[name][0] for name in ("transformers", "plain"))
+    tokens, targets = builder.inputs
+    logits = theirs_model(input_ids=tokens).logits.flatten(0, 1)
+    assert theirs.loss().item() == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, targets.flatten()).item(), rel=1e-5
+    )
+    assert parameter_count(theirs_model) == parameter_count(ours_model)
+    assert ours.loss().item() == pytest.approx(theirs.loss().item(), rel=0.05), "both are new: about log 32"
+
+
+@every_subject
+def test_where_nothing_is_fused_a_fused_variant_is_left_out(subject, monkeypatch):
+    """Rather than measured as something that it is not."""
+    monkeypatch.setattr(
+        variants,
+        "use_kernels",
+        lambda model, *_, compiled: use_kernels(model, "reference", CPU, torch.float32, compiled=compiled),
+    )
+    fused = f"{max(subject.bases)}-fused"
+    *news, rows = run_step_benchmark(tiny(subject), "fp32", ["plain-compiled", fused], CPU, 3)
+    assert [row["variant"] for row in rows] == ["plain-compiled"]
+    assert any(f"{fused}: left out, nothing is fused here" in line for line in news)
+
+
+@every_subject
+@pytest.mark.parametrize("form", ["eager", "fused"])
+def test_what_does_not_fit(monkeypatch, subject, form):
+    """An uncompiled variant is left out; for the others the batch is halved, for all."""
+    prepare, base, shape = Variants.prepare, max(subject.bases), tiny(subject)
+
+    def limited(self, variant):
+        if variant == f"{base}-{form}" and self.shape.batch > 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return prepare(self, variant.replace("fused", "compiled"))
+
+    monkeypatch.setattr(Variants, "prepare", limited)
+    names = ["plain-compiled", f"{base}-eager", f"{base}-fused"]
+    *news, rows = run_step_benchmark(shape, "fp32", names, CPU, 3)
+    if form == "eager":
+        assert {(row["variant"], row["shape"]) for row in rows} == {(name, str(shape)) for name in names[::2]}
+        assert f"{shape.size} fp32 {base}-eager: left out, does not fit with {shape.amount}" in news
+    else:
+        assert [row["variant"] for row in rows] == names
+        assert {row["shape"] for row in rows} == {str(shape.halved())}
+        assert f"too large: once more with {shape.halved().amount} a step" in news
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    "shape", [llama("bench", 16, 20, 2, 2, vocabulary=32, batch=2, length=8),
+              resnet("resnet18-b32", "resnet18", pixels=8, batch=2)], ids=lambda shape: shape.size,
+)  # fmt: skip
+def test_without_the_other_library(bench, written, monkeypatch, named, shape):
+    """Asked for by name: an error before anything is built. Otherwise its variants are left out, and all is well."""
+
+    def missing(module, *_):
+        raise UserError(f"the comparison with {module} needs that library", "pip install it")
+
+    monkeypatch.setattr(peers, "import_peer", missing)
+    peer = subjects.subject_of(shape.size).peer[0]
+    names = ["plain-compiled", peer, f"{peer}-compiled"]
+    if named:
+        monkeypatch.setattr(Variants, "prepare", lambda *_: pytest.fail("something was built"))
+        result = bench("step", "--sizes", shape.size, "--precision", "fp32", "--variants", ",".join(names))
+        assert isinstance(result.exception, UserError)
+        assert result.exception.exit_status == 2
+        assert "needs that library" in str(result.exception)
+        assert written() == set()
+        return
+    *news, rows = run_step_benchmark(shape, "fp32", names, CPU, 3)
+    assert [row["variant"] for row in rows] == ["plain-compiled"]
+    for name in names[1:]:
+        assert any(line.startswith(f"{shape.size} fp32 {name}: left out, the comparison with") for line in news)
+    assert not any(isinstance(each, Failed) for each in news)
+
+
+def test_a_library_that_is_not_there(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(peers.importlib, "import_module", missing)
+    with pytest.raises(UserError, match="the comparison with torchvision needs that library") as told:
+        import_peer("torchvision.models", "torch", "torchvision")
+    assert "install torch torchvision" in str(told.value.hint)
+    assert {subject.peer[0] for subject in SUBJECTS} == {*PEERS}
+
+
+@pytest.mark.parametrize("size", ["resnet18", "resnet50", "resnet50-224"])
+def test_the_peer_is_the_same_network(size):
+    shape = RESNETS[size]
+    classes, pixels = shape.dimensions["classes"], shape.dimensions["size"]
+    with torch.device("meta"):
+        peer = torchvision_resnet(shape)
+        assert peer(torch.empty(2, 3, pixels, pixels)).shape == (2, classes)
+    assert parameter_count(peer) == parameter_count(model_of(shape.spec({"name": "addition"})))
+
+
+@pytest.mark.usefixtures("copying_task")
+def test_another_task_is_measured_by_an_entry(bench, rows_of, written, monkeypatch):
+    """The toy task, which no file of the program names."""
+    network = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
+    copying = Subject(
+        page="step-copying",
+        title="Training step of copying",
+        stage="copying step",
+        command="train-copying",
+        shapes={"copy": Shape("copy", "train-copying", "tiny", network, {"symbols": 9, "length": 4}, 3)},
+        gpu_sizes=("copy",),
+        cpu_sizes=("copy",),
+        bases={"plain": Base({"name": "pre-ln"}, "no gates"), "comt": Base({"name": "comt"}, "CoMT")},
+        precision="bf16-mixed",
+    )
+    monkeypatch.setattr(subjects, "SUBJECTS", (*SUBJECTS, copying))
+    result = bench("step", "--sizes", "copy", "--precision", "fp32")
+    assert result.exit_code == 0, result.output
+    rows = {row["variant"]: row for row in rows_of("step-copying")}
+    assert list(rows) == here(copying)
+    assert {row["shape"] for row in rows.values()} == {"tiny-v10-b3x8"}
+    assert float(rows["plain"]["symbols_per_second"]) == pytest.approx(
+        1000 * 24 / float(rows["plain"]["step_ms"]), rel=1e-2
+    )
+    assert "step_ratio_to_best_plain" in rows["plain"]
+    assert not [name for name in rows["plain"] if name.startswith(("goal", "step_ratio_to_t"))]
+    assert written() == {f"step-copying.{kind}" for kind in FILES}
