@@ -97,6 +97,8 @@ class Translation(Task["TranslationSettings"]):
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN Transformer of the same size"
     differs: ClassVar = "whose width and vocabulary are other ones"
+    model_kind: ClassVar = "a translator"
+    verbs: ClassVar = ("translate", "average")
     counts_targets: ClassVar = True
     runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
