@@ -103,7 +103,7 @@ def calls_of(options: dict, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         ("pre-ln", {"heads": 1, "swiglu": 1, "add_norm": 2}),
         ("comt", {"heads": 1, "swiglu": 1, "add_norm": 2}),
         ("transponder", {"heads": 1, "swiglu": 1, "add_norm": 2}),
-        ("two-bottlenecks", {"heads": 1, "swiglu": 1, "add_norm": 2}),
+        ("two-summaries", {"heads": 1, "swiglu": 1, "add_norm": 2}),
         ("post-ln+transponder", {"heads": 1, "swiglu": 1, "modulate": 2}),
         ("transponder-path", {"heads": 1, "swiglu": 1}),
         ("all-gate", {}),
