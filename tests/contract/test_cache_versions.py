@@ -49,7 +49,7 @@ MADE = {
             *("local_files.py", "identity.py", "prepare.py"),
         ),
         FORMAT,
-        (4, "079dc8f1b422a420"),
+        (4, "7f26461aed3f3bb4"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),
