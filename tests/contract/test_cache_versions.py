@@ -60,7 +60,7 @@ MADE = {
             "order.py",
         ),
         ALMANAC_VERSION,
-        (1, "3dbaea8d7ba8044a"),
+        (1, "d8f254b1503ae86d"),
     ),
     "prepared pairs": (
         (
@@ -69,7 +69,7 @@ MADE = {
             *("corpus.py", "tokenizer.py", "tokenizers.py", "pair_batches.py", "buckets.py", "order.py"),
         ),
         PAIR_FORMAT,
-        (1, "15c56d4124b4e1d3"),
+        (1, "36e032141de8b9ee"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),

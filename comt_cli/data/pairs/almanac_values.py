@@ -117,7 +117,7 @@ def _babel(module: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"corpus: almanac formats its values with Babel, which cannot be imported: {error}",
-            install_package("babel>=2.17"),
+            install_package("babel>=2.18"),
         ) from error
 
 

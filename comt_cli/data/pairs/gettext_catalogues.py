@@ -100,7 +100,7 @@ def _messages(path: Path, locale: str) -> Iterator[tuple[str, str]]:
     except ImportError as error:
         raise UserError(
             f"corpus: gettext: reads catalogues with Babel, which cannot be imported: {error}",
-            install_package("babel>=2.17"),
+            install_package("babel>=2.18"),
         ) from error
     try:
         with path.open("rb") as handle:

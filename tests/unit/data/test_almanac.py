@@ -271,7 +271,7 @@ def test_without_babel_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "babel.core", None)
     with pytest.raises(UserError, match="Babel, which cannot be imported") as caught:
         fingerprint(settings())
-    assert "install 'babel>=2.17'" in str(caught.value.hint)
+    assert "install 'babel>=2.18'" in str(caught.value.hint)
     almanac_values._babel.cache_clear()
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from comt_cli.data.pairs.record import SIDES, pair_folder
 from comt_cli.data.pairs.settings import BYTE_VOCABULARY, PairData
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
+from comt_cli.recipe.problems import Problem
+from comt_cli.recipe.validate import validate
 
 ALMANAC = PairData(
     target="vi",
@@ -209,6 +212,14 @@ def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(
         assert corpus.read[0] == fail_at // 20 * 20  # it did not start again
 
 
+def test_of_two_preparations_at_once_one_works(cache: Path) -> None:
+    corpora = [FakePairs(), FakePairs()]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda corpus: prepare_corpus(BYTES, corpus), corpora)
+    assert sorted(len(corpus.read) for corpus in corpora) == [0, 200]
+    assert first.content_hash == second.content_hash
+
+
 def test_files_that_were_cut_after_a_kill_are_made_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
     monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
@@ -265,6 +276,14 @@ def test_a_vocabulary_too_large_says_what_is_possible(cache: Path) -> None:
 def test_keys_that_make_no_sense_are_refused(keys: dict[str, object], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem.replace("(", r"\(")):
         PairData(**{"vocabulary_size": 500, **keys})
+
+
+def test_all_problems_come_at_once_with_their_keys() -> None:
+    problems: list[Problem] = []
+    wrong = {"target": "ja", "batch_tokens": 50, "folder": "/f"}
+    assert validate(PairData, wrong, ("data",), len, problems) is None
+    keys = ["target", "folder", "vocabulary_size", "batch_tokens"]
+    assert [problem.key for problem in problems] == [f"data.{key}" for key in keys]
 
 
 def test_what_is_implied_is_stored_in_one_way() -> None:
