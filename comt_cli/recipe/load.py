@@ -343,7 +343,7 @@ def _method(
         problems.append(Problem(dotted(path), f"{wrong}; {nearest(name, fitting)}", line_of(path)))
         return None
     config = validate(catalogue.methods[name], options, path, line_of, problems)
-    return None if config is None else {"name": name, **config.model_dump(mode="json")}
+    return None if config is None else {"name": name, **config.stored()}
 
 
 def _fits(given: Any, task: TaskOptions, catalogue: Catalogue) -> bool:

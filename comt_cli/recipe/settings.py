@@ -56,6 +56,11 @@ class Section(BaseModel):
     later: ClassVar[frozenset[str]] = frozenset()
     """Keys that came when there were runs already: part of a run's identity only where they are not the default."""
 
+    @property
+    def later_at_default(self) -> set[str]:
+        """Those of `later` that have their default."""
+        return {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
+
 
 class NetworkSettings(Section):
     """The settings of a network: its family, which says which module builds it, and a size that the family names."""

@@ -10,7 +10,16 @@ import torch
 from method_cases import SETTINGS, TOKENS, VOCABULARY, built, every_method, loss_of, projections, wiring_of
 from torch import Tensor, nn
 
-from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, HeadGate, Site, StaticGate, TransponderGate
+from comt_cli.layers.gates import (
+    ComtGate,
+    EvaluatorAdjuster,
+    FullRankGate,
+    Gate,
+    HeadGate,
+    Site,
+    StaticGate,
+    TransponderGate,
+)
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.norms import DynamicTanh
 from comt_cli.layers.residual.base import ResidualConnection
@@ -99,12 +108,19 @@ def full_rank_starts(gate: Gate) -> None:
     assert std(gate.W) == pytest.approx(0.02, rel=0.1)
 
 
+def eau_starts(gate: Gate) -> None:
+    for part in (gate.W1, gate.W2, gate.W3):
+        assert (part.bias == 0).all()
+        assert std(part.weight) == pytest.approx(0.02, rel=0.05)
+
+
 STARTS = {
     ComtGate: comt_starts,
     TransponderGate: transponder_starts,
     StaticGate: static_starts,
     FullRankGate: full_rank_starts,
     HeadGate: full_rank_starts,
+    EvaluatorAdjuster: eau_starts,
 }
 
 
