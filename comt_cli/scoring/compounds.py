@@ -10,10 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
-
-from comt_cli.errors import UserError
-from comt_cli.installing import install_extra
 
 _LANGUAGE = "de"
 _HYPHEN = re.compile(r"(\S)-(\S)")
@@ -25,23 +21,13 @@ def split_compounds(tokenised: str) -> str:
 
 
 def with_split_compounds(texts: Sequence[str]) -> list[str]:
-    """Plain texts as Moses' tokens with split compounds.
+    """Plain texts as Moses' tokens with split compounds."""
+    from sacremoses import MosesTokenizer
 
-    Raises:
-        UserError: sacremoses is not installed.
-    """
-    tokenizer = _moses().MosesTokenizer(lang=_LANGUAGE)
+    tokenizer = MosesTokenizer(lang=_LANGUAGE)
     return [split_compounds(tokenizer.tokenize(text, return_str=True)) for text in texts]
 
 
 def compound_signature() -> str:
     """What stands before sacreBLEU's signature."""
     return f"moses:{_LANGUAGE}|compounds:split|sacremoses:{version('sacremoses')}"
-
-
-def _moses() -> Any:
-    try:
-        import sacremoses
-    except ImportError:
-        raise UserError("bleu_compound needs the package sacremoses", f"{install_extra('mt')}") from None
-    return sacremoses

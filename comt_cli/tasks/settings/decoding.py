@@ -1,4 +1,4 @@
-"""How a sequence is decoded: the keys that tasks with beam search share."""
+"""How sequences are decoded from their sources: the section `decode` of a run's settings."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from comt_cli.recipe.settings import NonNegative, Section, WholeNumber
+from comt_cli.recipe.settings import MAX_LENGTH, NonNegative, Section, WholeNumber
+
+MAX_BEAM = 1000
 
 
 class DecodeSettings(Section):
-    """Beam search: `beam` hypotheses a sentence, of at most `max_extra` tokens more than their source has. Their
-    log-probabilities are divided by the length penalty: gnmt is tensor2tensor's ((5 + length) / 6)^alpha, average is
-    length^alpha."""
+    """Beam search. `beam` is the number of live hypotheses (1: greedy), `penalty` and `alpha` what log-probabilities
+    are divided by (`generation.beam.PENALTIES`); a target has at most `max_extra` tokens more than its source."""
 
-    beam: Annotated[WholeNumber, Field(ge=1, le=64)] = 4
+    beam: Annotated[WholeNumber, Field(gt=0, le=MAX_BEAM)] = 4
     alpha: NonNegative = 0.6
     penalty: Literal["gnmt", "average"] = "gnmt"
-    max_extra: Annotated[WholeNumber, Field(ge=1, le=1000)] = 50
+    max_extra: Annotated[WholeNumber, Field(ge=0, le=MAX_LENGTH)] = 50

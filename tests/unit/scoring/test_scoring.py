@@ -13,8 +13,6 @@ import unicodedata
 
 import pytest
 
-from comt_cli.errors import UserError
-from comt_cli.scoring import compounds
 from comt_cli.scoring.compounds import split_compounds
 from comt_cli.scoring.files import suspicions, text_lines
 from comt_cli.scoring.metrics import METRICS, compare, score
@@ -118,13 +116,6 @@ def test_bleu_compound_is_multi_bleu_of_split_moses_tokens():
     assert found.value == score("bleu_tokenised", tokens[:1], tokens[1:]).value
     assert found.signature.startswith("moses:de|compounds:split|sacremoses:")
     assert "tok:none|smooth:none" in found.signature
-
-
-def test_without_sacremoses_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match="needs the package sacremoses") as raised:
-        compounds.with_split_compounds(["a"])
-    assert "[mt]" in raised.value.hint
 
 
 def mteval_14(text: str) -> list[str]:
