@@ -55,9 +55,10 @@ class DecodingCache:
         rows = len(indices_R)
         if rows > self.rows:
             raise ValueError(f"a cache of {self.rows} rows cannot hold {rows}")
-        kept = self._L2RHCE[..., : self.stored, :].index_select(2, indices_R)
+        for part_RHCE in self._L2RHCE.view(-1, *self._L2RHCE.shape[2:]):  # one by one: no copy of all at once
+            filled_RHcE = part_RHCE[:, :, : self.stored]
+            filled_RHcE[:rows] = filled_RHcE[indices_R]
         self.rows, self._L2RHCE = rows, self._L2RHCE[:, :, :rows]
-        self._L2RHCE[..., : self.stored, :] = kept
 
 
 class LayerColumns(NamedTuple):
