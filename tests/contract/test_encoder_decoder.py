@@ -115,8 +115,9 @@ def test_decoding_with_a_cache_is_the_forward_pass(options):
         kept_R = torch.tensor([0, 1, 4, 5])  # the second source is done
         cache.reorder(kept_R)
         rest = type(memory)(*(tuple(x[[0, 2]] for x in each) for each in memory[:2]), memory.mask_BS[[0, 2]])
-        close(model.step(beams_RT[kept_R, :1], cache, rest), model(
-            sources_RS[kept_R], torch.cat([beams_RT, beams_RT[:, :1]], dim=1)[kept_R])[:, -1])  # fmt: skip
+        logits_RV = model.step(beams_RT[kept_R, :1], cache, rest)
+        whole_RT = torch.cat([beams_RT, beams_RT[:, :1]], dim=1)[kept_R]
+        close(logits_RV, model(sources_RS[kept_R], whole_RT)[:, -1])
 
 
 @every_pair_method

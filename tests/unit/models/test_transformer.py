@@ -155,7 +155,8 @@ def test_a_gate_on_attention_is_on_cross_attention_too_unless_that_is_named():
     assert [path is not None for _, _, path in block.joints] == [True, True, False]
     assert block.cross_path.sites[0].part == "cross"
     (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate, "cross": other})).decoder
-    assert [len(path.gate(name).A) for path, name in ((block.attention_path, "attention"), (block.cross_path, "cross"))] == [2, 3]  # fmt: skip  # noqa: E501
+    assert len(block.attention_path.gate("attention").A) == 2
+    assert len(block.cross_path.gate("cross").A) == 3
     (block, *_) = pair_model(Wiring(PostNorm, {"cross": gate})).decoder
     assert [path is not None for _, _, path in block.joints] == [False, True, False]
 
@@ -176,8 +177,8 @@ def test_options_that_came_later_change_no_stored_method():
 
 
 def test_deepnorm_scales_by_both_depths():
-    model = pair_model({"name": "deepnorm"}, TransformerSettings(size="nano", width=192, ffn_width=256, heads=4,
-                       encoder_layers=6, decoder_layers=6))  # fmt: skip
+    settings = TransformerSettings(size="nano", width=192, ffn_width=256, encoder_layers=6, decoder_layers=6)
+    model = pair_model({"name": "deepnorm"}, settings)
     for stack, alpha, beta in (
         (model.encoder, 0.81 * (6**4 * 6) ** (1 / 16), 0.87 * (6**4 * 6) ** (-1 / 16)),
         (model.decoder, 18**0.25, 72**-0.25),
@@ -262,10 +263,14 @@ def test_units_that_adjust_by_nothing_are_not_there():
                 if ".W3." in name:
                     parameter.zero_()
             assert torch.equal(eau(SOURCE, TARGET), plain(SOURCE, TARGET))
-    both = pair_model({"name": "grc", "at": "ffn"})
-    gated = [connection.junction.part for connection in both.modules()
-             if isinstance(connection, GatedResidual) and connection.gate is not None]  # fmt: skip
-    assert gated == ["mlp"] * 5
+
+
+def test_grc_of_the_feed_forward_networks_alone():
+    connections = [
+        part for part in pair_model({"name": "grc", "at": "ffn"}).modules() if isinstance(part, GatedResidual)
+    ]
+    assert len(connections) == 2 * 2 + 3 * 3
+    assert [each.junction.part for each in connections if each.gate is not None] == ["mlp"] * 5
 
 
 def test_rezero_has_one_number_a_block():
@@ -279,10 +284,14 @@ def test_branches_enter_their_connection_behind_dropout():
     """d before a: at Post-LN the share of zeros in what is added is the dropout's."""
     model = pair_model({"name": "post-ln"}, SETTINGS.model_copy(update={"dropout": 0.5, "width": 96}))
     seen: list[Tensor] = []
+
+    def observed(forward, x_BTD: Tensor, branch) -> Tensor:
+        seen.append(branch(x_BTD))
+        return forward(x_BTD, lambda _: seen[-1])
+
     for block in model.decoder:
         for connection, _, _ in block.joints:
-            forward = connection.forward
-            connection.forward = lambda x, branch, forward=forward: forward(x, lambda h: seen.append(branch(h)) or seen[-1])  # fmt: skip  # noqa: E501
+            connection.forward = partial(observed, connection.forward)
     Masks(model).move_to(1, torch.arange(3).numpy(), CPU)
     model(SOURCE, TARGET)
     assert len(seen) == 9
@@ -321,10 +330,9 @@ def test_units_of_sharding():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-@pytest.mark.parametrize("name", ["transponder", "laurel-pa"])
-def test_the_compiler_takes_the_body_as_one_graph(name):
+def test_the_compiler_takes_the_body_as_one_graph():
     update = {"dropout": 0.1, "attention_dropout": 0.1, "encoder_layers": 1, "decoder_layers": 1}
-    model = pair_model({"name": name}, SETTINGS.model_copy(update=update))
+    model = pair_model({"name": "comt", "residual": "laurel-pa"}, SETTINGS.model_copy(update=update))
     Masks(model).move_to(1, torch.arange(3).numpy(), CPU)
     torch._dynamo.reset()
     compiled = torch.compile(model.body, backend="aot_eager", dynamic=False, fullgraph=True)

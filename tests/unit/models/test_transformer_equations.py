@@ -100,7 +100,7 @@ def joined(residual: str, joint: Any, branch: Any, x: Sequence, layer: int, laye
 
     def join(t: int, of_t: Any) -> Tensor:
         if residual == "deepnorm":
-            return layer_norm(ALPHAS[connection.junction.stack] * x[t] + of_t(x[t]), *norm_of(connection.norm), EPS)
+            return normed(connection.norm, [ALPHAS[connection.junction.stack] * x[t] + of_t(x[t])])[0]
         return naive_connection(residual, connection, x[t], of_t, EPS, layer, layers, past[t] if past else [])
 
     read: Sequence = []
@@ -118,8 +118,8 @@ ALPHAS = {"encoder": 0.81 * (3**4 * 4) ** (1 / 16), "decoder": 12**0.25}
 """DeepNorm's, of 3 encoder and 4 decoder blocks."""
 
 
-def norm_of(norm: Any) -> tuple[Tensor, Tensor]:
-    return norm.weight, norm.bias
+def normed(norm: Any, x: Sequence) -> Sequence:
+    return x if isinstance(norm, nn.Identity) else [layer_norm(row, norm.weight, norm.bias, EPS) for row in x]
 
 
 def embedded(model: Transformer, tokens: list[int], D: int) -> Sequence:
@@ -142,8 +142,7 @@ def naive_transformer(model: Transformer, residual: str, source: list[int], targ
         a, m = block.joints
         x = joined(residual, a, partial(self_attention, block.attention, visible), x, layer, N, seen)
         x = joined(residual, m, partial(feed_forward, block.mlp), x, layer, N, seen)
-    encoded = x if isinstance(model.encoder_norm, nn.Identity) else [
-        layer_norm(row, *norm_of(model.encoder_norm), EPS) for row in x]  # fmt: skip
+    encoded = normed(model.encoder_norm, x)
     x, seen = embedded(model, target, D), []
     for layer, block in enumerate(model.decoder, start=1):
         a, c, m = block.joints
@@ -151,9 +150,7 @@ def naive_transformer(model: Transformer, residual: str, source: list[int], targ
         cross = partial(attention, block.cross, block.cross.query, block.cross.key_value, encoded, visible)
         x = joined(residual, c, cross, x, layer, M, seen)
         x = joined(residual, m, partial(feed_forward, block.mlp), x, layer, M, seen)
-    if not isinstance(model.decoder_norm, nn.Identity):
-        x = [layer_norm(row, *norm_of(model.decoder_norm), EPS) for row in x]
-    return torch.stack(x) @ model.embedding.weight.T
+    return torch.stack(normed(model.decoder_norm, x)) @ model.embedding.weight.T
 
 
 GATED = {
