@@ -1,76 +1,32 @@
-"""A task of the tests whose models translate, as far as checkpoints, loading and decoding ask; and runs of it."""
+"""Runs of small translators over bytes, without data."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 
-import comt_cli.tasks
+from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.tokenizer import ByteTokenizer
-from comt_cli.exchange import average, checkpoint
 from comt_cli.exchange.checkpoint import write_state
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
-from comt_cli.methods.base import ENCODER_DECODER_SITES
 from comt_cli.models.transformer import Transformer
-from comt_cli.recipe.settings import RunSettings, Section
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.decoding import DecodeSettings
-from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.translation import TranslationSettings, TranslationTrainSettings
 
 TOKENIZER = ByteTokenizer(["begin"])
 
 
-class ToyData(Section):
-    """Sentences of up to so many tokens."""
-
-    max_length: int = 40
-
-
-class ToySettings(RunSettings):
-    """The sections of a run that translates."""
-
-    model: TransformerSettings
-    data: ToyData
-    train: TrainSettings
-    decode: DecodeSettings = DecodeSettings()
-
-
-class ToyTranslation:
-    """What reading a checkpoint asks a task."""
-
-    name = "toy"
-    command = "train-toy"
-    settings = ToySettings
-    sites = ENCODER_DECODER_SITES
-    checkpoint_parts = ("vocabulary", "tokenizer")
-    runtime_keys = {}  # noqa: RUF012
-
-    def dimensions(self, settings: ToySettings) -> dict[str, int]:
-        return {"vocabulary": TOKENIZER.vocabulary_size, "length": settings.data.max_length}
-
-    def network_and_data(self, settings: ToySettings) -> str:
-        return "a small network on toys"
-
-
-@pytest.fixture
-def toy_task(monkeypatch):
-    """The task is there, and every reader of checkpoints knows it."""
-    known = {**comt_cli.tasks.tasks(), ToyTranslation.command: ToyTranslation()}
-    for module in (comt_cli.tasks, checkpoint, average):
-        monkeypatch.setattr(module, "tasks", lambda: known)
-    return known
-
-
 def toy_spec(row: str = "post-ln", **model) -> RunSpec:
-    settings = ToySettings(
-        model=TransformerSettings(size="nano", **model), data=ToyData(), train=TrainSettings(steps=8)
+    settings = TranslationSettings(
+        model=TransformerSettings(size="nano", **model),
+        data=PairData(tokenizer="bytes", max_length=40),
+        train=TranslationTrainSettings(steps=8, warmup_steps=1),
     )
-    names = {"paper": "own", "table": "t", "command": "train-toy", "scale": "smoke", "row": row, "column": "c"}
+    names = {"paper": "own", "table": "t", "command": "train-mt", "scale": "smoke", "row": row, "column": "c"}
     return RunSpec(**names, seed=1, method={"name": "post-ln"}, settings=settings, data_fingerprint="none")
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
@@ -140,13 +139,8 @@ class Translator:
 
 
 def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:
-    """What translates with a loaded model; it is moved to the device. Raises `UserError` where it decodes nothing."""
-    model: Any = loaded.model
-    if not isinstance(model, Decodes):
-        raise UserError(f"{loaded.name} does not translate: it is a {type(model).__name__}")
-    if isinstance(model, nn.Module):
-        model.to(device).eval()
-    return Translator(model, loaded.tokenizer, device, longest=loaded.longest, warn=warn)
+    """What translates with a loaded model; it is moved to the device."""
+    return Translator(loaded.model.to(device).eval(), loaded.tokenizer, device, longest=loaded.longest, warn=warn)
 
 
 def batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> list[list[int]]:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from toy_translation import toy_model, toy_spec, toy_task, write_run
+from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner
 
 from comt_cli.app import app
@@ -15,12 +15,11 @@ from comt_cli.errors import UserError
 from comt_cli.generation import translate as generation
 from comt_cli.generation.translate import Translator
 
-__all__ = ["toy_task"]
 LINES = ["a train", "", "seven trains at noon", "Chuyến tàu", "   ", "x"]
 
 
 @pytest.fixture
-def folder(toy_task, tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     spec = toy_spec()
     write_run(tmp_path / "run", spec, toy_model(spec))
@@ -152,4 +151,4 @@ def test_wrong_input_ends_with_status_2(folder, arguments, said):
 
 def test_a_model_that_does_not_translate_is_refused(folder):
     result = CliRunner().invoke(app, ["translate", str(folder), "-i", "in"])
-    assert "holds no translation model" in result.exception.message
+    assert "holds no translator" in result.exception.message

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from toy_translation import toy_model, toy_spec, toy_task, write_run
+from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.exchange.average import average, kept_weights, mean_weights
 from comt_cli.exchange.checkpoint import read_state, write_state
-from comt_cli.exchange.load_translation import load_translation
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_translation import LoadedTranslator
 
-__all__ = ["toy_task"]
 STEPS = [900, 1000, 1100, 20, 300, 400, 500, 600, 700, 800, 10, 1200]
 
 
@@ -25,7 +25,7 @@ def models():
 
 
 @pytest.fixture
-def run(toy_task, tmp_path, models):
+def run(tmp_path, models):
     weights = {f"step{step}": model.state_dict() for step, model in models.items()}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "weights-x.pt").touch()  # no file of ours
@@ -47,13 +47,13 @@ def test_the_verb_writes_a_checkpoint_that_others_read(run, models):
     result = CliRunner().invoke(app, ["average", str(run), "--last", "3"])
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{run}/average-1000-1200.pt  the mean of 3 steps: 1,000, 1,100, 1,200\n"
-    loaded = load_translation(run / "average-1000-1200.pt")
+    loaded = load(run / "average-1000-1200.pt", LoadedTranslator)
     mean = sum(models[step].embedding.weight.double() for step in (1000, 1100, 1200)) / 3
     assert torch.allclose(loaded.model.embedding.weight.double(), mean, atol=1e-7)
     assert read_state(run / "average-1000-1200.pt")["averaged_steps"] == [1000, 1100, 1200]
     before = (run / "average-1000-1200.pt").read_bytes()
     assert CliRunner().invoke(app, ["average", str(run), "--last", "3", "-o", str(run / "again.pt")]).exit_code == 0
-    assert load_translation(run / "again.pt").name == loaded.name
+    assert load(run / "again.pt", LoadedTranslator).name == loaded.name
     assert (run / "average-1000-1200.pt").read_bytes() == before
 
 
@@ -84,7 +84,7 @@ def test_other_runs_and_other_architectures_are_refused(run):
         average(run, 2, run / "mean.pt")
 
 
-def test_tied_weights_stay_tied(toy_task, tmp_path):
+def test_tied_weights_stay_tied(tmp_path):
     spec = toy_spec()
     for step in (1, 2):
         embedding = torch.randn(5, 3)

@@ -10,11 +10,10 @@ from toy_translation import TOKENIZER, toy_model, toy_spec
 
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
-from comt_cli.exchange.load_translation import LoadedTranslation
 from comt_cli.generation import translate
 from comt_cli.generation.attention import forced_attention
 from comt_cli.generation.beam import beam_search
-from comt_cli.generation.translate import Options, Translator, batches, one_line, translator
+from comt_cli.generation.translate import Options, Translator, batches, one_line
 from comt_cli.layers.multi_head import MultiHead
 from comt_cli.tasks.settings.decoding import DecodeSettings
 
@@ -102,10 +101,7 @@ def test_more_translations_than_beams_are_refused():
         Options(DecodeSettings(beam=4), n_best=5)
 
 
-def test_only_what_decodes_translates():
-    loaded = LoadedTranslation(torch.nn.Linear(1, 1), TOKENIZER, DecodeSettings(), None, "a-run", toy_spec())
-    with pytest.raises(UserError, match="a-run does not translate"):
-        translator(loaded, CPU)
+def test_a_tokenizer_that_begins_nothing_is_refused():
     with pytest.raises(ValueError, match="no begin token"):
         Translator(ToyDecoder(), ByteTokenizer(), CPU)
 

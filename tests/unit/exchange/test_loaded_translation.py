@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toy_translation import TOKENIZER, toy_model, toy_spec, toy_task, write_run
+from toy_translation import TOKENIZER, toy_model, toy_spec, write_run
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import write_state
-from comt_cli.exchange.load_translation import load_translation
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_translation import LoadedTranslator
 from comt_cli.tasks.settings.decoding import DecodeSettings
-
-__all__ = ["toy_task"]
 
 
 @pytest.fixture
-def run(toy_task, tmp_path):
+def run(tmp_path):
     spec = toy_spec()
     return write_run(tmp_path / "run", spec, toy_model(spec))
 
 
 def test_a_run_gives_model_tokenizer_and_settings(run):
     for source in (run, run / "checkpoint.pt"):
-        loaded = load_translation(source)
+        loaded = load(source, LoadedTranslator)
         source_BS, target_BT = torch.tensor([[9, 8, 1]]), torch.tensor([[258, 5]])
         expected = toy_model(toy_spec())(source_BS, target_BT)
         assert torch.equal(loaded.model.eval()(source_BS, target_BT), expected)
@@ -31,10 +30,10 @@ def test_a_run_gives_model_tokenizer_and_settings(run):
 
 
 def test_what_does_not_translate_is_refused(run, tmp_path):
-    with pytest.raises(UserError, match="there is no translation model nowhere"):
-        load_translation("nowhere")
-    with pytest.raises(UserError, match="holds no translation model"):
-        load_translation(tmp_path)
+    with pytest.raises(UserError, match="there is no translator nowhere"):
+        load("nowhere", LoadedTranslator)
+    with pytest.raises(UserError, match="holds no translator"):
+        load(tmp_path, LoadedTranslator)
     spec = toy_spec().model_dump(mode="json")
     state = {"spec": spec, "model": toy_model(toy_spec()).state_dict(), "vocabulary": 259, "tokenizer": {}}
     for change, message in (
@@ -44,7 +43,7 @@ def test_what_does_not_translate_is_refused(run, tmp_path):
     ):
         write_state(tmp_path / "other.pt", {**state, **change})
         with pytest.raises(UserError, match=message):
-            load_translation(tmp_path / "other.pt")
+            load(tmp_path / "other.pt", LoadedTranslator)
 
 
 def test_a_model_of_another_task_is_refused(tmp_path):
@@ -58,5 +57,5 @@ def test_a_model_of_another_task_is_refused(tmp_path):
     spec = RunSpec(**names, seed=3, method={"name": "comt"}, settings=settings, data_fingerprint="none")
     state = {"spec": spec.model_dump(mode="json"), "model": {}, "vocabulary": 258, "tokenizer": {}}
     write_state(tmp_path / "checkpoint.pt", state)
-    with pytest.raises(UserError, match="train-lm, which does not translate"):
-        load_translation(tmp_path)
+    with pytest.raises(UserError, match="train-lm, not of a translator"):
+        load(tmp_path, LoadedTranslator)
