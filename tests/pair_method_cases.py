@@ -39,6 +39,7 @@ PAIR_METHODS = {
 SETTINGS = TransformerSettings(
     size="nano", width=24, ffn_width=40, encoder_layers=2, decoder_layers=3, heads=4, dropout=0.0
 )
+MEDIUM = TransformerSettings(size="nano", width=256, ffn_width=512, encoder_layers=2, decoder_layers=2)
 VOCABULARY = 31
 _GENERATOR = torch.Generator().manual_seed(0)
 SOURCE = torch.randint(1, VOCABULARY, (3, 7), generator=_GENERATOR)
@@ -71,5 +72,9 @@ def pair_model(
 
 def pair_loss(model: Transformer, source_BS: Tensor = SOURCE, target_BT: Tensor = TARGET) -> Tensor:
     """The mean over the targets that are no padding."""
-    logits_BTV = model(source_BS, target_BT)[:, :-1]
-    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), target_BT[:, 1:].flatten(), ignore_index=0)
+    return loss_of_logits(model(source_BS, target_BT), target_BT)
+
+
+def loss_of_logits(logits_BTV: Tensor, target_BT: Tensor = TARGET) -> Tensor:
+    """The mean over the targets that are no padding, each predicted from those before it."""
+    return F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), target_BT[:, 1:].flatten(), ignore_index=0)

@@ -27,7 +27,8 @@ TYPICAL_LENGTH = 32
 """Tokens of the sentences that cost is counted for: a bucket is taken to be full of such pairs."""
 
 SPLITS = {"": "validation", "test_": "test", "unseen_": "unseen", "last_test_": "test (last weights)"}
-"""The sets of sentences that are translated, by the beginning of their metrics' keys."""
+"""The sets of sentences that are translated, by the beginning of their metrics' keys. Those of the test set with the
+last weights are there where a run ends with an average of several."""
 
 BLEUS = {
     "bleu": ("BLEU", "sacreBLEU, tokenizer 13a, cased"),
@@ -43,32 +44,33 @@ BLEUS = {
 def _metrics() -> dict[str, Metric]:
     found = {}
     for prefix, split in SPLITS.items():
-        for key, (name, how) in BLEUS.items():
+        for key in BLEUS if prefix == "test_" else ("bleu",):
+            name, how = BLEUS[key]
             found[prefix + key] = Metric(
                 words=f"{name} of the {split} sentences ({how})",
                 label=f"{split} {name}",
                 brief=name,
                 better="higher",
                 difference=BLEU_POINTS,
-                beside=f"{prefix}slot_accuracy" if key == "bleu" else None,
+                beside=f"{prefix}slot_accuracy" if key == "bleu" and prefix != "last_test_" else None,
             )
-        found[f"{prefix}slot_accuracy"] = Metric(
-            words=f"values of the {split} sentences (dates, amounts, names) that are translated exactly, in per cent",
-            label=f"{split} values, %",
-            brief="values",
-            better="higher",
-            difference=POINTS,
-            sign=" %",
-            remark="Values are counted where the data says what they are.",
-        )
-        if prefix != "unseen_":
-            found[f"{prefix}perplexity"] = Metric(
-                words=f"perplexity of a target token of the {split} split",
-                label=f"{split} perplexity",
-                brief="perplexity",
-                better="lower",
-                difference=PERCENT,
+        if prefix != "last_test_":
+            found[f"{prefix}slot_accuracy"] = Metric(
+                words=f"values of the {split} sentences (dates, amounts, names) that are translated exactly, in per cent",
+                label=f"{split} values, %",
+                brief="values",
+                better="higher",
+                difference=POINTS,
+                sign=" %",
+                remark="Values are counted where the data says what they are.",
             )
+    found["target_perplexity"] = Metric(
+        words="perplexity of a validation target token, given those before it",
+        label="target perplexity",
+        brief="perplexity",
+        better="lower",
+        difference=PERCENT,
+    )
     return found
 
 

@@ -228,7 +228,7 @@ def is_norm(part: nn.Module) -> bool:
     return isinstance(part, nn.Identity | nn.RMSNorm | DynamicTanh | BatchNorm | MapLayerNorm)
 
 
-@cases()
+@cases(normal=True)
 def test_the_initial_state_is_the_documented_one_and_survives(case):
     """Every linear layer N(0, 0.02^2), every gain 1, except where a method says otherwise."""
     model = case.built(settings=case.small.medium)

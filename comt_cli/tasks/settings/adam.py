@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
-from comt_cli.recipe.settings import Count, Training
+from comt_cli.recipe.settings import Count, StepsOrShare, Training
 
 
 class AdamSettings(Training):
     """Adam or AdamW, its schedules, and the average of the last weights."""
 
+    moments: ClassVar[Mapping[str, Any]] = {**Training.moments, "average_every": StepsOrShare}
     later: ClassVar[frozenset[str]] = Training.later | {"average_last", "average_every"}
 
     learning_rate: PositiveFloat = 1e-3

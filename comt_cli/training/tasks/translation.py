@@ -90,8 +90,12 @@ class TranslationRun(TaskRun[PairBatch]):
         if self.world.is_main:
             transcript.finish(found)
         references = [texts.references[pair] for pair in pairs]
-        scored = {key: score(key, found, references) for key in METRICS}
-        metrics = {"perplexity": finite(bounded_exp(loss)), **{key: score.value for key, score in scored.items()}}
+        keys = METRICS if split is not self.validation else ("bleu",)
+        scored = {key: score(key, found, references) for key in keys}
+        metrics = {
+            "target_perplexity": finite(bounded_exp(loss)),
+            **{key: score.value for key, score in scored.items()},
+        }
         if texts.slots is not None:
             metrics["slot_accuracy"] = slot_accuracy(found, [texts.slots[pair] for pair in pairs]).value
         extent = {"tokens": int(tokens), "sentences": len(found)}
