@@ -53,7 +53,7 @@ def translate(
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(min=0, max=100, help="How much longer translations are favoured. As the run's if not given."),
+        typer.Option(min=0, max=10, help="How much longer translations are favoured. As the run's if not given."),
     ] = None,
     penalty: Annotated[
         Penalty | None,

@@ -64,14 +64,12 @@ class Hypothesis:
         log_probability: the sum of the tokens' log-probabilities, the end's included.
         score: that divided by the length penalty; the end counts as a token.
         ended: whether it has an end; else it reached the greatest length, and stands behind all that have one.
-        attention: [T, S], the weights of the sources for each target token and for the end, where they were asked for.
     """
 
     tokens: tuple[int, ...]
     log_probability: float
     score: float
     ended: bool = True
-    attention: Tensor | None = None
 
 
 @torch.no_grad()

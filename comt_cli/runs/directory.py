@@ -25,6 +25,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -226,6 +227,13 @@ class RunDirectory:
             return read_text(self.error_file).partition("\n")[0] or None
         except (OSError, ValueError):
             return None
+
+    def remove_outputs(self, after: int) -> None:
+        """Remove what evaluations of steps after this one put out: the run will come there with weights of its own."""
+        for folder in (self.path / "outputs").glob("step-*"):
+            number = folder.name.removeprefix("step-")
+            if number.isdigit() and int(number) > after:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def note_error(self, reason: str, details: str = "") -> None:
         """Write `error.txt`: the reason, which is one line, and a remedy or a traceback. A full disk is no error:

@@ -58,7 +58,7 @@ class TextMetric:
     is_of_tokens: bool = False
 
     def sides(self, *texts: Sequence[str]) -> list[Sequence[str]]:
-        """Texts as sacreBLEU is given them. Raises `UserError` where a package is missing."""
+        """Texts as sacreBLEU is given them."""
         return [self.prepare(each) if self.prepare else each for each in texts]
 
     def scorer(self) -> SacreMetric:
@@ -95,7 +95,6 @@ def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> 
     """The score of a test set, one reference for each hypothesis.
 
     Raises:
-        UserError: the metric needs a package that is not installed.
         ValueError: there are none, or not as many of both.
     """
     _check(hypotheses, references)

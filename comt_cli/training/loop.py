@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -112,6 +112,8 @@ class Training:
         self.optimizer = task.optimizer(task.model, self.spec.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
+        if self.world.is_main:
+            self.directory.remove_outputs(self.counters.step)
         if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
             load_start(task, self.directory)
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
@@ -286,16 +288,17 @@ class Training:
         self.writer.evaluation(evaluation)
         rows = self._evaluation_rows()
         result = done_result(self.task, counters, self.writer.environment, evaluation, rows) | self._tested()
-        if settings.averaged_steps and self.task.tests:  # what averaging gains
+        if settings.averaged_steps and "test" in self.task.tests:  # what averaging gains
             load_weights([self.directory.weights_file(counters.step)], self.spec, self.model)
-            result |= self._tested("last")
+            result |= self._tested("last", {"test"})
         return self._end(result)
 
-    def _tested(self, weights: str = "") -> dict[str, Any]:
-        """What the model comes to on the splits for testing; `weights` begins the keys where its weights are not those
-        that the run ends with."""
+    def _tested(self, weights: str = "", splits: Collection[str] | None = None) -> dict[str, Any]:
+        """What the model comes to on the splits for testing, all or some; `weights` begins the keys where its weights
+        are not those that the run ends with."""
         found: dict[str, Any] = {}
-        for split, samples in self.task.tests.items():
+        for split in self.task.tests if splits is None else splits:
+            samples = self.task.tests[split]
             name = "_".join(part for part in (weights, split) if part)
             tested = self._evaluate(samples, weights or "final")
             self.writer.evaluation(tested, name)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from comt_cli.recipe.settings import MAX_LENGTH, NonNegative, Section, WholeNumber
+from comt_cli.recipe.settings import MAX_LENGTH, Section, WholeNumber
 
 MAX_BEAM = 1000
 
@@ -16,6 +16,6 @@ class DecodeSettings(Section):
     are divided by (`generation.beam.PENALTIES`); a target has at most `max_extra` tokens more than its source."""
 
     beam: Annotated[WholeNumber, Field(gt=0, le=MAX_BEAM)] = 4
-    alpha: NonNegative = 0.6
+    alpha: Annotated[float, Field(ge=0, le=10)] = 0.6  # beyond that scores leave what a float can hold
     penalty: Literal["gnmt", "average"] = "gnmt"
     max_extra: Annotated[WholeNumber, Field(ge=0, le=MAX_LENGTH)] = 50
