@@ -132,7 +132,7 @@ def test_attention_is_drawn(folder):
     [
         (["--beam", "0"], "greater than or equal to 1"),
         (["--alpha", "x"], "should be a valid number"),
-        (["--alpha", "nan"], "less than or equal to 100"),
+        (["--alpha", "nan"], "less than or equal to 10"),
         (["--alpha", "-1"], "greater than or equal to 0"),
         (["--penalty", "wu"], "'wu' is not one of"),
         (["--n-best", "5"], "5 translations of each line cannot be had from a beam of 4"),
