@@ -56,7 +56,7 @@ def _metrics() -> dict[str, Metric]:
             )
         if prefix != "last_test_":
             found[f"{prefix}slot_accuracy"] = Metric(
-                words=f"values of the {split} sentences (dates, amounts, names) that are translated exactly, in per cent",
+                words=f"values of the {split} sentences (dates, amounts, names) translated exactly, in per cent",
                 label=f"{split} values, %",
                 brief="values",
                 better="higher",
