@@ -109,7 +109,7 @@ class Translator:
             width=decode.beam,
             length_penalty=decode.penalty,
             alpha=decode.alpha,
-            max_lengths=[max(len(source) - 1 + decode.max_extra, 1) for source in sources],
+            max_lengths=[len(source) + decode.max_extra for source in sources],
             begin=self.begin,
             end=self.end,
             n_best=options.n_best,
