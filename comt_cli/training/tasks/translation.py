@@ -97,13 +97,11 @@ class TranslationRun(TaskRun[PairBatch]):
             transcript.finish(found)
         references = [texts.references[pair] for pair in pairs]
         scored = {key: score(key, found, references) for key in keys}
-        metrics = {
-            "target_perplexity": finite(bounded_exp(loss)),
-            **{key: score.value for key, score in scored.items()},
-        }
         if texts.slots is not None:
-            metrics["slot_accuracy"] = slot_accuracy(found, [texts.slots[pair] for pair in pairs]).value
-        return Evaluation(loss, metrics, extent, scored["bleu"].signature)
+            scored["slot_accuracy"] = slot_accuracy(found, [texts.slots[pair] for pair in pairs])
+        metrics: dict[str, float | None] = {key: score.value for key, score in scored.items()}
+        metrics = {"target_perplexity": finite(bounded_exp(loss)), **metrics}
+        return Evaluation(loss, metrics, extent, {key: score.signature for key, score in scored.items()})
 
     def _translated(
         self, batches: Iterable[PairBatch], split: PairBuckets, transcript: Transcript
