@@ -66,6 +66,11 @@ def average(run: Path, last: int, out: Path) -> list[int]:
     if not (run / "checkpoint.pt").is_file():
         raise no_checkpoint(run)
     kept = kept_weights(run)
+    if not kept and (run / "result.json").is_file():
+        raise UserError(
+            f"{run} has ended, and keeps the weights of its last step, or their average, alone",
+            "checkpoint.pt has them. Others can be averaged while the run trains, if train.average_last is set.",
+        )
     if len(kept) < last:
         listed = f" (steps {', '.join(f'{step:,}' for step in kept)})" if kept else ""
         raise UserError(

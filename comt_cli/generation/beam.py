@@ -34,6 +34,10 @@ PENALTIES: dict[str, Callable[[float, float], float]] = {
 """What the log-probability of so many tokens is divided by: tensor2tensor's (Wu et al. 2016, Eq. 14), and fairseq's."""
 
 
+class NotFinite(UserError):
+    """A network whose outputs are not numbers."""
+
+
 class DecodingCache(Protocol):
     """The keys and values of what the rows have decoded."""
 
@@ -87,11 +91,11 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """For each sentence up to `n_best` different hypotheses, the best first: fewer where so many were not found.
 
-    A hypothesis has at most its sentence's of `max_lengths` tokens, the end
-    included. Neither `PAD` nor `begin` is ever chosen; their probability is lost.
+    A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. Neither `PAD` nor `begin` is ever
+    chosen; their probability is lost.
 
     Raises:
-        UserError: the logits are not numbers.
+        NotFinite: the logits are not numbers.
         ValueError: a number is out of its range.
     """
     if not (1 <= n_best <= width and alpha >= 0 and len(max_lengths) == len(source_BS) > 0 and min(max_lengths) > 0):
@@ -122,7 +126,7 @@ def beam_search(
         is_broken = (live.sums.isnan() | finished.sums.isnan()).any()
         *is_done, broken = torch.cat([done_B, is_broken[None]]).tolist()  # waits for the device once
         if broken:
-            raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
+            raise NotFinite("the outputs of the network are not finite numbers", "Did its training diverge?")
         parent_BK, keep_B = parent_BC.gather(1, chosen_BK), (~done_B).nonzero()[:, 0]
         if any(is_done):
             for place in (place for place, done in enumerate(is_done) if done):

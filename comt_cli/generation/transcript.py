@@ -34,7 +34,8 @@ class Transcript:
         Raises:
             StorageError: the disk is full or the folder gone.
         """
-        lines = "".join(json.dumps([number, text], ensure_ascii=False) + "\n" for number, text in texts.items())
+        # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable.
+        lines = "".join(json.dumps([number, text]) + "\n" for number, text in texts.items())
         try:
             with self._own.open("a", encoding="utf-8") as handle:
                 # A stop in the middle of a line leaves a part of it: the next line begins anew.
@@ -71,7 +72,7 @@ class Transcript:
             for line in lines:
                 try:
                     number, text = parse_json(line)
-                except ValueError:  # empty, or cut off by a kill
+                    found[int(number)] = str(text)
+                except (ValueError, TypeError):  # empty, cut off by a kill, or damaged
                     continue
-                found[int(number)] = str(text)
         return found

@@ -13,7 +13,7 @@ from comt_cli.recipe.settings import Count, StepsOrShare, Training
 class AdamSettings(Training):
     """Adam or AdamW, its schedules, and the average of the last weights."""
 
-    moments: ClassVar[Mapping[str, Any]] = {**Training.moments, "average_every": StepsOrShare}
+    moments: ClassVar[Mapping[str, Any]] = {**Training.moments, "average_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = Training.later | {"average_last", "average_every"}
 
     learning_rate: PositiveFloat = 1e-3

@@ -3,6 +3,7 @@ makes of the sources."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from comt_cli.data.pair_batches import PairBatch, PairBuckets
 from comt_cli.data.pairs.dataset import PairDataset
 from comt_cli.data.split import IGNORE, Split
-from comt_cli.generation.beam import beam_search
+from comt_cli.generation.beam import NotFinite, beam_search
 from comt_cli.generation.transcript import Transcript
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.layers.dropout import Masks
@@ -70,7 +71,7 @@ class TranslationRun(TaskRun[PairBatch]):
 
     def evaluate(self, batches: Iterable[PairBatch], split: Split[PairBatch]) -> Evaluation:
         """Loss and perplexity over the references of this process's batches, and the scores of the translations, which
-        are in `outputs`, of all processes' batches."""
+        are in `outputs`, of all processes' batches. Where the loss is not finite, nothing is scored."""
         assert isinstance(split, PairBuckets)
         name = next(name for name, own in {"validation": self.validation, **self.tests}.items() if own is split)
         transcript = Transcript(self.outputs, name, self.world.rank)
@@ -83,50 +84,58 @@ class TranslationRun(TaskRun[PairBatch]):
         if not tokens:
             raise ValueError("there is no target to evaluate on")
         loss = loss_sum / tokens
-        self.world.barrier()  # all translations are written
         texts, pairs = self.dataset.texts[name], np.sort(split.plan.members)
+        keys = METRICS if split is not self.validation else ("bleu",)
+        extent = {"tokens": int(tokens), "sentences": len(pairs)}
+        if not math.isfinite(loss):
+            named = ("target_perplexity", *keys, *(("slot_accuracy",) if texts.slots is not None else ()))
+            return Evaluation(loss, dict.fromkeys(named), extent)
+        self.world.barrier()  # all translations are written
         found = transcript.texts(pairs.tolist())
         self.world.barrier()  # all are read
         if self.world.is_main:
             transcript.finish(found)
         references = [texts.references[pair] for pair in pairs]
-        keys = METRICS if split is not self.validation else ("bleu",)
         scored = {key: score(key, found, references) for key in keys}
-        metrics = {
-            "target_perplexity": finite(bounded_exp(loss)),
-            **{key: score.value for key, score in scored.items()},
-        }
         if texts.slots is not None:
-            metrics["slot_accuracy"] = slot_accuracy(found, [texts.slots[pair] for pair in pairs]).value
-        extent = {"tokens": int(tokens), "sentences": len(found)}
-        return Evaluation(loss, metrics, extent, scored["bleu"].signature)
+            scored["slot_accuracy"] = slot_accuracy(found, [texts.slots[pair] for pair in pairs])
+        metrics: dict[str, float | None] = {key: score.value for key, score in scored.items()}
+        metrics = {"target_perplexity": finite(bounded_exp(loss)), **metrics}
+        return Evaluation(loss, metrics, extent, {key: score.signature for key, score in scored.items()})
 
     def _translated(
         self, batches: Iterable[PairBatch], split: PairBuckets, transcript: Transcript
     ) -> Iterable[tuple[Tensor, ...]]:
         """The batches as tensors; each is translated on its way, unless the transcript has its pairs already."""
-        special, decode = self.dataset.tokenizer.special, self.translation.decode
         for batch in batches:
             tensors = self._tensors(batch)
             pairs = split.numbers(batch)
             open_B = np.array([int(pair) not in transcript.done for pair in pairs])
             if batch.target_count and open_B.any():
-                source_BS = tensors[0][torch.from_numpy(open_B)]
-                longest = [int(length) + decode.max_extra for length in (source_BS != special.pad).sum(1)]
-                with compute_context(self.settings.precision, self.world.device):
-                    found = beam_search(
-                        self.model,
-                        source_BS,
-                        width=decode.beam,
-                        length_penalty=decode.penalty,
-                        alpha=decode.alpha,
-                        max_lengths=longest,
-                        begin=special.need("begin"),
-                        end=special.end,
-                    )
-                texts = [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
+                texts = self._texts(tensors[0][torch.from_numpy(open_B)])
                 transcript.add(dict(zip(pairs[open_B].tolist(), texts, strict=True)))
             yield tensors
+
+    def _texts(self, source_BS: Tensor) -> list[str]:
+        """The translations of sources; empty where the network's outputs are not finite: it has none then, and the loss
+        says that the run diverged."""
+        special, decode = self.dataset.tokenizer.special, self.translation.decode
+        longest = [int(length) + decode.max_extra for length in (source_BS != special.pad).sum(1)]
+        try:
+            with compute_context(self.settings.precision, self.world.device):
+                found = beam_search(
+                    self.model,
+                    source_BS,
+                    width=decode.beam,
+                    length_penalty=decode.penalty,
+                    alpha=decode.alpha,
+                    max_lengths=longest,
+                    begin=special.need("begin"),
+                    end=special.end,
+                )
+        except NotFinite:
+            return [""] * len(source_BS)
+        return [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:

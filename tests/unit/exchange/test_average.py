@@ -65,6 +65,10 @@ def test_more_than_are_kept_are_refused(run, tmp_path):
     empty = write_run(tmp_path / "empty", toy_spec(), toy_model(toy_spec()))
     result = CliRunner().invoke(app, ["average", str(empty), "--last", "2"])
     assert "weights of 0 steps; 2 cannot" in result.exception.message
+    (empty / "result.json").write_text('{"state": "done"}')
+    result = CliRunner().invoke(app, ["average", str(empty)])
+    assert "has ended, and keeps the weights of its last step, or their average, alone" in result.exception.message
+    assert "checkpoint.pt has them" in result.exception.hint
     with pytest.raises(UserError, match="is no run directory"):
         average(run / "checkpoint.pt", 2, run / "mean.pt")
     assert CliRunner().invoke(app, ["average", str(run), "--last", "0"]).exit_code == 2
