@@ -34,9 +34,9 @@ from comt_cli.training.tasks.translation import TranslationRun
 AVERAGE = {"average_last": 3, "average_every": 2, "evaluate_every": 4}
 
 
-ONCE = 20 * 8
+ONCE = 20 * 7
 """Sentences that such a run translates: three times the validation set while it trains, then all three sets with the
-mean of the weights, and both test sets with the last."""
+mean of the weights, and the test set with the last."""
 
 
 def place_far_from_the_start(run: TranslationRun) -> None:
@@ -116,7 +116,7 @@ def test_translations_are_written_for_every_evaluation(expected):
     """The tests below compare something: the weights say different things, of different sentences."""
     found = outputs(expected)
     splits = ("test", "unseen", "validation")
-    kept = [*(f"final/{split}.txt" for split in splits), "last/test.txt", "last/unseen.txt"]
+    kept = [*(f"final/{split}.txt" for split in splits), "last/test.txt"]
     assert list(found) == [*kept, *(f"step-{step}/validation.txt" for step in (12, 4, 8))]
     for text in found.values():
         assert len(text.splitlines()) == 20
@@ -149,7 +149,6 @@ STOPS = {
     "test": (2, 2),
     "unseen": (3, 1),
     "test, with the last weights": (4, 2),
-    "unseen, with the last weights": (5, 1),
 }
 """Where a run is stopped, one after the other: in which evaluation since it was started, after how many batches. A
 start begins with the evaluation in which the one before was stopped, and from the choice of the weights on with that of
@@ -158,9 +157,10 @@ validation."""
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["signal", "error"])
 def test_stopped_in_the_middle_of_each_evaluation(expected, searches, tmp_path, by_signal):
+    """An error takes the steps since the last checkpoint with it, and what their evaluation had translated."""
     spec = pair_spec(**AVERAGE)
     directory = RunDirectory.of(tmp_path / "runs", spec)
-    written = 0
+    written, most = 0, ONCE if by_signal else ONCE + 20
     for where, (number, batches) in STOPS.items():
         stop = StopSignal()
         listener = InEvaluation(number, batches, stop if by_signal else None)
@@ -168,11 +168,11 @@ def test_stopped_in_the_middle_of_each_evaluation(expected, searches, tmp_path, 
             train(spec, tmp_path / "runs", listener=listener, stop=stop)
         assert not by_signal or "everything is saved" in str(stopped.value), where
         assert directory.state() is RunState.unfinished
-        assert written < searches.sentences < ONCE, where
+        assert written < searches.sentences < most, where
         written = searches.sentences
     train(spec, tmp_path / "runs")
     assert_same_translations(directory, expected)
-    assert searches.sentences == ONCE
+    assert searches.sentences == ONCE if by_signal else searches.sentences <= most
 
 
 def train_far_from_the_start_until_death(*arguments) -> None:
