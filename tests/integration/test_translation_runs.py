@@ -160,7 +160,7 @@ def test_stopped_in_the_middle_of_each_evaluation(expected, searches, tmp_path, 
     """An error takes the steps since the last checkpoint with it, and what their evaluation had translated."""
     spec = pair_spec(**AVERAGE)
     directory = RunDirectory.of(tmp_path / "runs", spec)
-    written, most = 0, ONCE if by_signal else ONCE + 20
+    written, most = 0, ONCE if by_signal else ONCE + 40
     for where, (number, batches) in STOPS.items():
         stop = StopSignal()
         listener = InEvaluation(number, batches, stop if by_signal else None)

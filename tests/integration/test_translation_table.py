@@ -33,7 +33,7 @@ rows:
   sas: {{method: sas}}
 columns:
   tiny: {{}}
-  compound: {{metric: test_bleu_compound}}
+  tokenised: {{metric: test_bleu_tokenised}}
 scales:
   smoke: {{description: A tiny model}}
 """
@@ -68,15 +68,15 @@ def test_from_training_to_a_score(comt, tmp_path):
         results[spec["row"]] = json.loads(path.read_text())
     assert len(results) == 2, "columns that differ in their metric alone share their runs"
     signature = results["sas"]["test_evaluation"]["signature"]
-    compound = results["sas"]["test_evaluation"]["signatures"]["bleu_compound"]
+    tokenised = results["sas"]["test_evaluation"]["signatures"]["bleu_tokenised"]
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert "tok:none" in compound
-    assert compound != signature
+    assert "tok:none" in tokenised
+    assert tokenised != signature
     page = next((tmp_path / "runs/results").rglob("micro.md")).read_text()
     for text in (table, page.replace("\\", "")):
         without_breaks = "".join(text.split())
         assert f"Signatureoftest_bleu:{signature}." in without_breaks
-        assert f"Signatureoftest_bleu_compound:{compound}." in without_breaks
+        assert f"Signatureoftest_bleu_tokenised:{tokenised}." in without_breaks
     assert f"{results['sas']['test_bleu']:.2f}" in page
     assert "BLEU of the test sentences (sacreBLEU, tokenizer 13a, cased)" in page
     assert comt("report", "micro.yaml") == table
@@ -92,6 +92,6 @@ def test_from_training_to_a_score(comt, tmp_path):
     (folder,) = (path.parent for path in tmp_path.glob("runs/own/micro/sas/tiny/*/result.json"))
     assert Path("found").read_text() == (folder / "outputs/final/test.txt").read_text(), "as the run translated them"
     shutil.copy(folder / "outputs/final/test.txt", "final")
-    scored = json.loads(comt("score", "final", "references", "--metric", "bleu,bleu_compound", "--json"))
+    scored = json.loads(comt("score", "final", "references", "--metric", "bleu,bleu_tokenised", "--json"))
     assert scored["bleu"] == {"score": results["sas"]["test_bleu"], "signature": signature}
-    assert scored["bleu_compound"] == {"score": results["sas"]["test_bleu_compound"], "signature": compound}
+    assert scored["bleu_tokenised"] == {"score": results["sas"]["test_bleu_tokenised"], "signature": tokenised}
