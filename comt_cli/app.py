@@ -13,6 +13,7 @@ from comt_cli import __version__
 from comt_cli.commands import (
     ablate,
     analyze_gates,
+    average,
     bench,
     completion,
     diagnose,
@@ -27,8 +28,10 @@ from comt_cli.commands import (
     reproduce,
     rm,
     runs,
+    score,
     show,
     status,
+    translate,
 )
 from comt_cli.commands.ending import end_of_torchrun
 from comt_cli.commands.examples import Verb, VerbGroup
@@ -73,6 +76,9 @@ app.command("plot-gradients", cls=Verb)(plot_gradients.plot_gradients)
 app.command("plot-images", cls=Verb)(plot_images.plot_images)
 app.command("diagnose", cls=Verb)(diagnose.diagnose)
 app.command("generate", cls=Verb)(generate.generate)
+app.command("translate", cls=Verb)(translate.translate)
+app.command("score", cls=Verb)(score.score)
+app.command("average", cls=Verb)(average.average)
 app.command("export", cls=Verb)(export.export)
 app.add_typer(bench.app, name="bench")
 app.command("doctor", cls=Verb)(doctor.doctor)

@@ -37,7 +37,16 @@ VARIANTS = {
 }
 METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods("train-lm")} | VARIANTS
 KINDS = (
-    *("comt", "transponder", "two-summaries", "transponder-static", "transponder-path", "full-rank-gate", "headwise"),
+    *(
+        "comt",
+        "transponder",
+        "two-summaries",
+        "transponder-static",
+        "transponder-path",
+        "full-rank-gate",
+        "headwise",
+        "eau",
+    ),
     *(
         "pre-ln",
         "post-ln+transponder",

@@ -78,6 +78,12 @@ def rms_norm(x_D: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     return x_D / math.sqrt(dot(x_D, x_D) / len(x_D) + eps) * gain_D
 
 
+def layer_norm(x_D: Tensor, gain_D: Tensor, shift_D: Tensor, eps: float) -> Tensor:
+    """Ba et al. 2016: (x - mean) / sqrt(var + eps) * g + b."""
+    centred_D = x_D - math.fsum(x_D.tolist()) / len(x_D)
+    return rms_norm(centred_D, gain_D, eps) + shift_D
+
+
 def matrix(W: Tensor, x_D: Tensor) -> Tensor:
     return torch.tensor([dot(row, x_D) for row in W], dtype=torch.float64)
 
@@ -97,7 +103,10 @@ def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection
     """One junction of one token, `layer` counted from 1 as the papers do; `past` are earlier x, newest first."""
 
     def norm(y_D: Tensor, which: str = "norm") -> Tensor:
-        return rms_norm(y_D, getattr(connection, which).weight, eps)
+        part = getattr(connection, which)
+        if isinstance(part, nn.LayerNorm):
+            return layer_norm(y_D, part.weight, part.bias, eps)
+        return rms_norm(y_D, part.weight, eps)
 
     def low_rank(y_D: Tensor) -> Tensor:
         return matrix(connection.low_rank.B, matrix(connection.low_rank.A, y_D))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import image_method_cases as images
 import method_cases as language
+import pair_method_cases as pairs
 import pytest
 import torch
 from initialised import initialised, shaken
@@ -33,6 +34,7 @@ class Small:
     Attributes:
         networks: settings of its smallest models, by name; the first one is tested where one is enough.
         medium: settings of a model with draws enough to see how its numbers are spread at the start.
+        normal: whether its projections start as N(0, 0.02^2). Of others the model's own test has the start.
         dimensions: what `build` takes from the data.
         batch: inputs of three samples; `other` makes another batch of the same shape.
         loss: of what the model makes of the batch.
@@ -51,6 +53,7 @@ class Small:
     bf16_error: float
     stream: str
     causal: bool
+    normal: bool = True
     methods: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -78,6 +81,19 @@ SMALL = {
         stream="maps",
         causal=False,
         methods=images.IMAGE_METHODS,
+    ),
+    "train-mt": Small(
+        networks={"transformer": pairs.SETTINGS},
+        medium=pairs.MEDIUM,
+        dimensions={"vocabulary": pairs.VOCABULARY},
+        batch=(pairs.SOURCE, pairs.TARGET),
+        other=lambda batch: (batch[0], torch.where(batch[1] > 0, batch[1] % (pairs.VOCABULARY - 1) + 1, 0)),
+        loss=pairs.loss_of_logits,
+        bf16_error=0.05,
+        stream="tokens",
+        normal=False,
+        causal=False,  # a target sees its whole source; what it sees of targets is in `test_encoder_decoder`
+        methods=pairs.PAIR_METHODS,
     ),
 }
 

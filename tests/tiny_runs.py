@@ -1,5 +1,5 @@
-"""Runs so small that a test can train them: short documents as bytes for a LLaMA of width 32, and pictures of 8 x 8
-pixels for a ResNet of width 4."""
+"""Runs so small that a test can train them: short documents as bytes for a LLaMA of width 32, pictures of 8 x 8 pixels
+for a ResNet of width 4, and three hundred sentences of the almanac for a Transformer of width 24."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import fingerprint
 from comt_cli.data.images.dataset import ImageDataset, ImageSplit
 from comt_cli.data.images.settings import ImageDataSettings
+from comt_cli.data.pairs.dataset import PairDataset
+from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.prepare import prepare
 from comt_cli.data.settings import DataSettings
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import tasks
+from comt_cli.tasks.settings.decoding import DecodeSettings
 from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
 from comt_cli.tasks.settings.language import Settings, TrainSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.translation import TranslationSettings, TranslationTrainSettings
 from comt_cli.training.events import Evaluating, Event, Listener, Note, ignore
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import World
@@ -150,7 +156,63 @@ def image_spec(
     )
 
 
-def dataset_of(spec: RunSpec) -> Dataset | ImageDataset:
+TRANSFORMER = {"size": "nano", "width": 24, "ffn_width": 32, "encoder_layers": 1, "decoder_layers": 1, "heads": 2}
+PAIRS = {
+    "corpus": "almanac",
+    "difficulty": "easy",
+    "source": "en",
+    "target": "vi",
+    "pairs": 300,
+    "validation_pairs": 20,
+    "test_pairs": 20,
+    "vocabulary_size": 1000,
+    "max_length": 64,
+    "batch_tokens": 192,
+}
+TRAIN_PAIRS = {
+    "kernels": "reference",
+    "steps": 12,
+    "batch_size": 1,
+    "learning_rate": 2e-3,
+    "warmup_steps": 4,
+    "log_every": 1,
+    "save_every": 3,
+}
+DECODE = {"beam": 2, "alpha": 2.0, "max_extra": 5}
+
+
+def pair_spec(
+    *,
+    method: dict[str, Any] | str = "post-ln",
+    seed: int = 1,
+    model: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+    **train: Any,
+) -> RunSpec:
+    """A run over sentences of the almanac, English to Vietnamese; dropout is on."""
+    settings = TranslationSettings(
+        model=TransformerSettings(**TRANSFORMER | (model or {})),
+        data=PairData(**PAIRS | (data or {})),
+        train=TranslationTrainSettings(**TRAIN_PAIRS | train),
+        decode=DecodeSettings(**DECODE),
+    )
+    task = tasks()["train-mt"]
+    return RunSpec(
+        paper="comt",
+        table="tiny-pairs",
+        command="train-mt",
+        scale="smoke",
+        row="a-row",
+        column="tiny",
+        seed=seed,
+        method={"name": method} if isinstance(method, str) else method,
+        settings=settings,
+        data_fingerprint=task.fingerprint(settings),
+        data_content=task.prepare(settings).content_hash,
+    )
+
+
+def dataset_of(spec: RunSpec) -> Dataset | ImageDataset | PairDataset:
     """What a tiny run is trained on."""
     return pictures() if spec.data_fingerprint == PICTURES else spec.task.prepare(spec.settings)
 
@@ -161,7 +223,7 @@ def training(
     *,
     listener: Listener = ignore,
     stop: StopSignal | None = None,
-    dataset: Dataset | ImageDataset | None = None,
+    dataset: Dataset | ImageDataset | PairDataset | None = None,
     device: str = "cpu",
 ) -> Training:
     """The run of `spec` below `runs`, not started."""

@@ -49,7 +49,7 @@ def gate_values(loaded: LoadedModel, text: str | None = None) -> GateValues:
     """Run `text` (None: `DEFAULT_TEXT`) through the network and take every gate's factors on every token.
 
     Raises:
-        UserError: the network has no gates (says what it has), or see `tokens_of`.
+        UserError: the network has no gates, or none that multiply (says what it has), or see `tokens_of`.
     """
     modules = [module for module in loaded.model.modules() if isinstance(module, CarriesGates) and module.gates]
     if not modules:
@@ -72,6 +72,8 @@ def gate_values(loaded: LoadedModel, text: str | None = None) -> GateValues:
                 # A gate that does not look at its input has one value for all tokens.
                 shape = (len(tokens.pieces), value.shape[-1])
                 values.factors.setdefault((site, kind), {})[layer] = value.expand(shape).numpy()
+    if not values.factors:
+        raise UserError(f"{loaded.name} has gates that multiply nothing: it holds {loaded.description}")
     return values
 
 

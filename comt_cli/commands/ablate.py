@@ -287,7 +287,7 @@ def _with_value(method: dict[str, Any], option: str, text: str) -> dict[str, Any
         problems.clear()
         checked = validate(config, {**others, option: value}, (), lambda _: None, problems)
         if checked is not None:
-            return {"name": method["name"], **checked.model_dump(mode="json")}
+            return {"name": method["name"], **checked.stored()}
     key = problems[0].key or option
     raise UserError(
         f"--values {text}: {key} of {method['name']}: {problems[0].message}",

@@ -90,7 +90,6 @@ def methods(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     """`train.steps=` and the other keys of the settings that the recipe's command has."""
-    from comt_cli.recipe.overrides import SECTIONS
     from comt_cli.recipe.validate import valid_keys
     from comt_cli.tasks import task_of
 
@@ -99,7 +98,7 @@ def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     keys: dict[str, None] = {}
     for command in sorted(_commands_on(ctx)):
         settings = task_of(command).settings
-        for section in SECTIONS:
+        for section in settings.model_fields:
             keys |= dict.fromkeys(f"{section}.{key}=" for key in valid_keys(settings, (section,)))
     return _fitting(keys, incomplete)
 

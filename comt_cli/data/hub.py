@@ -113,7 +113,8 @@ class HubStream:
         Raises:
             UserError: the hub cannot be reached, or stopped answering; what was prepared so far is kept.
         """
-        with _reachable(self._corpus, self._source.repository):
+        instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
+        with reachable(self._corpus, self._source.repository, instead):
             files = self._open(self._source)
             order = list(range(len(files)))
             random.Random(FILE_ORDER_SEED).shuffle(order)
@@ -127,8 +128,9 @@ class HubStream:
 
 
 @contextlib.contextmanager
-def _reachable(corpus: str, repository: str) -> Iterator[None]:
-    """Say in one way what a dozen exception types of `datasets`, the hub's client and HTTP libraries mean."""
+def reachable(corpus: str, repository: str, instead: str) -> Iterator[None]:
+    """Say in one way what a dozen exception types of `datasets`, the hub's client and HTTP libraries mean; `instead`
+    says what can be used without network."""
     try:
         yield
     except UserError:
@@ -137,11 +139,11 @@ def _reachable(corpus: str, repository: str) -> Iterator[None]:
         raise UserError(
             f"corpus: cannot read {corpus} from huggingface.co/datasets/{repository}: {first_line(error)}",
             f"{corpus} needs the network once; what was prepared so far is kept, so run the same command again when "
-            "there is one. Without network, use corpus: python-docs or corpus: files:GLOB.",
+            f"there is one. {instead}",
         ) from error
 
 
-class _StreamedFiles:
+class StreamedFiles:
     """The files of a streaming `datasets.IterableDataset`."""
 
     def __init__(self, dataset: Any) -> None:
@@ -150,22 +152,30 @@ class _StreamedFiles:
     def __len__(self) -> int:
         return int(self._dataset.num_shards)
 
+    def rows(self, file: int) -> Iterator[dict[str, Any]]:
+        """The rows of one file, which is one shard of the stream."""
+        yield from self._dataset.shard(num_shards=len(self), index=file)
+
     def texts(self, file: int) -> Iterator[str]:
-        """One file is one shard of the stream."""
-        for row in self._dataset.shard(num_shards=len(self), index=file):
+        """The column `text` of one file's rows."""
+        for row in self.rows(file):
             yield row["text"]
 
 
-def open_on_hub(source: HubSource) -> RemoteFiles:
+def open_on_hub(source: HubSource) -> StreamedFiles:
     """Find the files of `source` on the hub (their listing is fetched, their content only when read)."""
+    return open_files(source.repository, source.revision, source.files)
+
+
+def open_files(repository: str, revision: str, files: str) -> StreamedFiles:
+    """Find the files of a data set on the hub that match the pattern `files`."""
     import datasets
 
-    builder = "parquet" if source.files.endswith(".parquet") else "json"
-    revision = source.revision.replace("/", "%2F")
-    pattern = f"hf://datasets/{source.repository}@{revision}/{source.files}"
+    builder = "parquet" if files.endswith(".parquet") else "json"
+    pattern = f"hf://datasets/{repository}@{revision.replace('/', '%2F')}/{files}"
     return stream_files(datasets, builder, pattern)
 
 
-def stream_files(datasets: Any, builder: str, pattern: str) -> RemoteFiles:
+def stream_files(datasets: Any, builder: str, pattern: str) -> StreamedFiles:
     """The files that `pattern` names, local or remote, read by the builder "json" or "parquet" of `datasets`."""
-    return _StreamedFiles(datasets.load_dataset(builder, data_files=pattern, split="train", streaming=True))
+    return StreamedFiles(datasets.load_dataset(builder, data_files=pattern, split="train", streaming=True))

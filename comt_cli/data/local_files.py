@@ -77,7 +77,7 @@ class LocalFiles:
                 f"corpus: no file matches files:{self.pattern}",
                 f"It was looked up from {Path.cwd()}; ** stands for any folders, as in files:texts/**/*.txt",
             )
-        known = _KnownHashes(root, self.pattern)
+        known = KnownHashes(root, self.pattern)
         files = []
         for number, path in enumerate(paths):
             progress("hashing files", number, len(paths))
@@ -126,7 +126,7 @@ def _text(file: _File) -> str:
         ) from error
 
 
-class _KnownHashes:
+class KnownHashes:
     """Hashes of files as they were last seen, so that an unchanged corpus is not read to be recognised."""
 
     def __init__(self, root: Path, pattern: str) -> None:

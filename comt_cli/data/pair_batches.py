@@ -119,6 +119,11 @@ class PairBuckets(Split[PairBatch]):
         """The numbers of the pairs of these buckets, int64 [B], in the order of their batch."""
         return np.concatenate([self.plan.pairs(bucket) for bucket in self._check(indices).tolist()])
 
+    def numbers(self, batch: PairBatch) -> NDArray[np.int64]:
+        """The numbers of the pairs of a batch that `batch` made, int64 [B]."""
+        buckets_B, within_B = np.divmod(batch.positions, ROWS)
+        return self.plan.members[self.plan.offsets[buckets_B] + within_B]
+
     def batch(self, indices: NDArray[np.int64]) -> PairBatch:
         return self._batch(indices, np.asarray(indices, dtype=np.int64))
 

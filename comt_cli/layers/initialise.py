@@ -56,8 +56,10 @@ def initialise(model: nn.Module, seed: int, prefix: str = "") -> None:
     for path, module in model.named_modules(prefix=prefix):
         if isinstance(module, Initialised):
             module.initialise(Draw(seed, path))
-        elif isinstance(module, nn.RMSNorm):
+        elif isinstance(module, nn.RMSNorm | nn.LayerNorm):
             nn.init.ones_(module.weight)
+            if isinstance(module, nn.LayerNorm):
+                nn.init.zeros_(module.bias)
         elif any(True for _ in module.parameters(recurse=False)):
             raise TypeError(f"{path} ({type(module).__name__}) holds parameters but has no initialise()")
 

@@ -1,4 +1,5 @@
-"""Norms by name: RMSNorm, which LLaMA has, and Dynamic Tanh, which replaces it."""
+"""Norms by name: RMSNorm, which LLaMA has, LayerNorm, which the encoder-decoder has, and Dynamic Tanh, which replaces
+either."""
 
 from __future__ import annotations
 
@@ -33,6 +34,11 @@ NormFactory = Callable[[NormPlace], nn.Module]
 def rms_norm(place: NormPlace) -> nn.Module:
     """RMSNorm with a gain that starts at 1."""
     return nn.RMSNorm(place.width, eps=place.epsilon)
+
+
+def layer_norm(place: NormPlace) -> nn.Module:
+    """LayerNorm with a gain that starts at 1 and a shift that starts at 0."""
+    return nn.LayerNorm(place.width, eps=place.epsilon)
 
 
 class DynamicTanh(Initialised):

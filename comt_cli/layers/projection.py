@@ -5,6 +5,7 @@ Shapes: T tokens (any leading dimensions), D input width, N output width of one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -35,14 +36,25 @@ class Projections(CarriesGates, Initialised):
     """Whether every site's columns are filled up (`aligned`), not only the last: the next operation knows."""
 
     def __init__(
-        self, sites: Sequence[Site], gates: Mapping[str, GateFactory], std_of: StdOf, later: Sequence[Site] = ()
+        self,
+        sites: Sequence[Site],
+        gates: Mapping[str, GateFactory],
+        std_of: StdOf,
+        later: Sequence[Site] = (),
+        *,
+        bias: bool = False,
+        uniform: bool = False,
     ) -> None:
+        """`std_of` is the standard deviation of a site's weights at the start; they are normal, or `uniform`. With
+        `bias` each z_i is gamma_i(x) * (x W_i^T + b_i), b_i zero at the start."""
         super().__init__()
         self.sites = tuple(sites)
         self.std_of = std_of
-        self._frozen: tuple[Tensor, Modulation | None] | None = None
+        self.is_uniform = uniform
+        self._frozen: tuple[Tensor, Tensor | None, Modulation | None] | None = None
         self.widths = [site.d_out for site in sites]
         self.weight = nn.Parameter(torch.empty(sum(self.widths), sites[0].d_in))
+        self.bias = nn.Parameter(torch.empty(sum(self.widths))) if bias else None
         self.gates = nn.ModuleDict(
             {site.name: gates[site.name](site) for site in (*sites, *later) if site.name in gates}
         )
@@ -55,7 +67,18 @@ class Projections(CarriesGates, Initialised):
         """x times all matrices at once, [T, C]: the columns of the sites, the gates' bottlenecks, and zeros that
         fill a row up to where the next should begin. Columns of x beyond D are taken to be zero."""
         width = x_TD.shape[-1]
-        return F.linear(x_TD, self._matrix(width) if self._frozen is None else self._frozen[0][:, :width])
+        if self._frozen is not None:
+            return F.linear(x_TD, self._frozen[0][:, :width], self._frozen[1])
+        matrix = self._matrix(width)
+        return F.linear(x_TD, matrix, self._shift(len(matrix)))
+
+    def _shift(self, columns: int) -> Tensor | None:
+        """What is added to a product of so many columns, [C]: the biases, and zeros for what is no site's."""
+        if self.bias is None or columns == len(self.bias):
+            return self.bias
+        parts = zip(torch.split(self.bias, self.widths), self._filled_widths(), strict=True)
+        biases = torch.cat([F.pad(bias, (0, width - len(bias))) for bias, width in parts])
+        return F.pad(biases, (0, columns - len(biases)))
 
     def _matrix(self, width: int) -> Tensor:
         """All matrices under each other, [C, D], filled up with zeros to `width` columns."""
@@ -76,7 +99,8 @@ class Projections(CarriesGates, Initialised):
         change afterwards are not seen, until `train`, loading, or a move to another device or type undoes it."""
         self._frozen = None
         with torch.no_grad():
-            self._frozen = self._matrix(aligned(self.weight.shape[1], self.weight)), self.modulation()
+            matrix = self._matrix(aligned(self.weight.shape[1], self.weight))
+            self._frozen = matrix, self._shift(len(matrix)), self.modulation()
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; thaws what is frozen."""
@@ -127,7 +151,7 @@ class Projections(CarriesGates, Initialised):
     def modulation(self) -> Modulation | None:
         """The sites' gates as the kernels take them; None if the kernels do not know their form."""
         if self._frozen is not None:
-            return self._frozen[1]
+            return self._frozen[2]
         gates = [self.gate(site.name) if site.name in self.gates else None for site in self.sites]
         forms = [None if gate is None else gate.bottleneck() for gate in gates]
         if any(gate is not None and form is None for gate, form in zip(gates, forms, strict=True)):
@@ -156,7 +180,13 @@ class Projections(CarriesGates, Initialised):
     def initialise(self, draw: Draw) -> None:
         weights = self.site_weights()
         for site in self.sites:
-            draw.normal_(weights[site.name], site.name, self.std_of(site))
+            std = self.std_of(site)
+            if self.is_uniform:
+                draw.uniform_(weights[site.name], site.name, math.sqrt(3) * std)
+            else:
+                draw.normal_(weights[site.name], site.name, std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
 
 def aligned(width: int, like: Tensor) -> int:

@@ -80,6 +80,13 @@ MapNorm = Literal["norm1", "norm2", "norm3"]
 DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"))
 """What a LLaMA offers: the projections, what attention mixes (before `o_proj`), and the whole branches."""
 
+ENCODER_DECODER_SITES = Sites(
+    "tokens", ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "sdpa", "attention", "cross", "mlp")
+)
+"""What an encoder-decoder offers: the projections of self-attention, under the same names those of cross-attention, and
+of the feed-forward network; what each attention mixes; and the whole branches. A gate on `attention` is on `cross` as
+well, unless the wiring names that."""
+
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
 """What residual blocks of maps offer; the stem, projections of the skip path and the last norm are no sites."""
 

@@ -34,6 +34,7 @@ class DynamicTanhMethod(Method):
         from comt_cli.layers.norms import DynamicTanh, EmbeddingScale, NormPlace
 
         def norm(place: NormPlace) -> DynamicTanh:
-            return DynamicTanh(place.width, self.alpha_attention if place.of == "attention" else self.alpha_other)
+            is_attention = place.of in ("attention", "cross")
+            return DynamicTanh(place.width, self.alpha_attention if is_attention else self.alpha_other)
 
         return Wiring(residual_connection(self.residual), norms={"*": norm}, entry=EmbeddingScale)

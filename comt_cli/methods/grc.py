@@ -1,10 +1,10 @@
 """Gated Residual Connections: a gate per channel on what a sublayer adds to the skip path (Dhayalkar 2024).
 
 y = r + g s, g = sigmoid(W_g . + b_g), r the skip path and s the sublayer's output.
-Deviations: the paper's text says that the gate reads the "residual output", which can be r or s, and a third party has
-[r; s]: `reads` chooses, and a table says which it is. On Pre-LN with RMSNorm; W_g starts as N(0, 0.02^2) and b_g at 0.
-Both sublayers have a gate; one account of the paper gates the feed-forward network's alone. The primary text was not to
-be had: this follows a digest of it.
+Deviations: the primary text was not to be had, this follows a digest of it, and what that leaves open is an option,
+which a table names. Its text says that the gate reads the "residual output", which can be r or s, and a third party has
+[r; s]: `reads`. One account gates the feed-forward network alone: `at`. Where the norm stands is not said: `norm`,
+before the sublayer or behind the sum. W_g starts as N(0, 0.02^2) and b_g at 0. Language models have RMSNorm.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from comt_cli.methods.base import ConnectionMethod
 
 
 class GRCMethod(ConnectionMethod):
-    """`reads`: what the gate looks at."""
+    """`reads`: what the gate looks at; `at`: which connections have one; `norm`: before the sublayer or behind the
+    sum."""
 
     name: ClassVar[str] = "grc"
     connection: ClassVar = "grc"
+    later: ClassVar = frozenset({"at", "norm"})
     reads: Literal["skip", "sublayer", "both"] = "skip"
+    at: Literal["all", "ffn"] = "all"
+    norm: Literal["pre", "post"] = "pre"

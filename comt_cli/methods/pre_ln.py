@@ -1,7 +1,8 @@
 """Pre-LN, the LLaMA block (CoMT's and Transponder's baseline).
 
 y = x + F(N(x)); Xiong et al. 2020, Eq. of Figure 1b.
-Deviations: RMSNorm for LayerNorm, as in LLaMA (Touvron et al. 2023); the norm after the last block is theirs.
+Deviations: in language models RMSNorm for LayerNorm, as in LLaMA (Touvron et al. 2023); the norm after the last block
+is theirs.
 """
 
 from __future__ import annotations

@@ -1,21 +1,42 @@
 """Self-Adaptive Scaling: learned shares of skip path, branch, and their normed sum (SAS, 2019, Eq. 2, 4).
 
 y = a x + b F + (1 - a)(1 - b) LN(x + F), a and b one number a token from two-layer tanh gates that read [x; F].
-Deviations: RMSNorm for LayerNorm, and the norm behind the last block stays. The paper starts the gates' last biases at
-+3 (a) and -3 (b) for images and does not say for text: 0 here. No public code is known.
+`gamma: free` is footnote 1, a third gate in the place of (1 - a)(1 - b); `gate: single-layer` is Table 6's.
+Deviations: in language models RMSNorm for LayerNorm, and the norm behind the last block stays; the encoder-decoder has
+LayerNorm and no norm behind its stacks, as the Post-LN that SAS contains at a = b = 0. The paper starts the gates' last
+biases at +3 (a) and -3 (b) for images and does not say for text: 0 here; with +3 and -3 a network starts near y = x,
+with -3 and -3 near Post-LN. No public code is known.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from comt_cli.methods.base import ConnectionMethod
 
 
 class SASMethod(ConnectionMethod):
-    """`alpha_bias`, `beta_bias`: where the last biases of the two gates start."""
+    """`alpha_bias`, `beta_bias`, `gamma_bias`: where the gates' last biases start; `gate`: their form; `gamma`: the
+    third share."""
 
     name: ClassVar[str] = "sas"
     connection: ClassVar = "sas"
+    later: ClassVar = frozenset({"gate", "gamma", "gamma_bias"})
     alpha_bias: float = 0.0
     beta_bias: float = 0.0
+    gate: Literal["two-layer", "single-layer"] = "two-layer"
+    gamma: Literal["product", "free"] = "product"
+    gamma_bias: float = 0.0
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> Self:
+        refuse_bias_without_gate(self.gamma, self.gamma_bias)
+        return self
+
+
+def refuse_bias_without_gate(gamma: str, gamma_bias: float) -> None:
+    """Raise `ValueError` for a bias of the third share where that is a product."""
+    if gamma == "product" and gamma_bias:
+        raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.sas import refuse_bias_without_gate
 
 
 class SASResNetMethod(Method):
@@ -39,8 +40,7 @@ class SASResNetMethod(Method):
     def _options_fit(self) -> Self:
         if self.norm == "batch" and self.norm_over != "sample":
             raise ValueError("norm_over: belongs to norm: layer; batch norm is over the batch, leave the key out")
-        if self.gamma == "product" and self.gamma_bias:
-            raise ValueError("gamma_bias: belongs to gamma: free; (1 - a)(1 - b) has no gate, leave the key out")
+        refuse_bias_without_gate(self.gamma, self.gamma_bias)
         return self
 
     def wiring(self) -> Wiring:

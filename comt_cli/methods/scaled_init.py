@@ -1,7 +1,7 @@
 """Scaled initialisation: Pre-LN whose output projections start smaller, by 1 / sqrt(2 L).
 
 Radford et al. 2019 (GPT-2), section 2.3; `scale_pre` in the scripts behind CoMT's table.
-Deviations: RMSNorm for LayerNorm.
+Deviations: in language models RMSNorm for LayerNorm.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Shapes: B batch, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from comt_cli.errors import UserError
 from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.gates import Gate, Site
+from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.norms import NormFactory, NormPlace
 from comt_cli.layers.projection import GatedPath, Projections
 from comt_cli.layers.residual.base import Junction, ResidualConnection
@@ -79,6 +80,15 @@ class Model(nn.Module):
         return block(*inputs)
 
 
+class VocabularyModel(Model):
+    """A model whose head gives every position logits over a vocabulary."""
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The head's matrix, [V, D]."""
+        raise NotImplementedError
+
+
 class Joint(NamedTuple):
     """What one of a block's residual connections joins to the stream: the branch's last projection, and the gate on the
     whole branch, if there is one."""
@@ -99,20 +109,23 @@ class TokenBlock(nn.Module):
 
 @dataclass(frozen=True)
 class GatedBranch:
-    """A branch of a token block (`layers.residual.Branch`): all up to its last projection, that, and the gate on the
-    whole branch, if there is one."""
+    """A branch of a token block (`layers.residual.Branch`): all up to its last projection, that, the gate on the whole
+    branch, if there is one, and dropout, if the model has any."""
 
     inner: Callable[[Tensor], Tensor]
     last: Projections
     path: GatedPath | None
+    dropout: nn.Module | None = None
 
     def __call__(self, h_BTD: Tensor) -> Tensor:
         y_BTD: Tensor = self.last(self.inner(h_BTD))[0]
-        return y_BTD if self.path is None else self.path(h_BTD, y_BTD)
+        if self.path is not None:
+            y_BTD = self.path(h_BTD, y_BTD)
+        return y_BTD if self.dropout is None else self.dropout(y_BTD)
 
     def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
         modulation = self.last.modulation()
-        if self.path is not None or modulation is None:
+        if self.path is not None or self.dropout is not None or modulation is None:
             return None
         return self.last.product(self.inner(h_BTD)), modulation
 
@@ -121,7 +134,9 @@ class GatedBranch:
 class BlockParts:
     """Makes what a wiring puts into one block: block `layer` of `layers` in its stack, whose stream is `width` wide.
 
-    `parts` names the block's branches in order; `norm` is the model's usual norm, `init_std` its projections' start.
+    `parts` names the block's branches in order; `norm` is the model's usual norm. Its projections start as normal
+    numbers of the standard deviation `init_std`; where that is None, as uniform ones of Glorot's. `depths` are those of
+    all its stacks, where it has several.
     """
 
     wiring: Wiring
@@ -132,7 +147,8 @@ class BlockParts:
     parts: tuple[str, ...]
     norm: NormFactory
     epsilon: float
-    init_std: float = 0.0
+    init_std: float | None = 0.0
+    depths: Mapping[str, int] = field(default_factory=dict)
 
     def connection(
         self, part: str, *before: ResidualConnection, norm: Callable[[], nn.Module] | None = None
@@ -142,38 +158,57 @@ class BlockParts:
         index, count = self.layer * len(self.parts) + self.parts.index(part), self.layers * len(self.parts)
         norm = norm or partial(self.norm_at, part, self.width)
         return self.wiring.residual(
-            Junction(self.width, self.stack, index, count, self.layer, self.layers, part, norm, before)
+            Junction(self.width, self.stack, index, count, self.layer, self.layers, part, norm, before, self.depths)
         )
 
     def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:
         """The norm at a place (`NormPlace`)."""
         return self.wiring.norm(NormPlace(width, self.epsilon, of, gate), self.norm)
 
-    def site(self, name: str, d_in: int, d_out: int, heads: int = 1, window: int = 1) -> Site:
+    def site(self, name: str, d_in: int, d_out: int, heads: int = 1, window: int = 1, part: str = "") -> Site:
         """A site of this block."""
-        return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, window)
+        return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, window, part)
 
     def gate(self, site: Site) -> Gate | None:
         """The gate at a site; None if the wiring has none for it."""
         return self.wiring.gates[site.name](site) if site.name in self.wiring.gates else None
 
     def projections(
-        self, connection: ResidualConnection, widths: Mapping[str, tuple[int, int]], heads: int = 0
+        self,
+        connection: ResidualConnection,
+        widths: Mapping[str, tuple[int, int]],
+        heads: int = 0,
+        *,
+        bias: bool = False,
     ) -> Projections:
         """Projections of one input, by site name with their (input, output) widths, of the branch that `connection`
         joins. With `heads`, what these mix is the site `sdpa`, whose gate reads the same input."""
-        sites = [self.site(name, d_in, d_out) for name, (d_in, d_out) in widths.items()]
-        later = [self.site("sdpa", self.width, self.width, heads)] if heads else []
-        return Projections(sites, self.wiring.gates, partial(connection.initial_std, own=self.init_std), later)
+        part = connection.junction.part
+        sites = [self.site(name, d_in, d_out, part=part) for name, (d_in, d_out) in widths.items()]
+        later = [self.site("sdpa", self.width, self.width, heads, part=part)] if heads else []
 
-    def path(self, part: str) -> GatedPath | None:
-        """The gate on a whole branch; None if the wiring has none for it."""
+        def std_of(site: Site) -> float:
+            own = xavier_std(site.d_in, site.d_out) if self.init_std is None else self.init_std
+            return connection.initial_std(site, own)
+
+        uniform = self.init_std is None
+        return Projections(sites, self.wiring.gates, std_of, later, bias=bias, uniform=uniform)
+
+    def path(self, part: str, *instead: str) -> GatedPath | None:
+        """The gate on a whole branch; None if the wiring has none for it. Where it names no such branch, the first of
+        `instead` that it does name serves."""
         gates = self.wiring.gates
-        return GatedPath(self.site(part, self.width, self.width), gates[part]) if part in gates else None
+        named = next((name for name in (part, *instead) if name in gates), None)
+        if named is None:
+            return None
+        return GatedPath(self.site(part, self.width, self.width, part=part), gates[named])
 
 
-def refuse_absent(sites: Iterable[str], offered: Sequence[str], model: str) -> None:
-    """Raise `UserError` for a site that a model's blocks do not have: its gate would silently be left out."""
+def refuse_absent(
+    sites: Collection[str], offered: Sequence[str], model: str, served_by: Mapping[str, str] | None = None
+) -> None:
+    """Raise `UserError` for a site that a model's blocks do not have: its gate would silently be left out. Not for one
+    that is `served_by` another which is named as well: that one has the gate of both."""
     for site in sites:
-        if site not in offered:
+        if site not in offered and (served_by or {}).get(site) not in sites:
             raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")

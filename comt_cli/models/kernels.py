@@ -84,24 +84,32 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
             continue
         sources.setdefault("heads", []).extend(each.qkv for each in _those(block, Attention))
         sources.setdefault("swiglu", []).extend(each.gate_up for each in _those(block, FeedForward))
-        last = [joint.last for joint in block.joints]
+        alone = _alone(block)
         connection, _, path = block.joints[0]
         if isinstance(connection, PreNorm) and isinstance(connection.norm, nn.RMSNorm) and path is None:
-            sources.setdefault("add_norm", []).extend(last)
+            sources.setdefault("add_norm", []).extend(alone)
         else:
-            sources.setdefault("modulate", []).extend(projections for projections in last if projections.gates)
+            sources.setdefault("modulate", []).extend(projections for projections in alone if projections.gates)
     return {op: found for op, found in sources.items() if found}
 
 
 def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNorm | Projections]]:
     """For each operation the parts of token blocks that it is switched on in."""
-    joints = [joint for block in _those(model, TokenBlock) for joint in block.joints]
+    blocks = _those(model, TokenBlock)
+    joints = [joint for block in blocks for joint in block.joints]
     return {
         "heads": [*_those(model, Attention)],
         "swiglu": [*_those(model, FeedForward)],
         "add_norm": [joint.connection for joint in joints if isinstance(joint.connection, PreNorm)],
-        "modulate": [joint.last for joint in joints],
+        "modulate": [projections for block in blocks for projections in _alone(block)],
     }
+
+
+def _alone(block: nn.Module) -> list[Projections]:
+    """The projections whose gates no kernel applies together with what comes next."""
+    taken = {id(each.qkv) for each in _those(block, Attention)}
+    taken |= {id(each.gate_up) for each in _those(block, FeedForward)}
+    return [each for each in _those(block, Projections) if id(each) not in taken]
 
 
 def _those(module: nn.Module, kind: type[M]) -> list[M]:

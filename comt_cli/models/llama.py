@@ -21,7 +21,7 @@ from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, normalised, settled
 from comt_cli.layers.rotary import Rotation, rotation_table
 from comt_cli.methods.base import DECODER_SITES, Wiring
-from comt_cli.models.base import BlockParts, GatedBranch, Joint, Model, TokenBlock, refuse_absent
+from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.models.trace import Linear
 from comt_cli.tasks.settings.llama import ModelSettings
 
@@ -65,7 +65,7 @@ class Block(TokenBlock):
         return self.mlp_connection.step(state, mlp)
 
 
-class Llama(Model):
+class Llama(VocabularyModel):
     """Token ids [B, T] -> logits [B, T, V]. Causal: logits at t depend on tokens up to t."""
 
     stream = "tokens"

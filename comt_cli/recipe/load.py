@@ -14,7 +14,7 @@ from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
 from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
 from comt_cli.recipe.names import disagreements
-from comt_cli.recipe.overrides import SECTIONS, overrides_of, typed_settings
+from comt_cli.recipe.overrides import overrides_of, typed_settings
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
 from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
 from comt_cli.recipe.settings import RunSettings
@@ -156,7 +156,8 @@ def check_recipe(
     """
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
-    if set(document.data) <= set(SECTIONS):
+    sections = {name for task in catalogue.tasks.values() for name in task.settings.model_fields}
+    if set(document.data) <= sections:
         message = "is a setup, not a recipe: a recipe names it, as `setup` of a column or at its top"
         raise RecipeError(path, [Problem("", message)])
     problems = list(document.problems)
@@ -343,7 +344,7 @@ def _method(
         problems.append(Problem(dotted(path), f"{wrong}; {nearest(name, fitting)}", line_of(path)))
         return None
     config = validate(catalogue.methods[name], options, path, line_of, problems)
-    return None if config is None else {"name": name, **config.model_dump(mode="json")}
+    return None if config is None else {"name": name, **config.stored()}
 
 
 def _fits(given: Any, task: TaskOptions, catalogue: Catalogue) -> bool:

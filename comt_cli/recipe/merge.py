@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from comt_cli.recipe.overrides import SECTIONS, Overrides
+from comt_cli.recipe.overrides import Overrides
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
 from comt_cli.recipe.schema import Recipe
 from comt_cli.recipe.settings import RunSettings
@@ -67,8 +67,8 @@ def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: l
         if not equals or not name:
             problems.append(Problem(shown, "write SECTION.KEY=VALUE, for instance train.steps=200"))
             continue
-        if section not in SECTIONS:
-            problems.append(Problem(shown, f"there is no section {section!r}; {nearest(section, SECTIONS)}"))
+        if section not in kind.model_fields:
+            problems.append(Problem(shown, f"there is no section {section!r}; {nearest(section, kind.model_fields)}"))
             continue
         try:
             document = parse(text, shown)
@@ -122,7 +122,7 @@ def merged_settings(
                 _Layer(given.get((*column_path, "settings")), (*column_path, "settings"), document),
                 _Layer(given.get(("rows", row_name, "settings")), ("rows", row_name, "settings"), document),
             ]
-            merged, origin = _merge(layers, arguments)
+            merged, origin = _merge(kind.model_fields, layers, arguments)
             found: list[Problem] = []
             result = validate(kind, merged, (), lambda _: None, found)
             for problem in found:
@@ -144,9 +144,11 @@ def _setup(name: str | None, setups: Mapping[str, Setup]) -> Iterable[_Layer]:
         yield _Layer(setup.settings, (), setup.document, str(setup.path))
 
 
-def _merge(layers: Iterable[_Layer], arguments: Arguments) -> tuple[dict[str, dict[str, Any]], dict[str, Origin]]:
+def _merge(
+    sections: Iterable[str], layers: Iterable[_Layer], arguments: Arguments
+) -> tuple[dict[str, dict[str, Any]], dict[str, Origin]]:
     """Merged values, and where each was given."""
-    merged: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    merged: dict[str, dict[str, Any]] = {section: {} for section in sections}
     origin: dict[str, Origin] = {}
     for layer in layers:
         given = layer.settings.model_dump(mode="json", exclude_unset=True) if layer.settings is not None else {}

@@ -16,9 +16,6 @@ from comt_cli.recipe.schema import Recipe
 from comt_cli.recipe.settings import RunSettings, Section, Training
 from comt_cli.recipe.validate import LineOf, salvage, validate
 
-SECTIONS = tuple(RunSettings.model_fields)
-"""`model`, `data` and `train`."""
-
 
 class Overrides(Section):
     """Keys of a run's sections, all optional. `overrides_of` makes the class for each kind of settings."""

@@ -56,6 +56,11 @@ class Section(BaseModel):
     later: ClassVar[frozenset[str]] = frozenset()
     """Keys that came when there were runs already: part of a run's identity only where they are not the default."""
 
+    @property
+    def later_at_default(self) -> set[str]:
+        """Those of `later` that have their default."""
+        return {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
+
 
 class NetworkSettings(Section):
     """The settings of a network: its family, which says which module builds it, and a size that the family names."""
@@ -126,7 +131,8 @@ class Training(Section):
             if key in said:
                 said[key] = _in_steps(said[key], said.get("steps"))
         if said.get("min_lr_ratio") is None:
-            said["min_lr_ratio"] = None if said.get("schedule") in WITHOUT_FLOOR else 0.1
+            schedule = said.get("schedule", cls.model_fields["schedule"].default)
+            said["min_lr_ratio"] = None if schedule in WITHOUT_FLOOR else 0.1
         return said
 
     @model_validator(mode="after")

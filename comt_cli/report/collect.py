@@ -48,6 +48,16 @@ class Run:
             return None
         return float(found)
 
+    def signature(self, metric: str) -> str | None:
+        """How a metric was computed, where its evaluation says so: that of validation, or of the split whose name the
+        metric begins with."""
+        result = self.result or {}
+        found = {key.removesuffix("evaluation"): value for key, value in result.items() if key.endswith("_evaluation")}
+        prefix = max((each for each in found if metric.startswith(each)), key=len, default="")
+        signatures = found.get(prefix, result).get("signatures", {})
+        signature = signatures.get(metric.removeprefix(prefix)) if isinstance(signatures, dict) else None
+        return None if signature is None else str(signature)
+
     @property
     def content(self) -> str | None:
         """The hash of the tokens or images that it was trained on; None where that is not recorded."""

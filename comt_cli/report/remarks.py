@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
-from comt_cli.report.collect import Cell
+from comt_cli.report.collect import Cell, Run
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec
@@ -59,6 +59,20 @@ def selection_notes(
         yield f"The baseline {recipe.baseline} is not among the selected rows, so there are no differences of ours."
     if overrides:
         yield f"Settings were changed on the command line: {', '.join(overrides)}."
+
+
+def signatures(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]:
+    """How the cells were scored, where that is signed; `metrics` by column. Several for one metric are not comparable,
+    and each is named."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        metric = metrics[run.spec.column]
+        if (signature := run.signature(metric)) is not None:
+            found.setdefault(metric, {})[signature] = None
+    for metric, signed in found.items():
+        plural = "s" if len(signed) > 1 else ""
+        apart = "; their numbers are not comparable" if plural else ""
+        yield f"Signature{plural} of {metric}: {format.listing(signed)}{apart}."
 
 
 def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import Cell, Collection, Run, collect
-from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes
+from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes, signatures
 from comt_cli.report.statistics import Paired, Summary, difference, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, Verdict, judge, published_direction
 from comt_cli.runs.directory import RunState
@@ -194,6 +194,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         notes=(
             *selection_notes(loaded, rows, columns, scale, overrides),
             *other_settings(specs, recipe.baseline),
+            *signatures(collection.runs(), metrics),
             *collection.notes,
         ),
         devices=_distinct(collection, "device"),

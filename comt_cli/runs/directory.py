@@ -11,6 +11,8 @@ gradients.jsonl    one line per step whose gradient norms were asked for (`train
 timings.jsonl      one line per logged step: seconds, tokens or images per second (these do differ)
 metrics.csv        metrics.jsonl as a table, written at the end
 best-*.pt, weights-*.pt   while it trains, weights that it may end with (`train.select`, `train.average_last`)
+outputs/<weights>/  what evaluations put out sample by sample, such as translations; `final` has those of the weights
+                   that the run ends with
 checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
 result.json        written last: its presence means that the run is done
 error.txt          what made the newest attempt fail, with how to fix it, or the traceback of a defect; gone once
@@ -23,6 +25,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -224,6 +227,13 @@ class RunDirectory:
             return read_text(self.error_file).partition("\n")[0] or None
         except (OSError, ValueError):
             return None
+
+    def remove_outputs(self, after: int) -> None:
+        """Remove what evaluations of steps after this one put out: the run will come there with weights of its own."""
+        for folder in (self.path / "outputs").glob("step-*"):
+            number = folder.name.removeprefix("step-")
+            if number.isdigit() and int(number) > after:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def note_error(self, reason: str, details: str = "") -> None:
         """Write `error.txt`: the reason, which is one line, and a remedy or a traceback. A full disk is no error:

@@ -182,8 +182,7 @@ def identity_of(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
     left_out = {section: {*keys} for section, keys in task.runtime_keys.items()}
     for name in type(settings).model_fields:
         section: Section = getattr(settings, name)
-        defaults = {key: type(section).model_fields[key].default for key in section.later}
-        left_out.setdefault(name, set()).update(key for key in defaults if getattr(section, key) == defaults[key])
+        left_out.setdefault(name, set()).update(section.later_at_default)
     return settings.model_dump(mode="json", exclude={name: keys for name, keys in left_out.items() if keys})
 
 

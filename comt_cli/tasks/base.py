@@ -148,6 +148,8 @@ class Task(ABC, Generic[S]):
             order in which numbers are added up and so how the sums are rounded.
         checkpoint_parts: what a checkpoint must hold beside settings and weights, so that the model can be used without
             its data set.
+        counts_targets: whether speeds count the targets of each step, since samples differ in their positions; else
+            they count `positions`, padding included.
         typical_share: the share of a matrix product's speed that a training step usually reaches.
         at_scale: what an overview adds about a scale where tables of this task are among its tables.
         provenance: what an overview says of the runs: `{column}` stands for the distinct values of a column of
@@ -167,6 +169,7 @@ class Task(ABC, Generic[S]):
     differs: ClassVar[str]
     runtime_keys: ClassVar[Mapping[str, frozenset[str]]]
     checkpoint_parts: ClassVar[tuple[str, ...]] = ()
+    counts_targets: ClassVar[bool] = False
     typical_share: ClassVar[float] = 0.4
     at_scale: ClassVar[Mapping[str, str]] = {}
     provenance: ClassVar[Sequence[str]]
@@ -222,7 +225,8 @@ class Task(ABC, Generic[S]):
         method these decide its cost."""
 
     def positions(self, settings: S) -> int:
-        """What speeds count of a sample: of a sequence its token positions, padding included."""
+        """The positions of a sample, padding included: of an image one. Of samples that differ (`counts_targets`),
+        those of the model's example."""
         return 1
 
     @abstractmethod

@@ -20,6 +20,7 @@ from torch import nn
 
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
+from comt_cli.exchange.average import mean_weights
 from comt_cli.exchange.checkpoint import read_state, write_state
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.parallel import full_tensors, shard_of
@@ -119,20 +120,10 @@ def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None
     """Give the model the mean of the weights in these files, which is taken in float64; all processes call it.
 
     Raises:
-        UserError: a file is gone, damaged, or another run's.
+        UserError: a file is gone, damaged, or another run's or architecture's.
     """
     hint = "What the run needs to end is lost: train it anew with --fresh."
-    means: dict[str, torch.Tensor] = {}
-    for path in paths:
-        try:
-            state = read_state(path, parts=False)
-        except UserError as error:
-            raise UserError(error.message, hint) from None
-        if state.get("id") != spec.id:
-            raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", hint)
-        for name, tensor in state["model"].items():
-            part = tensor.double() / len(paths)
-            means[name] = means[name] + part if name in means else part
+    means = mean_weights(paths, spec.id, hint)
     own = model.state_dict()
     with _naming(paths[-1], "weights", hint):
         model.load_state_dict({name: shard_of(mean.to(own[name].dtype), own[name]) for name, mean in means.items()})

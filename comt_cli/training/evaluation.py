@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,26 +23,29 @@ class Evaluation:
         loss: the mean loss in nats a target; NaN or infinite where the model's is.
         metrics: the task's, by their keys in `result.json`; None where one is not finite.
         extent: what was evaluated, counted: samples, tokens, images ...
-        signature: how the metrics were computed, where that is a convention of its own (sacreBLEU's).
+        signatures: by the keys of metrics how they were computed, where that is a convention of its own (sacreBLEU's).
+            That of the first stands for the evaluation.
     """
 
     loss: float
     metrics: dict[str, float | None]
     extent: dict[str, int]
-    signature: str | None = None
+    signatures: Mapping[str, str] = field(default_factory=dict)
 
     def line(self, split: str = "validation") -> dict[str, float | None]:
         """Its numbers in `metrics.jsonl`, where it was on this split."""
         return {f"{split}_{key}": value for key, value in {"loss": finite(self.loss), **self.metrics}.items()}
 
-    def numbers(self) -> dict[str, float | str | None]:
+    def numbers(self) -> dict[str, Any]:
         """Its numbers in `result.json`, where the loss is finite."""
         return {"loss": self.loss, **self.metrics, **self.signed}
 
     @property
-    def signed(self) -> dict[str, str]:
-        """The signature by its key, where there is one."""
-        return {} if self.signature is None else {"signature": self.signature}
+    def signed(self) -> dict[str, Any]:
+        """The signatures in `result.json`, where there are any."""
+        if not self.signatures:
+            return {}
+        return {"signature": next(iter(self.signatures.values())), "signatures": dict(self.signatures)}
 
 
 def bounded_exp(value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -23,7 +23,7 @@ from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, Ste
 from comt_cli.training.parallel import World, distribute, share_of_batch
 from comt_cli.training.processes import StopSignal
 from comt_cli.training.record import diverged_result, done_result
-from comt_cli.training.speed import Clock, mfu, positions_per_step
+from comt_cli.training.speed import Clock, mfu
 from comt_cli.training.start import load_start
 from comt_cli.training.tasks import task_run
 from comt_cli.training.update import UnseenLosses, Update, Updater
@@ -112,13 +112,15 @@ class Training:
         self.optimizer = task.optimizer(task.model, self.spec.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
+        if self.world.is_main:
+            self.directory.remove_outputs(self.counters.step)
         if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
             load_start(task, self.directory)
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
         self.writer = RunWriter(
             task, self.directory, self.counters, resources, lambda text: listener(Note(text)), kernels
         )
-        self.clock = Clock(self.world.device, self.counters, positions_per_step(self.spec))
+        self.clock = Clock(self.world.device, self.counters, self.spec)
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
 
     def _use_kernels(self) -> dict[str, Choice]:
@@ -251,7 +253,8 @@ class Training:
                 self.writer.weights(self.directory.best_file(counters.step))
         return evaluation
 
-    def _evaluate(self, split: Split[Any]) -> Evaluation:
+    def _evaluate(self, split: Split[Any], weights: str | None = None) -> Evaluation:
+        """Evaluate the model on a split; `weights` names its weights where they are not simply those of the step."""
         every = self.task.evaluation_batches(self._evaluation_rows(), split)  # as many for every process
 
         def batches() -> Iterator[Any]:
@@ -261,6 +264,7 @@ class Training:
                 yield batch
                 self.listener(Evaluating(number, len(every)))
 
+        self.task.outputs = self.directory.path / "outputs" / (weights or f"step-{self.counters.step}")
         self.listener(Evaluating(0, len(every)))
         evaluation = self.task.evaluate(batches(), split)
         return replace(evaluation, extent={"samples": every.used, **evaluation.extent})
@@ -278,18 +282,29 @@ class Training:
             if not math.isfinite(self._judge().loss):
                 return self._diverged()
             self._choose()
-        evaluation = self._evaluate(self.task.validation)
+        evaluation = self._evaluate(self.task.validation, "final")
         if not math.isfinite(evaluation.loss):
             return self._diverged()
         self.writer.evaluation(evaluation)
         rows = self._evaluation_rows()
-        result = done_result(self.task, counters, self.writer.environment, evaluation, rows)
-        if self.task.test is not None:
-            tested = self._evaluate(self.task.test)
-            self.writer.evaluation(tested, "test")
-            result |= tested.line("test")
-            result["test_evaluation"] = {**tested.extent, **tested.signed}
+        result = done_result(self.task, counters, self.writer.environment, evaluation, rows) | self._tested()
+        if settings.averaged_steps and "test" in self.task.tests:  # what averaging gains
+            load_weights([self.directory.weights_file(counters.step)], self.spec, self.model)
+            result |= self._tested("last", {"test"})
         return self._end(result)
+
+    def _tested(self, weights: str = "", splits: Collection[str] | None = None) -> dict[str, Any]:
+        """What the model comes to on the splits for testing, all or some; `weights` begins the keys where its weights
+        are not those that the run ends with."""
+        found: dict[str, Any] = {}
+        for split in self.task.tests if splits is None else splits:
+            samples = self.task.tests[split]
+            name = "_".join(part for part in (weights, split) if part)
+            tested = self._evaluate(samples, weights or "final")
+            self.writer.evaluation(tested, name)
+            found |= tested.line(name)
+            found[f"{name}_evaluation"] = {**tested.extent, **tested.signed}
+        return found
 
     def _choose(self) -> None:
         """Give the model the best weights, or the average of the last, and save them as the run's."""

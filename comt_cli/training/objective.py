@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.split import IGNORE
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
-from comt_cli.models.llama import Llama
+from comt_cli.models.base import VocabularyModel
 from comt_cli.recipe.settings import Kernels
 
 
@@ -59,26 +59,27 @@ class Objective(nn.Module, ABC):
 
 
 class SummedLoss(Objective):
-    """(tokens, targets), both [B, T] -> the summed loss of a language model.
+    """(the model's inputs, targets [B, T]) -> the summed loss of a model with a head over a vocabulary.
 
     `compile_model` compiles everything below the head: the loss is already blocked, and a compiler would unroll its
     loop. `kernels` is the recipe's `train.kernels` and chooses between the losses (`kernels.choice.choose_loss`); the
     model chooses for itself.
     """
 
-    model: Llama
+    model: VocabularyModel
 
-    def __init__(self, model: Llama, kernels: Kernels = "auto", smoothing: float = 0.0) -> None:
+    def __init__(self, model: VocabularyModel, kernels: Kernels = "auto", smoothing: float = 0.0) -> None:
         super().__init__(smoothing)
         self.model, self.kernels = model, kernels
-        self._hidden = model.hidden
+        self._body = model.body
 
     def compile_model(self, *, keep_others: bool = False) -> None:
         prepare_compiler(keep_others=keep_others)
-        self._hidden = torch.compile(self.model.hidden, dynamic=False, fullgraph=True)
+        self._body = torch.compile(self.model.body, dynamic=False, fullgraph=True)
 
-    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        hidden_TD = self._hidden(tokens_BT).flatten(0, 1)
+    def forward(self, *given: Tensor) -> Tensor:
+        *inputs, targets_BT = given
+        hidden_TD = self._body(*inputs).flatten(0, 1)
         device = hidden_TD.device.type
         if torch.is_autocast_enabled(device):
             hidden_TD = hidden_TD.to(torch.get_autocast_dtype(device))

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from comt_cli.recipe.settings import Training
+from comt_cli.tasks.settings.adam import AdamSettings
 from comt_cli.tasks.settings.images import ImageTrainSettings
-from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.parallel import is_sharded
 
 RATE = "rate"
@@ -77,7 +77,7 @@ def sgd(model: nn.Module, settings: ImageTrainSettings, groups: Sequence[Group] 
     )
 
 
-def adam(model: nn.Module, settings: TrainSettings, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
+def adam(model: nn.Module, settings: AdamSettings, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
     """Adam or AdamW over all parameters, in the fused form."""
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(

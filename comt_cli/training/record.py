@@ -28,7 +28,7 @@ from comt_cli.training.checkpoint import Counters
 from comt_cli.training.devices import device_name, peak_memory_bytes
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.parallel import World
-from comt_cli.training.speed import mfu, positions_per_step
+from comt_cli.training.speed import counted, mfu
 from comt_cli.training.tasks.base import TaskRun
 
 NOWHERE = Path(os.devnull)
@@ -256,7 +256,8 @@ def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any])
     spec, world, unit = task.spec, task.world, task.spec.task.unit
     cost = cost_of(spec)
     # Steps that were timed: a divergence can be noticed some steps later, and those took time too.
-    rate = counters.timed_steps * positions_per_step(spec) / max(counters.seconds, 1e-9)
+    timed_targets = round(counters.tokens * counters.timed_steps / max(1, counters.step))
+    rate = counted(spec, counters.timed_steps, timed_targets) / max(counters.seconds, 1e-9)
     return {
         "id": spec.id,
         "data_content": spec.data_content,

@@ -31,19 +31,21 @@ class Clock:
     """Adds the time of steps to a run's counters.
 
     Attributes:
-        rate: positions per second over all devices, in the stretch of steps before the last `stop`.
+        rate: what the task counts (`Task.counts_targets`) per second over all devices, in the stretch of steps before
+            the last `lap`.
         waiting_share: the part of that stretch spent waiting for data.
     """
 
-    def __init__(self, device: torch.device, counters: Counters, positions_per_step: int) -> None:
+    def __init__(self, device: torch.device, counters: Counters, spec: RunSpec) -> None:
         self.rate = self.waiting_share = 0.0
-        self._device, self._counters, self._positions = device, counters, positions_per_step
+        self._device, self._counters, self._spec = device, counters, spec
         self._time = self._waited = 0.0
-        self._step = 0
+        self._step = self._tokens = 0
 
     def start(self, waited: float) -> None:
         """From here on steps are timed; `waited` are the seconds that the loader has cost so far."""
-        self._time, self._waited, self._step = time.perf_counter(), waited, self._counters.step
+        self._time, self._waited = time.perf_counter(), waited
+        self._step, self._tokens = self._counters.step, self._counters.tokens
 
     def lap(self, waited: float) -> None:
         """Wait for the device, add what went by since the last `start` or `lap`, and time the next steps."""
@@ -53,23 +55,26 @@ class Clock:
         counters.seconds += seconds
         counters.waiting_seconds += waiting
         counters.timed_steps += steps
-        self.rate = steps * self._positions / max(seconds, 1e-9)
+        self.rate = counted(self._spec, steps, counters.tokens - self._tokens) / max(seconds, 1e-9)
         self.waiting_share = waiting / max(seconds, 1e-9)
         self.start(waited)
 
 
-def positions_per_step(spec: RunSpec) -> int:
-    """Positions that one step of a run goes through on all devices."""
-    return spec.settings.train.batch_size * spec.task.positions(spec.settings)
+def counted(spec: RunSpec, steps: int, targets: int) -> int:
+    """What speeds count of so many steps of a run, which had so many targets, on all devices."""
+    return targets if spec.task.counts_targets else steps * spec.settings.train.batch_size * _positions(spec)
 
 
-def mfu(spec: RunSpec, world: World, positions_per_second: float) -> float | None:
-    """Model FLOP/s over the peak of all devices, None where the peak is not known."""
+def _positions(spec: RunSpec) -> int:
+    return spec.task.positions(spec.settings)
+
+
+def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
+    """Model FLOP/s, at a speed as `Clock` counts it, over the peak of all devices, None where the peak is not known."""
     peak = peak_flops(world.device, spec.settings.train.precision)
     if peak is None:
         return None
-    per_position = cost_of(spec).flops_per_row / spec.task.positions(spec.settings)
-    return positions_per_second * per_position / (peak * world.size)
+    return per_second * cost_of(spec).flops_per_row / _positions(spec) / (peak * world.size)
 
 
 def measured_step_flops(spec: RunSpec, device: torch.device, threads: int) -> float | None:

@@ -14,7 +14,16 @@ from small_networks import SMALL, cases
 from torch import Tensor, nn
 
 from comt_cli.layers.convolution import BatchNorm, Convolution, PixelGate, WindowGate
-from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, HeadGate, Site, StaticGate, TransponderGate
+from comt_cli.layers.gates import (
+    ComtGate,
+    EvaluatorAdjuster,
+    FullRankGate,
+    Gate,
+    HeadGate,
+    Site,
+    StaticGate,
+    TransponderGate,
+)
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.learned import Affine, Classifier, Constant, LowRank
 from comt_cli.layers.map_norms import MapLayerNorm
@@ -94,6 +103,12 @@ def static_starts(gate: Gate) -> None:
 
 def full_rank_starts(gate: Gate) -> None:
     is_normal(gate.W, 0.02)
+
+
+def eau_starts(gate: Gate) -> None:
+    for part in (gate.W1, gate.W2, gate.W3):
+        assert (part.bias == 0).all()
+        is_normal(part.weight, 0.02)
 
 
 def rezero_starts(connection: ResidualConnection) -> None:
@@ -186,6 +201,7 @@ STARTS = {
     StaticGate: static_starts,
     FullRankGate: full_rank_starts,
     HeadGate: full_rank_starts,
+    EvaluatorAdjuster: eau_starts,
     ReZero: rezero_starts,
     ScaledBranch: scaled_starts,
     LaurelRW: laurel_rw_starts,
@@ -212,7 +228,7 @@ def is_norm(part: nn.Module) -> bool:
     return isinstance(part, nn.Identity | nn.RMSNorm | DynamicTanh | BatchNorm | MapLayerNorm)
 
 
-@cases()
+@cases(normal=True)
 def test_the_initial_state_is_the_documented_one_and_survives(case):
     """Every linear layer N(0, 0.02^2), every gain 1, except where a method says otherwise."""
     model = case.built(settings=case.small.medium)

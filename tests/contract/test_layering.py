@@ -16,6 +16,7 @@ FLOW = (
     *(
         "recipe",
         "data",
+        "scoring",
         "tasks",
         "runs",
         "kernels",

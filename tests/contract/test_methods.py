@@ -172,7 +172,7 @@ def test_one_seed_gives_every_method_the_same_network(case):
     shared = dict(model.named_parameters())
     for name, parameter in plain.named_parameters():
         if name not in shared:  # ReZero has no norms, DeepNorm no final one, a dropped gamma no weight
-            assert name.endswith("norm.weight")
+            assert name.endswith(("norm.weight", "norm.bias"))
         elif not isinstance(plain.get_submodule(name.rpartition(".")[0]), Projections):
             assert torch.equal(shared[name], parameter), name
     model.requires_grad_(False)

@@ -53,7 +53,8 @@ def run(environment: Path, folder: Path, *command: str) -> str:
 
 def test_the_wheel_holds_all_modules_and_recipes(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "comt_cli").rglob("*.py")}
+    kinds = ("*.py", "*.txt")  # modules, and the text that some of them read
+    modules = {path.relative_to(ROOT).as_posix() for kind in kinds for path in (ROOT / "comt_cli").rglob(kind)}
     recipes = {f"comt_cli/_recipes/{path.relative_to(ROOT / 'recipes')}" for path in (ROOT / "recipes").rglob("*.yaml")}
     assert modules - names == set()
     measured = {path.relative_to(ROOT / "results/bench").as_posix() for path in (ROOT / "results/bench").rglob("*.csv")}

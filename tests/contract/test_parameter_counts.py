@@ -67,6 +67,10 @@ def extra(  # noqa: PLR0911, PLR0912 - one case a method
             return 2 * L * (D * D + D)
         case "grc":
             return 2 * L * (D * D * (2 if method.reads == "both" else 1) + D)
+        case "eau" | "eau+grc":
+            r = round(method.rank * D)
+            with_grc = extra({"name": "grc", "reads": method.reads}, D, W, H, L) if method.name == "eau+grc" else 0
+            return L * (D * D + D + 2 * D * r + D + r) + with_grc
         case "sas":
             return 2 * L * 2 * (2 * D * D + D + D + 1)
         case "scaled":

@@ -20,11 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu.metrics  # noqa: F401 - translations are scored
+import sacremoses  # noqa: F401
 import torch
 import torch._dynamo  # every optimiser imports it
 from tiny_runs import MODEL, train, training
 
-import comt_cli.training.tasks.images  # noqa: F401 - images are trained too
+import comt_cli.training.tasks.images
+import comt_cli.training.tasks.translation  # noqa: F401 - these are trained too
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.runs.directory import RunDirectory
@@ -76,7 +79,7 @@ class Deaths:
             self.maybe(f"after a line of {log.path.name}")
 
         def dying_save(state: Any, handle: Any) -> None:
-            self.checkpoint = "the final checkpoint" if state["optimizer"] is None else "a checkpoint"
+            self.checkpoint = _name(state)
             self.maybe(f"before {self.checkpoint} is written")
             content = io.BytesIO()
             save(state, content)
@@ -90,6 +93,13 @@ class Deaths:
             self.maybe("after a flush to disk")
 
         Path.replace, LineLog.append, torch.save, os.fsync = dying_replace, dying_append, dying_save, dying_fsync  # type: ignore[assignment,method-assign]
+
+
+def _name(state: dict[str, Any]) -> str:
+    """What is saved, by what it holds."""
+    if "optimizer" not in state:
+        return "weights"
+    return "the final checkpoint" if state["optimizer"] is None else "a checkpoint"
 
 
 def train_until_death(spec_json: str, runs: str, cache: str, at: Moment | None) -> None:

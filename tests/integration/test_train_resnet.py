@@ -77,6 +77,6 @@ def test_the_other_command_is_named(recipe, tmp_path):
     with pytest.raises(UserError, match="a recipe of comt train-lm, not of comt train-resnet") as refused:
         comt("train-resnet", "--recipe", "table3.yaml", *folders)
     assert refused.value.hint == (
-        "comt train-lm --recipe table3.yaml\n  table3 is comt/table3; there is transponder/table3, too."
+        "comt train-lm --recipe table3.yaml\n  table3 is comt/table3; there is sas/table3 and transponder/table3, too."
     )
     assert not (tmp_path / "runs").exists()

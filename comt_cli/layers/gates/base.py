@@ -28,6 +28,8 @@ class Site:
 
     The seven projections (`q_proj` ... `down_proj`) go by their names; `sdpa` is what attention mixes, before `o_proj`;
     `attention` and `mlp` are the whole branches. A residual block of maps has `conv1` ... and `norm1` ...
+    `part` is the branch of a token block that the site is in: cross-attention (`cross`) has sites of the same names as
+    self-attention.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Site:
     d_out: int
     heads: int = 1
     window: int = 1
+    part: str = ""
 
 
 class Gate(Initialised):

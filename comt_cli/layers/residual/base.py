@@ -6,8 +6,8 @@ Shapes: B batch, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -77,7 +77,8 @@ class Junction:
     [B, H, W, D], so that what works on the last dimension works on them; the branch normalises for itself, and `norm`
     gives the identity.
 
-    `before` are the connections at the block's earlier junctions, which this one may share parameters with.
+    `before` are the connections at the block's earlier junctions, which this one may share parameters with. `depths`
+    has the number of blocks of every stack by its name, where a model has several.
     """
 
     width: int
@@ -89,6 +90,7 @@ class Junction:
     part: str
     norm: Callable[[], nn.Module]
     before: Sequence[ResidualConnection] = ()
+    depths: Mapping[str, int] = field(default_factory=dict)
 
 
 class ResidualConnection(nn.Module):
@@ -96,6 +98,10 @@ class ResidualConnection(nn.Module):
 
     keeps_final_norm = True
     """Whether the model's last norm, after all blocks, stays."""
+
+    ends_in_norm = False
+    """Whether what it puts out has been through a norm of its own. The encoder-decoder, as it was published, has no
+    final norm behind such a connection; language models, as theirs were, keep it."""
 
     remembers = 0
     """How many earlier inputs x of connections this one wants to see, beside its own."""

@@ -20,6 +20,7 @@ class MixLN(ResidualConnection):
         super().__init__(junction)
         self.norm = junction.norm()
         self.is_post = junction.layer < math.floor(fraction * junction.layers + 0.5)
+        self.ends_in_norm = self.is_post
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         if self.is_post:

@@ -1,4 +1,5 @@
-"""Post-LN: y = N(x + F(x)) (Vaswani et al. 2017). The final norm stays, as in the scripts behind the papers."""
+"""Post-LN: y = N(x + F(x)) (Vaswani et al. 2017). The final norm of language models
+stays, as in the scripts behind the papers."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
 
 class PostNorm(ResidualConnection):
     """y = N(x + F(x))."""
+
+    ends_in_norm = True
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)

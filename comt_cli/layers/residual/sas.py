@@ -78,6 +78,8 @@ class SelfAdaptiveScaling(ResidualConnection):
     `norm` makes N from the width, where the junction's own is not meant. `fixed` puts numbers in the place of gates.
     """
 
+    ends_in_norm = True  # its third term has; what the other two keep as it is, the gates choose
+
     def __init__(
         self,
         junction: Junction,

@@ -1,5 +1,6 @@
 """Pre-LN whose projections that write to the stream start 1 / sqrt(2 L) times as large (Radford et al. 2019, GPT-2), so
-that the 2L additions of L blocks give the stream a variance that does not grow with depth."""
+that the 2L additions of L blocks give the stream a variance that does not grow with depth. The decoder of an
+encoder-decoder has 3L additions."""
 
 from __future__ import annotations
 
@@ -15,4 +16,4 @@ class ScaledInit(PreNorm):
     """y = x + F(N(x))."""
 
     def initial_std(self, site: Site, own: float) -> float:
-        return own / math.sqrt(2 * site.layers) if site.name in _WRITES_TO_STREAM else own
+        return own / math.sqrt(self.junction.count) if site.name in _WRITES_TO_STREAM else own

@@ -1,6 +1,7 @@
 """Figures for a paper, drawn from data frames. Never imports torch."""
 
 from comt_cli.report.figures.ablation import draw_ablation
+from comt_cli.report.figures.attention import draw_attention
 from comt_cli.report.figures.block_gradients import draw_block_gradients
 from comt_cli.report.figures.conv_gradients import draw_conv_gradients
 from comt_cli.report.figures.gate_lines import draw_gate_lines
@@ -16,6 +17,7 @@ from comt_cli.report.figures.write import write_figure
 __all__ = [
     "MAX_CHANNELS",
     "draw_ablation",
+    "draw_attention",
     "draw_block_gradients",
     "draw_conv_gradients",
     "draw_gate_lines",

@@ -2,60 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field, PositiveFloat
-
 from comt_cli.data.settings import DataSettings
-from comt_cli.recipe.settings import Count, RunSettings, Tokens, Training
+from comt_cli.recipe.settings import Count, RunSettings, Tokens
+from comt_cli.tasks.settings.adam import AdamSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 
 
-class TrainSettings(Training):
-    """How a language model learns: with Adam. Batch sizes count rows of tokens."""
-
-    later: ClassVar[frozenset[str]] = Training.later | {"average_last", "average_every"}
+class TrainSettings(AdamSettings):
+    """How a language model learns. Batch sizes count sequences of tokens."""
 
     batch_size: Count = 512
-    learning_rate: PositiveFloat = 1e-3
-    schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
-    optimizer: Literal["adam", "adamw"] = "adam"
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    epsilon: PositiveFloat = 1e-8
-    average_last: Count = 1
-    average_every: Count | None = None
-    activation_checkpointing: bool = False
-    sharding: Literal["none", "fsdp"] = "none"
     evaluation_tokens: Tokens | None = None
-
-    @property
-    def averaged_steps(self) -> tuple[int, ...]:
-        if self.average_every is None:
-            return ()
-        return tuple(self.steps - back * self.average_every for back in reversed(range(self.average_last)))
-
-    def _contradictions(self) -> Iterator[str]:
-        yield from super()._contradictions()
-        if self.select == "best" and self.average_last > 1:
-            yield "average_last: belongs to select: last; leave one of the two keys out"
-        if (self.average_last > 1) != (self.average_every is not None):
-            yield "average_every: is how many steps the averaged weights lie apart; give it with average_last alone"
-        elif self.average_every is not None and (self.average_last - 1) * self.average_every >= self.steps:
-            yield f"average_last: {self.steps} steps have no {self.average_last} that lie {self.average_every} apart"
-
-    @property
-    def moments_per_parameter(self) -> int:
-        return 2
-
-    @property
-    def recomputes(self) -> bool:
-        return self.activation_checkpointing
-
-    @property
-    def shards(self) -> bool:
-        return self.sharding == "fsdp"
 
 
 class Settings(RunSettings):

@@ -7,7 +7,8 @@ on the device, how the model is evaluated, and what a checkpoint must hold besid
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Generic
 
 import numpy as np
@@ -28,12 +29,18 @@ from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
 from comt_cli.training.parallel import World, shard, uses_fsdp
 
+TESTS = ("test", "unseen")
+"""What splits of a data set for testing are called."""
+
 
 class TaskRun(ABC, Generic[B]):
     """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
 
     Attributes:
-        train, validation, test: the splits of its data; many a data set has no test split.
+        train, validation: the splits of its data; `tests`: by name those that only the weights that the run ends with
+            are evaluated on. Many a data set has none.
+        outputs: a folder for what an evaluation puts out sample by sample, by the loop; an evaluation that was stopped
+            resumes from what is there.
         evaluation_targets: how many targets an evaluation goes over; None: all of the split.
         norms_every: after how many steps the gradient norms of the parameters in `observed` are logged; None: never.
         model, objective: what `build` makes.
@@ -42,6 +49,7 @@ class TaskRun(ABC, Generic[B]):
 
     memory_format: ClassVar[torch.memory_format | None] = None
     evaluation_targets: int | None = None
+    outputs: Path
     norms_every: int | None = None
     model: Model
     objective: Objective
@@ -51,7 +59,9 @@ class TaskRun(ABC, Generic[B]):
         self.settings: Training = spec.settings.train
         self.train: Split[B] = dataset.train
         self.validation: Split[B] = dataset.validation
-        self.test: Split[B] | None = getattr(dataset, "test", None)
+        self.tests: Mapping[str, Split[B]] = {
+            name: split for name in TESTS if (split := getattr(dataset, name, None)) is not None
+        }
 
     def build(self) -> None:
         """Make model and objective, on the meta device."""

@@ -152,6 +152,8 @@ def test_a_gate_of_unknown_range_has_no_saturation(monkeypatch) -> None:
 def test_a_network_without_gates_says_what_it_holds() -> None:
     with pytest.raises(UserError, match="method mix-ln, residual connection mix-ln, no gates, 3 layers of width 32"):
         gate_values(loaded(name="mix-ln"), TEXT)
+    with pytest.raises(UserError, match="has gates that multiply nothing: it holds method eau"):
+        gate_values(loaded(name="eau"), TEXT)
 
 
 @pytest.mark.parametrize("method", ["pre-ln", "deepnorm", "transponder"])

@@ -45,7 +45,7 @@ def test_each_recipe_is_a_line_with_its_file_verb_and_title(shelf: Shelf):
     [
         (("mine",), lambda name, _: name.startswith("mine/")),
         (("train-resnet",), lambda _, recipe: recipe["command"] == "train-resnet"),
-        (("sas/t", "train-resnet"), lambda name, _: name.startswith("sas/t")),
+        (("sas/t", "train-resnet"), lambda name, r: name.startswith("sas/t") and r["command"] == "train-resnet"),
         (("gates of", "MINE"), lambda name, _: name in ("mine/gates", "mine/twin")),
         (("sandwich-ln",), lambda _, recipe: "sandwich-ln" in recipe["methods"]),
     ],

@@ -126,11 +126,11 @@ class Says(nn.Module):
         super().__init__()
         self.head_weight = nn.Parameter(torch.eye(7) + 0.1)
 
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
+    def body(self, tokens_BT: Tensor) -> Tensor:
         return self.head_weight[tokens_BT]
 
     def forward(self, tokens_T: Tensor) -> Tensor:
-        return self.hidden(tokens_T)
+        return self.body(tokens_T)
 
 
 OBJECTIVES = [lambda e: SummedLoss(Says(), smoothing=e), lambda e: ClassifierLoss(Says(), e)]

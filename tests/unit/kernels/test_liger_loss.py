@@ -162,7 +162,7 @@ class OneLayer(nn.Module):
         super().__init__()
         self.head_weight = nn.Parameter(torch.ones(7, 4, device=DEVICE))
 
-    def hidden(self, tokens: Tensor) -> Tensor:
+    def body(self, tokens: Tensor) -> Tensor:
         return self.head_weight[tokens]
 
 

@@ -39,7 +39,7 @@ BROKEN = {
     "true as a paper value": ("c4/130m: 19.5", "c4/130m: true", "line 22: rows.gated.paper.c4/130m"),
     "out of range": ("steps: 100", "beta2: 1.0\n    steps: 100", "line 10: settings.train.beta2"),
     "not one of the choices": ("steps: 100", "schedule: cosin\n    steps: 100", "line 10: settings.train.schedule -> cosine"),
-    "unknown command": ("train-lm", "train-ml", "line 4: command -> train-lm"),
+    "unknown command": ("train-lm", "trian-lm", "line 4: command -> train-lm"),
     "unknown scale": ("  smoke:", "  smok:", "line 33: scales.smok -> smoke"),
     "unknown size": ("size: 250m", "size: 250n", "line 31: columns.c4/250m.settings.model.size -> 250m"),
     "a list for a group": ("  data: {vocabulary: 300}", "  data: [300]", "line 8: settings.data"),

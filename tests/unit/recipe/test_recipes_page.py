@@ -15,7 +15,7 @@ from comt_cli.methods import catalogue, methods
 from comt_cli.methods.base import CONVOLUTIONS, NORMS, PROJECTIONS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe_text
-from comt_cli.recipe.overrides import SECTIONS, overrides_of
+from comt_cli.recipe.overrides import overrides_of
 from comt_cli.recipe.schema import Ablation, Column, Figure, Recipe, Row, Scale, Start
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST, Task, tasks
@@ -34,7 +34,7 @@ HEADINGS = {
     **{
         section if command == FIRST else f"{section} of {command}": task.settings.model_fields[section].annotation
         for command, task in tasks().items()
-        for section in SECTIONS
+        for section in task.settings.model_fields
     },
 }
 NAMES = {**{sites: name for name, sites in SITE_SETS.items()}, CONVOLUTIONS: "all", NORMS: "all", (): "[]"}

@@ -10,6 +10,7 @@ import pytest
 
 from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
 from comt_cli.report.layout import state
+from comt_cli.report.table import build_table
 from comt_cli.runs.directory import RunState
 
 PERPLEXITY = defaultdict(lambda: "perplexity")
@@ -132,3 +133,20 @@ def test_a_run_of_another_table_stands_in_this_one_too(bench: Bench) -> None:
 def test_tables_with_runs(mixed: Bench) -> None:
     assert tables_with_runs(mixed.runs, ["comt/table9", "comt/table8"]) == ["comt/table9"]
     assert tables_with_runs(mixed.folder / "nowhere", ["comt/table9"]) == []
+
+
+def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:
+    """Two of them in a column are both named: such numbers are not comparable."""
+    signed = {"signature": "first", "signatures": {"perplexity": "first", "other": "second"}}
+    bench.done("pre-ln", {1: 100.0, 2: 110.0}, **signed, test_evaluation={"signatures": {"perplexity": "of test"}})
+    table = build_table(bench.loaded(), bench.specs(), bench.runs)
+    assert "Signature of perplexity: first." in table.notes
+    (run, *_) = [run for run in table.runs() if run.result]
+    assert [run.signature(key) for key in ("other", "test_perplexity", "test_other", "loss")] == [
+        "second", "of test", None, None
+    ]  # fmt: skip
+    bench.done("pre-ln+comt", {1: 95.0}, signatures={"perplexity": "another"})
+    notes = build_table(bench.loaded(), bench.specs(), bench.runs).notes
+    assert "Signatures of perplexity: first and another; their numbers are not comparable." in notes
+    bench.done("pre-ln", {1: 100.0, 2: 110.0}, signatures="damaged", test_evaluation=None)
+    assert build_table(bench.loaded(), bench.specs(), bench.runs).notes

@@ -1,0 +1,76 @@
+"""What a corpus of pairs offers to preparation, and in which split a pair is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from comt_cli.data.corpus import split_of
+from comt_cli.data.pairs.settings import PairData
+from comt_cli.data.storage import ProgressCallback, no_progress
+
+
+class TextPair(NamedTuple):
+    """A training pair and its place in the corpus: (file, number within the file), both counted from 0."""
+
+    source: str
+    target: str
+    place: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PairTexts:
+    """The texts of a split that is decoded: validation, test, or `almanac`'s unseen combinations.
+
+    Attributes:
+        sources, references: one text a pair.
+        slots: the formatted values in each reference, in its order; None where the corpus knows of none.
+    """
+
+    sources: Sequence[str]
+    references: Sequence[str]
+    slots: Sequence[Sequence[str]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+class PairCorpus(Protocol):
+    """A source of pairs with an identity that is known before any of them is tokenised."""
+
+    @property
+    def total(self) -> int | None:
+        """How many training pairs there are, if that is known without reading them."""
+        ...
+
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
+        """What decides the texts, as JSON: equal identities give equal pairs in equal order. Raises `UserError`."""
+        ...
+
+    def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
+        """The texts of every split but training's, "validation" and "test" among them. Raises `UserError`."""
+        ...
+
+    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
+        """The training pairs in order from the place `start` on (included). Raises `UserError`."""
+        ...
+
+    def vocabulary_texts(self) -> Iterator[str]:
+        """Texts of the training split, sources and targets, to train a vocabulary on; all, or an even selection."""
+        ...
+
+
+def both_sides(pairs: Iterator[TextPair]) -> Iterator[str]:
+    """Source and target of every pair in turn."""
+    for pair in pairs:
+        yield pair.source
+        yield pair.target
+
+
+def split_of_source(source: str, data: PairData) -> Literal["train", "validation", "test"]:
+    """The split of a pair by the hash of its source text: equal sources are never in two of them."""
+    validation, test = data.validation_fraction or 0.0, data.test_fraction or 0.0
+    if split_of(source, validation) == "validation":
+        return "validation"
+    return "test" if split_of(source, validation + test) == "validation" else "train"

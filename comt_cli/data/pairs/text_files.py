@@ -1,0 +1,152 @@
+"""`pairs:SRC,TGT` and the published corpora in a folder: pairs of text files, UTF-8, line i of one beside line i of the
+other.
+
+`pairs:` divides its lines by the hash of the source text, so that equal sources are in one split; or validation and
+test are files of their own (`validation_files: SRC,TGT`), which are taken as they are. A folder has the files by the
+names under which they are published, `train.en`, `tst2012.en` and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from comt_cli.data.local_files import KnownHashes
+from comt_cli.data.pairs.corpus import PairTexts, TextPair, both_sides, split_of_source
+from comt_cli.data.pairs.settings import PairData
+from comt_cli.data.sentencepiece_tokenizer import TRAINING_CHARACTERS
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.errors import UserError
+
+PUBLISHED: dict[str, tuple[str, str, str]] = {
+    "iwslt15-en-vi": ("train", "tst2012", "tst2013"),
+    "wmt14-en-de": ("train", "newstest2013", "newstest2014"),
+    "wmt14-en-fr": ("train", "newstest2013", "newstest2014"),
+}
+"""The files of each published corpus in a folder, without their language: training, validation, test."""
+
+FileSplit = Literal["train", "validation", "test"]
+FilePair = tuple[Path, Path]
+
+
+def names_in_folder(data: PairData) -> list[str]:
+    """The files that a folder of a published corpus must have."""
+    return [f"{stem}.{language}" for stem in PUBLISHED[data.corpus] for language in (data.source, data.target)]
+
+
+class TextFiles:
+    """Two files, or two of each split."""
+
+    total: int | None = None
+
+    def __init__(self, data: PairData) -> None:
+        self._data = data
+        self._files: dict[FileSplit, FilePair] = {}
+        if data.folder is not None:
+            folder = Path(data.folder).expanduser()
+            stems = PUBLISHED[data.corpus]
+            splits: tuple[FileSplit, ...] = ("train", "validation", "test")
+            for split, stem in zip(splits, stems, strict=True):
+                self._files[split] = (folder / f"{stem}.{data.source}", folder / f"{stem}.{data.target}")
+        else:
+            self._files["train"] = _two(data.corpus.removeprefix("pairs:"))
+            if data.validation_files is not None:
+                self._files["validation"] = _two(data.validation_files)
+            if data.test_files is not None:
+                self._files["test"] = _two(data.test_files)
+
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
+        """The hash of every file's name and content, and the shares; where the files lie does not count."""
+        hashes = {split: [self._hash(path, progress) for path in paths] for split, paths in self._files.items()}
+        return ["pairs", hashes, self._data.validation_fraction, self._data.test_fraction]
+
+    def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
+        """The texts of validation and test; pairs with an empty side are left out.
+
+        Raises:
+            UserError: a file is empty, has more lines than its other, or is not UTF-8; the message names file and line.
+        """
+        found: dict[str, tuple[list[str], list[str]]] = {"validation": ([], []), "test": ([], [])}
+        for split, paths in self._files.items():
+            _check_counts(*paths)
+            for number, (source, target) in enumerate(_pairs(paths)):
+                if number % 100_000 == 0:
+                    progress(f"reading {paths[0].name} and {paths[1].name}", number, None)
+                place = split if split != "train" else split_of_source(source, self._data)
+                if place != "train" and source and target:
+                    found[place][0].append(source)
+                    found[place][1].append(target)
+        return {split: PairTexts(*texts) for split, texts in found.items()}
+
+    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
+        """The training lines from number `start[1]` on, counted from 0."""
+        for number, (source, target) in enumerate(islice(_pairs(self._files["train"]), start[1], None), start[1]):
+            if split_of_source(source, self._data) == "train":
+                yield TextPair(source, target, (0, number))
+
+    def vocabulary_texts(self) -> Iterator[str]:
+        """Every training pair, or every n-th of a corpus that is larger than a vocabulary is trained on."""
+        size = sum(path.stat().st_size for path in self._files["train"])
+        return both_sides(islice(self.train(), 0, None, max(1, size // TRAINING_CHARACTERS)))
+
+    def _hash(self, path: Path, progress: ProgressCallback) -> list[str]:
+        """The file's name and its hash, which is remembered while the file does not change."""
+        known = KnownHashes(path.parent.absolute(), f"pairs:{path.name}")
+        progress(f"hashing {path.name}", 0, None)
+        try:
+            digest = known.of(path)
+        except FileNotFoundError as error:
+            raise self._missing(path) from error
+        except OSError as error:
+            raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
+        known.save()
+        return [path.name, digest]
+
+    def _missing(self, path: Path) -> UserError:
+        if self._data.folder is None:
+            return UserError(f"corpus: there is no file {path}", f"It was looked up from {Path.cwd()}")
+        return UserError(
+            f"folder: {self._data.corpus} needs the file {path}, which is not there",
+            f"The folder must have {', '.join(names_in_folder(self._data))}: text, one sentence a line.",
+        )
+
+
+def _two(files: str) -> FilePair:
+    source, _, target = files.partition(",")
+    return Path(source).expanduser(), Path(target).expanduser()
+
+
+def _pairs(paths: FilePair) -> Iterator[tuple[str, str]]:
+    return zip(*(_lines(path) for path in paths), strict=True)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a file without surrounding spaces and byte order mark."""
+    with path.open("rb") as handle:
+        for number, line in enumerate(handle, 1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"corpus: {path} is not UTF-8 text (line {number}: {error.reason})",
+                    f"Convert it, for instance: iconv -f latin1 -t utf-8 {path.name}",
+                ) from error
+
+
+def _check_counts(source: Path, target: Path) -> None:
+    """Refuse an empty file, and two of different lengths."""
+    counts = []
+    for path in (source, target):
+        with path.open("rb") as handle:
+            counts.append(sum(1 for _ in handle))
+        if counts[-1] == 0:
+            raise UserError(f"corpus: {path} is empty", "Both files must have one sentence a line.")
+    if counts[0] != counts[1]:
+        longer = source if counts[0] > counts[1] else target
+        raise UserError(
+            f"corpus: {source} has {counts[0]:,} lines and {target} has {counts[1]:,}: "
+            f"line {min(counts) + 1:,} of {longer.name} has no counterpart",
+            "Line i of one file must be the translation of line i of the other; leave a line empty to skip it.",
+        )

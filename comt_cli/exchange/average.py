@@ -1,0 +1,112 @@
+"""The mean of the weights that a run kept, as a checkpoint of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comt_cli.errors import UserError
+from comt_cli.exchange.checkpoint import command_in, read_state, write_state
+from comt_cli.exchange.sources import no_checkpoint
+from comt_cli.tasks import tasks
+
+_KEPT = re.compile(r"weights-(\d+)\.pt")
+
+
+def kept_weights(run: Path) -> dict[int, Path]:
+    """The files of weights that a run keeps, `weights-<step>.pt`, by their step, in rising order."""
+    found = {int(match[1]): path for path in run.iterdir() if (match := _KEPT.fullmatch(path.name))}
+    return dict(sorted(found.items()))
+
+
+def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None) -> dict[str, Tensor]:
+    """The mean of every parameter over these files, which is taken in float64 and has the parameter's type. Names that
+    stand for one tensor in the files do so in the mean.
+
+    Raises:
+        UserError: a file is gone, damaged, another run's, or of another architecture.
+    """
+    means: dict[str, Tensor] = {}
+    shared: dict[str, str] = {}
+    likes: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            state = read_state(path, parts=False)
+        except UserError as error:
+            raise UserError(error.message, hint or error.hint) from None
+        if state.get("id") != run_id:
+            raise UserError(f"{path} belongs to run {state.get('id')}, not {run_id}", hint)
+        weights: dict[str, Tensor] = state["model"]
+        if not means:
+            shared, likes = _shared(weights), weights
+        elif wrong := _differences(weights, likes):
+            raise UserError(f"{path} has other parameters than {paths[0]}: {wrong}", hint)
+        for name in weights.keys() - shared.keys():
+            part = weights[name].double() / len(paths)
+            means[name] = means[name] + part if name in means else part
+    typed = {name: means[name].to(likes[name].dtype) for name in likes if name in means}
+    return {name: typed[shared.get(name, name)] for name in likes}
+
+
+def average(run: Path, last: int, out: Path) -> list[int]:
+    """Write the mean of the `last` weights that a run keeps, by step, as a checkpoint that every verb reads: what
+    belongs to the model besides is that of the run's checkpoint. Returns the steps.
+
+    Raises:
+        UserError: so many are not kept; or as `mean_weights`.
+        StorageError: the disk is full or the folder gone.
+    """
+    if not run.is_dir():
+        raise UserError(f"{run} is no run directory", "Give the folder that holds checkpoint.pt.")
+    if not (run / "checkpoint.pt").is_file():
+        raise no_checkpoint(run)
+    kept = kept_weights(run)
+    if not kept and (run / "result.json").is_file():
+        raise UserError(
+            f"{run} has ended, and keeps the weights of its last step, or their average, alone",
+            "checkpoint.pt has them. Others can be averaged while the run trains, if train.average_last is set.",
+        )
+    if len(kept) < last:
+        listed = f" (steps {', '.join(f'{step:,}' for step in kept)})" if kept else ""
+        raise UserError(
+            f"{run} keeps the weights of {len(kept)} steps{listed}; {last} cannot be averaged",
+            "A run keeps those that train.average_last and train.average_every ask for.",
+        )
+    chosen = list(kept)[-last:]
+    state = read_state(run / "checkpoint.pt")
+    mean = mean_weights([kept[step] for step in chosen], state.get("id"))
+    if wrong := _differences(mean, state["model"]):
+        raise UserError(f"the weights in {run} are not those of its checkpoint: {wrong}")
+    task = tasks().get(command_in(state))
+    belongs: dict[str, Any] = {key: state[key] for key in (task.checkpoint_parts if task else ())}
+    about = {"spec": state["spec"], "id": state.get("id"), "averaged_steps": chosen}
+    write_state(out, {**about, **belongs, "model": mean})
+    return chosen
+
+
+def _shared(weights: dict[str, Tensor]) -> dict[str, str]:
+    """The names whose tensor has stood under another name already, each with that name."""
+    first: dict[tuple[object, ...], str] = {}
+    shared = {}
+    for name, tensor in weights.items():
+        where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        if first.setdefault(where, name) != name and tensor.numel():
+            shared[name] = first[where]
+    return shared
+
+
+def _differences(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> str:
+    """What two sets of parameters differ in, the first few of it; "" where their names and shapes are equal."""
+    shapes, wanted = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (weights, expected))
+    names = [name for name in {**wanted, **shapes} if shapes.get(name) != wanted.get(name)]
+    told = [f"{name} is {_shape(shapes.get(name))}, not {_shape(wanted.get(name))}" for name in names[:3]]
+    return "; ".join(told) + (f" (and {len(names) - 3} more)" if len(names) > 3 else "")
+
+
+def _shape(shape: torch.Size | tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else str(list(shape))

@@ -1,0 +1,237 @@
+"""Beam search over sentences side by side, as tensor2tensor's: live beams, and the finished hypotheses beside them.
+
+A step continues the K live beams of a sentence by every token and looks at the 2 K likeliest continuations. Those that
+end join the finished hypotheses, of which the K with the best normalised score are kept; the K likeliest of the others
+live on. A sentence is done once none of its beams could still get among its `n_best`, even at the largest penalty. A
+beam of width 1 is greedy decoding.
+
+Nothing of a sentence enters another's search, and equal probabilities are ordered by beam and token id: what is found
+for a sentence does not depend on its batch, but through the rounding of the logits, since a matrix product of more rows
+may add in another order.
+
+Shapes: B sentences, K beams, R = B K rows (row b K + k is beam k of sentence b), S source tokens, V vocabulary, C
+candidates, L longest hypothesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from comt_cli.errors import UserError
+
+PAD = 0
+"""The id of padding in every model that reads pairs; no hypothesis holds it."""
+PENALTIES: dict[str, Callable[[float, float], float]] = {
+    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
+    "average": lambda length, alpha: length**alpha,
+}
+"""What the log-probability of so many tokens is divided by: tensor2tensor's (Wu et al. 2016, Eq. 14), and fairseq's."""
+
+
+class NotFinite(UserError):
+    """A network whose outputs are not numbers."""
+
+
+class DecodingCache(Protocol):
+    """The keys and values of what the rows have decoded."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep the rows with these numbers, int64 [R], in this order; a number may occur more than once."""
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """A model that decodes a sequence from a source, a token at a time."""
+
+    def encode(self, source_BS: Tensor) -> Any:
+        """All that decoding needs of the sources, padded with `PAD` on the right: a tuple of tensors, or of tuples of
+        them, whose first dimension is the sentences."""
+
+    def decoding_cache(self, rows: int, capacity: int) -> DecodingCache:
+        """An empty cache for rows of up to `capacity` tokens."""
+
+    def step(self, tokens_R1: Tensor, cache: Any, memory: Any) -> Tensor:
+        """Feed each row its next token; the logits of the one after, [R, V]. A sentence's rows share its memory."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Target tokens, without the begin and the end token.
+
+    Attributes:
+        log_probability: the sum of the tokens' log-probabilities, the end's included.
+        score: that divided by the length penalty; the end counts as a token.
+        ended: whether it has an end; else it reached the greatest length, and stands behind all that have one.
+    """
+
+    tokens: tuple[int, ...]
+    log_probability: float
+    score: float
+    ended: bool = True
+
+
+@torch.no_grad()
+def beam_search(
+    model: Decodes,
+    source_BS: Tensor,
+    *,
+    width: int = 4,
+    length_penalty: str = "gnmt",
+    alpha: float = 0.6,
+    max_lengths: Sequence[int],
+    begin: int,
+    end: int,
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """For each sentence up to `n_best` different hypotheses, the best first: fewer where so many were not found.
+
+    A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. Neither `PAD` nor `begin` is ever
+    chosen; their probability is lost.
+
+    Raises:
+        NotFinite: the logits are not numbers.
+        ValueError: a number is out of its range.
+    """
+    if not (1 <= n_best <= width and alpha >= 0 and len(max_lengths) == len(source_BS) > 0 and min(max_lengths) > 0):
+        raise ValueError(f"{n_best} of {width} beams, alpha {alpha}, {len(source_BS)} sentences up to {max_lengths}")
+    device, B, K, L = source_BS.device, len(source_BS), width, max(max_lengths)
+    limit_B = torch.tensor(max_lengths, device=device)
+    penalty_L = torch.tensor([PENALTIES[length_penalty](max(n, 1), alpha) for n in range(L + 1)], device=device)
+    memory, cache = model.encode(source_BS), model.decoding_cache(B * K, L)
+    number_B = torch.arange(B, device=device)
+    live = _Beams.none(B, K, L, end, device)
+    live.sums[:, 0] = 0  # the others begin as copies, which would all find the same
+    finished = _Beams.none(B, K, L, end, device)
+    last_R1 = torch.full((B * K, 1), begin, device=device)
+    found: list[list[Hypothesis]] = [[] for _ in range(B)]
+    for length in count(1):
+        logits_RV = model.step(last_R1, cache, memory).float()
+        candidates, parent_BC = _candidates(live, logits_RV, begin, length)
+        is_end_BC = candidates.tokens[:, :, length - 1] == end
+        ended = candidates.only(is_end_BC)
+        ended.scores = ended.sums / penalty_L[length]
+        finished = finished.joined(ended).best(K)[0]
+        live, chosen_BK = candidates.only(~is_end_BC).best(K)
+        live.scores = live.sums / penalty_L[length]
+        best_B = live.sums[:, 0]
+        # What a live beam can still reach. Only what lies strictly above is safe: an equal score might come first.
+        is_safe_B = finished.scores[:, n_best - 1] > best_B / penalty_L[limit_B]
+        done_B = is_safe_B | (length >= limit_B) | (best_B == -torch.inf)
+        is_broken = (live.sums.isnan() | finished.sums.isnan()).any()
+        *is_done, broken = torch.cat([done_B, is_broken[None]]).tolist()  # waits for the device once
+        if broken:
+            raise NotFinite("the outputs of the network are not finite numbers", "Did its training diverge?")
+        parent_BK, keep_B = parent_BC.gather(1, chosen_BK), (~done_B).nonzero()[:, 0]
+        if any(is_done):
+            for place in (place for place, done in enumerate(is_done) if done):
+                found[int(number_B[place])] = _hypotheses(finished, live, place, length, end, n_best)
+            if all(is_done):
+                return found
+            memory, number_B, limit_B = _sentences(memory, keep_B), number_B[keep_B], limit_B[keep_B]
+            live, finished = live.sentences(keep_B), finished.sentences(keep_B)
+        if K > 1 or any(is_done):
+            cache.reorder((keep_B[:, None] * K + parent_BK[keep_B]).flatten())
+        last_R1 = live.tokens[:, :, length - 1].reshape(-1, 1)
+    raise AssertionError("every sentence ends at its greatest length")
+
+
+@dataclass
+class _Beams:
+    """Beams of each sentence, the best first; those that are not there have -inf.
+
+    `tokens` [B, K, L] are filled up with the end token; `sums` [B, K] are of log-probabilities; by `scores` [B, K] the
+    beams are ordered.
+    """
+
+    tokens: Tensor
+    sums: Tensor
+    scores: Tensor
+
+    @classmethod
+    def none(cls, B: int, K: int, L: int, end: int, device: torch.device) -> _Beams:
+        sums_BK = torch.full((B, K), -torch.inf, device=device)
+        return cls(torch.full((B, K, L), end, device=device), sums_BK, sums_BK.clone())
+
+    def only(self, wanted_BK: Tensor) -> _Beams:
+        """Without the others, whose places stay."""
+        return _Beams(
+            self.tokens,
+            self.sums.masked_fill(~wanted_BK, -torch.inf),
+            self.scores.masked_fill(~wanted_BK, -torch.inf),
+        )
+
+    def joined(self, other: _Beams) -> _Beams:
+        return _Beams(*(torch.cat(pair, 1) for pair in zip(self._parts(), other._parts(), strict=True)))
+
+    def best(self, K: int) -> tuple[_Beams, Tensor]:
+        """The K of the best score, of equals the one that stands first; and their places, int64 [B, K]."""
+        place_BK = self.scores.sort(descending=True, stable=True).indices[:, :K]
+        return self.at(place_BK), place_BK
+
+    def at(self, place_BK: Tensor) -> _Beams:
+        L = self.tokens.shape[-1]
+        tokens_BKL = self.tokens.gather(1, place_BK[..., None].expand(-1, -1, L))
+        return _Beams(tokens_BKL, self.sums.gather(1, place_BK), self.scores.gather(1, place_BK))
+
+    def sentences(self, index_B: Tensor) -> _Beams:
+        return _Beams(*(part[index_B] for part in self._parts()))
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.tokens, self.sums, self.scores
+
+
+def _candidates(live: _Beams, logits_RV: Tensor, begin: int, length: int) -> tuple[_Beams, Tensor]:
+    """The 2 K likeliest continuations of each sentence's beams, and the beams that they continue, int64 [B, 2 K]. At
+    most K of them end, since a beam ends in one way only. Their scores are their sums.
+
+    A single beam has one continuation: where a second, less likely one could end, the search would not be greedy.
+    """
+    B, K = live.sums.shape
+    V = logits_RV.shape[1]
+    sums_RV = logits_RV.log_softmax(-1) + live.sums.reshape(-1, 1)
+    sums_RV[:, [PAD, begin]] = -torch.inf
+    sums_BC, index_BC = top(sums_RV.view(B, K * V), 2 * K if K > 1 else 1)
+    parent_BC = index_BC // V
+    candidates = live.at(parent_BC)
+    candidates.tokens[:, :, length - 1] = index_BC % V
+    return _Beams(candidates.tokens, sums_BC, sums_BC), parent_BC
+
+
+def top(values_BN: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
+    """The `wanted` greatest values of each row, falling, and their indices; of equal values the lowest indices.
+
+    `torch.topk` leaves open which of equal values it takes, and in which order.
+    """
+    values_BC, index_BC = values_BN.topk(min(wanted + 1, values_BN.shape[1]))
+    if wanted < values_BC.shape[1] and (values_BC[:, wanted - 1] == values_BC[:, wanted]).any():
+        values_BN, index_BN = values_BN.sort(descending=True, stable=True)
+        return values_BN[:, :wanted], index_BN[:, :wanted]
+    index_BC = index_BC[:, :wanted].sort().values
+    values_BC, place_BC = values_BN.gather(1, index_BC).sort(descending=True, stable=True)
+    return values_BC, index_BC.gather(1, place_BC)
+
+
+def _sentences(memory: Any, index_B: Tensor) -> Any:
+    """The memory of some of its sentences."""
+    if isinstance(memory, Tensor):
+        return memory.index_select(0, index_B)
+    parts = [_sentences(part, index_B) for part in memory]
+    return type(memory)(*parts) if hasattr(memory, "_fields") else type(memory)(parts)
+
+
+def _hypotheses(finished: _Beams, live: _Beams, place: int, length: int, end: int, n_best: int) -> list[Hypothesis]:
+    """The best of the sentence at `place`: those that ended, then those that reached the greatest length."""
+    found = []
+    for beams, ended in ((finished, True), (live, False)):
+        rows = zip(*(part[place].tolist() for part in beams._parts()), strict=True)
+        there = [row for row in rows if row[1] != -torch.inf]
+        for tokens, total, score in sorted(there, key=lambda row: (-row[2], row[0])):
+            kept = tokens[: tokens.index(end)] if ended else tokens[:length]
+            found.append(Hypothesis(tuple(kept), total, score, ended))
+    return found[:n_best]

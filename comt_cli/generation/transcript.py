@@ -1,0 +1,78 @@
+"""What a decoding of a numbered set of sentences has written so far, so that one that is stopped resumes there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from comt_cli.data.storage import make_folder
+from comt_cli.errors import StorageError
+from comt_cli.files import Unreadable, parse_json, read_text, write_text
+
+
+class Transcript:
+    """The texts of a split, by the numbers of its sentences, while one or several processes write them into a folder
+    that all see: each into a file of its own, `<split>.part-<rank>.jsonl`, a text a line. In the end `finish` writes
+    `<split>.txt`.
+
+    Attributes:
+        done: the texts that were there at the beginning, of all processes, and those of this one since.
+    """
+
+    def __init__(self, folder: Path, split: str, rank: int = 0) -> None:
+        """Raises `StorageError` where the folder cannot be made."""
+        make_folder(folder)
+        self.folder, self.split = folder, split
+        self._own = folder / f"{split}.part-{rank}.jsonl"
+        self.done = self._written()
+
+    def add(self, texts: Mapping[int, str]) -> None:
+        """Write the texts of some sentences; they are on disk afterwards.
+
+        Raises:
+            StorageError: the disk is full or the folder gone.
+        """
+        # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable.
+        lines = "".join(json.dumps([number, text]) + "\n" for number, text in texts.items())
+        try:
+            with self._own.open("a", encoding="utf-8") as handle:
+                # A stop in the middle of a line leaves a part of it: the next line begins anew.
+                handle.write(("\n" if handle.tell() else "") + lines)
+                handle.flush()
+                os.fsync(handle.fileno())
+        except OSError as error:
+            message = f"cannot write {self._own}: {error.strerror or error}"
+            raise StorageError(
+                message, "What was translated before is kept: make room, and run the command again."
+            ) from error
+        self.done |= texts
+
+    def texts(self, numbers: Iterable[int]) -> list[str]:
+        """The texts of these sentences, of all processes, which must be done writing."""
+        self.done |= self._written()
+        return [self.done[number] for number in numbers]
+
+    def finish(self, texts: Iterable[str]) -> None:
+        """Write the whole, a line a text.
+
+        Raises:
+            StorageError: the disk is full or the folder gone.
+        """
+        write_text(self.folder / f"{self.split}.txt", "".join(" ".join(text.split()) + "\n" for text in texts))
+
+    def _written(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for path in sorted(self.folder.glob(f"{self.split}.part-*.jsonl")):
+            try:
+                lines = read_text(path).split("\n")
+            except Unreadable:
+                continue  # its sentences are decoded again
+            for line in lines:
+                try:
+                    number, text = parse_json(line)
+                    found[int(number)] = str(text)
+                except (ValueError, TypeError):  # empty, cut off by a kill, or damaged
+                    continue
+        return found

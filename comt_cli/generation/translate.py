@@ -1,0 +1,161 @@
+"""Lines in, translations out: tokens, batches of lines of like length, beam search, and text again.
+
+The lines come in pools. A pool is sorted by length and cut into batches, so that little is padding; the order of the
+lines is restored behind. A pool's batches follow from its lines alone, so that a second call makes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from comt_cli.data.tokenizer import Tokenizer
+from comt_cli.errors import UserError
+from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.generation.attention import forced_attention
+from comt_cli.generation.beam import PAD, Decodes, Hypothesis, beam_search
+from comt_cli.tasks.settings.decoding import DecodeSettings
+
+POOL = 512
+"""Lines that are read before the first of them is translated, and written together."""
+BATCH_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class Options:
+    """How lines are translated: `n_best` translations of each, at most `decode.beam`; source tokens of a batch, padding
+    included."""
+
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
+    n_best: int = 1
+    batch_tokens: int = BATCH_TOKENS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_best <= self.decode.beam:
+            raise UserError(
+                f"{self.n_best} translations of each line cannot be had from a beam of {self.decode.beam}",
+                f"Give --beam {max(self.n_best, 1)} or more.",
+            )
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line. Those of an empty line are empty, and have neither source nor scores.
+
+    Attributes:
+        text: without line breaks.
+        source: the line's tokens, the end included.
+        hypothesis: what the search found.
+    """
+
+    text: str
+    source: tuple[int, ...] = ()
+    hypothesis: Hypothesis | None = None
+
+
+class Translator:
+    """A model with its tokenizer. `longest` is the number of tokens, the end included, that a line is cut to, None for
+    no limit; `warn` is given a sentence for each that is cut."""
+
+    def __init__(
+        self,
+        model: Decodes,
+        tokenizer: Tokenizer,
+        device: torch.device,
+        *,
+        longest: int | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.device, self.longest = model, tokenizer, device, longest
+        self.warn = warn or (lambda _: None)
+        self.begin, self.end = tokenizer.special.need("begin"), tokenizer.special.end
+        if tokenizer.special.pad != PAD:
+            raise ValueError(f"the tokenizer pads with {tokenizer.special.pad}, and models read {PAD} as padding")
+
+    def translate(self, lines: Iterable[str], options: Options) -> Iterator[list[Translation]]:
+        """For each line its translations, the best first, in the order of the lines. Raises `UserError`."""
+        for pool in self.pools(lines, options):
+            yield from pool
+
+    def pools(self, lines: Iterable[str], options: Options, first: int = 1) -> Iterator[list[list[Translation]]]:
+        """The same, `POOL` lines at a time; the first line is number `first` of those that the user gave."""
+        left = iter(lines)
+        while pool := list(islice(left, POOL)):
+            yield self._pool(pool, options, first)
+            first += len(pool)
+
+    def sources(self, lines: Sequence[str], first: int = 1) -> list[tuple[int, ...]]:
+        """The tokens of every line, with the end; nothing for a line that holds none."""
+        sources = []
+        for number, (line, ids) in enumerate(zip(lines, self.tokenizer.encode_batch(lines), strict=True), first):
+            if self.longest is not None and len(ids) >= self.longest:
+                self.warn(f"line {number:,} has {len(ids):,} tokens; it is cut to the first {self.longest - 1:,}")
+            kept = ids if self.longest is None else ids[: self.longest - 1]
+            sources.append((*kept, self.end) if line.strip() else ())
+        return sources
+
+    def search(self, sources: Sequence[Sequence[int]], options: Options) -> list[list[Translation]]:
+        """The translations of the sources of one batch."""
+        width = max(map(len, sources))
+        source_BS = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources], device=self.device)
+        decode = options.decode
+        found = beam_search(
+            self.model,
+            source_BS,
+            width=decode.beam,
+            length_penalty=decode.penalty,
+            alpha=decode.alpha,
+            max_lengths=[len(source) + decode.max_extra for source in sources],  # the end counts on both sides
+            begin=self.begin,
+            end=self.end,
+            n_best=options.n_best,
+        )
+        return [
+            [Translation(one_line(self.tokenizer.decode(each.tokens)), tuple(source), each) for each in hypotheses]
+            for source, hypotheses in zip(sources, found, strict=True)
+        ]
+
+    def _pool(self, lines: Sequence[str], options: Options, first: int) -> list[list[Translation]]:
+        sources = self.sources(lines, first)
+        found = [[Translation("")] for _ in lines]
+        for numbers in batches(sources, options.batch_tokens):
+            translations = self.search([sources[number] for number in numbers], options)
+            for number, each in zip(numbers, translations, strict=True):
+                found[number] = each
+        return found
+
+    def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
+        """The weights over the source's tokens for each token of the translation, [T, S], and names of the target's and
+        the source's tokens. Raises `UserError` where the model does not say."""
+        assert translation.hypothesis is not None
+        target = translation.hypothesis.tokens
+        weights_TS = forced_attention(self.model, translation.source, (self.begin, *target), self.device)
+        pieces = self.tokenizer.pieces
+        return weights_TS, pieces((*target, self.end)), pieces(translation.source)
+
+
+def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:
+    """What translates with a loaded model; it is moved to the device."""
+    return Translator(loaded.model.to(device).eval(), loaded.tokenizer, device, longest=loaded.longest, warn=warn)
+
+
+def batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> list[list[int]]:
+    """The numbers of the sources that are not empty, in batches of at most so many tokens, padding included; one that
+    is longer is alone. The longest come first: where the memory does not suffice, that is seen at once."""
+    order = sorted((n for n, source in enumerate(sources) if source), key=lambda n: (-len(sources[n]), n))
+    found: list[list[int]] = []
+    for number in order:
+        if found and len(sources[found[-1][0]]) * (len(found[-1]) + 1) <= batch_tokens:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+def one_line(text: str) -> str:
+    """A text without what any program takes for the end of a line, and without spaces around."""
+    return " ".join(text.splitlines()).strip()

@@ -1,0 +1,135 @@
+"""The branches of an encoder-decoder's blocks (Vaswani et al. 2017, section 3): attention of a sequence to itself and
+to another one, and the ReLU feed-forward network; and the positions that its embeddings are given.
+
+Shapes: B batch, T tokens that attend, S tokens that are attended to, D width, H heads, E head width, F feed-forward
+width, R rows of tokens that attend, K = R / B of them for each sequence that is attended to.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.layers.attention import MakeProjections
+from comt_cli.layers.dropout import Dropout
+
+if TYPE_CHECKING:
+    from comt_cli.layers.decoding_cache import LayerColumns
+    from comt_cli.layers.projection import Projections
+
+
+class KeysValues(NamedTuple):
+    """What is attended to: keys and values, [B, H, S, E] each, and the mask, [B, 1, 1, S], True where a token is."""
+
+    k: Tensor
+    v: Tensor
+    mask: Tensor
+
+
+class MultiHead(nn.Module):
+    """softmax(Q K^T / sqrt(E)) V W_o, without biases; dropout, if any, is on the softmax."""
+
+    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections) -> None:
+        super().__init__()
+        self.heads, self.head_width = heads, width // heads
+        self.output = make({"o_proj": (width, width)})
+        self.dropout = Dropout(dropout)
+
+    def attend(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+        """What the queries find, the heads side by side: [B, T, D]. A query sees what `mask`, [B, 1, 1, S], has as
+        True, or with `causal` the keys up to its own."""
+        if self.dropout.p > 0 and self.training:  # on the weights themselves, which fused attention never has
+            weights_BHTS = self.dropout(attention_weights(q_BHTE, k_BHSE, mask, causal=causal))
+            mixed_BHTE: Tensor = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
+        else:
+            mixed_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHSE, v_BHSE, attn_mask=mask, is_causal=causal)
+        return mixed_BHTE.transpose(1, 2).flatten(2)
+
+    def split(self, x_BTD: Tensor) -> Tensor:
+        """[B, T, D] -> [B, H, T, E]."""
+        return x_BTD.view(*x_BTD.shape[:-1], self.heads, self.head_width).transpose(1, 2)
+
+    @staticmethod
+    def gated(mixed_BTD: Tensor, read_by: Projections, *read: Tensor) -> Tensor:
+        """What attention mixed, with the gate of the site `sdpa` on it, if there is one."""
+        if "sdpa" not in read_by.gates:
+            return mixed_BTD
+        gated_BTD: Tensor = read_by.gate("sdpa")(mixed_BTD, *(read or (None,)))
+        return gated_BTD
+
+
+def attention_weights(q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+    """softmax(Q K^T / sqrt(E)), [B, H, T, S]; `mask` and `causal` as in `MultiHead.attend`."""
+    scores_BHTS = q_BHTE @ k_BHSE.transpose(-2, -1) / math.sqrt(q_BHTE.shape[-1])
+    if causal:
+        mask = torch.ones(scores_BHTS.shape[-2:], dtype=torch.bool, device=q_BHTE.device).tril()
+    if mask is not None:
+        scores_BHTS = scores_BHTS.masked_fill(~mask, -math.inf)
+    return torch.softmax(scores_BHTS, dim=-1)
+
+
+class SelfAttention(MultiHead):
+    """Attention of a sequence to itself."""
+
+    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections) -> None:
+        super().__init__(width, heads, dropout, make)
+        self.qkv = make(dict.fromkeys(("q_proj", "k_proj", "v_proj"), (width, width)), heads=heads)
+
+    def mixed(self, x_BTD: Tensor, mask: Tensor | None = None, columns: LayerColumns | None = None) -> Tensor:
+        """What the output projection reads, [B, T, D]: of all tokens that `mask` ([B, 1, 1, T]) has; without a mask, of
+        those up to each. With `columns`, T is 1, and the token also sees what these hold, to which it is added."""
+        q, k, v, *read = self.qkv(x_BTD)
+        q_BHTE, k_BHTE, v_BHTE = self.split(q), self.split(k), self.split(v)
+        if columns is not None:
+            k_BHTE, v_BHTE = columns.append(k_BHTE, v_BHTE)
+        causal = mask is None and columns is None
+        return self.gated(self.attend(q_BHTE, k_BHTE, v_BHTE, mask, causal=causal), self.qkv, *read)
+
+
+class CrossAttention(MultiHead):
+    """Attention of a sequence to another one: queries from the first, keys and values from the second."""
+
+    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections) -> None:
+        super().__init__(width, heads, dropout, make)
+        self.query = make({"q_proj": (width, width)}, heads=heads)
+        self.key_value = make({"k_proj": (width, width), "v_proj": (width, width)})
+
+    def keys_values(self, encoded_BSD: Tensor, mask_BS: Tensor) -> KeysValues:
+        """What `mixed` attends to."""
+        k, v = self.key_value(encoded_BSD)
+        return KeysValues(self.split(k), self.split(v), mask_BS[:, None, None, :])
+
+    def mixed(self, x_RTD: Tensor, source: KeysValues) -> Tensor:
+        """What the output projection reads, [R, T, D]. Rows b K to b K + K - 1 attend to sequence b: as more queries,
+        so that no key is copied for them."""
+        x_BTD = x_RTD.reshape(len(source.k), -1, x_RTD.shape[-1])
+        q, *read = self.query(x_BTD)
+        mixed_BTD = self.attend(self.split(q), source.k, source.v, source.mask, causal=False)
+        return self.gated(mixed_BTD, self.query, *read).view_as(x_RTD)
+
+
+class ReluFeedForward(nn.Module):
+    """W_down relu(W_up x + b_up) + b_down; dropout, if any, behind the ReLU."""
+
+    def __init__(self, width: int, ffn_width: int, dropout: float, make: MakeProjections) -> None:
+        super().__init__()
+        self.up = make({"up_proj": (width, ffn_width)}, bias=True)
+        self.down = make({"down_proj": (ffn_width, width)}, bias=True)
+        self.dropout = Dropout(dropout)
+
+    def inner(self, x_BTD: Tensor) -> Tensor:
+        """What the down projection reads, [B, T, F]."""
+        inner_BTF: Tensor = self.dropout(F.relu(self.up(x_BTD)[0]))
+        return inner_BTF
+
+
+def sinusoids(length: int, width: int, like: Tensor) -> Tensor:
+    """Sinusoidal positions from 0, [T, D]: sin(t / 10000^(2i/D)) in channel i of the first half, the cosine of the same
+    in channel i of the second. (The paper's formula, in tensor2tensor's order of channels.) Computed in fp32."""
+    frequency_d = 10000.0 ** (-torch.arange(0, width, 2, device=like.device, dtype=torch.float32) / width)
+    angle_Td = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * frequency_d
+    return torch.cat([angle_Td.sin(), angle_Td.cos()], dim=-1).to(like.dtype)

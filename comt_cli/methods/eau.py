@@ -1,0 +1,43 @@
+"""EAU-like: an Evaluator-Adjuster Unit on what attention puts out (Dhayalkar 2024, after a second-hand account).
+
+y = x + a e, a = tanh(W3 x + b3), e = sigmoid(W2 relu(W1 x + b1) + b2), x the output of attention, in an encoder-decoder
+that of self-attention and of cross-attention; "W1 reduces the dimensionality".
+Deviations: the primary text was not to be had, and whether this is its unit cannot be told. Unknown, and chosen here:
+the bottleneck's width (`rank`, a quarter of the model's), whether the unit stands behind the output projection or
+before it (`place`), and where norms stand (`residual`). The weights start as N(0, 0.02^2), the biases at 0.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
+
+if TYPE_CHECKING:
+    from comt_cli.layers.gates import GateFactory
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Place = Literal["after-o", "before-o"]
+
+
+def eau_gates(rank: float, place: Place) -> dict[str, GateFactory]:
+    """The unit at its site: the whole branch of attention, or what attention mixed."""
+    from comt_cli.layers.gates import EvaluatorAdjuster
+
+    return {"attention" if place == "after-o" else "sdpa": partial(EvaluatorAdjuster, share=rank)}
+
+
+class EAU(Method):
+    """`rank`: the bottleneck's width as a share of the model's; `place`: behind or before the output projection."""
+
+    name: ClassVar[str] = "eau"
+    needs: ClassVar = ("attention", "sdpa")
+    rank: Share = 0.25
+    place: Place = "after-o"
+    residual: ResidualName = "pre-norm"
+
+    def wiring(self) -> Wiring:
+        return Wiring(residual_connection(self.residual), eau_gates(self.rank, self.place))

@@ -1,0 +1,29 @@
+"""EAU-like units with Gated Residual Connections (Dhayalkar 2024), the combination of its tables.
+
+`eau` on what attention puts out, and `grc` at the residual connections, each with its options.
+Deviations: those of `eau` and of `grc`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from comt_cli.methods.base import Wiring, residual_connection
+from comt_cli.methods.eau import Place, Share, eau_gates
+from comt_cli.methods.grc import GRCMethod
+
+
+class EAUWithGRC(GRCMethod):
+    """`rank`, `place`: as of `eau`; `reads`, `at`, `norm`: as of `grc`."""
+
+    name: ClassVar[str] = "eau+grc"
+    needs: ClassVar = ("attention", "sdpa")
+    later: ClassVar = frozenset()
+    rank: Share = 0.25
+    place: Place = "after-o"
+
+    def wiring(self) -> Wiring:
+        of_grc = {key: getattr(self, key) for key in GRCMethod.model_fields}
+        residual = partial(residual_connection(self.connection), **of_grc)
+        return Wiring(residual, eau_gates(self.rank, self.place))

@@ -1,0 +1,291 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017), as tensor2tensor has it: sinusoidal positions, LayerNorm with
+a shift, a ReLU feed-forward network with biases, attention without; one matrix is the embedding of both sides and head.
+
+How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`). `post-ln` is the network
+of the paper; `pre-ln` has a norm behind each stack, as every method has whose last connection does not end in a norm
+(`ResidualConnection.ends_in_norm`): `sas` does, and has none here, while that of language models keeps one.
+tensor2tensor also adds a learned vector for the target's language to the source; this does not.
+Shapes: B batch, S source tokens, T target tokens, D width, V vocabulary, H heads, E head width, R rows of hypotheses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.layers.decoding_cache import DecodingCache, LayerColumns
+from comt_cli.layers.dropout import Dropout
+from comt_cli.layers.multi_head import CrossAttention, KeysValues, ReluFeedForward, SelfAttention, sinusoids
+from comt_cli.layers.norms import NormPlace, layer_norm
+from comt_cli.layers.projection import Projections, TokenEmbedding
+from comt_cli.layers.residual.base import ResidualConnection, State, normalised
+from comt_cli.methods.base import ENCODER_DECODER_SITES, Wiring
+from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
+from comt_cli.models.trace import Linear
+from comt_cli.tasks.settings.transformer import TransformerSettings
+
+SETTINGS = TransformerSettings
+PAD = 0
+"""The id of the padding token; no text holds it."""
+
+SERVED_BY = {"gate_proj": "up_proj"}
+"""SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""
+
+
+class Memory(NamedTuple):
+    """What decoding needs of the sources: keys and values of cross-attention in every decoder block, [B, H, S, E] each,
+    and the mask, [B, S], True where a token is."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    mask_BS: Tensor  # noqa: N815
+
+
+class EncoderBlock(TokenBlock):
+    """Self-attention and feed-forward network, each joined to the stream by its residual connection."""
+
+    def __init__(self, settings: TransformerSettings, wiring: Wiring, layer: int) -> None:
+        super().__init__()
+        shape, dropout = settings.shape(), settings.residual_dropout
+        parts = _parts(settings, wiring, "encoder", layer, "attention", "mlp")
+        self.attention_connection = parts.connection("attention")
+        self.mlp_connection = parts.connection("mlp", self.attention_connection)
+        make = partial(parts.projections, self.attention_connection)
+        self.attention = SelfAttention(shape.width, shape.heads, settings.attention_dropout, make)
+        make = partial(parts.projections, self.mlp_connection)
+        self.mlp = ReluFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make)
+        self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
+        self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
+
+    @property
+    def joints(self) -> tuple[Joint, Joint]:
+        return (
+            Joint(self.attention_connection, self.attention.output, self.attention_path),
+            Joint(self.mlp_connection, self.mlp.down, self.mlp_path),
+        )
+
+    def forward(self, state: State, mask_BS: Tensor) -> State:
+        """The stream after the block, [B, S, D], with what the connections remember; `mask` has True for tokens."""
+        mixed = partial(self.attention.mixed, mask=mask_BS[:, None, None, :])
+        attention = GatedBranch(mixed, self.attention.output, self.attention_path, self.attention_dropout)
+        mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path, self.mlp_dropout)
+        # With post-norm connections: h = norm(x + attention(x)), y = norm(h + mlp(h)).
+        # With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
+        state = self.attention_connection.step(state, attention)
+        return self.mlp_connection.step(state, mlp)
+
+
+class DecoderBlock(TokenBlock):
+    """Causal self-attention, attention to the encoded source and feed-forward network, each with its connection."""
+
+    def __init__(self, settings: TransformerSettings, wiring: Wiring, layer: int) -> None:
+        super().__init__()
+        shape, dropout = settings.shape(), settings.residual_dropout
+        parts = _parts(settings, wiring, "decoder", layer, "attention", "cross", "mlp")
+        self.attention_connection = parts.connection("attention")
+        self.cross_connection = parts.connection("cross", self.attention_connection)
+        self.mlp_connection = parts.connection("mlp", self.attention_connection, self.cross_connection)
+        attend = shape.width, shape.heads, settings.attention_dropout
+        self.attention = SelfAttention(*attend, partial(parts.projections, self.attention_connection))
+        self.cross = CrossAttention(*attend, partial(parts.projections, self.cross_connection))
+        make = partial(parts.projections, self.mlp_connection)
+        self.mlp = ReluFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make)
+        self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
+        self.cross_path = parts.path("cross", "attention")
+        self.attention_dropout, self.cross_dropout, self.mlp_dropout = (Dropout(dropout) for _ in range(3))
+
+    @property
+    def joints(self) -> tuple[Joint, Joint, Joint]:
+        return (
+            Joint(self.attention_connection, self.attention.output, self.attention_path),
+            Joint(self.cross_connection, self.cross.output, self.cross_path),
+            Joint(self.mlp_connection, self.mlp.down, self.mlp_path),
+        )
+
+    def forward(self, state: State, encoded_BSD: Tensor, mask_BS: Tensor) -> State:
+        """The stream after the block, [B, T, D], with what the connections remember."""
+        return self.decoded(state, self.cross.keys_values(encoded_BSD, mask_BS))
+
+    def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
+        """The same, from the keys and values of the source; with `columns` of one token, which follows on those that
+        they hold."""
+        mixed = partial(self.attention.mixed, columns=columns)
+        attention = GatedBranch(mixed, self.attention.output, self.attention_path, self.attention_dropout)
+        found = partial(self.cross.mixed, source=source)
+        cross = GatedBranch(found, self.cross.output, self.cross_path, self.cross_dropout)
+        mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path, self.mlp_dropout)
+        # With post-norm connections: h = norm(x + attention(x)), c = norm(h + cross(h, source)), y = norm(c + mlp(c)).
+        # With pre-norm connections: h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c)).
+        state = self.attention_connection.step(state, attention)
+        state = self.cross_connection.step(state, cross)
+        return self.mlp_connection.step(state, mlp)
+
+
+def _parts(settings: TransformerSettings, wiring: Wiring, stack: str, layer: int, *names: str) -> BlockParts:
+    shape = settings.shape()
+    return BlockParts(
+        wiring,
+        stack,
+        layer,
+        shape.depths[stack],
+        shape.width,
+        names,
+        layer_norm,
+        settings.norm_eps,
+        init_std=None,  # Glorot's: tensor2tensor's `uniform_unit_scaling`
+        depths=shape.depths,
+    )
+
+
+class Transformer(VocabularyModel):
+    """Token ids [B, S] and [B, T] -> logits [B, T, V]. Logits at t depend on the source and on targets up to t; columns
+    of padding behind either change nothing."""
+
+    stream = "tokens"
+
+    def __init__(
+        self, settings: TransformerSettings, vocabulary: int, wiring: Wiring, length: int = 1, pairs: int = 1
+    ) -> None:
+        super().__init__()
+        shape = settings.shape()
+        refuse_absent(wiring.gates, ENCODER_DECODER_SITES.names, "an encoder-decoder", SERVED_BY)
+        refuse_absent(wiring.norms.keys() - {"*"}, ("attention", "cross", "mlp", "final"), "an encoder-decoder")
+        self.settings, self.shape = settings, shape
+        self.vocabulary, self.length, self.pairs = vocabulary, length, pairs
+        self.embedding = TokenEmbedding(vocabulary, shape.width, shape.width**-0.5)
+        self.entry = None if wiring.entry is None else wiring.entry(shape.width)
+        self.encoder_dropout, self.decoder_dropout = (Dropout(settings.residual_dropout) for _ in range(2))
+        encoder = [EncoderBlock(settings, wiring, layer) for layer in range(shape.encoder_layers)]
+        decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
+        self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
+        place = NormPlace(shape.width, settings.norm_eps, "final")
+
+        def final_norm(last: ResidualConnection) -> nn.Module:
+            keeps_norm = last.keeps_final_norm and not last.ends_in_norm
+            return wiring.norm(place, layer_norm) if keeps_norm else nn.Identity()
+
+        self.encoder_norm = final_norm(encoder[-1].mlp_connection)
+        self.decoder_norm = final_norm(decoder[-1].mlp_connection)
+
+    @property
+    def stacks(self) -> Mapping[str, nn.ModuleList]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def example(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Source and target, [B, T] each: B the `pairs` of a sample, T the `length`, that the model was built with."""
+        source, target = (
+            torch.zeros(samples * self.pairs, self.length, dtype=torch.long, device="meta") for _ in range(2)
+        )
+        return source, target
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The head's matrix, [V, D]: the embedding's."""
+        return self.embedding.weight
+
+    def embedded(self, tokens_BT: Tensor, positions_TD: Tensor) -> Tensor:
+        """What goes into a stack, before dropout: the embedding times sqrt(D), or by the method's own factor, and the
+        positions, [B, T, D]."""
+        x_BTD: Tensor = self.embedding(tokens_BT)
+        x_BTD = math.sqrt(self.shape.width) * x_BTD if self.entry is None else self.entry(x_BTD)
+        return x_BTD + positions_TD
+
+    def _positions(self, length: int) -> Tensor:
+        return sinusoids(length, self.shape.width, self.embedding.weight)
+
+    def encoded(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """What cross-attention reads: the stream behind the encoder, [B, S, D], and the mask, [B, S], True for
+        tokens."""
+        mask_BS = source_BS != PAD
+        state: State = self.encoder_dropout(self.embedded(source_BS, self._positions(source_BS.shape[1])))
+        for block in self.encoder:
+            state = self.run_block(block, state, mask_BS)
+        return normalised(state, self.encoder_norm)[1], mask_BS
+
+    def body(self, *inputs: Tensor) -> Tensor:
+        """What the head reads, [B, T, D], of a source, [B, S], and the target so far, [B, T]."""
+        source_BS, target_BT = inputs
+        encoded_BSD, mask_BS = self.encoded(source_BS)
+        state: State = self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1])))
+        for block in self.decoder:
+            state = self.run_block(block, state, encoded_BSD, mask_BS)
+        return normalised(state, self.decoder_norm)[1]
+
+    def outputs(self, hidden_BTD: Tensor) -> Tensor:
+        """What the head makes of `body`: logits, [B, T, V]."""
+        return F.linear(hidden_BTD, self.head_weight)
+
+    def forward(self, source_BS: Tensor, target_BT: Tensor) -> Tensor:
+        """Logits of each next target, [B, T, V], in the parameters' type."""
+        return self.outputs(self.body(source_BS, target_BT))
+
+    # ---- decoding
+
+    def _decoder_blocks(self) -> Iterator[DecoderBlock]:
+        for block in self.decoder:
+            assert isinstance(block, DecoderBlock)
+            yield block
+
+    @torch.no_grad()
+    def encode(self, source_BS: Tensor) -> Memory:
+        """What `step` needs of the sources, computed once for each."""
+        encoded_BSD, mask_BS = self.encoded(source_BS)
+        each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self._decoder_blocks()]
+        # In the order in which every step reads them.
+        return Memory(tuple(one.k.contiguous() for one in each), tuple(one.v.contiguous() for one in each), mask_BS)
+
+    def decoding_cache(self, rows: int, capacity: int) -> DecodingCache:
+        """An empty cache for hypotheses of up to `capacity` tokens, the begin token included. Raises `UserError` where
+        the memory does not suffice.
+
+        Out of training the projections are put together once for all steps (`Projections.freeze`).
+        """
+        if not self.training:
+            for module in self.modules():
+                if isinstance(module, Projections):
+                    module.freeze()
+        return DecodingCache(len(self.decoder), rows, self.shape.heads, self._positions(capacity).detach())
+
+    @torch.no_grad()
+    def step(self, tokens_R1: Tensor, cache: DecodingCache, memory: Memory) -> Tensor:
+        """Feed each row its next token; the logits of the one after, [R, V]. Rows b K to b K + K - 1 are of source
+        b."""
+        state: State = self.decoder_dropout(self.embedded(tokens_R1, cache.position))
+        mask_B11S = memory.mask_BS[:, None, None, :]
+        for layer, block in enumerate(self._decoder_blocks()):
+            source = KeysValues(memory.keys[layer], memory.values[layer], mask_B11S)
+            state = block.decoded(state, source, cache.columns(layer))
+        cache.advance()
+        return self.outputs(normalised(state, self.decoder_norm)[1][:, -1])
+
+    # ---- what is counted without storage
+
+    @property
+    def largest(self) -> int:
+        return self.pairs * self.shape.heads * self.length**2
+
+    @property
+    def kept_behind_body(self) -> Linear:
+        """The gradients of the head's input and of its matrix."""
+        return Linear(self.pairs * self.length * self.shape.width, self.head_weight.numel())
+
+    def keeps(self, tensor: Tensor, samples: int) -> bool:
+        """On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do not,
+        unless dropout is on them."""
+        T = self.length
+        is_weights = (tensor.shape[-2:], tensor.numel()) == ((T, T), samples * self.pairs * self.shape.heads * T * T)
+        return self.settings.attention_dropout > 0 or not is_weights
+
+
+def build(
+    settings: TransformerSettings, wiring: Wiring, *, vocabulary: int, length: int = 1, pairs: int = 1
+) -> Transformer:
+    """An encoder-decoder over so many tokens; `length` is that of either sequence of its `example`, and `pairs` how
+    many a sample has."""
+    return Transformer(settings, vocabulary, wiring, length, pairs)

@@ -1,0 +1,132 @@
+"""The metrics by their names in tables, each with sacreBLEU's signature, and the paired bootstrap between two systems.
+
+Numbers of two names are never comparable: the tokens differ, or their case, or how what is 0 is smoothed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from comt_cli.scoring.compounds import compound_signature, with_split_compounds
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as SacreMetric
+
+SAMPLES = 1000
+"""Resampled test sets of the paired bootstrap: sacreBLEU's number."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """`value` goes from 0 to 100; `signature` is all that must be equal between two values that are compared."""
+
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A system beside a baseline, on the same references.
+
+    `p_value` is the share of resampled test sets whose difference is, by chance alone, larger than the one found (Koehn
+    2004, as sacreBLEU has it: of two equal systems it is not 1, but the smallest there is).
+    """
+
+    score: Score
+    baseline: Score
+    p_value: float
+
+    @property
+    def difference(self) -> float:
+        """How much more the system has."""
+        return self.score.value - self.baseline.value
+
+
+@dataclass(frozen=True)
+class TextMetric:
+    """`options` are those of sacreBLEU's class `kind`; `prepare` is done to both sides before.
+
+    `is_of_tokens`: it takes tokens as they stand, separated by spaces, where the others take plain text.
+    """
+
+    words: str
+    kind: str
+    options: Mapping[str, Any]
+    prepare: Callable[[Sequence[str]], list[str]] | None = None
+    is_of_tokens: bool = False
+
+    def sides(self, *texts: Sequence[str]) -> list[Sequence[str]]:
+        """Texts as sacreBLEU is given them."""
+        return [self.prepare(each) if self.prepare else each for each in texts]
+
+    def scorer(self) -> SacreMetric:
+        """sacreBLEU's object. Imports sacreBLEU."""
+        from sacrebleu import metrics
+
+        scorer: SacreMetric = getattr(metrics, self.kind)(**self.options)
+        return scorer
+
+    def signature(self, signature: object) -> str:
+        """sacreBLEU's signature, and what was done before."""
+        return f"{compound_signature()}|{signature}" if self.prepare else str(signature)
+
+
+_MULTI_BLEU = {"tokenize": "none", "smooth_method": "none", "force": True}
+METRICS: Mapping[str, TextMetric] = {
+    "bleu": TextMetric("BLEU of plain text, tokenised as mteval-13a", "BLEU", {}),
+    "bleu_tokenised": TextMetric(
+        "BLEU of the files' own tokens, as multi-bleu has it", "BLEU", _MULTI_BLEU, is_of_tokens=True
+    ),
+    "bleu_intl": TextMetric("BLEU of plain text, tokenised as mteval-14", "BLEU", {"tokenize": "intl"}),
+    "bleu_intl_lc": TextMetric("the same, in lower case", "BLEU", {"tokenize": "intl", "lowercase": True}),
+    "bleu_compound": TextMetric(
+        "BLEU of Moses' tokens with split compounds, as tensor2tensor's get_ende_bleu has it",
+        "BLEU",
+        _MULTI_BLEU,
+        with_split_compounds,
+    ),
+    "chrf": TextMetric("chrF2: F-score of character n-grams", "CHRF", {}),
+}
+
+
+def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """The score of a test set, one reference for each hypothesis.
+
+    Raises:
+        ValueError: there are none, or not as many of both.
+    """
+    _check(hypotheses, references)
+    of = METRICS[metric]
+    given, wanted = of.sides(hypotheses, references)
+    scorer = of.scorer()
+    value = float(scorer.corpus_score(given, [wanted]).score)
+    return Score(value, of.signature(scorer.get_signature()))
+
+
+def compare(
+    metric: str, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], samples: int = SAMPLES
+) -> Comparison:
+    """Both scores and the p-value of their difference, by sacreBLEU's paired bootstrap with its seed.
+
+    Raises as `score` does.
+    """
+    _check(hypotheses, references)
+    _check(baseline, references)
+    from sacrebleu.significance import PairedTest
+
+    of = METRICS[metric]
+    system, other, wanted = of.sides(hypotheses, baseline, references)
+    named = [("baseline", other), ("system", system)]
+    test = PairedTest(named, {metric: of.scorer()}, [wanted], test_type="bs", n_samples=samples)
+    signatures, columns = test()
+    ((name, sacre_signature),) = signatures.items()
+    results: list[Any] = list(columns[name])
+    values = [Score(float(result.score), of.signature(sacre_signature)) for result in results]
+    return Comparison(values[1], values[0], float(results[1].p_value))
+
+
+def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    if not hypotheses or len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")

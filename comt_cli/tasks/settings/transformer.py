@@ -1,0 +1,95 @@
+"""The settings of an encoder-decoder Transformer, and the sizes that a recipe can name.
+
+`base` and `big` are those of Vaswani et al. 2017, Table 3, with dropout where they have it (residual branches and
+embeddings), as in tensor2tensor's first version; its later versions have 0.1 on the weights of attention and behind the
+ReLU too. `tiny` is tensor2tensor's, `nano` half of it, for laptops.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.settings import FFNWidth, Layers, NetworkSettings, Section, Width
+
+
+class TransformerSize(NamedTuple):
+    """Widths and depths of an encoder-decoder, and the probability of dropout on embeddings and branches."""
+
+    width: int
+    ffn_width: int
+    encoder_layers: int
+    decoder_layers: int
+    heads: int
+    dropout: float
+
+
+TRANSFORMER_SIZES: dict[str, TransformerSize] = {
+    "nano": TransformerSize(width=64, ffn_width=256, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.1),
+    "tiny": TransformerSize(width=128, ffn_width=512, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.1),
+    "base": TransformerSize(width=512, ffn_width=2048, encoder_layers=6, decoder_layers=6, heads=8, dropout=0.1),
+    "big": TransformerSize(width=1024, ffn_width=4096, encoder_layers=6, decoder_layers=6, heads=16, dropout=0.3),
+}
+
+Dropped = Annotated[float, Field(ge=0, lt=1)]
+"""The probability with which dropout sets a number to zero."""
+
+
+class TransformerShape(Section):
+    """The widths and depths of an encoder-decoder, all given."""
+
+    width: Width
+    ffn_width: FFNWidth
+    encoder_layers: Layers
+    decoder_layers: Layers
+    heads: Width
+
+    @property
+    def depths(self) -> dict[str, int]:
+        """The blocks of every stack."""
+        return {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
+
+
+class TransformerSettings(NetworkSettings):
+    """An encoder-decoder Transformer: a named size, any of whose numbers may be overridden, and its dropout."""
+
+    family: Literal["transformer"] = "transformer"
+    size: str = "base"
+    width: Width | None = None
+    ffn_width: FFNWidth | None = None
+    encoder_layers: Layers | None = None
+    decoder_layers: Layers | None = None
+    heads: Width | None = None
+    dropout: Dropped | None = None
+    attention_dropout: Dropped = 0.0
+    relu_dropout: Dropped = 0.0
+    norm_eps: PositiveFloat = 1e-6
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> Self:
+        if self.size not in TRANSFORMER_SIZES:
+            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, TRANSFORMER_SIZES)}")
+        shape = self.shape()
+        if shape.width % shape.heads:
+            raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
+        if shape.width % 2:
+            raise ValueError(f"width: {shape.width} is odd, and positions are pairs of a sine and a cosine")
+        return self
+
+    def shape(self) -> TransformerShape:
+        """The numbers the model is built from: the named size with the overrides applied."""
+        size = TRANSFORMER_SIZES[self.size]
+        return TransformerShape(
+            width=self.width or size.width,
+            ffn_width=self.ffn_width or size.ffn_width,
+            encoder_layers=self.encoder_layers or size.encoder_layers,
+            decoder_layers=self.decoder_layers or size.decoder_layers,
+            heads=self.heads or size.heads,
+        )
+
+    @property
+    def residual_dropout(self) -> float:
+        """The probability of dropout on embeddings and branches: `dropout`, or what the size has."""
+        return TRANSFORMER_SIZES[self.size].dropout if self.dropout is None else self.dropout

@@ -1,0 +1,210 @@
+"""Translation: a target sentence is predicted from a source sentence, and scored by BLEU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from comt_cli import words
+from comt_cli.tasks.base import PERCENT, POINTS, DifferenceUnit, Metric, Task, Unit
+
+if TYPE_CHECKING:
+    from comt_cli.data.pairs.dataset import PairDataset
+    from comt_cli.data.storage import ProgressCallback
+    from comt_cli.recipe.schema import Sites
+    from comt_cli.tasks.settings.translation import TranslationSettings
+
+BLEU_POINTS = DifferenceUnit(
+    "points",
+    "pts",
+    "points",
+    is_relative=False,
+    pairing="in points against {baseline}, with the 95 % interval of Student's t",
+)
+"""Differences of a score between 0 and 100 that is no share of anything."""
+
+TYPICAL_LENGTH = 32
+"""Tokens of the sentences that cost is counted for: a bucket is taken to be full of such pairs."""
+
+SPLITS = {"": "validation", "test_": "test", "unseen_": "unseen", "last_test_": "test (last weights)"}
+"""The sets of sentences that are translated, by the beginning of their metrics' keys. Those of the test set with the
+last weights are there where a run ends with an average of several."""
+
+BLEUS = {
+    "bleu": ("BLEU", "sacreBLEU, tokenizer 13a, cased"),
+    "bleu_tokenised": ("tokenised BLEU", "on the tokens of the files, as multi-bleu counts it"),
+    "bleu_intl": ("BLEU intl", "sacreBLEU, tokenizer intl, cased"),
+    "bleu_intl_lc": ("BLEU intl, lower-cased", "sacreBLEU, tokenizer intl, lower-cased"),
+    "bleu_compound": ("compound BLEU", "on Moses tokens with compounds split, as Vaswani et al. print it"),
+    "chrf": ("chrF", "sacreBLEU's chrF2"),
+}
+"""The scores by their keys: what each is called, and how it is counted. No column mixes two of them."""
+
+
+def _metrics() -> dict[str, Metric]:
+    found = {}
+    for prefix, split in SPLITS.items():
+        for key in BLEUS if prefix == "test_" else ("bleu",):
+            name, how = BLEUS[key]
+            found[prefix + key] = Metric(
+                words=f"{name} of the {split} sentences ({how})",
+                label=f"{split} {name}",
+                brief=name,
+                better="higher",
+                difference=BLEU_POINTS,
+                beside=f"{prefix}slot_accuracy" if key == "bleu" and prefix != "last_test_" else None,
+            )
+        if prefix != "last_test_":
+            found[f"{prefix}slot_accuracy"] = Metric(
+                words=f"values of the {split} sentences (dates, amounts, names) translated exactly, in per cent",
+                label=f"{split} values, %",
+                brief="values",
+                better="higher",
+                difference=POINTS,
+                sign=" %",
+                remark="Values are counted where the data says what they are.",
+            )
+    found["target_perplexity"] = Metric(
+        words="perplexity of a validation target token, given those before it",
+        label="target perplexity",
+        brief="perplexity",
+        better="lower",
+        difference=PERCENT,
+    )
+    return found
+
+
+class Translation(Task["TranslationSettings"]):
+    """Train every run of a translation recipe and write the table beside the paper's numbers.
+
+    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The test set is
+    translated once, after training, with the weights that the run ends with; a run that is stopped in the middle of it
+    resumes there.
+
+    Examples:
+
+      comt train-mt --recipe sas/table3
+
+      comt train-mt --recipe sas/table3 --rows baseline,sas --seeds 1-3
+
+      comt train-mt --recipe eau-grc/wmt --scale paper --slurm site.yaml
+
+      comt train-mt --recipe mine.yaml --set data.corpus=pairs:texts.en,texts.de
+    """
+
+    name: ClassVar = "translation"
+    command: ClassVar = "train-mt"
+    unit: ClassVar = Unit("tokens", "tok")
+    metrics: ClassVar[Mapping[str, Metric]] = _metrics()
+    plain_method: ClassVar = "post-ln"
+    plain: ClassVar = "the plain Post-LN Transformer of the same size"
+    differs: ClassVar = "whose width and vocabulary are other ones"
+    model_kind: ClassVar = "a translator"
+    verbs: ClassVar = ("translate", "average")
+    counts_targets: ClassVar = True
+    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
+    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+    at_scale: ClassVar = {
+        "smoke": "The translators see sentences made from templates and localised values for minutes.",
+        "paper": "The translators train on the published corpora.",
+    }
+    provenance: ClassVar = (
+        "Translators: {model:networks}{parameters}.",
+        "Parallel text: {corpus}, {languages}.",
+        "Target tokens a run: {tokens:done}.",
+    )
+
+    @property
+    def settings(self) -> type[TranslationSettings]:
+        from comt_cli.tasks.settings.translation import TranslationSettings
+
+        return TranslationSettings
+
+    @property
+    def sites(self) -> Sites:
+        from comt_cli.recipe.schema import Sites
+
+        projections = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+        return Sites("tokens", (*projections, "sdpa", "attention", "cross", "mlp"))
+
+    # ---- data
+
+    def fingerprint(self, settings: TranslationSettings, progress: ProgressCallback | None = None) -> str:
+        from comt_cli.data.pairs.prepare import fingerprint
+
+        return fingerprint(settings.data, progress)
+
+    def known_content(self, settings: TranslationSettings, fingerprint: str) -> str | None:
+        from comt_cli.data.pairs.prepare import known_content
+
+        return known_content(fingerprint)
+
+    def prepare(self, settings: TranslationSettings, progress: ProgressCallback | None = None) -> PairDataset:
+        from comt_cli.data.pairs.prepare import prepare
+
+        return prepare(settings.data, progress)
+
+    def data_name(self, settings: TranslationSettings) -> str:
+        data = settings.data
+        return f"{data.corpus} {data.source}-{data.target}"
+
+    # ---- the model
+
+    def dimensions(self, settings: TranslationSettings) -> dict[str, int]:
+        data = settings.data
+        assert data.vocabulary_size is not None  # the settings see to it
+        length = min(TYPICAL_LENGTH, data.max_length)
+        return {"vocabulary": data.vocabulary_size, "length": length, "pairs": data.batch_tokens // length}
+
+    def positions(self, settings: TranslationSettings) -> int:
+        dimensions = self.dimensions(settings)
+        return dimensions["length"] * dimensions["pairs"]
+
+    def work(self, settings: TranslationSettings) -> float:
+        shape = settings.model.shape()
+        layer = shape.width**2 + shape.width * shape.ffn_width
+        return float(self.positions(settings) * (shape.encoder_layers + shape.decoder_layers) * layer)
+
+    # ---- words
+
+    def network_and_data(self, settings: TranslationSettings, size: Sequence[str] = ()) -> str:
+        model, train = settings.model, settings.train
+        shape = model.shape()
+        layers = f"{shape.encoder_layers}+{shape.decoder_layers} layers"
+        what = ", ".join([layers, f"{shape.width} wide", *size])
+        return (
+            f"Transformer {model.size} ({what}) on {self.data_name(settings)}, "
+            f"{words.plural(train.steps, 'step')} of {train.batch_size * settings.data.batch_tokens:,} tokens"
+        )
+
+    def describe(self, settings: TranslationSettings, size: str = "", seen: str = "") -> str:
+        model, data, train, decode = settings.model, settings.data, settings.train, settings.decode
+        shape = model.shape()
+        amount = f" ({seen} target tokens a run)" if seen else ""
+        average = (
+            f", the mean of the weights of {train.average_last} steps {train.average_every:,} apart"
+            if train.average_every is not None
+            else ""
+        )
+        return (
+            f"Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
+            f"{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "
+            f"{data.vocabulary_size:,}; {train.steps:,} steps of {words.plural(train.batch_size, 'bucket')} of at most "
+            f"{data.batch_tokens:,} tokens{amount}, label smoothing {train.label_smoothing:g}{average}; beam "
+            f"{decode.beam}, length penalty {decode.alpha:g} ({decode.penalty})"
+        )
+
+    def columns(self, settings: TranslationSettings) -> dict[str, Any]:
+        model, data, train = settings.model, settings.data, settings.train
+        return {
+            "model": model.size,
+            "width": model.shape().width,
+            "corpus": data.corpus,
+            "languages": f"{data.source}-{data.target}",
+            "batch_tokens": data.batch_tokens,
+            "batch_size": train.batch_size,
+            "precision": train.precision,
+        }
+
+    def networks(self, sizes: Sequence[str]) -> str:
+        return f"Transformer {words.listing(sizes)}"

@@ -1,0 +1,183 @@
+"""The contract of every method in an encoder-decoder: found as the program finds them, in both stacks.
+
+In float64, where nothing but a real dependence exceeds 1e-10: a sum of dozens of terms of order 1 is rounded to 1e-14.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from pair_method_cases import (
+    SETTINGS,
+    SOURCE,
+    TARGET,
+    VOCABULARY,
+    every_pair_method,
+    pair_loss,
+    pair_model,
+)
+from torch import Tensor
+
+from comt_cli.layers.dropout import Masks
+from comt_cli.layers.gates import ComtGate
+from comt_cli.layers.projection import Projections
+from comt_cli.layers.residual.post_norm import PostNorm
+from comt_cli.methods.base import Wiring
+from comt_cli.models.transformer import Transformer
+
+close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
+CPU = torch.device("cpu")
+DROPPED = SETTINGS.model_copy(update={"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1})
+
+
+def future_leaks(model: Transformer) -> list[int]:
+    """The target positions whose logits change, by any bit, when a later token does."""
+    with torch.no_grad():
+        before, leaks = model(SOURCE, TARGET), []
+        for t in range(TARGET.shape[1] - 1):
+            changed = TARGET.clone()
+            changed[:, t + 1 :] = changed[:, t + 1 :] % (VOCABULARY - 1) + 1
+            if not torch.equal(model(SOURCE, changed)[:, : t + 1], before[:, : t + 1]):
+                leaks.append(t)
+    return leaks
+
+
+@every_pair_method
+def test_what_logits_depend_on(options):
+    """Targets up to their own, every token of their own source, no padding, no other pair."""
+    model = pair_model(options, shaken=True)
+    assert future_leaks(model) == []
+    with torch.no_grad():
+        before = model(SOURCE, TARGET)
+        for row, column in ((0, 6), (1, 0), (2, 5)):
+            changed = SOURCE.clone()
+            changed[row, column] = changed[row, column] % (VOCABULARY - 1) + 1
+            after = model(changed, TARGET)
+            others = [other for other in range(3) if other != row]
+            assert torch.equal(after[others], before[others])
+            assert (after[row] != before[row]).any(dim=-1).all(), "every target sees the whole source"
+        padded = torch.nn.functional.pad
+        close(model(padded(SOURCE, (0, 3)), TARGET), before)
+        close(model(SOURCE, padded(TARGET, (0, 2)))[:, :6], before)
+        close(model(SOURCE[1:2, :4], TARGET[1:2]), before[1:2])
+
+
+class PoolingGate(ComtGate):
+    """What must never be published: a gate that looks at the mean over the sequence."""
+
+    def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
+        return super().values(u_Tr.mean(dim=1, keepdim=True).expand_as(u_Tr))
+
+
+@pytest.mark.parametrize("site", ["v_proj", "o_proj", "up_proj", "down_proj"])
+def test_the_check_catches_a_gate_that_pools_over_the_sequence(site):
+    gate = partial(PoolingGate, hidden=2, init="torch-linear")
+    assert future_leaks(pair_model(Wiring(PostNorm, {site: gate}), shaken=True)) == list(range(5))
+
+
+@every_pair_method
+def test_gradients_reach_every_parameter(options):
+    model = pair_model(options, shaken=True)
+    pair_loss(model).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+        part = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(part, Projections):
+            for site, gradient in zip(part.sites, parameter.grad.split(part.widths), strict=True):
+                assert gradient.any(), (name, site.name)
+
+
+@every_pair_method
+def test_decoding_with_a_cache_is_the_forward_pass(options):
+    """A token at a time, two beams a source, whose order changes in the middle."""
+    model = pair_model(options, shaken=True).eval()
+    with torch.no_grad():
+        memory, cache = model.encode(SOURCE), model.decoding_cache(rows=6, capacity=8)
+        assert {tensor.shape for tensor in (*memory.keys, *memory.values)} == {(3, 4, 7, 6)}, "once a source"
+        beams_RT = TARGET.clamp(min=1).repeat_interleave(2, dim=0)
+        beams_RT[1::2] = beams_RT[1::2] % (VOCABULARY - 1) + 1
+        sources_RS = SOURCE.repeat_interleave(2, dim=0)
+        for t in range(3):
+            logits_RV = model.step(beams_RT[:, t : t + 1], cache, memory)
+            close(logits_RV, model(sources_RS, beams_RT[:, : t + 1])[:, -1])
+        order_R = torch.tensor([1, 1, 3, 2, 5, 4])
+        cache.reorder(order_R)
+        beams_RT = torch.cat([beams_RT[order_R, :3], beams_RT[:, 3:]], dim=1)
+        for t in range(3, 6):
+            logits_RV = model.step(beams_RT[:, t : t + 1], cache, memory)
+            close(logits_RV, model(sources_RS, beams_RT[:, : t + 1])[:, -1])
+        kept_R = torch.tensor([0, 1, 4, 5])  # the second source is done
+        cache.reorder(kept_R)
+        rest = type(memory)(*(tuple(x[[0, 2]] for x in each) for each in memory[:2]), memory.mask_BS[[0, 2]])
+        logits_RV = model.step(beams_RT[kept_R, :1], cache, rest)
+        whole_RT = torch.cat([beams_RT, beams_RT[:, :1]], dim=1)[kept_R]
+        close(logits_RV, model(sources_RS[kept_R], whole_RT)[:, -1])
+
+
+@every_pair_method
+def test_checkpointing_and_micro_batches_change_nothing(options):
+    """With every dropout on: its masks are those of the pair, in recomputation and in any division of the batch."""
+    plain, saving, parts = (pair_model(options, DROPPED, shaken=True) for _ in range(3))
+    saving.activation_checkpointing = True
+    positions_B = np.array([7, 2**21 + 5, 3])
+    for model in (plain, saving):
+        Masks(model).move_to(1, positions_B, CPU)
+        model(SOURCE, TARGET).square().sum().backward()
+    masks = Masks(parts)
+    for rows in (slice(0, 1), slice(1, 3)):
+        masks.move_to(1, positions_B[rows], CPU)
+        parts(SOURCE[rows], TARGET[rows]).square().sum().backward()
+    for (name, one), other, summed in zip(
+        plain.named_parameters(), saving.parameters(), parts.parameters(), strict=True
+    ):
+        assert torch.equal(one.grad, other.grad), name
+        torch.testing.assert_close(one.grad, summed.grad, rtol=1e-8, atol=1e-8, msg=name)
+    plain.eval()
+    with torch.no_grad():
+        assert torch.equal(plain(SOURCE, TARGET), pair_model(options, shaken=True)(SOURCE, TARGET))
+
+
+@every_pair_method
+def test_initial_values(options):
+    """Every parameter has one; with one seed every method has the same network, up to its own scale."""
+    model, plain = pair_model(options), pair_model({"name": "post-ln"})
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert pair_loss(model).isfinite()
+    assert torch.equal(model.embedding.weight, plain.embedding.weight)
+    if options["name"] == "wider":
+        return
+    theirs = dict(plain.named_modules())
+    for path, part in model.named_modules():
+        if isinstance(part, Projections):
+            for site, weight in part.site_weights().items():
+                scale = next(part.std_of(each) for each in part.sites if each.name == site)
+                other = theirs[path]
+                own = next(other.std_of(each) for each in other.sites if each.name == site)
+                torch.testing.assert_close(weight / scale, other.site_weights()[site] / own, msg=f"{path} {site}")
+
+
+@every_pair_method
+def test_bf16_is_finite_and_near_fp32(options):
+    model = pair_model(options, shaken=True).to(torch.bfloat16)
+    logits = model(SOURCE, TARGET)
+    assert logits.dtype == torch.bfloat16
+    pair_loss(model).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    exact = copy.deepcopy(model).float()(SOURCE, TARGET)
+    # Eight bits of mantissa, rounded some hundred times along five blocks.
+    assert (logits.float() - exact).norm() < 0.05 * exact.norm()
+
+
+@every_pair_method
+def test_save_and_load(options, tmp_path):
+    model, other = pair_model(options), pair_model(options, seed=9)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    with torch.no_grad():
+        assert torch.equal(model(SOURCE, TARGET), other(SOURCE, TARGET))

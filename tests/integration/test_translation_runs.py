@@ -1,0 +1,393 @@
+"""Runs of translators: stopped and resumed, also in the middle of translating; shared and divided; and what they end
+with. Their weights begin far from the usual start, so that a few steps leave networks that say various things."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+from dying import train_until_death
+from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, pair_spec, train, training, untimed
+from worlds import run_together
+
+from comt_cli.data.pairs.dataset import PairDataset
+from comt_cli.data.split import IGNORE
+from comt_cli.errors import RunInterrupted
+from comt_cli.generation.beam import Hypothesis
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
+from comt_cli.scoring.slots import slot_accuracy
+from comt_cli.training.events import Evaluating, Event
+from comt_cli.training.loop import Training
+from comt_cli.training.parallel import join_world
+from comt_cli.training.processes import StopSignal
+from comt_cli.training.tasks import translation
+from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks.translation import TranslationRun
+
+AVERAGE = {"average_last": 3, "average_every": 2, "evaluate_every": 4}
+
+
+ONCE = 20 * 7
+"""Sentences that such a run translates: three times the validation set while it trains, then all three sets with the
+mean of the weights, and the test set with the last."""
+
+
+def place_far_from_the_start(run: TranslationRun) -> None:
+    TaskRun.place(run)
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.mul_(1.5)
+
+
+@pytest.fixture(autouse=True)
+def far_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TranslationRun, "place", place_far_from_the_start)
+
+
+class Searches:
+    """Counts the sentences that are given to beam search."""
+
+    def __init__(self) -> None:
+        self.sentences = 0
+        self.real = translation.beam_search
+
+    def __call__(self, model, source_BS, **options):
+        self.sentences += len(source_BS)
+        return self.real(model, source_BS, **options)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> Searches:
+    found = Searches()
+    monkeypatch.setattr(translation, "beam_search", found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run that was never stopped, with averaging."""
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TranslationRun, "place", place_far_from_the_start)
+        searches = Searches()
+        patch.setattr(translation, "beam_search", searches)
+        directory = train(pair_spec(**AVERAGE), tmp_path_factory.mktemp("undisturbed"))
+    assert searches.sentences == ONCE
+    return directory
+
+
+class InEvaluation:
+    """A listener that acts once, after some batches of the n-th evaluation since the process started: it asks for a
+    stop where it is given a signal, else it raises."""
+
+    def __init__(self, number: int, batches: int, stop: StopSignal | None = None) -> None:
+        self.left, self.batches, self.stop = number, batches, stop
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Evaluating):
+            return
+        self.left -= event.done == 0
+        if self.left == 0 and event.done == self.batches:
+            if self.stop is None:
+                raise Stopped("stopped by the test")
+            self.stop.number = signal.SIGTERM
+
+
+def outputs(directory: RunDirectory) -> dict[str, bytes]:
+    """The translations, by their files' paths in the run."""
+    folder = directory.path / "outputs"
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.txt"))}
+
+
+def assert_same_translations(directory: RunDirectory, other: RunDirectory) -> None:
+    assert_same_run(directory, other)
+    assert outputs(directory) == outputs(other)
+    assert not list(directory.path.glob("weights-*.pt"))
+
+
+def test_translations_are_written_for_every_evaluation(expected):
+    """The tests below compare something: the weights say different things, of different sentences."""
+    found = outputs(expected)
+    splits = ("test", "unseen", "validation")
+    kept = [*(f"final/{split}.txt" for split in splits), "last/test.txt"]
+    assert list(found) == [*kept, *(f"step-{step}/validation.txt" for step in (12, 4, 8))]
+    for text in found.values():
+        assert len(text.splitlines()) == 20
+        assert len(set(text.splitlines())) > 5
+    assert found["final/test.txt"] != found["last/test.txt"]
+    assert len({found[f"step-{step}/validation.txt"] for step in (4, 8, 12)}) == 3
+    texts = dataset_of(pair_spec(**AVERAGE)).texts
+    assert {name: len(each.sources) for name, each in texts.items()} == dict.fromkeys(splits, 20)
+
+
+def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expected, searches, tmp_path):
+    """A start, 12 steps, evaluations at two of them, of the last weights, and of validation and both test sets."""
+    spec, events = pair_spec(**AVERAGE), 0
+    for events in range(1, 30):
+        try:
+            train(spec, tmp_path / "runs", listener=StopAt(events))
+        except Stopped:
+            continue
+        break
+    assert 6 < events < 29
+    assert_same_translations(RunDirectory.of(tmp_path / "runs", spec), expected)
+    assert searches.sentences == ONCE
+
+
+STOPS = {
+    "step 4": (1, 1),
+    "step 8": (2, 2),
+    "step 12, before weights are chosen": (2, 1),
+    "validation, with the mean": (2, 2),
+    "test": (2, 2),
+    "unseen": (3, 1),
+    "test, with the last weights": (4, 2),
+}
+"""Where a run is stopped, one after the other: in which evaluation since it was started, after how many batches. A
+start begins with the evaluation in which the one before was stopped, and from the choice of the weights on with that of
+validation."""
+
+
+@pytest.mark.parametrize("by_signal", [True, False], ids=["signal", "error"])
+def test_stopped_in_the_middle_of_each_evaluation(expected, searches, tmp_path, by_signal):
+    """An error takes the steps since the last checkpoint with it, and what their evaluation had translated."""
+    spec = pair_spec(**AVERAGE)
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    written, most = 0, ONCE if by_signal else ONCE + 40
+    for where, (number, batches) in STOPS.items():
+        stop = StopSignal()
+        listener = InEvaluation(number, batches, stop if by_signal else None)
+        with pytest.raises(RunInterrupted if by_signal else Stopped) as stopped:
+            train(spec, tmp_path / "runs", listener=listener, stop=stop)
+        assert not by_signal or "everything is saved" in str(stopped.value), where
+        assert directory.state() is RunState.unfinished
+        assert written < searches.sentences < most, where
+        written = searches.sentences
+    train(spec, tmp_path / "runs")
+    assert_same_translations(directory, expected)
+    assert searches.sentences == ONCE if by_signal else searches.sentences <= most
+
+
+def train_far_from_the_start_until_death(*arguments) -> None:
+    TranslationRun.place = place_far_from_the_start  # type: ignore[method-assign]
+    train_until_death(*arguments)
+
+
+MOMENTS = [
+    ("half of a checkpoint is written", 1),
+    ("before validation.txt is renamed", 1),  # of step 4
+    ("after weights-8.pt is renamed", 1),
+    ("before weights-12.pt is renamed", 1),
+    ("after the final checkpoint is renamed", 1),  # before the last weights are evaluated
+    ("before the final checkpoint is renamed", 1),  # after they were averaged
+    ("after a flush to disk", 9),  # in the validation set
+    ("before test.txt is renamed", 1),
+    ("before test.txt is renamed", 2),  # of the last weights
+    ("before result.json is renamed", 1),
+]
+
+
+def test_killed_at_every_kind_of_moment(expected, nursery, tmp_path, monkeypatch):
+    spec = pair_spec(**AVERAGE)
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    monkeypatch.setattr("dying.train_until_death", train_far_from_the_start_until_death)
+    for moment in MOMENTS:
+        assert nursery.run(spec, tmp_path / "runs", moment) == -signal.SIGKILL, moment
+        assert directory.state() is RunState.unfinished
+    assert nursery.run(spec, tmp_path / "runs") == 0
+    assert_same_translations(directory, expected)
+
+
+@pytest.mark.parametrize("lost", [1, 9])
+def test_a_line_that_a_kill_cut_off_is_translated_again(expected, searches, tmp_path, lost):
+    spec = pair_spec(**AVERAGE)
+    for listener in (StopAt(18), InEvaluation(2, 3)):  # before the test set, and in it
+        with pytest.raises(Stopped):
+            train(spec, tmp_path / "runs", listener=listener)
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    part = directory.path / "outputs/final/test.part-0.jsonl"
+    part.write_bytes(part.read_bytes()[:-lost])
+    train(spec, tmp_path / "runs")
+    assert_same_translations(directory, expected)
+    assert searches.sentences == ONCE + (lost > 1)
+
+
+def test_a_diverging_run_is_a_result(tmp_path):
+    """Also where an evaluation comes before the loss that is not finite: nothing can be translated there."""
+    for options in ({}, {"evaluate_every": 1}):
+        spec = pair_spec(learning_rate=1e30, warmup_steps=1, **options)
+        directory = train(spec, tmp_path / str(len(options)))
+        assert directory.state() is RunState.diverged, options
+        assert "NaN" not in directory.metrics_file.read_text()
+
+
+# ---- the same run, divided in other ways
+
+
+def share(rank: int, spec_json: str, runs: str, number: int) -> None:
+    """Train with the other process; where a number is given, the second asks for a stop in that evaluation."""
+    TranslationRun.place = place_far_from_the_start  # type: ignore[method-assign]
+    spec, stop = RunSpec.model_validate_json(spec_json), StopSignal()
+    listener = InEvaluation(number if rank else 0, 2, stop)
+    with join_world("cpu") as world:
+        run = Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, listener, stop)
+        if number:
+            with pytest.raises(RunInterrupted):
+                run.run()
+        else:
+            run.run()
+
+
+def assert_equal_but_for_rounding(one: RunDirectory, other: RunDirectory) -> None:
+    for first, second in zip(one.metrics(), other.metrics(), strict=True):
+        assert first.keys() == second.keys()
+        tolerance = 1e-6 if first["step"] == 1 else 1e-4
+        assert second == pytest.approx(first, rel=tolerance, nan_ok=True)
+    assert outputs(one) == outputs(other)
+
+
+def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, searches, tmp_path):
+    spec = pair_spec(batch_size=2, **AVERAGE)
+    alone = train(spec, tmp_path / "alone")
+    arguments = (spec.model_dump_json(), str(tmp_path / "two"))
+    together = RunDirectory.of(tmp_path / "two", spec)
+    run_together(nursery, 2, share, *arguments, 5)  # in the test set
+    assert together.state() is RunState.unfinished
+    parts = sorted(path.name for path in (together.path / "outputs/final").glob("test.part-*"))
+    assert parts == ["test.part-0.jsonl", "test.part-1.jsonl"]
+    assert outputs(together).keys() < outputs(alone).keys()
+    run_together(nursery, 2, share, *arguments, 0)
+    assert_equal_but_for_rounding(alone, together)
+    result, single = untimed(together), untimed(alone)
+    assert (single.pop("processes"), result.pop("processes")) == (1, 2)
+    for key in single:
+        is_number = isinstance(single[key], int | float)
+        expected = pytest.approx(single[key], rel=1e-4) if is_number else single[key]
+        assert key == "evaluation" or result[key] == expected, key
+
+
+def test_micro_batches_change_rounding_alone(tmp_path):
+    """Dropout is on: each pair has its own masks, whatever it stands beside."""
+    whole = train(pair_spec(batch_size=2), tmp_path / "whole")
+    halves = train(pair_spec(batch_size=2, micro_batch_size=1), tmp_path / "halves")
+    assert_equal_but_for_rounding(whole, halves)
+    losses = [[line["loss"] for line in each.metrics() if "loss" in line] for each in (whole, halves)]
+    assert losses[0] != losses[1], "they were divided"
+
+
+# ---- what is minimised, and what a result says
+
+
+def log_probabilities(run: TranslationRun, source: np.ndarray, target_in: np.ndarray) -> torch.Tensor:
+    logits = run.model(*(torch.from_numpy(array) for array in (source, target_in)))
+    return logits.double().log_softmax(-1)
+
+
+def test_training_smooths_labels_as_tensor2tensor_does_and_evaluation_does_not(tmp_path):
+    """0.9 for the target and 0.1 / (V - 1) for each of the others; validation is the likelihood of the target alone."""
+    spec = pair_spec(steps=1, warmup_steps=1)
+    run = training(spec, tmp_path)
+    task = TranslationRun(spec, run.dataset, run.world)
+    task.build()
+    task.place()
+    with task.train_batches(1, 0) as batches:
+        ((batch,),) = [list(micro) for micro in batches]
+    task.inputs(batch)  # dropout moves to the pairs
+    with torch.no_grad():
+        logs = log_probabilities(task, batch.source, batch.target_in)
+    target = torch.from_numpy(batch.target_out)
+    is_target = target != IGNORE
+    chosen = logs.gather(-1, target.clamp(min=0)[..., None])[..., 0]
+    others = logs.sum(-1) - chosen
+    smoothed = -(0.9 * chosen + 0.1 / (task.model.vocabulary - 1) * others)
+    result = run.run()
+    assert run.directory.metrics()[0]["loss"] == pytest.approx(float(smoothed[is_target].mean()), rel=1e-6)
+
+    run.model.eval()
+    total = count = 0.0
+    for bucket in range(len(run.dataset.validation)):
+        batch = run.dataset.validation.batch(np.array([bucket]))
+        with torch.no_grad():
+            logs = log_probabilities(run.task, batch.source, batch.target_in)
+        target = torch.from_numpy(batch.target_out)
+        total -= float(logs.gather(-1, target.clamp(min=0)[..., None])[..., 0][target != IGNORE].sum())
+        count += batch.target_count
+    assert result["loss"] == pytest.approx(total / count, rel=1e-6)
+    assert result["target_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
+
+
+def test_scores_are_those_of_the_files(expected, tmp_path):
+    """With the last weights beside their mean where there is one."""
+    spec = pair_spec()
+    result = assert_scores(train(spec, tmp_path), dataset_of(spec))
+    assert not [key for key in result if key.startswith("last_test")]
+    assert not (RunDirectory.of(tmp_path, spec).path / "outputs/last").exists()
+    result = assert_scores(expected, dataset_of(spec), {"last_test_": "last/test"})
+    assert result["averaged_steps"] == [8, 10, 12]
+    assert result["last_test_loss"] != result["test_loss"]
+
+
+def assert_scores(directory: RunDirectory, dataset: PairDataset, more: dict[str, str] | None = None) -> dict:
+    """That result.json has what sacreBLEU makes of the files."""
+    result = json.loads(directory.result_file.read_text())
+    scorer = sacrebleu.BLEU()
+    files = {"": "final/validation", "test_": "final/test", "unseen_": "final/unseen"} | (more or {})
+    for prefix, path in files.items():
+        lines = (directory.path / f"outputs/{path}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+        texts = dataset.texts[path.partition("/")[2]]
+        assert result[f"{prefix}bleu"] == scorer.corpus_score(lines, [list(texts.references)]).score
+        assert result[f"{prefix}slot_accuracy"] == slot_accuracy(lines, texts.slots).value
+        assert result[f"{prefix}evaluation"]["sentences"] == len(lines) == 20
+        where = result[f"{prefix}evaluation"] if prefix else result
+        assert where["signature"] == str(scorer.get_signature())
+    lines = (directory.path / "outputs/final/test.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    chrf = sacrebleu.CHRF().corpus_score(lines, [list(dataset.texts["test"].references)]).score
+    assert result["test_chrf"] == chrf
+    return result
+
+
+def test_scores_belong_to_the_right_sentences(tmp_path, monkeypatch):
+    """A translator that knows every second reference by heart, and repeats the other sources."""
+    spec = pair_spec(steps=1, warmup_steps=1)
+    dataset = dataset_of(spec)
+    encode = dataset.tokenizer.encode_batch
+    known = {}
+    for texts in dataset.texts.values():
+        for source, target in list(zip(encode(list(texts.sources)), encode(list(texts.references)), strict=True))[::2]:
+            known[tuple(source)] = tuple(target)
+    special = dataset.tokenizer.special
+
+    def recall(model, source_BS, **options):
+        sources = [tuple(i for i in row if i not in (special.pad, special.end)) for row in source_BS.tolist()]
+        return [[Hypothesis(known.get(source, source), 0.0, 0.0)] for source in sources]
+
+    monkeypatch.setattr(translation, "beam_search", recall)
+    directory = train(spec, tmp_path)
+    result = assert_scores(directory, dataset)
+    lines = (directory.path / "outputs/final/test.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[::2] == list(dataset.texts["test"].references)[::2]
+    assert 30 < result["test_bleu"] < 100
+    assert 50 <= result["test_slot_accuracy"] < 100
+
+
+def test_speeds_count_the_targets(tmp_path):
+    """Buckets differ in how much of them is padding."""
+    spec = pair_spec(log_every=4, batch_size=2)
+    directory, dataset = train(spec, tmp_path), dataset_of(spec)
+    result = directory.result()
+    with training(spec, tmp_path).task.train_batches(2, 0) as batches:
+        seen = sum(batch.target_count for micro in batches for batch in micro)
+    assert result["tokens"] == seen
+    # Seconds are rounded to a thousandth.
+    assert result["tokens_per_second"] * result["train_seconds"] == pytest.approx(
+        seen, rel=0.001 / result["train_seconds"]
+    )
+    assert seen < 12 * 2 * spec.settings.data.batch_tokens
+    assert result["evaluation"]["tokens"] == dataset.validation.target_counts(np.arange(len(dataset.validation))).sum()

@@ -1,0 +1,154 @@
+"""`comt translate`: as many lines out as in, whatever they hold, and a file that a kill does not lose."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from toy_translation import toy_model, toy_spec, write_run
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.errors import UserError
+from comt_cli.generation import translate as generation
+from comt_cli.generation.translate import Translator
+
+LINES = ["a train", "", "seven trains at noon", "Chuyến tàu", "   ", "x"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = toy_spec()
+    write_run(tmp_path / "run", spec, toy_model(spec))
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return tmp_path
+
+
+def run(*arguments: str, given: str | bytes | None = None):
+    command = ["translate", "run", "--device", "cpu", *arguments]
+    result = CliRunner().invoke(app, command, input=given)
+    if not isinstance(result.exception, UserError | SystemExit | None):
+        raise result.exception
+    return result
+
+
+def test_as_many_lines_come_out_as_go_in(folder):
+    from_file = run("-i", "in")
+    assert from_file.exit_code == 0
+    lines = from_file.stdout.removesuffix("\n").split("\n")
+    assert len(lines) == len(LINES)
+    assert all(not line for line, given in zip(lines, LINES, strict=True) if not given.strip())
+    assert len(set(lines)) > 2
+    assert run(given="\n".join(LINES)).stdout == from_file.stdout  # without a last line break
+    assert run("-i", "-", given="\r\n".join(LINES)).stdout == from_file.stdout
+    assert run("-i", "in", "-o", "out").stdout == ""
+    assert (folder / "out").read_text() == from_file.stdout
+    assert sorted(path.name for path in folder.iterdir()) == ["in", "out", "run"]
+    (folder / "nothing").touch()
+    assert run("-i", "nothing").stdout == ""
+
+
+def test_n_best_and_scores_stand_in_columns(folder):
+    best = run("-i", "in").stdout.splitlines()
+    rows = [line.split("\t") for line in run("-i", "in", "--n-best", "3", "--scores").stdout.splitlines()]
+    assert [row[0] for row in rows] == [str(number) for number in range(1, 7) for _ in range(3)]
+    for number, expected in enumerate(best):
+        texts = [row[3] for row in rows[3 * number : 3 * number + 3]]
+        assert texts[0] == expected
+        scores = [float(row[1]) for row in rows[3 * number : 3 * number + 3] if row[1]]
+        assert len(scores) == (3 if LINES[number].strip() else 0)
+        assert scores == sorted(scores, reverse=True)
+    single = [line.split("\t") for line in run("-i", "in", "--scores").stdout.splitlines()]
+    assert [row[2] for row in single] == best
+    assert single[0][:2] == rows[0][1:3]
+
+
+def test_settings_are_the_runs_unless_given(folder):
+    plain, same = run("-i", "in", "--scores"), run("-i", "in", "--scores", "--beam", "4", "--alpha", "0.6")
+    assert plain.stdout == same.stdout
+    other = run("-i", "in", "--scores", "--penalty", "average", "--alpha", "1").stdout
+    assert other != plain.stdout
+    for row in (line.split("\t") for line in run("-i", "in", "--scores", "--alpha", "0").stdout.splitlines()):
+        assert row[0] == row[1]  # without a penalty the score is the log-probability
+
+
+def test_a_long_line_is_cut_and_told(folder):
+    result = run(given="short\n" + "word " * 10_000 + "\n")
+    assert re.search(r"comt: line 2 has 49,999 tokens; it is cut to the first 39", result.stderr)
+    assert len(result.stdout.split("\n")) == 3
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeypatch):
+    monkeypatch.setattr(generation, "POOL", 2)
+    options = ["-i", "in", "--n-best", "2", "--scores"]
+    expected = run(*options).stdout
+    search, left = Translator.search, [1]
+
+    def dying(self, sources, options):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return search(self, sources, options)
+
+    monkeypatch.setattr(Translator, "search", dying)
+    with pytest.raises(Killed):
+        run(*options, "-o", "out")
+    assert not (folder / "out").exists()
+    assert len((folder / "out.part").read_text().splitlines()) == 1 + 4
+    left[0] = 2  # of three pools one is done
+    result = run(*options, "-o", "out")
+    assert "out.part has the first 2 of 6 lines" in result.stderr
+    assert (folder / "out").read_text() == expected
+    assert not (folder / "out.part").exists()
+    left[0] = 1
+    with pytest.raises(Killed):
+        run(*options, "-o", "out")
+    monkeypatch.setattr(Translator, "search", search)
+    assert "has the first" not in run(*options[:-1], "-o", "out").stderr  # other columns: nothing is kept
+
+
+def test_attention_is_drawn(folder):
+    result = run("--attention", "figures", given="\nChuyến tàu\n")
+    assert len(result.stdout.split("\n")) == 3
+    drawn = {path.name for path in (folder / "figures").iterdir()}
+    assert drawn == {f"attention-2.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")}
+    frame = pd.read_csv(folder / "figures" / "attention-2.csv")
+    assert len(frame.columns) == 1 + len("Chuyến tàu".encode()) + 1
+    np.testing.assert_allclose(frame.drop(columns="target").sum(axis=1), 1, atol=1e-4)
+    assert "figures/attention-2.png" in result.stderr
+    (folder / "many").write_text("a\n" * 21)
+    assert "at most 20 lines" in run("-i", "many", "--attention", "figures").exception.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--beam", "0"], "greater than or equal to 1"),
+        (["--alpha", "x"], "should be a valid number"),
+        (["--alpha", "nan"], "less than or equal to 10"),
+        (["--alpha", "-1"], "greater than or equal to 0"),
+        (["--penalty", "wu"], "'wu' is not one of"),
+        (["--n-best", "5"], "5 translations of each line cannot be had from a beam of 4"),
+        (["-i", "gone"], "gone cannot be read: No such file"),
+        (["-i", "latin"], r"latin is not UTF-8 text \(line 2\)"),
+    ],
+)
+def test_wrong_input_ends_with_status_2(folder, arguments, said):
+    (folder / "latin").write_bytes(b"a\ngr\xfcn\n")
+    result = run(*arguments)
+    status = result.exception.exit_status if isinstance(result.exception, UserError) else result.exit_code
+    assert status == 2
+    text = re.sub(r"[\s│]+", " ", result.stderr) + getattr(result.exception, "message", "")
+    assert re.search(said, text)
+
+
+def test_a_model_that_does_not_translate_is_refused(folder):
+    result = CliRunner().invoke(app, ["translate", str(folder), "-i", "in"])
+    assert "holds no translator" in result.exception.message

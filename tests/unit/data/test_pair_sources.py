@@ -1,0 +1,281 @@
+"""Pairs from text files, gettext catalogues and the hub: what is read, how it is divided, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from comt_cli.data import hub
+from comt_cli.data.pairs.corpus import split_of_source
+from comt_cli.data.pairs.gettext_catalogues import Catalogues
+from comt_cli.data.pairs.hub_pairs import HubPairs
+from comt_cli.data.pairs.prepare import fingerprint, prepare, prepare_corpus
+from comt_cli.data.pairs.settings import PairData
+from comt_cli.data.pairs.text_files import TextFiles
+from comt_cli.errors import UserError
+
+BYTES = {"tokenizer": "bytes", "max_length": 200, "batch_tokens": 400}
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Two files of 300 lines; every tenth source comes twice."""
+    sources = [f"sentence number {n - n % 10 // 9}" for n in range(300)]
+    return write(tmp_path / "a.en", sources), write(tmp_path / "b.de", [f"Satz Nummer {n}" for n in range(300)])
+
+
+def of_files(source: Path, target: Path, **keys: object) -> PairData:
+    return PairData(**{"corpus": f"pairs:{source},{target}", **BYTES, **keys})
+
+
+def test_lines_are_divided_by_the_hash_of_the_source(cache: Path, two: tuple[Path, Path]) -> None:
+    data = of_files(*two, validation_fraction=0.1, test_fraction=0.2)
+    corpus = TextFiles(data)
+    decoded, train = corpus.decoded(), list(corpus.train())
+    assert len(train) + sum(len(each) for each in decoded.values()) == 300
+    assert 10 < len(decoded["validation"]) < 50 < len(decoded["test"]) < 90
+    sides = [{pair.source for pair in train}, *({*each.sources} for each in decoded.values())]
+    assert sum(len(side) for side in sides) == len(set.union(*sides)) == 270
+    assert all(split_of_source(source, data) == "test" for source in decoded["test"].sources)
+    resumed = list(corpus.train(train[50].place))
+    assert resumed == train[50:]
+    assert len(list(corpus.vocabulary_texts())) == 2 * len(train)
+    dataset = prepare(data)
+    assert decoded == dataset.texts
+    assert fingerprint(data) == dataset.fingerprint
+
+
+def test_where_the_files_lie_does_not_count_but_what_is_in_them_does(two: tuple[Path, Path], cache: Path) -> None:
+    elsewhere = two[0].parent / "with [brackets]"
+    elsewhere.mkdir()
+    copies = [Path(elsewhere / path.name) for path in two]
+    for path, copy in zip(two, copies, strict=True):
+        copy.write_bytes(path.read_bytes())
+    before = fingerprint(of_files(*two))
+    assert fingerprint(of_files(*copies)) == before
+    assert fingerprint(of_files(*two, test_fraction=0.3)) != before
+    write(copies[1], [f"Satz Nr. {n}" for n in range(300)])
+    assert fingerprint(of_files(*copies)) != before
+
+
+def test_validation_and_test_may_be_files_of_their_own(cache: Path, two: tuple[Path, Path], tmp_path: Path) -> None:
+    own = (write(tmp_path / "dev.en", ["one", "", "two"]), write(tmp_path / "dev.de", ["eins", "leer", "zwei"]))
+    data = of_files(*two, validation_files=f"{own[0]},{own[1]}", test_fraction=0.1)
+    decoded = prepare(data).texts
+    assert decoded["validation"].sources == ["one", "two"]
+    assert decoded["validation"].references == ["eins", "zwei"]
+    assert 10 < len(decoded["test"]) < 50
+
+
+def test_marks_and_ends_of_lines_are_no_text(cache: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbffirst \r\nsecond\xe2\x80\xa8half\r\nthird")
+    data = of_files(tmp_path / "a", tmp_path / "b", validation_fraction=0.001, test_fraction=0.001)
+    assert [pair.source for pair in TextFiles(data).train()] == ["first", "second\u2028half", "third"]
+
+
+def test_files_that_do_not_fit_are_named_with_their_line(cache: Path, two: tuple[Path, Path], tmp_path: Path) -> None:
+    short = write(tmp_path / "short.de", ["eins", "zwei"])
+    with pytest.raises(UserError, match=r"has 300 lines and .*short\.de has 2: line 3 of a\.en has no counterpart"):
+        prepare(of_files(two[0], short))
+    empty = write(tmp_path / "empty.de", [])
+    with pytest.raises(UserError, match=r"empty\.de is empty"):
+        prepare(of_files(two[0], empty))
+    latin = tmp_path / "latin.de"
+    latin.write_bytes(b"Satz\n" * 11 + b"Stra\xdfe\n" + b"Satz\n" * 288)
+    with pytest.raises(UserError, match=r"latin\.de is not UTF-8 text \(line 12: ") as caught:
+        prepare(of_files(two[0], latin))
+    assert "iconv" in str(caught.value.hint)
+    with pytest.raises(UserError, match=r"there is no file .*absent"):
+        fingerprint(of_files(two[0], tmp_path / "absent"))
+
+
+def test_a_corpus_too_small_for_its_shares_is_refused(cache: Path, tmp_path: Path) -> None:
+    few = [write(tmp_path / name, ["one", "two", "three"]) for name in ("a", "b")]
+    with pytest.raises(UserError, match="is in the validation split") as caught:
+        prepare(of_files(*few))
+    assert "validation_fraction" in str(caught.value.hint)
+
+
+PO = """
+msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\\nPlural-Forms: nplurals=2; plural=(n != 1);\\n"
+msgid "Save the <b>file</b>"
+msgstr "Die <b>Datei</b> speichern"
+msgid "%(count)s page"
+msgid_plural "%(count)s pages"
+msgstr[0] "%(count)s Seite"
+msgstr[1] "%(count)s Seiten"
+#, fuzzy
+msgid "Unsure"
+msgstr "Unsicher"
+msgid "Untranslated"
+msgstr ""
+msgid "Two\\n  lines"
+msgstr "Zwei Zeilen"
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An importable package with German catalogues: one as text, one compiled."""
+    from babel.messages.catalog import Catalog
+    from babel.messages.mofile import write_mo
+
+    folder = tmp_path / "translated_package" / "locale" / "de" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    (tmp_path / "translated_package" / "__init__.py").touch()
+    (folder / "django.po").write_text(PO, encoding="utf-8")
+    catalogue = Catalog("de")
+    catalogue.add("Close", "Schließen")
+    catalogue.add(("%d day", "%d days"), ("%d Tag", "%d Tage"))
+    catalogue.add("Two lines", "Zwei Zeilen")
+    for name in ("other.mo", "django.mo"):  # the latter is left alone: it has a .po
+        with (folder / name).open("wb") as handle:
+            write_mo(handle, catalogue)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache: Path, package: Path) -> None:
+    data = PairData(corpus="gettext:translated_package", **BYTES)
+    catalogues = Catalogues(data)
+    pairs = {pair.source: pair.target for pair in catalogues.train()}
+    for split in catalogues.decoded().values():
+        pairs |= dict(zip(split.sources, split.references, strict=True))
+    assert pairs == {
+        "Save the <b>file</b>": "Die <b>Datei</b> speichern",
+        "%(count)s pages": "%(count)s Seiten",
+        "Two lines": "Zwei Zeilen",
+        "Close": "Schließen",
+        "%d days": "%d Tage",
+    }
+    assert catalogues.total == 5
+    before = fingerprint(data)
+    path = package / "translated_package/locale/de/LC_MESSAGES/django.po"
+    path.write_text(PO.replace("speichern", "sichern"), encoding="utf-8")
+    assert fingerprint(data) != before
+
+
+def test_packages_without_catalogues_say_what_there_is(cache: Path, package: Path) -> None:
+    with pytest.raises(UserError, match="translated_package has no catalogue in fr") as caught:
+        fingerprint(PairData(corpus="gettext:translated_package", target="fr", **BYTES))
+    assert caught.value.hint == "It has de."
+    for absent in ("no_such_package", "translated_package.locale", "a b"):
+        with pytest.raises(UserError, match=f"no installed package {absent} "):
+            fingerprint(PairData(corpus=f"gettext:{absent}", **BYTES))
+    (package / "translated_package/locale/de/LC_MESSAGES/other.mo").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match=r"cannot read the catalogue .*other\.mo"):
+        prepare(PairData(corpus="gettext:translated_package", **BYTES))
+
+
+class Parquet:
+    """Local parquet files in the form of the hub's; the network may break at a row of training."""
+
+    def __init__(self, folder: Path, breaks_at: int | None = None) -> None:
+        self.folder, self.breaks_at = folder, breaks_at
+        self.opened: list[str] = []
+        for split, files in (("train", 3), ("validation", 1), ("test", 1)):
+            for file in range(files):
+                rows = [{"translation": {"en": f"{split} {file} {n}", "de": f"D {file} {n} "}} for n in range(40)]
+                rows[7]["translation"]["de"] = ""
+                parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}-{file}.parquet")
+
+    def __call__(self, repository: str, revision: str, pattern: str) -> Any:
+        name = Path(pattern).name
+        found = hub.stream_files(datasets, "parquet", str(self.folder / name))
+        return _Noting(found, name, self)
+
+
+class _Noting:
+    def __init__(self, files: Any, name: str, notes: Parquet) -> None:
+        self.files, self.name, self.notes = files, name, notes
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def rows(self, file: int) -> Iterator[dict[str, Any]]:
+        for number, row in enumerate(self.files.rows(file)):
+            if self.notes.breaks_at == 40 * file + number and self.name.startswith("train"):
+                raise TimeoutError("the hub does not answer\nand more lines")
+            if number == 0:
+                self.notes.opened.append(f"{self.name}:{file}")
+            yield row
+
+
+@pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
+def test_the_hub_is_read_in_either_direction(cache: Path, tmp_path: Path, source: str, target: str) -> None:
+    data = PairData(corpus="wmt14-en-de", source=source, target=target, **BYTES)
+    dataset = prepare_corpus(data, HubPairs(data, Parquet(tmp_path)))
+    assert dataset.left_out.empty == 3
+    assert dataset.train.plan.members.size == 117
+    english = dataset.texts["test"].sources if source == "en" else dataset.texts["test"].references
+    assert english == [f"test 0 {n}" for n in range(40) if n != 7]
+
+
+def test_a_vocabulary_is_trained_on_all_files_in_turn(tmp_path: Path) -> None:
+    data = PairData(corpus="wmt14-en-de", **BYTES)
+    texts = list(HubPairs(data, Parquet(tmp_path)).vocabulary_texts())
+    assert texts[:6] == ["train 0 0", "D 0 0", "train 1 0", "D 1 0", "train 2 0", "D 2 0"]
+    assert len(texts) == 240
+
+
+def test_a_broken_connection_keeps_what_was_prepared(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comt_cli.data.pairs.prepare._CHUNK_PAIRS", 10)
+    monkeypatch.setattr("comt_cli.data.pairs.prepare._BLOCK_PAIRS", 20)
+    data = PairData(corpus="wmt14-en-de", **BYTES)
+    with pytest.raises(UserError, match=r"cannot read wmt14-en-de from .*wmt/wmt14: the hub does not answer") as caught:
+        prepare_corpus(data, HubPairs(data, Parquet(tmp_path, breaks_at=110)))
+    assert "train.en, train.de, newstest2013.en" in str(caught.value.hint)
+    files = Parquet(tmp_path)
+    dataset = prepare_corpus(data, HubPairs(data, files))
+    assert files.opened == ["train-*.parquet:2"]
+    assert dataset.train.plan.members.size == 117
+
+
+def test_the_network_may_break_while_the_vocabulary_is_trained(cache: Path, tmp_path: Path) -> None:
+    data = PairData(corpus="wmt14-en-de", vocabulary_size=400)
+    with pytest.raises(UserError, match=r"cannot read wmt14-en-de from .*: the hub does not answer"):
+        prepare_corpus(data, HubPairs(data, Parquet(tmp_path, breaks_at=95)))
+
+
+def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("datasets.load_dataset", lambda builder, *, data_files, **_: asked.append(data_files))
+    for corpus, target in (("iwslt15-en-vi", "vi"), ("wmt14-en-de", "de"), ("wmt14-en-fr", "fr")):
+        HubPairs(PairData(corpus=corpus, target=target, **BYTES))._files("test")
+    assert asked == [
+        "hf://datasets/IWSLT/mt_eng_vietnamese@refs%2Fconvert%2Fparquet/iwslt2015-en-vi/test/*.parquet",
+        "hf://datasets/wmt/wmt14@main/de-en/test-*.parquet",
+        "hf://datasets/wmt/wmt14@main/fr-en/test-*.parquet",
+    ]
+
+
+def test_a_folder_stands_in_for_the_hub(cache: Path, tmp_path: Path) -> None:
+    data = PairData(corpus="iwslt15-en-vi", target="vi", folder=str(tmp_path), **BYTES)
+    with pytest.raises(
+        UserError, match=r"folder: iwslt15-en-vi needs the file .*train\.en, which is not there"
+    ) as found:
+        fingerprint(data)
+    assert "train.en, train.vi, tst2012.en, tst2012.vi, tst2013.en, tst2013.vi" in str(found.value.hint)
+    for stem in ("train", "tst2012", "tst2013"):
+        for language in ("en", "vi"):
+            write(tmp_path / f"{stem}.{language}", [f"{stem} {language} {n}" for n in range(9)])
+    dataset = prepare(data)
+    assert dataset.texts["validation"].sources[0] == "tst2012 en 0"
+    assert dataset.texts["test"].references[8] == "tst2013 vi 8"
+    assert dataset.train.plan.members.size == 9
+    assert dataset.fingerprint != fingerprint(data.model_copy(update={"folder": None}))

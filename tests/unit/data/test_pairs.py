@@ -1,0 +1,297 @@
+"""Preparation of pairs: splits, vocabulary, lengths, buckets; whole, once, resumable; and what identifies it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from comt_cli.data.pairs import prepare as preparation
+from comt_cli.data.pairs.corpus import PairTexts, TextPair, both_sides
+from comt_cli.data.pairs.dataset import PairDataset
+from comt_cli.data.pairs.prepare import fingerprint, known_content, prepare, prepare_corpus
+from comt_cli.data.pairs.record import SIDES, pair_folder
+from comt_cli.data.pairs.settings import BYTE_VOCABULARY, PairData
+from comt_cli.data.split import IGNORE
+from comt_cli.errors import UserError
+from comt_cli.recipe.problems import Problem
+from comt_cli.recipe.validate import validate
+
+ALMANAC = PairData(
+    target="vi",
+    difficulty="easy",
+    pairs=2000,
+    validation_pairs=60,
+    test_pairs=80,
+    vocabulary_size=900,
+    max_length=128,
+    batch_tokens=1024,
+)
+BYTES = PairData(corpus="pairs:a,b", tokenizer="bytes", max_length=64, batch_tokens=128)
+
+
+class FakePairs:
+    """Pairs in two files; may fail in the middle, and notes what is read."""
+
+    def __init__(self, count: int = 200, fail_at: int | None = None, pairs: list[tuple[str, str]] | None = None):
+        self.pairs = pairs or [(f"source text {n}", f"{n} target text" * (1 + n % 3)) for n in range(count)]
+        self.fail_at = fail_at
+        self.read: list[int] = []
+
+    total: int | None = None
+
+    def identity(self, progress: Any = None) -> list[Any]:
+        return ["fake", self.pairs]
+
+    def decoded(self, progress: Any = None) -> Mapping[str, PairTexts]:
+        return {"validation": PairTexts(["v" * 100, "v"], ["w", "w" * 200]), "test": PairTexts(["t"], ["u"])}
+
+    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
+        for number, (source, target) in enumerate(self.pairs):
+            file, place = divmod(number, 70)
+            if (file, place) < start:
+                continue
+            if number == self.fail_at:
+                raise RuntimeError("the power went out")
+            self.read.append(number)
+            yield TextPair(source, target, (file, place))
+
+    def vocabulary_texts(self) -> Iterator[str]:
+        return both_sides(self.train())
+
+
+@pytest.fixture(scope="module")
+def almanac(tmp_path_factory: pytest.TempPathFactory) -> PairDataset:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return prepare(ALMANAC)
+
+
+def files(dataset: PairDataset) -> dict[str, bytes]:
+    """The prepared files, without what differs from machine to machine."""
+    records = {"manifest.json", "verified.json"}
+    return {path.name: path.read_bytes() for path in dataset.folder.iterdir() if path.name not in records}
+
+
+def training_texts(dataset: PairDataset) -> list[tuple[str, str]]:
+    """Every pair of every training bucket, decoded."""
+    batch = dataset.train.batch(np.arange(len(dataset.train)))
+    decode = dataset.tokenizer.decode
+    targets = np.where(batch.target_out == IGNORE, dataset.tokenizer.special.pad, batch.target_out)
+    return [(decode(source), decode(target)) for source, target in zip(batch.source, targets, strict=True)]
+
+
+def test_every_training_pair_is_in_one_bucket(almanac: PairDataset) -> None:
+    from comt_cli.data.pairs.almanac import Almanac
+
+    expected = [(pair.source, pair.target) for pair in Almanac(ALMANAC).train()]
+    assert sorted(training_texts(almanac)) == sorted(expected)
+    assert almanac.train.plan.padding < 0.15  # measured: 4 %
+    assert not almanac.train.plan.too_long.size
+    assert str(almanac.left_out) == ""
+
+
+def test_texts_belong_to_the_pairs_of_their_buckets(almanac: PairDataset) -> None:
+    assert almanac.unseen is not None
+    assert sorted(almanac.texts) == ["test", "unseen", "validation"]
+    for split, buckets in (("validation", almanac.validation), ("test", almanac.test), ("unseen", almanac.unseen)):
+        texts = almanac.texts[split]
+        numbers = buckets.pairs(np.arange(len(buckets)))
+        assert sorted(numbers.tolist()) == list(range(len(texts)))
+        batch = buckets.batch(np.arange(len(buckets)))
+        for number, source in zip(numbers.tolist(), batch.source, strict=True):
+            assert almanac.tokenizer.decode(source) == texts.sources[number]
+        assert texts.slots is not None
+        assert all(slot in text for text, slots in zip(texts.references, texts.slots, strict=True) for slot in slots)
+
+
+def test_the_joint_vocabulary_has_what_a_decoder_needs(almanac: PairDataset) -> None:
+    special = almanac.tokenizer.special
+    assert (special.pad, special.end, special.need("begin")) == (0, 1, 3)
+    assert almanac.vocabulary_size == almanac.tokenizer.vocabulary_size == 900
+    pieces = set(almanac.tokenizer.pieces(range(900)))
+    assert {"▁the", "▁ngày"} <= pieces
+
+
+def test_bytes_need_no_vocabulary(cache: Path) -> None:
+    dataset = prepare_corpus(BYTES, FakePairs())
+    special = dataset.tokenizer.special
+    assert (special.pad, special.end, special.need("begin")) == (0, 1, 258)
+    assert dataset.vocabulary_size == BYTES.vocabulary_size == BYTE_VOCABULARY
+    assert sorted(training_texts(dataset)) == sorted(FakePairs().pairs)
+
+
+def test_the_same_settings_give_the_same_bytes(almanac: PairDataset, cache: Path) -> None:
+    again = prepare(ALMANAC)
+    assert again.folder != almanac.folder
+    assert (again.fingerprint, again.content_hash) == (almanac.fingerprint, almanac.content_hash)
+    assert known_content(again.fingerprint) == again.content_hash
+    assert files(again) == files(almanac)
+    assert sorted(files(again)) == sorted(
+        ["tokenizer.json", "texts.json", *(f"train.{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets"))]
+    )
+    assert np.array_equal(again.train.plan.members, almanac.train.plan.members)
+
+
+def test_what_decides_the_buckets_is_in_the_fingerprint(cache: Path) -> None:
+    changes: list[dict[str, object]] = [
+        {"difficulty": "full"},
+        {"pairs": 2001},
+        {"test_pairs": 81},
+        {"target": "fr"},
+        {"vocabulary_size": 901},
+        {"max_length": 127},
+        {"batch_tokens": 1025},
+        {"source": "vi", "target": "en"},
+    ]
+    known = {fingerprint(PairData(**ALMANAC.model_dump() | change)) for change in changes}
+    assert len(known | {fingerprint(ALMANAC)}) == len(changes) + 1
+    assert known_content(fingerprint(ALMANAC)) is None
+
+
+def test_a_plan_needs_neither_numpy_nor_torch(cache: Path) -> None:
+    code = (
+        "import sys; from comt_cli.data.pairs.prepare import fingerprint, known_content;"
+        "from comt_cli.data.pairs.settings import PairData; known_content(fingerprint(PairData(tokenizer='bytes')));"
+        "assert not {'numpy', 'torch', 'datasets', 'sentencepiece'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_pairs_over_the_limit_are_counted_and_named(cache: Path) -> None:
+    pairs = [("short", "kurz")] * 5 + [("x" * 64, "y"), ("", "leer"), ("a", "z" * 99), ("fits", "w" * 63)]
+    dataset = prepare_corpus(BYTES, FakePairs(pairs=pairs))
+    assert len(training_texts(dataset)) == 6
+    assert str(dataset.left_out) == (
+        "training pairs left out: 2 too long (max_length), 1 without a text on one side; "
+        "first pair 6 (65 tokens), pair 7 (empty), pair 8 (100 tokens)"
+    )
+
+
+def test_no_pair_that_is_decoded_is_ever_left_out(cache: Path) -> None:
+    dataset = prepare_corpus(BYTES, FakePairs())
+    assert dataset.validation.pairs(np.arange(len(dataset.validation))).size == 2
+    assert dataset.validation.batch(np.arange(len(dataset.validation))).target_out.shape[1] == 201
+
+
+def test_without_a_pair_to_train_on_there_is_an_error(cache: Path) -> None:
+    with pytest.raises(UserError, match="no pair to train on") as caught:
+        prepare_corpus(BYTES, FakePairs(pairs=[("x" * 300, "y")]))
+    assert "1 too long" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("fail_at", [3, 69, 140, 199])
+def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int
+) -> None:
+    monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
+    monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "whole"))
+    whole = prepare_corpus(BYTES, FakePairs())
+    expected = files(whole)
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "killed"))
+    with pytest.raises(RuntimeError, match="the power went out"):
+        prepare_corpus(BYTES, FakePairs(fail_at=fail_at))
+    with (pair_folder(whole.fingerprint) / "train.target.tokens").open(
+        "ab"
+    ) as handle:  # killed in the middle of a block
+        handle.write(b"half a block")
+    corpus = FakePairs()
+    resumed = prepare_corpus(BYTES, corpus)
+    assert files(resumed) == expected
+    assert resumed.content_hash == whole.content_hash
+    if fail_at >= 69:
+        assert corpus.read[0] == fail_at // 20 * 20  # it did not start again
+
+
+def test_of_two_preparations_at_once_one_works(cache: Path) -> None:
+    corpora = [FakePairs(), FakePairs()]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda corpus: prepare_corpus(BYTES, corpus), corpora)
+    assert sorted(len(corpus.read) for corpus in corpora) == [0, 200]
+    assert first.content_hash == second.content_hash
+
+
+def test_files_that_were_cut_after_a_kill_are_made_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
+    monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
+    with pytest.raises(RuntimeError, match="the power went out"):
+        prepare_corpus(BYTES, FakePairs(fail_at=150))
+    folder = pair_folder(preparation._fingerprint(BYTES, FakePairs(), lambda *_: None))
+    os.truncate(folder / "train.source.offsets", 24)
+    assert sorted(training_texts(prepare_corpus(BYTES, FakePairs()))) == sorted(FakePairs().pairs)
+
+
+def test_a_damaged_file_is_named(cache: Path) -> None:
+    dataset = prepare_corpus(BYTES, FakePairs())
+    path = dataset.folder / "train.source.tokens"
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(UserError, match=r"train\.source\.tokens: its content is not what was written"):
+        prepare_corpus(BYTES, FakePairs())
+
+
+def test_a_vocabulary_too_large_says_what_is_possible(cache: Path) -> None:
+    data = PairData(**ALMANAC.model_dump() | {"vocabulary_size": 50_000, "pairs": 300})
+    with pytest.raises(UserError, match=r"^vocabulary_size: no SentencePiece vocabulary of 50000 ") as caught:
+        prepare(data)
+    hint = str(caught.value.hint)
+    largest = int(hint.partition("set vocabulary_size to ")[2].split()[0])
+    data = PairData(**ALMANAC.model_dump() | {"vocabulary_size": largest, "pairs": 300})
+    assert prepare(data).vocabulary_size == largest
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"target": "ja"}, "target: almanac is in en, de, fr, vi; ja is none of them"),
+        ({"target": "en"}, "target: source and target are both en"),
+        ({"vocabulary_size": None}, "vocabulary_size: a SentencePiece vocabulary is trained to a size"),
+        ({"tokenizer": "bytes"}, "vocabulary_size: the tokenizer bytes has 259 tokens; leave the key out"),
+        ({"batch_tokens": 100}, "batch_tokens: a bucket of 100 tokens has no room for a sentence of max_length 256"),
+        ({"test_fraction": 0.1}, "test_fraction: this is a key of pairs:SRC,TGT and gettext:PACKAGE"),
+        ({"folder": "/f"}, "folder: this is a key of iwslt15-en-vi, wmt14-en-de and wmt14-en-fr"),
+        ({"corpus": "pairs:a,b", "difficulty": "easy"}, "difficulty: this is a key of almanac; leave it out of corpus"),
+        ({"corpus": "pairs:a,b", "pairs": 5}, "pairs: this is a key of almanac"),
+        ({"corpus": "gettext:x", "source": "fr", "target": "de"}, "source: catalogues of gettext are translations of"),
+        ({"corpus": "gettext:x", "test_files": "a,b"}, "test_files: this is a key of pairs:SRC,TGT"),
+        ({"corpus": "wmt14-en-de", "target": "fr"}, "target: wmt14-en-de is in en and de, not in en and fr"),
+        ({"corpus": "wmt14-en-de", "test_pairs": 5}, "test_pairs: this is a key of almanac"),
+        ({"corpus": "pairs:a,b", "test_fraction": 0.5, "validation_fraction": 0.5}, "leaves nothing to train on"),
+        ({"corpus": "pairs:a,b", "test_fraction": 0.5, "test_files": "a,b"}, "test_files has the whole split"),
+        ({"corpus": "pairs:a"}, "String should match pattern"),
+        ({"corpus": "almanach"}, "String should match pattern"),
+    ],
+)
+def test_keys_that_make_no_sense_are_refused(keys: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem.replace("(", r"\(")):
+        PairData(**{"vocabulary_size": 500, **keys})
+
+
+def test_all_problems_come_at_once_with_their_keys() -> None:
+    problems: list[Problem] = []
+    wrong = {"target": "ja", "batch_tokens": 50, "folder": "/f"}
+    assert validate(PairData, wrong, ("data",), len, problems) is None
+    keys = ["target", "folder", "vocabulary_size", "batch_tokens"]
+    assert [problem.key for problem in problems] == [f"data.{key}" for key in keys]
+
+
+def test_what_is_implied_is_stored_in_one_way() -> None:
+    said = PairData(vocabulary_size=500)
+    assert said == PairData(vocabulary_size=500, difficulty="full", pairs=20_000, validation_pairs=500, test_pairs=1000)
+    assert PairData(tokenizer="bytes") == PairData(tokenizer="bytes", vocabulary_size=BYTE_VOCABULARY)
+    shares = PairData(corpus="pairs:a,b", vocabulary_size=500)
+    assert (shares.validation_fraction, shares.test_fraction, shares.pairs) == (0.02, 0.02, None)
+    own = PairData(corpus="pairs:a,b", vocabulary_size=500, test_files="c,d")
+    assert (own.validation_fraction, own.test_fraction) == (0.02, None)
+    assert PairData(**own.model_dump()) == own

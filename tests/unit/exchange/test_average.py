@@ -1,0 +1,101 @@
+"""The mean of a run's last weights: NumPy's, by step, and a checkpoint like any other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from toy_translation import toy_model, toy_spec, write_run
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.errors import UserError
+from comt_cli.exchange.average import average, kept_weights, mean_weights
+from comt_cli.exchange.checkpoint import read_state, write_state
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_translation import LoadedTranslator
+
+STEPS = [900, 1000, 1100, 20, 300, 400, 500, 600, 700, 800, 10, 1200]
+
+
+@pytest.fixture(scope="module")
+def models():
+    spec = toy_spec()
+    return {step: toy_model(spec, seed) for seed, step in enumerate(STEPS)}
+
+
+@pytest.fixture
+def run(tmp_path, models):
+    weights = {f"step{step}": model.state_dict() for step, model in models.items()}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "weights-x.pt").touch()  # no file of ours
+    return write_run(tmp_path / "run", toy_spec(), models[10], **weights)
+
+
+def test_the_last_by_step_are_averaged_as_numpy_does(run, models):
+    assert list(kept_weights(run)) == sorted(STEPS)
+    chosen = average(run, 10, run / "mean.pt")
+    assert chosen == sorted(STEPS)[-10:]
+    found = read_state(run / "mean.pt")["model"]
+    for name, tensor in models[10].state_dict().items():
+        stack = np.stack([models[step].state_dict()[name].numpy() for step in chosen])
+        assert found[name].dtype == tensor.dtype
+        np.testing.assert_allclose(found[name].numpy(), stack.astype(np.float64).mean(0), rtol=1e-7, atol=1e-12)
+
+
+def test_the_verb_writes_a_checkpoint_that_others_read(run, models):
+    result = CliRunner().invoke(app, ["average", str(run), "--last", "3"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"{run}/average-1000-1200.pt  the mean of 3 steps: 1,000, 1,100, 1,200\n"
+    loaded = load(run / "average-1000-1200.pt", LoadedTranslator)
+    mean = sum(models[step].embedding.weight.double() for step in (1000, 1100, 1200)) / 3
+    assert torch.allclose(loaded.model.embedding.weight.double(), mean, atol=1e-7)
+    assert read_state(run / "average-1000-1200.pt")["averaged_steps"] == [1000, 1100, 1200]
+    before = (run / "average-1000-1200.pt").read_bytes()
+    assert CliRunner().invoke(app, ["average", str(run), "--last", "3", "-o", str(run / "again.pt")]).exit_code == 0
+    assert load(run / "again.pt", LoadedTranslator).name == loaded.name
+    assert (run / "average-1000-1200.pt").read_bytes() == before
+
+
+def test_more_than_are_kept_are_refused(run, tmp_path):
+    with pytest.raises(UserError, match=r"weights of 12 steps .*13 cannot be averaged") as raised:
+        average(run, 13, run / "mean.pt")
+    assert raised.value.exit_status == 2
+    assert not (run / "mean.pt").exists()
+    empty = write_run(tmp_path / "empty", toy_spec(), toy_model(toy_spec()))
+    result = CliRunner().invoke(app, ["average", str(empty), "--last", "2"])
+    assert "weights of 0 steps; 2 cannot" in result.exception.message
+    (empty / "result.json").write_text('{"state": "done"}')
+    result = CliRunner().invoke(app, ["average", str(empty)])
+    assert "has ended, and keeps the weights of its last step, or their average, alone" in result.exception.message
+    assert "checkpoint.pt has them" in result.exception.hint
+    with pytest.raises(UserError, match="is no run directory"):
+        average(run / "checkpoint.pt", 2, run / "mean.pt")
+    assert CliRunner().invoke(app, ["average", str(run), "--last", "0"]).exit_code == 2
+
+
+def test_other_runs_and_other_architectures_are_refused(run):
+    spec = toy_spec()
+    about = {"spec": spec.model_dump(mode="json"), "id": spec.id}
+    wider = toy_model(toy_spec(ffn_width=300)).state_dict()
+    write_state(run / "weights-1300.pt", {**about, "model": wider})
+    with pytest.raises(UserError, match=r"weights-1300.pt has other parameters .*\[300\], not \[256\]"):
+        average(run, 2, run / "mean.pt")
+    with pytest.raises(UserError, match="not those of its checkpoint"):
+        average(run, 1, run / "mean.pt")
+    write_state(run / "weights-1300.pt", {**about, "id": "0" * 12, "model": toy_model(spec).state_dict()})
+    with pytest.raises(UserError, match="belongs to run 000000000000"):
+        average(run, 2, run / "mean.pt")
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    spec = toy_spec()
+    for step in (1, 2):
+        embedding = torch.randn(5, 3)
+        weights = {"embedding": embedding, "head": embedding, "other": embedding.clone()}
+        write_state(tmp_path / f"{step}.pt", {"spec": {}, "id": spec.id, "model": weights})
+    mean = mean_weights([tmp_path / "1.pt", tmp_path / "2.pt"], spec.id)
+    assert list(mean) == ["embedding", "head", "other"]
+    assert mean["head"] is mean["embedding"]
+    assert mean["other"] is not mean["embedding"]
+    assert torch.equal(mean["other"], mean["embedding"])

@@ -1,0 +1,211 @@
+"""Beam search against every sequence there is, on decoders that a table drives."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from toy_decoder import BEGIN, END, PAD, ToyDecoder
+
+from comt_cli.errors import UserError
+from comt_cli.generation.beam import PENALTIES, Hypothesis, beam_search, top
+
+SOURCES = [[5, 3, 1], [4, 1], [3, 3, 5, 4, 1], [5, 1], [1], [4, 5, 4, 3, 3, 1], [3, 1]]
+
+
+def padded(sources: list[list[int]], columns: int = 0) -> torch.Tensor:
+    width = max(map(len, sources)) + columns
+    return torch.tensor([source + [PAD] * (width - len(source)) for source in sources])
+
+
+def search(model, sources=SOURCES, *, limits: list[int] | int = 8, columns: int = 0, **options):
+    limits = [limits] * len(sources) if isinstance(limits, int) else limits
+    return beam_search(model, padded(sources, columns), max_lengths=limits, begin=BEGIN, end=END, **options)
+
+
+def every_hypothesis(model: ToyDecoder, source: list[int], limit: int, penalty: str, alpha: float):
+    """All that end within `limit` tokens, the best first."""
+    found = []
+    words = range(3, model.table.shape[1])
+    for length in range(limit):
+        for tokens in itertools.product(words, repeat=length):
+            total = model.forced(source, [*tokens, END])
+            found.append((total / PENALTIES[penalty](length + 1, alpha), tokens, total))
+    return sorted(found, key=lambda one: (-one[0], one[1]))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_a_beam_of_all_prefixes_is_exhaustive_search(alpha, penalty):
+    V, limit = 6, 4
+    for seed in range(6):
+        model = ToyDecoder(V, seed, sharpness=1.5)
+        found = search(model, width=V**2, alpha=alpha, length_penalty=penalty, limits=limit, n_best=5)
+        for source, hypotheses in zip(SOURCES, found, strict=True):
+            expected = every_hypothesis(model, source, limit, penalty, alpha)[:5]
+            assert [each.tokens for each in hypotheses] == [tokens for _, tokens, _ in expected]
+            assert [each.score for each in hypotheses] == pytest.approx([score for score, _, _ in expected], abs=1e-5)
+
+
+def greedy(model: ToyDecoder, source: list[int], limit: int) -> tuple[int, ...]:
+    tokens: list[int] = []
+    while len(tokens) < limit:
+        allowed = [token for token in range(model.table.shape[1]) if token not in (PAD, BEGIN)]
+        tokens.append(max(allowed, key=lambda token: model.forced(source, [*tokens, token])))
+        if tokens[-1] == END:
+            return tuple(tokens[:-1])
+    return tuple(tokens)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_a_beam_of_one_is_greedy(alpha):
+    for seed in range(5):
+        model = ToyDecoder(9, seed)
+        found = search(model, width=1, alpha=alpha, limits=7)
+        assert [each.tokens for (each,) in found] == [greedy(model, source, 7) for source in SOURCES]
+
+
+def test_scores_are_those_of_a_forced_rescoring():
+    model = ToyDecoder(40, sharpness=2.0, end_bias=1.0)
+    for penalty, alpha in itertools.product(PENALTIES, (0.0, 0.6)):
+        found = search(model, width=4, n_best=4, limits=20, alpha=alpha, length_penalty=penalty)
+        for source, hypotheses in zip(SOURCES, found, strict=True):
+            for each in hypotheses:
+                target = [*each.tokens, END] if each.ended else list(each.tokens)
+                assert each.log_probability == pytest.approx(model.forced(source, target), abs=1e-4)
+                score = each.log_probability / PENALTIES[penalty](len(target), alpha)
+                assert each.score == pytest.approx(score, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def many() -> list[list[int]]:
+    draw = torch.Generator().manual_seed(3)
+    lengths = torch.randint(1, 12, (200,), generator=draw).tolist()
+    return [[*torch.randint(3, 30, (length,), generator=draw).tolist(), END] for length in lengths]
+
+
+def in_batches(model, sources, order: list[int], size: int) -> list[list[Hypothesis]]:
+    found: list[list[Hypothesis]] = [[] for _ in sources]
+    for start in range(0, len(order), size):
+        numbers = order[start : start + size]
+        batch = [sources[number] for number in numbers]
+        hypotheses = search(model, batch, limits=[len(source) + 9 for source in batch], width=4, n_best=4)
+        for number, each in zip(numbers, hypotheses, strict=True):
+            found[number] = each
+    return found
+
+
+@pytest.mark.parametrize("levels", [None, 2], ids=["apart", "many equal"])
+def test_a_sentence_does_not_depend_on_its_batch(many, levels):
+    """Not even where many probabilities are equal."""
+    model = ToyDecoder(30, end_bias=1.0, levels=levels, sharpness=1.5)
+    as_given = list(range(len(many)))
+    by_length = sorted(as_given, key=lambda number: len(many[number]))
+    shuffled = torch.randperm(len(many), generator=torch.Generator().manual_seed(1)).tolist()
+    alone = in_batches(model, many, as_given, 1)
+    for order, size in itertools.product((as_given, by_length, shuffled), (7, 64)):
+        assert in_batches(model, many, order, size) == alone  # the numbers too, to the last bit
+
+
+def test_padded_columns_change_nothing():
+    model = ToyDecoder(12)
+    assert search(model, columns=9, n_best=3) == search(model, n_best=3)
+
+
+def test_n_best_are_distinct_sorted_and_begin_with_the_best():
+    for seed in range(5):
+        model = ToyDecoder(25, seed, end_bias=0.5)
+        several, one = search(model, width=4, n_best=4, limits=12), search(model, width=4, n_best=1, limits=12)
+        for hypotheses, (best,) in zip(several, one, strict=True):
+            assert hypotheses[0] == best
+            assert len({each.tokens for each in hypotheses}) == 4
+            keys = [(not each.ended, -each.score) for each in hypotheses]
+            assert keys == sorted(keys)
+
+
+def test_a_search_for_one_ends_before_one_for_several():
+    one, several = ToyDecoder(25, sharpness=3.0, end_bias=2.0), ToyDecoder(25, sharpness=3.0, end_bias=2.0)
+    search(one, width=4, limits=50)
+    search(several, width=4, n_best=4, limits=50)
+    assert one.steps < several.steps < 50
+    assert one.rows == sorted(one.rows, reverse=True)
+    assert one.rows[-1] < one.rows[0]  # what is done is computed no further
+
+
+class Scripted(ToyDecoder):
+    """`a b` and the end of it is the likeliest sequence; the empty one is the likeliest after a single step."""
+
+    def step(self, tokens_R1, cache, memory):
+        rows = {END: [1] * 5, BEGIN: [0, 0.4, 0, 0.6, 0], 3: [0, 0.05, 0, 0, 0.95], 4: [0, 1, 0, 0, 0]}
+        return torch.tensor([rows[int(token)] for token in tokens_R1]).log()
+
+
+def test_the_shortest_hypothesis_is_not_taken_for_the_best():
+    """The empty one is the first to be finished: the search goes on while another can still beat it."""
+    found = search(Scripted(5), [[1]], width=2, n_best=2, alpha=0.6)
+    assert [each.tokens for each in found[0]] == [(3, 4), ()]
+    assert found[0][0].log_probability == pytest.approx(torch.tensor(0.6 * 0.95).log().item())
+    with_average = search(Scripted(5), [[1]], width=2, n_best=2, alpha=1.0, length_penalty="average")
+    assert with_average[0][0].score == pytest.approx(torch.tensor(0.6 * 0.95).log().item() / 3)
+
+
+def test_a_greater_alpha_favours_longer_hypotheses():
+    model = ToyDecoder(12, 4)
+    lengths = [
+        sum(len(each.tokens) for (each,) in search(model, width=8, alpha=alpha, limits=20)) for alpha in (0, 0.6, 2)
+    ]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]
+
+
+def test_no_hypothesis_is_longer_than_allowed():
+    model = ToyDecoder(12, end_bias=-4.0)
+    limits = [1, 2, 3, 4, 5, 6, 7]
+    for width in (1, 3):
+        found = search(model, limits=limits, width=width, n_best=width)
+        for limit, hypotheses in zip(limits, found, strict=True):
+            assert hypotheses
+            assert all(len(each.tokens) + each.ended <= limit for each in hypotheses)
+    assert any(len(each.tokens) == 7 and not each.ended for each in found[-1])
+    # What has an end stands before what was cut, whatever its score.
+    assert all(first.ended >= second.ended for each in found for first, second in itertools.pairwise(each))
+
+
+def test_neither_padding_nor_the_begin_token_is_ever_chosen():
+    model = ToyDecoder(8)
+    with torch.no_grad():
+        model.table[:, [PAD, BEGIN]] += 10
+    found = search(model, width=4, n_best=4)
+    assert not {PAD, BEGIN, END} & {token for each in found for one in each for token in one.tokens}
+
+
+def test_fewer_than_asked_are_found_where_there_are_no_more():
+    model = ToyDecoder(4)  # one word: a hypothesis for each length
+    assert [len(each) for each in search(model, limits=2, width=8, n_best=8)] == [3] * len(SOURCES)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_what_is_no_number_is_an_error(broken):
+    model = ToyDecoder(8)
+    with torch.no_grad():
+        model.table[:, 4] = broken
+    with pytest.raises(UserError, match="not finite numbers"):
+        search(model)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"width": 0}, {"n_best": 5, "width": 4}, {"alpha": -0.1}, {"limits": 0}, {"limits": [3]}]
+)
+def test_numbers_out_of_their_range_are_refused(wrong):
+    with pytest.raises(ValueError, match="beams"):
+        search(ToyDecoder(), **{"width": 4, **wrong})
+
+
+def test_of_equal_values_the_first_are_taken():
+    values_BN = torch.tensor([[1.0, 3, 3, 2, 3, 2], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0]])
+    values_BC, index_BC = top(values_BN, 4)
+    assert index_BC.tolist() == [[1, 2, 4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert torch.equal(values_BC, values_BN.gather(1, index_BC))
+    assert top(values_BN[1:2], 4)[1].tolist() == [[0, 1, 2, 3]]  # without equals
+    assert top(values_BN, 9)[1].shape == (3, 6)

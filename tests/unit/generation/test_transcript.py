@@ -1,0 +1,113 @@
+"""A transcript keeps what was decoded before a stop, whoever wrote it and wherever the stop was."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from comt_cli.errors import StorageError
+from comt_cli.generation.transcript import Transcript
+
+TEXTS = {4: "Chuyến tàu", 0: "", 7: "a\u2028line\x85of\x1cits own\r\n", 2: "  two  spaces\ttoo "}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "outputs" / "final"
+
+
+def test_what_was_written_is_there_at_the_next_start(folder):
+    first = Transcript(folder, "test")
+    assert first.done == {}
+    first.add({4: TEXTS[4], 0: TEXTS[0]})
+    first.add({7: TEXTS[7]})
+    assert Transcript(folder, "test").done == {number: TEXTS[number] for number in (4, 0, 7)}
+    again = Transcript(folder, "test")
+    again.add({2: TEXTS[2]})
+    assert again.done == TEXTS
+    assert again.texts([0, 2, 4, 7]) == [TEXTS[number] for number in (0, 2, 4, 7)]
+
+
+def test_a_line_that_was_cut_off_anywhere_is_lost_alone(folder):
+    Transcript(folder, "test").add(TEXTS)
+    (part,) = folder.iterdir()
+    whole = part.read_bytes()
+    last = len(json.dumps([2, TEXTS[2]])) + 1
+    for lost in range(1, last + 1):
+        part.write_bytes(whole[:-lost])
+        resumed = Transcript(folder, "test")
+        expected = {number: text for number, text in TEXTS.items() if number != 2 or lost == 1}
+        assert resumed.done == expected, lost
+        resumed.add({9: "next"})
+        assert Transcript(folder, "test").done == {**expected, 9: "next"}, lost
+
+
+@pytest.mark.parametrize("lost", range(2, 8))
+def test_a_letter_that_was_cut_off_takes_nothing_with_it(folder, lost):
+    """Another process reads what this one wrote before it was killed, and cannot translate it again."""
+    mine, others = Transcript(folder, "test", 0), Transcript(folder, "test", 1)
+    mine.add({0: "whole"})
+    mine.add({1: "ếế"})
+    part = folder / "test.part-0.jsonl"
+    part.write_bytes(part.read_bytes()[:-lost])
+    resumed = Transcript(folder, "test", 0)
+    assert resumed.done == {0: "whole"}
+    resumed.add({1: "ếế"})
+    assert others.texts([0, 1]) == ["whole", "ếế"]
+
+
+def test_processes_write_parts_of_their_own_and_read_all(folder):
+    first, second = Transcript(folder, "test", 0), Transcript(folder, "test", 1)
+    first.add({0: "zero", 2: "two"})
+    second.add({1: "one"})
+    assert (first.done, second.done) == ({0: "zero", 2: "two"}, {1: "one"})
+    for each in (first, second):
+        assert each.texts(range(3)) == ["zero", "one", "two"]
+    assert Transcript(folder, "test", 1).done == {0: "zero", 1: "one", 2: "two"}
+    assert Transcript(folder, "test", 5).done == {0: "zero", 1: "one", 2: "two"}, "any number may continue"
+    assert sorted(path.name for path in folder.iterdir()) == ["test.part-0.jsonl", "test.part-1.jsonl"]
+
+
+def test_splits_do_not_mix(folder):
+    Transcript(folder, "test").add({0: "of test"})
+    assert Transcript(folder, "unseen").done == {}
+    assert Transcript(folder, "tes").done == {}
+
+
+def test_the_whole_has_a_line_for_every_text(folder):
+    """Also for readers to whom U+2028 and others end a line."""
+    transcript = Transcript(folder, "test")
+    transcript.finish(TEXTS.values())
+    content = (folder / "test.txt").read_text(encoding="utf-8")
+    assert content == "Chuyến tàu\n\na line of its own\ntwo spaces too\n"
+    assert len(content.splitlines()) == len(TEXTS)
+    transcript.finish([])
+    assert (folder / "test.txt").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\xff\xfe not text\n", b"\0" * 40, b'{"a": 1}\n', b"7\n", b'["x", "y"]\n', b"[]\n"]
+)
+def test_a_damaged_file_is_translated_again(folder, damage):
+    Transcript(folder, "test").add({0: "zero"})
+    part = folder / "test.part-0.jsonl"
+    part.write_bytes(damage + part.read_bytes())
+    resumed = Transcript(folder, "test", 1)
+    resumed.add({0: "again", 1: "one"})
+    assert resumed.texts([0, 1]) == ["again", "one"]
+
+
+def test_a_full_disk_says_what_is_kept(folder, monkeypatch):
+    transcript = Transcript(folder, "test")
+    transcript.add({0: "zero"})
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageError, match=r"cannot write .*test\.part-0\.jsonl: No space left") as refused:
+        transcript.add({1: "one"})
+    assert "What was translated before is kept" in str(refused.value.hint)
+    assert transcript.done == {0: "zero"}

@@ -1,0 +1,151 @@
+"""Lines to translations: order, empty and long lines, attention; with a table, and with a Transformer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from toy_decoder import ToyDecoder
+from toy_translation import TOKENIZER, toy_model, toy_spec
+
+from comt_cli.data.tokenizer import ByteTokenizer
+from comt_cli.errors import UserError
+from comt_cli.generation import translate
+from comt_cli.generation.attention import forced_attention
+from comt_cli.generation.beam import beam_search
+from comt_cli.generation.translate import Options, Translator, batches, one_line
+from comt_cli.layers.multi_head import MultiHead
+from comt_cli.tasks.settings.decoding import DecodeSettings
+
+CPU = torch.device("cpu")
+BEGIN, END = TOKENIZER.special.need("begin"), TOKENIZER.special.end
+LINES = [f"line {number} {'of words ' * (number * 7 % 5)}".strip() for number in range(40)]
+LINES[3] = LINES[17] = ""
+LINES[39] = "  "
+
+
+def toy(**options) -> Translator:
+    return Translator(ToyDecoder(TOKENIZER.vocabulary_size, end_bias=4.0, sharpness=2.0), TOKENIZER, CPU, **options)
+
+
+@pytest.fixture(scope="module")
+def network() -> Translator:
+    return Translator(toy_model(toy_spec()), TOKENIZER, CPU)
+
+
+def test_lines_keep_their_order_and_empty_ones_stay_empty(monkeypatch):
+    monkeypatch.setattr(translate, "POOL", 16)
+    options = Options(DecodeSettings(max_extra=5), n_best=2, batch_tokens=100)
+    found = list(toy().translate(iter(LINES), options))
+    assert len(found) == len(LINES)
+    for line, each in zip(LINES, found, strict=True):
+        alone = next(toy().translate([line], options))
+        assert each == alone
+        assert len(each) == (2 if line.strip() else 1)
+        assert (each[0].hypothesis is None) == (not line.strip())
+    assert found[3][0].text == found[39][0].text == ""
+    assert len({each[0].text for each in found}) > 8
+
+
+def test_one_batch_size_gives_what_another_does(network):
+    """With a Transformer: the same texts in the same order, whose scores differ by rounding alone."""
+    found = [
+        list(network.translate(lines, Options(DecodeSettings(max_extra=12), n_best=4, batch_tokens=tokens)))
+        for tokens, lines in ((1, LINES), (300, LINES), (4000, LINES), (4000, LINES[::-1]))
+    ]
+    found[-1].reverse()
+    for each in found[1:]:
+        for one, other in zip(found[0], each, strict=True):
+            assert [best.text for best in one] == [best.text for best in other]
+            scores = [[best.hypothesis.score for best in group if best.hypothesis] for group in (one, other)]
+            np.testing.assert_allclose(*scores, rtol=2e-5)
+
+
+def test_scores_of_a_transformer_are_those_of_a_forced_pass(network):
+    for each in next(network.translate(["some words"], Options(DecodeSettings(max_extra=12), n_best=4))):
+        tokens = each.hypothesis.tokens
+        target = [*tokens, END] if each.hypothesis.ended else list(tokens)
+        logits_TV = network.model(torch.tensor([each.source]), torch.tensor([[BEGIN, *target[:-1]]]))[0]
+        total = logits_TV.log_softmax(-1)[range(len(target)), target].sum().item()
+        assert each.hypothesis.log_probability == pytest.approx(total, rel=1e-4)
+
+
+def test_a_long_line_is_cut_with_a_warning():
+    told = []
+    cut = toy(longest=20, warn=told.append)
+    first, second = cut.translate(["short", "word " * 10_000], Options())
+    assert told == ["line 2 has 50,000 tokens; it is cut to the first 19"]
+    assert len(second[0].source) == 20
+    assert second[0].source[-1] == END
+    assert len(first[0].source) == len("short") + 1
+
+
+def test_batches_have_at_most_so_many_tokens():
+    draw = torch.Generator().manual_seed(0)
+    sources = [[1] * int(length) for length in torch.randint(0, 30, (100,), generator=draw)]
+    found = batches(sources, 64)
+    assert sorted(number for batch in found for number in batch) == [n for n, each in enumerate(sources) if each]
+    widths = [max(len(sources[number]) for number in batch) for batch in found]
+    assert all(width * len(batch) <= 64 for width, batch in zip(widths, found, strict=True))
+    assert widths == sorted(widths, reverse=True)
+    assert batches([[1] * 100, [1], []], 64) == [[0], [1]]
+    assert batches([[], []], 64) == []
+
+
+def test_a_translation_is_one_line():
+    assert one_line(" a\nb\r\nc\u2028d\x0be \x85") == "a b c d e"
+
+
+def test_more_translations_than_beams_are_refused():
+    with pytest.raises(UserError, match=r"5 translations .* a beam of 4"):
+        Options(DecodeSettings(beam=4), n_best=5)
+
+
+def test_a_tokenizer_that_begins_nothing_is_refused():
+    with pytest.raises(ValueError, match="no begin token"):
+        Translator(ToyDecoder(), ByteTokenizer(), CPU)
+
+
+def test_attention_is_what_the_network_mixes(network, monkeypatch):
+    """Against the weights that the last block's cross-attention would compute itself, caught where it does."""
+    best = next(network.translate(["some words"], Options()))[0]
+    weights_TS, target, source = network.attention(best)
+    assert weights_TS.shape == (len(best.hypothesis.tokens) + 1, len("some words") + 1)
+    assert (len(target), len(source)) == weights_TS.shape
+    assert source[-1] == target[-1] == "</s>"
+    np.testing.assert_allclose(weights_TS.sum(1), 1, atol=1e-5)
+    assert weights_TS.std() > 1e-3
+    caught = []
+    plain = MultiHead.attend
+
+    def attend(self, q, k, v, mask, *, causal):
+        if self is network.model.decoder[-1].cross:
+            caught.append(torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1).mean(1)[0])
+        return plain(self, q, k, v, mask, causal=causal)
+
+    monkeypatch.setattr(MultiHead, "attend", attend)
+    network.model(torch.tensor([best.source]), torch.tensor([[BEGIN, *best.hypothesis.tokens]]))
+    torch.testing.assert_close(weights_TS, caught[0].detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_a_model_may_say_itself_what_it_looks_at():
+    weights_TS = forced_attention(ToyDecoder(), [3, 4, 1], [2, 5], CPU)
+    assert weights_TS.shape == (2, 3)
+    with pytest.raises(UserError, match="does not say what it looks at"):
+        forced_attention(torch.nn.Linear(1, 1), [3], [2], CPU)
+
+
+def test_what_is_encoded_is_not_copied_for_the_beams(network, monkeypatch):
+    """Every step reads the memory of the sentences that are left, whatever the beam."""
+    seen = []
+    step = network.model.step
+
+    def counted(tokens_R1, cache, memory):
+        seen.append((len(tokens_R1), len(memory.mask_BS), memory.keys[0].shape[0]))
+        return step(tokens_R1, cache, memory)
+
+    monkeypatch.setattr(network.model, "step", counted)
+    source_BS = torch.tensor([[9, 8, 1], [7, 1, 0]])
+    beam_search(network.model, source_BS, width=8, max_lengths=[3, 6], begin=BEGIN, end=END)
+    assert seen[0] == (16, 2, 2)
+    assert seen[-1] == (8, 1, 1)

@@ -1,0 +1,372 @@
+"""The encoder-decoder: its sizes and what methods add to them, its special cases, and what it has from `Model`."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+from method_cases import wiring_of
+from pair_method_cases import SETTINGS, SOURCE, TARGET, VOCABULARY, pair_loss, pair_model
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from comt_cli.errors import UserError
+from comt_cli.kernels.choice import Choice
+from comt_cli.layers.dropout import Masks
+from comt_cli.layers.gates import ComtGate
+from comt_cli.layers.projection import Projections
+from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.grc import GatedResidual
+from comt_cli.layers.residual.post_norm import PostNorm
+from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.sas import SelfAdaptiveScaling
+from comt_cli.methods import method_from
+from comt_cli.methods.base import Wiring
+from comt_cli.models import kernels
+from comt_cli.models.build import empty_network, settings_from
+from comt_cli.models.cost import Network
+from comt_cli.models.counting import count
+from comt_cli.models.flops import flops_per_sample, parameter_count
+from comt_cli.models.transformer import Transformer
+from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.training.parallel import units_of
+
+CPU = torch.device("cpu")
+BASE, BIG = TransformerSettings(size="base"), TransformerSettings(size="big")
+
+
+def empty(settings: TransformerSettings, method: str | dict, vocabulary: int = 37_000) -> Transformer:
+    return empty_network(
+        settings, wiring_of({"name": method} if isinstance(method, str) else method), vocabulary=vocabulary
+    )
+
+
+# ---- parameters
+
+
+@pytest.mark.parametrize(
+    ("settings", "vocabulary", "post_ln", "pre_ln"),
+    [
+        (BASE, 37_000, 63_045_632, 63_047_680),
+        (BASE, 32_768, 60_878_848, 60_880_896),
+        (BASE, 32_000, 60_485_632, 60_487_680),
+        (BIG, 37_000, 214_171_648, 214_175_744),
+        (BIG, 32_768, 209_838_080, 209_842_176),
+        (BIG, 32_000, 209_051_648, 209_055_744),
+    ],
+)
+def test_the_plain_network_counts_what_the_published_one_does(settings, vocabulary, post_ln, pre_ln):
+    shape = settings.shape()
+    d, f, N = shape.width, shape.ffn_width, shape.encoder_layers
+    encoder, decoder = 4 * d * d + 2 * d * f + f + d + 4 * d, 8 * d * d + 2 * d * f + f + d + 6 * d
+    assert post_ln == vocabulary * d + N * (encoder + decoder)
+    assert parameter_count(empty(settings, "post-ln", vocabulary)) == post_ln
+    assert parameter_count(empty(settings, "pre-ln", vocabulary)) == pre_ln == post_ln + 4 * d
+
+
+ADDED = {
+    "sas": ({"name": "sas"}, "post-ln", 31_518_780, 125_952_060),
+    "sas, single-layer": ({"name": "sas", "gate": "single-layer"}, "post-ln", 61_500, 122_940),
+    "sas, free gamma": ({"name": "sas", "gamma": "free"}, "post-ln", 47_278_170, 188_928_090),
+    "grc": ({"name": "grc"}, "pre-ln", 7_879_680, 31_488_000),
+    "grc, sublayer": ({"name": "grc", "reads": "sublayer", "norm": "post"}, "post-ln", 7_879_680, 31_488_000),
+    "grc, both": ({"name": "grc", "reads": "both"}, "pre-ln", 15_744_000, 62_945_280),
+    "grc, ffn": ({"name": "grc", "at": "ffn"}, "pre-ln", 3_151_872, 12_595_200),
+    "eau": ({"name": "eau"}, "pre-ln", 7_098_624, 28_353_024),
+    "eau+grc": ({"name": "eau+grc", "norm": "post"}, "post-ln", 7_098_624 + 7_879_680, 28_353_024 + 31_488_000),
+    "highway": ({"name": "highway"}, "pre-ln", 7_879_680, 31_488_000),
+    "rezero": ({"name": "rezero"}, "post-ln", -30_708, -61_428),
+    "deepnorm": ({"name": "deepnorm"}, "post-ln", 0, 0),
+    "mix-ln": ({"name": "mix-ln"}, "pre-ln", 0, 0),
+    "comt": ({"name": "comt", "hidden": 2}, "pre-ln", 135_360, 270_528),
+    "post-ln+comt": ({"name": "comt", "residual": "post-norm"}, "post-ln", 135_360, 270_528),
+    "transponder": ({"name": "transponder", "rank": 8}, "pre-ln", 1_082_304, 2_163_648),
+}
+
+
+@pytest.mark.parametrize(("method", "plain", "base", "big"), ADDED.values(), ids=list(ADDED))
+def test_what_methods_add(method, plain, base, big):
+    for settings, added in ((BASE, base), (BIG, big)):
+        assert parameter_count(empty(settings, method)) - parameter_count(empty(settings, plain)) == added
+
+
+@pytest.mark.parametrize(("settings", "width"), [(BASE, 4610), (BIG, 9218)])
+def test_wider_to_the_parameters_of_sas(settings, width):
+    """To the nearest whole channel. Widened Pre-LN has a norm behind each stack, which SAS has not: 4d parameters."""
+    wanted = parameter_count(empty(settings, "sas"))
+    channel = 12 * (2 * settings.shape().width + 1)
+    for residual, found in (("pre-norm", width), ("post-norm", width + 1)):
+        wider = empty(settings, {"name": "wider", "like": "sas", "residual": residual})
+        assert wider.settings.ffn_width == found
+        assert abs(parameter_count(wider) - wanted) <= channel / 2
+    grc = empty(settings, {"name": "wider", "like": "grc"})
+    assert abs(parameter_count(grc) - parameter_count(empty(settings, "grc"))) <= channel / 2
+
+
+def test_there_are_96_projections_and_30_connections():
+    model = empty(BASE, "comt")
+    assert sum(isinstance(part, ComtGate) for part in model.modules()) == 96
+    assert sum(isinstance(part, ResidualConnection) for part in model.modules()) == 30
+    sites = [site for part in model.modules() if isinstance(part, Projections) for site in part.sites]
+    assert {(site.stack, site.part) for site in sites} == {
+        *(("encoder", part) for part in ("attention", "mlp")),
+        *(("decoder", part) for part in ("attention", "cross", "mlp")),
+    }
+
+
+# ---- settings and sites
+
+
+def test_settings():
+    assert (BASE.residual_dropout, BIG.residual_dropout) == (0.1, 0.3)
+    assert TransformerSettings(size="big", dropout=0.1).residual_dropout == 0.1
+    assert settings_from(BIG.model_dump_json()) == BIG
+    tiny = TransformerSettings(size="tiny").shape()
+    assert (*tiny.model_dump().values(),) == (128, 512, 2, 2, 4)
+    for wrong, message in (
+        ({"size": "bse"}, "did you mean"),
+        ({"width": 30}, "30 must split evenly into 8 heads"),
+        ({"width": 27, "heads": 3}, "27 is odd"),
+        ({"dropout": 1.0}, "less than 1"),
+    ):
+        with pytest.raises(ValidationError, match=message):
+            TransformerSettings(**wrong)
+
+
+def test_a_gate_of_swiglu_is_served_by_up_proj_and_refused_alone():
+    def model(*sites: str) -> Transformer:
+        return pair_model({"name": "comt", "sites": list(sites)})
+
+    assert "up_proj" in model("gate_proj", "up_proj").encoder[0].mlp.up.gates
+    for sites in (("gate_proj",), ("gate_proj", "down_proj")):
+        with pytest.raises(UserError, match="an encoder-decoder have no gate_proj"):
+            model(*sites)
+    with pytest.raises(UserError, match="have no conv1"):
+        pair_model(Wiring(PostNorm, {"conv1": partial(ComtGate, hidden=2, init="normal")}))
+
+
+def test_a_gate_on_attention_is_on_cross_attention_too_unless_that_is_named():
+    gate = partial(ComtGate, hidden=2, init="normal")
+    other = partial(ComtGate, hidden=3, init="normal")
+    (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate})).decoder
+    assert [path is not None for _, _, path in block.joints] == [True, True, False]
+    assert block.cross_path.sites[0].part == "cross"
+    (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate, "cross": other})).decoder
+    assert len(block.attention_path.gate("attention").A) == 2
+    assert len(block.cross_path.gate("cross").A) == 3
+    (block, *_) = pair_model(Wiring(PostNorm, {"cross": gate})).decoder
+    assert [path is not None for _, _, path in block.joints] == [False, True, False]
+
+
+def test_options_that_came_later_change_no_stored_method():
+    assert method_from({"name": "sas"}).stored() == {"alpha_bias": 0.0, "beta_bias": 0.0}
+    assert method_from({"name": "grc"}).stored() == {"reads": "skip"}
+    assert method_from({"name": "wider", "like": "grc"}).stored() == {
+        "like": {"name": "grc", "reads": "skip"},
+        "equal": "parameters",
+    }
+    assert method_from({"name": "grc", "at": "ffn"}).stored() == {"reads": "skip", "at": "ffn"}
+    with pytest.raises(ValidationError, match="gamma_bias: belongs to gamma: free"):
+        method_from({"name": "sas", "gamma_bias": 1.0})
+
+
+# ---- methods
+
+
+def test_deepnorm_scales_by_both_depths():
+    settings = TransformerSettings(size="nano", width=192, ffn_width=256, encoder_layers=6, decoder_layers=6)
+    model = pair_model({"name": "deepnorm"}, settings)
+    for stack, alpha, beta in (
+        (model.encoder, 0.81 * (6**4 * 6) ** (1 / 16), 0.87 * (6**4 * 6) ** (-1 / 16)),
+        (model.decoder, 18**0.25, 72**-0.25),
+    ):
+        for block in stack:
+            for connection, _, _ in block.joints:
+                assert (connection.alpha, connection.beta) == (pytest.approx(alpha), pytest.approx(beta))
+            for part in (part for part in block.modules() if isinstance(part, Projections)):
+                for site in part.sites:
+                    gain = 1 if site.name in ("q_proj", "k_proj") else beta
+                    wanted = gain * math.sqrt(2 / (site.d_in + site.d_out))
+                    # 36864 draws or more: the standard error of a standard deviation is 0.4 %.
+                    assert part.site_weights()[site.name].std().item() == pytest.approx(wanted, rel=0.02), site
+    assert [round(c.alpha, 3) for c, _, _ in (model.encoder[0].joints[0], model.decoder[0].joints[0])] == [1.418, 2.06]
+    assert [round(c.beta, 3) for c, _, _ in (model.encoder[0].joints[0], model.decoder[0].joints[0])] == [0.497, 0.343]
+    assert isinstance(model.encoder_norm, nn.Identity)
+
+
+def test_initial_values_are_glorots():
+    model = pair_model({"name": "post-ln"}, TransformerSettings(size="nano", width=192, ffn_width=256))
+    assert model.embedding.weight.std().item() == pytest.approx(192**-0.5, rel=0.05)
+    for part in (part for part in model.modules() if isinstance(part, Projections)):
+        for site, weight in zip(part.sites, part.site_weights().values(), strict=True):
+            bound = math.sqrt(6 / (site.d_in + site.d_out))
+            assert 0.98 * bound < weight.abs().max() <= bound
+        assert part.bias is None or not part.bias.any()
+
+
+class Plain(ResidualConnection):
+    """x + F(x) without any norm."""
+
+    ends_in_norm = True
+
+    def forward(self, x_BTD: Tensor, branch) -> Tensor:
+        return x_BTD + branch(x_BTD)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "architecture"), [({"alpha": 0.0, "beta": 0.0}, PostNorm), ({"alpha": 1.0, "beta": 1.0}, Plain)]
+)
+def test_sas_with_fixed_shares_is_the_named_architecture(fixed, architecture):
+    """Exactly: with zeros and ones nothing is rounded."""
+    sas = pair_model(Wiring(partial(SelfAdaptiveScaling, fixed=fixed)))
+    named = pair_model(Wiring(architecture))
+    assert torch.equal(sas(SOURCE, TARGET), named(SOURCE, TARGET))
+    pair_loss(sas).backward()
+    pair_loss(named).backward()
+    gradients = {name: parameter.grad for name, parameter in sas.named_parameters()}
+    for name, parameter in named.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_where_sas_starts():
+    """With -3 and -3 within 10 % of Post-LN, with +3 and -3 nearer to the stream that came in."""
+    settings = SETTINGS.model_copy(update={"width": 96, "ffn_width": 192})
+    with torch.no_grad():
+        post_ln = pair_model({"name": "post-ln"}, settings).body(SOURCE, TARGET)
+        near, image, even = (
+            pair_model({"name": "sas", "alpha_bias": a, "beta_bias": b}, settings).body(SOURCE, TARGET)
+            for a, b in ((-3.0, -3.0), (3.0, -3.0), (0.0, 0.0))
+        )
+    away = [((other - post_ln).norm() / post_ln.norm()).item() for other in (near, even, image)]
+    assert away[0] < 0.1 < away[1] < away[2]
+
+
+def test_grc_with_open_gates_is_the_plain_connection():
+    """sigmoid(20) is 1 - 2e-9: 1 in fp32."""
+    for norm, plain in (("pre", PreNorm), ("post", PostNorm)):
+        grc, named = pair_model({"name": "grc", "norm": norm}), pair_model(Wiring(plain))
+        with torch.no_grad():
+            for connection in grc.modules():
+                if isinstance(connection, GatedResidual):
+                    connection.gate.bias.fill_(20)
+            torch.testing.assert_close(grc(SOURCE, TARGET), named(SOURCE, TARGET), rtol=1e-6, atol=1e-6)
+
+
+def test_units_that_adjust_by_nothing_are_not_there():
+    for place in ("after-o", "before-o"):
+        eau, plain = pair_model({"name": "eau", "place": place}), pair_model({"name": "pre-ln"})
+        with torch.no_grad():
+            for name, parameter in eau.named_parameters():
+                if ".W3." in name:
+                    parameter.zero_()
+            assert torch.equal(eau(SOURCE, TARGET), plain(SOURCE, TARGET))
+
+
+def test_grc_of_the_feed_forward_networks_alone():
+    connections = [
+        part for part in pair_model({"name": "grc", "at": "ffn"}).modules() if isinstance(part, GatedResidual)
+    ]
+    assert len(connections) == 2 * 2 + 3 * 3
+    assert [each.junction.part for each in connections if each.gate is not None] == ["mlp"] * 5
+
+
+def test_rezero_has_one_number_a_block():
+    model = pair_model({"name": "rezero"})
+    for block in (*model.encoder, *model.decoder):
+        assert len({id(connection.a.value) for connection, _, _ in block.joints}) == 1
+    assert sum(name.endswith("a.value") for name, _ in model.named_parameters()) == 5
+
+
+def test_branches_enter_their_connection_behind_dropout():
+    """d before a: at Post-LN the share of zeros in what is added is the dropout's."""
+    model = pair_model({"name": "post-ln"}, SETTINGS.model_copy(update={"dropout": 0.5, "width": 96}))
+    seen: list[Tensor] = []
+
+    def observed(forward, x_BTD: Tensor, branch) -> Tensor:
+        seen.append(branch(x_BTD))
+        return forward(x_BTD, lambda _: seen[-1])
+
+    for block in model.decoder:
+        for connection, _, _ in block.joints:
+            connection.forward = partial(observed, connection.forward)
+    Masks(model).move_to(1, torch.arange(3).numpy(), CPU)
+    model(SOURCE, TARGET)
+    assert len(seen) == 9
+    assert [(added == 0).float().mean().item() for added in seen] == [pytest.approx(0.5, abs=0.05)] * 9
+
+
+# ---- what every model has
+
+
+def test_flops_and_memory():
+    """By hand: 2 a multiply-add, thrice for the backward pass; attention in full."""
+    settings, length = SETTINGS, 8
+    model = empty_network(settings, wiring_of({"name": "post-ln"}), vocabulary=VOCABULARY, length=length)
+    d, f, V = 24, 40, VOCABULARY
+    products = 2 * (4 * d * d + 2 * d * f) + 3 * (8 * d * d + 2 * d * f) + V * d
+    mixing = (2 + 2 * 3) * 2 * length * d
+    assert flops_per_sample(model) == 3 * 2 * length * (products + mixing)
+    network = Network(
+        settings.model_dump_json(), json.dumps({"vocabulary": V, "length": length}), '{"name": "comt"}', "pre-ln"
+    )
+    cost, is_ours = count(network)
+    assert is_ours
+    assert cost.extra_parameters == parameter_count(pair_model({"name": "comt"})) - parameter_count(
+        pair_model({"name": "pre-ln"})
+    )
+    recomputed, _ = count(Network(*(getattr(network, key) for key in ("model", "dimensions", "method", "plain")), True))
+    assert recomputed.kept_per_row < cost.kept_per_row
+    assert recomputed.flops_per_row == cost.flops_per_row
+    dropped = settings.model_copy(update={"attention_dropout": 0.1}).model_dump_json()
+    assert count(Network(dropped, network.dimensions, network.method, "pre-ln"))[0].kept_per_row > cost.kept_per_row
+
+
+def test_units_of_sharding():
+    units = units_of(empty(SETTINGS, "rezero"))
+    assert {"encoder.0", "encoder.1", "decoder.2", "embedding", "encoder_norm"} <= set(units)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_the_compiler_takes_the_body_as_one_graph():
+    update = {"dropout": 0.1, "attention_dropout": 0.1, "encoder_layers": 1, "decoder_layers": 1}
+    model = pair_model({"name": "comt", "residual": "laurel-pa"}, SETTINGS.model_copy(update=update))
+    Masks(model).move_to(1, torch.arange(3).numpy(), CPU)
+    torch._dynamo.reset()
+    compiled = torch.compile(model.body, backend="aot_eager", dynamic=False, fullgraph=True)
+    torch.testing.assert_close(compiled(SOURCE, TARGET), model.body(SOURCE, TARGET), rtol=1e-5, atol=1e-5)
+    compiled(SOURCE, TARGET).sum().backward()
+    assert model.embedding.weight.grad is not None
+
+
+def test_kernels_for_gates_alone(monkeypatch):
+    """Not those with rotary positions, SwiGLU or RMSNorm, which are not here."""
+    monkeypatch.setattr(kernels, "choose", lambda *_, **__: Choice(True, "as asked"))
+    for residual in ("pre-norm", "post-norm"):
+        model = pair_model({"name": "transponder", "residual": residual}, shaken=True).float()
+        expected = model(SOURCE, TARGET)
+        assert kernels.use_kernels(model, "fused", CPU, torch.float32, compiled=False).keys() == {"modulate"}
+        projections = [part for part in model.modules() if isinstance(part, Projections)]
+        assert projections
+        assert all(part.fused for part in projections)
+        assert not any(isinstance(part, PreNorm) and part.fused for part in model.modules())
+        torch.testing.assert_close(model(SOURCE, TARGET), expected, rtol=1e-4, atol=1e-4)
+    assert kernels.use_kernels(pair_model({"name": "sas"}), "fused", CPU, torch.float32, compiled=False) == {}
+
+
+def test_the_cache_says_what_it_cannot_hold():
+    model = pair_model({"name": "post-ln"}).eval()
+    memory, cache = model.encode(SOURCE), model.decoding_cache(3, 2)
+    for column in range(2):
+        assert model.step(TARGET[:, column : column + 1], cache, memory).shape == (3, VOCABULARY)
+    with pytest.raises(UserError, match="room for 2 tokens a text; 3 are needed"):
+        model.step(TARGET[:, :1], cache, memory)
+    with pytest.raises(ValueError, match="3 rows cannot hold 4"):
+        cache.reorder(torch.tensor([0, 1, 2, 2]))
+    with pytest.raises(ValueError, match="holds nothing"):
+        model.decoding_cache(0, 4)
+    with pytest.raises(UserError, match="cannot reserve a cache"):
+        model.decoding_cache(2**30, 2**20)
+    assert not any(tensor.requires_grad for tensor in (*memory.keys, *memory.values))

@@ -1,0 +1,76 @@
+"""Recipes of translators: what their settings refuse, imply and count in shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from comt_cli.methods import catalogue
+from comt_cli.recipe.load import LoadedRecipe, load_recipe_text
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.tasks.settings.translation import TranslationTrainSettings
+
+RECIPE = """\
+title: A small table
+command: train-mt
+baseline: plain
+seeds: [1]
+settings:
+  model: {size: nano}
+  data: {vocabulary_size: 1000}
+  train: {steps: 200, warmup_steps: 0.1, average_last: 5, average_every: 0.05}
+rows:
+  plain: {method: post-ln}
+  gated: {method: sas}
+columns:
+  one: {}
+scales:
+  smoke: {description: quick}
+"""
+
+
+def load(*overrides: str) -> LoadedRecipe:
+    return load_recipe_text(RECIPE, catalogue(), overrides)
+
+
+def train_of(*overrides: str) -> TranslationTrainSettings:
+    train = load(*overrides).settings["smoke"]["plain", "one"].train
+    assert isinstance(train, TranslationTrainSettings)
+    return train
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.compile=true", "every batch has another shape, and each would be compiled anew; leave it out"),
+        ("train.sharding=fsdp", "beam search steps as often as its sentences need, which shards cannot follow"),
+        ("train.min_lr_ratio=0.1", "the schedule noam has none; leave the key out, or null"),
+        ("train.warmup_steps=0", "the noam schedule is defined by its warm-up; give at least 1"),
+        ("train.average_every=0.3", "200 steps have no 5 that lie 60 apart"),
+        ("train.label_smoothing=1", "label_smoothing"),
+        ("data.batch_tokens=100", "a bucket of 100 tokens has no room for a sentence of max_length 256"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_its_reason(override, said):
+    with pytest.raises(RecipeError) as refused:
+        load(override)
+    problems = [str(problem) for problem in refused.value.problems]
+    key = override.partition("=")[0]
+    assert any(said in problem and (key.rpartition(".")[2] in problem or "average" in key) for problem in problems)
+
+
+def test_the_default_schedule_has_no_floor_and_others_have():
+    """Noam is this task's default: a floor is not implied there, and is where another schedule is asked for."""
+    assert (train_of().schedule, train_of().min_lr_ratio) == ("noam", None)
+    assert train_of("train.schedule=noam") == train_of()
+    assert train_of("train.schedule=constant").min_lr_ratio is None
+    assert train_of("train.schedule=cosine").min_lr_ratio == 0.1
+    assert train_of("train.schedule=linear", "train.min_lr_ratio=0.2").min_lr_ratio == 0.2
+
+
+def test_steps_between_averaged_weights_may_be_a_share():
+    train = train_of()
+    assert (train.warmup_steps, train.average_every) == (20, 10)
+    assert train.averaged_steps == (160, 170, 180, 190, 200)
+    assert train_of("train.steps=40").averaged_steps == (32, 34, 36, 38, 40)
+    assert train_of("train.average_every=10") == train
+    assert train_of("train.average_last=1", "train.average_every=null").averaged_steps == ()

@@ -1,0 +1,215 @@
+"""Scores are sacreBLEU's own, to the last digit; what is done before it is done as the scripts behind papers do it."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+
+from comt_cli.scoring.compounds import split_compounds
+from comt_cli.scoring.files import suspicions, text_lines
+from comt_cli.scoring.metrics import METRICS, compare, score
+from comt_cli.scoring.slots import slot_accuracy
+
+REFERENCES = [
+    "Der Zug nach München fährt um 14:05 Uhr, am 3. Mai 2024.",
+    'Das "rich-text-format" kostet 1.234,56 €; nicht mehr.',
+    "Chuyến tàu khởi hành lúc 7 giờ sáng thứ Hai.",
+    "C’est l’été: 35 °C – à l’ombre!",
+    "A state-of-the-art, a-b-c test (well-known).",
+] * 10
+HYPOTHESES = [
+    "Der Zug nach München geht um 14:05 Uhr am 3. Mai 2024.",
+    'Das "rich text format" kostet 1.234,56 €; nicht viel mehr.',
+    "Chuyến tàu khởi hành lúc 8 giờ sáng thứ Ba.",
+    "C’est «l’été»: 35 °C – au soleil!",
+    "a state-of-the-art a-b-d test (well known).",
+] * 10
+WORSE = [" ".join(line.split()[:-2]) for line in HYPOTHESES[:30]] + HYPOTHESES[30:]
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, lines in (("hyp", HYPOTHESES), ("ref", REFERENCES), ("worse", WORSE)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def by_hand(files, *arguments: str):
+    command = [sys.executable, "-m", "sacrebleu", "ref", *arguments]
+    return json.loads(subprocess.run(command, cwd=files, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize(
+    ("metric", "arguments"),
+    [
+        ("bleu", ["-m", "bleu"]),
+        ("bleu_tokenised", ["-m", "bleu", "-tok", "none", "-s", "none", "--force"]),
+        ("bleu_intl", ["-m", "bleu", "-tok", "intl"]),
+        ("bleu_intl_lc", ["-m", "bleu", "-tok", "intl", "-lc"]),
+        ("chrf", ["-m", "chrf"]),
+    ],
+)
+def test_a_score_is_that_of_sacrebleu_run_by_hand(files, metric, arguments):
+    expected = by_hand(files, "-i", "hyp", *arguments, "-w", "17")
+    found = score(metric, HYPOTHESES, REFERENCES)
+    assert found.value == expected["score"]
+    assert found.signature == expected["signature"]
+    assert 10 < found.value < 95
+
+
+def test_scores_of_other_tokens_are_others():
+    values = [score(metric, HYPOTHESES, REFERENCES).value for metric in METRICS]
+    assert len(set(values)) == len(METRICS)
+    assert len({score(metric, HYPOTHESES, REFERENCES).signature for metric in METRICS}) == len(METRICS)
+    assert score("bleu", REFERENCES, REFERENCES).value == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("metric", "arguments"), [("bleu", []), ("bleu_intl", ["-tok", "intl"])])
+def test_the_paired_bootstrap_is_sacrebleus(files, metric, arguments):
+    base, system = by_hand(files, "-i", "worse", "hyp", *arguments, "--paired-bs", "--format", "json", "-w", "9")
+    found = compare(metric, HYPOTHESES, WORSE, REFERENCES)
+    (name,) = set(base) - {"system"}
+    assert found.score.value == pytest.approx(system[name]["score"], abs=1e-8)
+    assert found.baseline.value == pytest.approx(base[name]["score"], abs=1e-8)
+    assert found.p_value == pytest.approx(system[name]["p_value"], abs=1e-12)
+    assert found.p_value < 0.05
+    assert found.difference == found.score.value - found.baseline.value > 0
+    assert "bs:1000|seed:12345" in found.score.signature
+    assert compare(metric, WORSE, WORSE, REFERENCES, samples=50).p_value == 1 / 51  # an oddity of sacreBLEU
+
+
+COMPOUNDS = {
+    "rich-text-format": "rich ##AT##-##AT## text ##AT##-##AT## format",
+    "a-b-c": "a ##AT##-##AT## b-c",
+    "a-b-c-d ab-cd - -e f-": "a ##AT##-##AT## b-c ##AT##-##AT## d ab ##AT##-##AT## cd - -e f-",
+    "--- é-ü": "- ##AT##-##AT## - é ##AT##-##AT## ü",
+}
+
+
+def test_compounds_are_split_as_the_line_of_perl_does():
+    assert [split_compounds(text) for text in COMPOUNDS] == list(COMPOUNDS.values())
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not here")
+def test_the_line_of_perl_itself():
+    lines = "".join(f"{text}\n" for text in (*COMPOUNDS, *HYPOTHESES[:5]))
+    perl = ["perl", "-CSD", "-ple", r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"]
+    done = subprocess.run(perl, input=lines, capture_output=True, encoding="utf-8", check=True)
+    assert [split_compounds(line) for line in lines.splitlines()] == done.stdout.splitlines()
+
+
+def test_bleu_compound_is_multi_bleu_of_split_moses_tokens():
+    hypotheses, references = ["Das rich-text-format, gut und schön."], ["Das rich-text format, gut und schön."]
+    tokens = [
+        "Das rich ##AT##-##AT## text ##AT##-##AT## format , gut und schön .",
+        "Das rich ##AT##-##AT## text format , gut und schön .",
+    ]
+    found = score("bleu_compound", hypotheses, references)
+    assert found.value == score("bleu_tokenised", tokens[:1], tokens[1:]).value
+    assert found.signature.startswith("moses:de|compounds:split|sacremoses:")
+    assert "tok:none|smooth:none" in found.signature
+
+
+def mteval_14(text: str) -> list[str]:
+    """The tokens of mteval-v14's international tokenisation: its three substitutions as loops over letters."""
+
+    def kind(sign: str, of: str) -> bool:
+        return unicodedata.category(sign).startswith(of)
+
+    def pairs(line: str, first, second, written: str) -> str:
+        out, place = "", 0
+        while place < len(line):
+            two = line[place : place + 2]
+            if len(two) == 2 and first(two[0]) and second(two[1]):
+                out, place = out + written.format(*two), place + 2
+            else:
+                out, place = out + two[0], place + 1
+        return out
+
+    text = pairs(text, lambda sign: not kind(sign, "N"), lambda sign: kind(sign, "P"), "{} {} ")
+    text = pairs(text, lambda sign: kind(sign, "P"), lambda sign: not kind(sign, "N"), " {} {}")
+    return "".join(f" {sign} " if kind(sign, "S") else sign for sign in text).split()
+
+
+def plain_bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
+    """BLEU by its definition, of a corpus in which no precision is 0."""
+    logs = 0.0
+    for n in range(1, 5):
+        matched = total = 0
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            grams = [
+                collections.Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
+                for tokens in (hypothesis, reference)
+            ]
+            matched += (grams[0] & grams[1]).total()
+            total += grams[0].total()
+        logs += math.log(matched / total) / 4
+    lengths = [sum(map(len, side)) for side in (hypotheses, references)]
+    return 100 * math.exp(logs + min(0.0, 1 - lengths[1] / lengths[0]))
+
+
+@pytest.mark.parametrize("metric", ["bleu_intl", "bleu_intl_lc"])
+def test_bleu_intl_is_mteval_14(metric):
+    def tokens(lines: list[str]) -> list[list[str]]:
+        return [mteval_14(line.lower() if metric.endswith("lc") else line) for line in lines]
+
+    assert len(HYPOTHESES) == 50
+    expected = plain_bleu(tokens(HYPOTHESES), tokens(REFERENCES))
+    assert score(metric, HYPOTHESES, REFERENCES).value == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("pair", [([], []), (["a"], []), (["a"], ["a", "b"])])
+def test_sides_of_different_length_have_no_score(pair):
+    with pytest.raises(ValueError, match="hypotheses for"):
+        score("bleu", *pair)
+    with pytest.raises(ValueError, match="hypotheses for"):
+        compare("bleu", *pair, pair[1])
+
+
+def test_the_accuracy_of_values():
+    def percent(text: str, *values: str) -> float:
+        return slot_accuracy([text], [values]).value
+
+    assert percent("am 3. Mai um 14:05 Uhr", "3. Mai", "14:05") == 100
+    assert percent("am 13. Mai um 14:05 Uhr", "3. Mai", "4:05") == 0
+    assert percent("3,5 % und 3 €", "3 €", "3,5 %") == 100
+    assert percent("3,5", "3") == percent("13", "3") == percent("5.3", "3") == percent("3rd", "3") == 0
+    assert percent("Es sind 3.", "3") == percent("(3)", "3") == 100
+    assert percent("3 und 4", "3", "3") == 50
+    assert percent("3 und 3", "3", "3") == 100
+    assert percent("Neu-York ist New York", "York", "New York") == 100  # the longer takes its own
+    assert percent("nur New York", "York", "New York") == 50
+    assert percent("ĐỨC và Đức", "Đức") == 100
+    found = slot_accuracy(["a 1", "b"], [["1"], ["2", "b"]])
+    assert (found.value, found.signature) == (pytest.approx(200 / 3), "slots:3|match:exact")
+    for hypotheses, slots in ((["a"], [[]]), (["a"], []), ([], [])):
+        with pytest.raises(ValueError, match="lists of values"):
+            slot_accuracy(hypotheses, slots)
+
+
+def test_lines_end_as_sacrebleu_has_it(tmp_path):
+    text = "a \u2028b\x0b c\r\n\n  d\x85e \nf"
+    assert text_lines(text) == ["a \u2028b\x0b c", "", "  d\x85e", "f"]
+    assert text_lines("") == []
+    assert text_lines("\n") == [""]
+    assert text_lines("a\n\n") == ["a", ""]
+    from sacrebleu.utils import smart_open
+
+    (tmp_path / "file").write_bytes(text.encode())
+    with smart_open(str(tmp_path / "file")) as handle:
+        assert [line.rstrip() for line in handle] == text_lines(text)
+
+
+def test_tokenised_text_is_noticed():
+    assert suspicions("f", HYPOTHESES) == []
+    (note,) = suspicions("f", ["Das ist gut ."] * 3 + ["Ja."])
+    assert re.match(r"3 of 4 lines of f end in a full stop", note)
+    assert suspicions("f", ["a &quot; b", "c"]) == ["1 of 2 lines of f hold &quot;"]
