@@ -127,7 +127,8 @@ def test_the_curve_is_the_committed_one(name, corpus, tmp_path):
     found = curve(name, corpus, tmp_path)
     expected = golden["curves"][name]
     assert len(found) == STEPS + 1
-    if golden["machine"] == kind_of_machine():
+    # Curves that were added later, on another machine, say on which.
+    if golden.get("elsewhere", {}).get(name, golden["machine"]) == kind_of_machine():
         assert found == expected
     else:
         assert found == pytest.approx(expected, rel=TOLERANCE[name.split("/")[0]])
