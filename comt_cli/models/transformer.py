@@ -200,13 +200,15 @@ class Transformer(VocabularyModel):
         return sinusoids(length, self.shape.width, self.embedding.weight)
 
     def encoded(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """What cross-attention reads: the stream behind the encoder, [B, S, D], and the mask, [B, S], True for
-        tokens."""
+        """What cross-attention reads: the stream behind the encoder, [B, S, D], zeros where it is switched off, and the
+        mask, [B, S], True for tokens."""
         mask_BS = source_BS != PAD
         state: State = self.encoder_dropout(self.embedded(source_BS, self._positions(source_BS.shape[1])))
         for block in self.encoder:
             state = self.run_block(block, state, mask_BS)
-        return normalised(state, self.encoder_norm)[1], mask_BS
+        encoded_BSD = normalised(state, self.encoder_norm)[1]
+        # A product, so that all parameters have gradients: data parallel training waits for each.
+        return (encoded_BSD if self.settings.cross_attention else 0 * encoded_BSD), mask_BS
 
     def body(self, *inputs: Tensor) -> Tensor:
         """What the head reads, [B, T, D], of a source, [B, S], and the target so far, [B, T]."""

@@ -34,6 +34,18 @@ CPU = torch.device("cpu")
 DROPPED = SETTINGS.model_copy(update={"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1})
 
 
+def test_without_cross_attention_logits_do_not_depend_on_the_source():
+    """But every parameter has a gradient, of zeros where it is the encoder's: data parallel training waits for each."""
+    settings = SETTINGS.model_copy(update={"cross_attention": False})
+    for name in ("post-ln", "sas", "transponder", "eau+grc"):
+        model = pair_model({"name": name}, settings, shaken=True)
+        changed = SOURCE % (VOCABULARY - 1) + 1
+        assert torch.equal(model(changed, TARGET), model(SOURCE, TARGET))
+        pair_loss(model).backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        assert not any(parameter.grad.any() for parameter in model.encoder.parameters())
+
+
 def future_leaks(model: Transformer) -> list[int]:
     """The target positions whose logits change, by any bit, when a later token does."""
     with torch.no_grad():

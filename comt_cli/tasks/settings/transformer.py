@@ -53,7 +53,10 @@ class TransformerShape(Section):
 
 
 class TransformerSettings(NetworkSettings):
-    """An encoder-decoder Transformer: a named size, any of whose numbers may be overridden, and its dropout."""
+    """An encoder-decoder Transformer: a named size, any of whose numbers may be overridden, and its dropout.
+
+    Without `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess.
+    """
 
     family: Literal["transformer"] = "transformer"
     size: str = "base"
@@ -66,6 +69,7 @@ class TransformerSettings(NetworkSettings):
     attention_dropout: Dropped = 0.0
     relu_dropout: Dropped = 0.0
     norm_eps: PositiveFloat = 1e-6
+    cross_attention: bool = True
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:
