@@ -1,21 +1,33 @@
-"""`comt score`: BLEU and chrF of a file of translations."""
+"""`comt score`: BLEU and chrF of a file of translations, or of a run's."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from comt_cli.commands import completion, options
+
 
 def score(
     hypotheses: Annotated[
-        Path, typer.Argument(metavar="HYP", help="A file of translations, one a line.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="HYP",
+            help=f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}.",
+            show_default=False,
+            autocompletion=completion.selectors,
+        ),
     ],
     references: Annotated[
-        Path, typer.Argument(metavar="REF", help="A file of references, line by line.", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="[REF]", help="A file of references, line by line; left out for a run.", show_default=False
+        ),
+    ] = None,
     metric: Annotated[
         str,
         typer.Option(
@@ -24,38 +36,50 @@ def score(
         ),
     ] = "bleu,chrf",
     against: Annotated[
-        Path | None,
-        typer.Option(metavar="HYP2", help="Another file of translations: is the difference to it more than chance?"),
+        str | None,
+        typer.Option(
+            metavar="HYP2",
+            help="Another file of translations: is the difference to it more than chance? Of a run another run, or "
+            "copy (the sources themselves) or nearest (the target of the most similar training source).",
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of a run: which of its splits; test if not given, of almanac also unseen.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    scale: options.ScaleOfRuns = None,
+    runs: options.Runs = Path("runs"),
 ) -> None:
     """Score translations against references with sacreBLEU, and print its signature beside every number.
 
     The files are plain text, neither tokenised nor escaped; only bleu_tokenised takes the tokens that stand there, and
-    splits at spaces alone. Numbers of different metrics, or with different signatures, cannot be compared. --against
-    prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a difference is rarely chance.
+    splits at spaces alone. A run is scored on what it wrote when it was done. Numbers of different metrics, or with
+    different signatures, cannot be compared. --against prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a
+    difference is rarely chance.
 
     Examples:
 
       comt score hypotheses.txt references.txt
 
       comt score hypotheses.txt references.txt --metric bleu,bleu_compound --against baseline.txt
+
+      comt score sas/table3:sas::1 --against sas/table3:baseline::1
+
+      comt score sas/table3:baseline::1 --against nearest --split unseen
     """
     from comt_cli.recipe.problems import nearest
-    from comt_cli.scoring.files import read_aligned, refuse, suspicions
     from comt_cli.scoring.metrics import METRICS, compare
     from comt_cli.scoring.metrics import score as score_of
 
     names = [name.strip() for name in metric.split(",")]
     problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
-    paths = [hypotheses, references, *([against] if against is not None else [])]
-    texts, wrong = read_aligned(paths)
-    refuse([*problems, *wrong])
-    notes = [note for path, lines in zip(paths, texts, strict=True) for note in suspicions(str(path), lines)]
-    if notes and not all(METRICS[name].is_of_tokens for name in names):
-        for note in notes:
-            typer.echo(f"comt: {note}", err=True)
-        typer.echo("comt: is it tokenised? Only bleu_tokenised is for that; the other scores will be wrong", err=True)
+    if references is not None:
+        if split is not None:
+            problems.append("--split is of a run, and these are files")
+        is_plain = not all(METRICS[name].is_of_tokens for name in names if name in METRICS)
+        texts = _of_files([hypotheses, references, against], problems, is_plain)
+    else:
+        texts = _of_runs(hypotheses, against, split or "test", problems, runs, scale)
     found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):
         if against is None:
@@ -81,3 +105,46 @@ def score(
         typer.echo(f"{line}  {numbers['signature']}")
     if any(numbers.get("difference") == 0 for numbers in found.values()):
         typer.echo("comt: where there is no difference, the p-value says nothing", err=True)
+
+
+def _of_files(names: Sequence[str | Path | None], problems: Sequence[str], is_plain: bool) -> list[Sequence[str]]:
+    """The lines of hypotheses, references and, if there is one, of the other system's hypotheses."""
+    from comt_cli.scoring.files import read_aligned, refuse, suspicions
+
+    paths = [Path(name) for name in names if name is not None]
+    texts, wrong = read_aligned(paths)
+    refuse([*problems, *wrong])
+    notes = [note for path, lines in zip(paths, texts, strict=True) for note in suspicions(str(path), lines)]
+    if notes and is_plain:
+        for note in notes:
+            typer.echo(f"comt: {note}", err=True)
+        typer.echo("comt: is it tokenised? Only bleu_tokenised is for that; the other scores will be wrong", err=True)
+    return [*texts]
+
+
+def _of_runs(
+    run: str, against: str | None, split: str, problems: Sequence[str], runs: Path, scale: str | None
+) -> list[Sequence[str]]:
+    """The same of what a run translated."""
+    from comt_cli.commands.run_selectors import is_selector, model_source
+    from comt_cli.errors import UserError
+    from comt_cli.scoring.files import refuse
+
+    refuse(problems)
+    for name in (run, against):
+        if name is not None and Path(name).is_file() and not is_selector(name):
+            raise UserError(f"{name} is a file: whose references are there to score it against?", "comt score HYP REF.")
+    from comt_cli.commands.translated_split import BASELINES, TranslatedSplit
+
+    own = TranslatedSplit.of(Path(model_source(run, runs, scale)), split)
+    texts: list[Sequence[str]] = [own.hypotheses, own.references]
+    if against is not None and against in BASELINES:
+        texts.append(own.baseline(against))
+    elif against is not None:
+        other = TranslatedSplit.of(Path(model_source(against, runs, scale)), split)
+        if not own.is_like(other):
+            raise UserError(
+                f"{run} and {against} translated different sentences", "Compare runs on the same data and languages."
+            )
+        texts.append(other.hypotheses)
+    return texts

@@ -14,6 +14,7 @@ from tiny_runs import DECODE, PAIRS, TRAIN_PAIRS, TRANSFORMER, dataset_of, pair_
 
 from comt_cli import app
 from comt_cli.files import write_text
+from comt_cli.scoring.metrics import score
 
 __all__ = ["far_from_the_start"]
 
@@ -95,3 +96,15 @@ def test_from_training_to_a_score(comt, tmp_path):
     scored = json.loads(comt("score", "final", "references", "--metric", "bleu,bleu_tokenised", "--json"))
     assert scored["bleu"] == {"score": results["sas"]["test_bleu"], "signature": signature}
     assert scored["bleu_tokenised"] == {"score": results["sas"]["test_bleu_tokenised"], "signature": tokenised}
+    # A run is scored without files, beside another one or what needs no network.
+    names = [f"micro.yaml:{row}:tiny:1" for row in ("sas", "post-ln")]
+    assert json.loads(comt("score", names[0], "--metric", "bleu", "--json"))["bleu"] == scored["bleu"]
+    both = json.loads(comt("score", names[0], "--against", names[1], "--metric", "bleu", "--json"))["bleu"]
+    assert both["against"] == results["post-ln"]["test_bleu"]
+    copied = json.loads(comt("score", str(folder), "--against", "copy", "--metric", "bleu", "--json"))["bleu"]
+    assert copied["against"] == score("bleu", texts.sources, texts.references).value
+    by_memory = comt("score", names[0], "--against", "nearest", "--split", "validation", "--metric", "bleu")
+    assert "against" in by_memory
+    assert "has no split 'tset': did you mean test?" in comt("score", names[0], "--split", "tset", status=2)
+    assert "final is a file" in comt("score", "final", status=2)
+    assert "--split is of a run" in comt("score", "final", "references", "--split", "test", status=2)
