@@ -49,9 +49,9 @@ class DecodingCache(Protocol):
 class Decodes(Protocol):
     """A model that decodes a sequence from a source, a token at a time."""
 
-    def encode(self, source_BS: Tensor) -> Any:
-        """All that decoding needs of the sources, padded with `PAD` on the right: a tuple of tensors, or of tuples of
-        them, whose first dimension is the sentences."""
+    def encode(self, *source: Tensor) -> Any:
+        """All that decoding needs of the sources, some tensors whose first dimension is the sentences (token ids are
+        padded with `PAD` on the right): a tuple of tensors, or of tuples of them, whose first dimension is that too."""
 
     def decoding_cache(self, rows: int, capacity: int) -> DecodingCache:
         """An empty cache for rows of up to `capacity` tokens."""
@@ -79,8 +79,7 @@ class Hypothesis:
 @torch.no_grad()
 def beam_search(
     model: Decodes,
-    source_BS: Tensor,
-    *,
+    *source: Tensor,
     width: int = 4,
     length_penalty: str = "gnmt",
     alpha: float = 0.6,
@@ -89,7 +88,8 @@ def beam_search(
     end: int,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """For each sentence up to `n_best` different hypotheses, the best first: fewer where so many were not found.
+    """For each sentence, or whatever else the `source` is of, up to `n_best` different hypotheses, the best first:
+    fewer where so many were not found.
 
     A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. Neither `PAD` nor `begin` is ever
     chosen; their probability is lost.
@@ -98,12 +98,13 @@ def beam_search(
         NotFinite: the logits are not numbers.
         ValueError: a number is out of its range.
     """
-    if not (1 <= n_best <= width and alpha >= 0 and len(max_lengths) == len(source_BS) > 0 and min(max_lengths) > 0):
-        raise ValueError(f"{n_best} of {width} beams, alpha {alpha}, {len(source_BS)} sentences up to {max_lengths}")
-    device, B, K, L = source_BS.device, len(source_BS), width, max(max_lengths)
+    device, B = source[0].device, len(source[0])
+    if not (1 <= n_best <= width and alpha >= 0 and len(max_lengths) == B > 0 and min(max_lengths) > 0):
+        raise ValueError(f"{n_best} of {width} beams, alpha {alpha}, {B} sentences up to {max_lengths}")
+    K, L = width, max(max_lengths)
     limit_B = torch.tensor(max_lengths, device=device)
     penalty_L = torch.tensor([PENALTIES[length_penalty](max(n, 1), alpha) for n in range(L + 1)], device=device)
-    memory, cache = model.encode(source_BS), model.decoding_cache(B * K, L)
+    memory, cache = model.encode(*source), model.decoding_cache(B * K, L)
     number_B = torch.arange(B, device=device)
     live = _Beams.none(B, K, L, end, device)
     live.sums[:, 0] = 0  # the others begin as copies, which would all find the same

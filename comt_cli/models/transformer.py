@@ -28,7 +28,7 @@ from comt_cli.layers.residual.base import ResidualConnection, State, normalised
 from comt_cli.methods.base import ENCODER_DECODER_SITES, Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.models.trace import Linear
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.transformer import EncoderDecoderSettings, TransformerSettings
 
 SETTINGS = TransformerSettings
 PAD = 0
@@ -50,7 +50,7 @@ class Memory(NamedTuple):
 class EncoderBlock(TokenBlock):
     """Self-attention and feed-forward network, each joined to the stream by its residual connection."""
 
-    def __init__(self, settings: TransformerSettings, wiring: Wiring, layer: int) -> None:
+    def __init__(self, settings: EncoderDecoderSettings, wiring: Wiring, layer: int) -> None:
         super().__init__()
         shape, dropout = settings.shape(), settings.residual_dropout
         parts = _parts(settings, wiring, "encoder", layer, "attention", "mlp")
@@ -84,7 +84,7 @@ class EncoderBlock(TokenBlock):
 class DecoderBlock(TokenBlock):
     """Causal self-attention, attention to the encoded source and feed-forward network, each with its connection."""
 
-    def __init__(self, settings: TransformerSettings, wiring: Wiring, layer: int) -> None:
+    def __init__(self, settings: EncoderDecoderSettings, wiring: Wiring, layer: int) -> None:
         super().__init__()
         shape, dropout = settings.shape(), settings.residual_dropout
         parts = _parts(settings, wiring, "decoder", layer, "attention", "cross", "mlp")
@@ -127,7 +127,7 @@ class DecoderBlock(TokenBlock):
         return self.mlp_connection.step(state, mlp)
 
 
-def _parts(settings: TransformerSettings, wiring: Wiring, stack: str, layer: int, *names: str) -> BlockParts:
+def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: int, *names: str) -> BlockParts:
     shape = settings.shape()
     return BlockParts(
         wiring,
@@ -143,21 +143,31 @@ def _parts(settings: TransformerSettings, wiring: Wiring, stack: str, layer: int
     )
 
 
-class Transformer(VocabularyModel):
-    """Token ids [B, S] and [B, T] -> logits [B, T, V]. Logits at t depend on the source and on targets up to t; columns
-    of padding behind either change nothing."""
+class EncoderDecoder(VocabularyModel):
+    """A source and token ids [B, T] -> logits [B, T, V]. Logits at t depend on the source and on targets up to t;
+    columns of padding behind either change nothing. What the encoder reads of a source, a subclass says
+    (`source_stream`)."""
 
     stream = "tokens"
 
     def __init__(
-        self, settings: TransformerSettings, vocabulary: int, wiring: Wiring, length: int = 1, pairs: int = 1
+        self,
+        settings: EncoderDecoderSettings,
+        vocabulary: int,
+        wiring: Wiring,
+        length: int = 1,
+        pairs: int = 1,
+        source_length: int | None = None,
     ) -> None:
+        """A sample of the `example` has `pairs` of a source and a target of `length` tokens; sources are as long unless
+        `source_length` is given."""
         super().__init__()
         shape = settings.shape()
         refuse_absent(wiring.gates, ENCODER_DECODER_SITES.names, "an encoder-decoder", SERVED_BY)
         refuse_absent(wiring.norms.keys() - {"*"}, ("attention", "cross", "mlp", "final"), "an encoder-decoder")
         self.settings, self.shape = settings, shape
         self.vocabulary, self.length, self.pairs = vocabulary, length, pairs
+        self.source_length = length if source_length is None else source_length
         self.embedding = TokenEmbedding(vocabulary, shape.width, shape.width**-0.5)
         self.entry = None if wiring.entry is None else wiring.entry(shape.width)
         self.encoder_dropout, self.decoder_dropout = (Dropout(settings.residual_dropout) for _ in range(2))
@@ -177,12 +187,10 @@ class Transformer(VocabularyModel):
     def stacks(self) -> Mapping[str, nn.ModuleList]:
         return {"encoder": self.encoder, "decoder": self.decoder}
 
-    def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Source and target, [B, T] each: B the `pairs` of a sample, T the `length`, that the model was built with."""
-        source, target = (
-            torch.zeros(samples * self.pairs, self.length, dtype=torch.long, device="meta") for _ in range(2)
-        )
-        return source, target
+    def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:
+        """What the encoder reads of a source, before dropout, [B, S, D], and the mask, [B, S], True where it is no
+        padding."""
+        raise NotImplementedError
 
     @property
     def head_weight(self) -> Tensor:
@@ -199,11 +207,11 @@ class Transformer(VocabularyModel):
     def _positions(self, length: int) -> Tensor:
         return sinusoids(length, self.shape.width, self.embedding.weight)
 
-    def encoded(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+    def encoded(self, *source: Tensor) -> tuple[Tensor, Tensor]:
         """What cross-attention reads: the stream behind the encoder, [B, S, D], zeros where it is switched off, and the
-        mask, [B, S], True for tokens."""
-        mask_BS = source_BS != PAD
-        state: State = self.encoder_dropout(self.embedded(source_BS, self._positions(source_BS.shape[1])))
+        mask of `source_stream`."""
+        x_BSD, mask_BS = self.source_stream(*source)
+        state: State = self.encoder_dropout(x_BSD)
         for block in self.encoder:
             state = self.run_block(block, state, mask_BS)
         encoded_BSD = normalised(state, self.encoder_norm)[1]
@@ -211,9 +219,9 @@ class Transformer(VocabularyModel):
         return (encoded_BSD if self.settings.cross_attention else 0 * encoded_BSD), mask_BS
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """What the head reads, [B, T, D], of a source, [B, S], and the target so far, [B, T]."""
-        source_BS, target_BT = inputs
-        encoded_BSD, mask_BS = self.encoded(source_BS)
+        """What the head reads, [B, T, D], of a source, some tensors, and behind it the target so far, [B, T]."""
+        *source, target_BT = inputs
+        encoded_BSD, mask_BS = self.encoded(*source)
         state: State = self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1])))
         for block in self.decoder:
             state = self.run_block(block, state, encoded_BSD, mask_BS)
@@ -223,9 +231,9 @@ class Transformer(VocabularyModel):
         """What the head makes of `body`: logits, [B, T, V]."""
         return F.linear(hidden_BTD, self.head_weight)
 
-    def forward(self, source_BS: Tensor, target_BT: Tensor) -> Tensor:
-        """Logits of each next target, [B, T, V], in the parameters' type."""
-        return self.outputs(self.body(source_BS, target_BT))
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
+        return self.outputs(self.body(*inputs))
 
     # ---- decoding
 
@@ -235,9 +243,9 @@ class Transformer(VocabularyModel):
             yield block
 
     @torch.no_grad()
-    def encode(self, source_BS: Tensor) -> Memory:
+    def encode(self, *source: Tensor) -> Memory:
         """What `step` needs of the sources, computed once for each."""
-        encoded_BSD, mask_BS = self.encoded(source_BS)
+        encoded_BSD, mask_BS = self.encoded(*source)
         each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self._decoder_blocks()]
         # In the order in which every step reads them.
         return Memory(tuple(one.k.contiguous() for one in each), tuple(one.v.contiguous() for one in each), mask_BS)
@@ -270,7 +278,7 @@ class Transformer(VocabularyModel):
 
     @property
     def largest(self) -> int:
-        return self.pairs * self.shape.heads * self.length**2
+        return self.pairs * self.shape.heads * max(self.length, self.source_length) ** 2
 
     @property
     def kept_behind_body(self) -> Linear:
@@ -278,11 +286,29 @@ class Transformer(VocabularyModel):
         return Linear(self.pairs * self.length * self.shape.width, self.head_weight.numel())
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
-        """On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do not,
-        unless dropout is on them."""
-        T = self.length
-        is_weights = (tensor.shape[-2:], tensor.numel()) == ((T, T), samples * self.pairs * self.shape.heads * T * T)
-        return self.settings.attention_dropout > 0 or not is_weights
+        """On the meta device attention runs unfused and keeps its weights, [T, T], [S, S] or [T, S]; real devices run
+        it fused and do not, unless dropout is on them."""
+        T, S = self.length, self.source_length
+        last = tuple(tensor.shape[-2:])
+        are_weights = last in {(T, T), (S, S), (T, S)} and tensor.numel() == (
+            samples * self.pairs * self.shape.heads * last[0] * last[1]
+        )
+        return self.settings.attention_dropout > 0 or not are_weights
+
+
+class Transformer(EncoderDecoder):
+    """An encoder-decoder whose source is token ids, [B, S], of the targets' vocabulary."""
+
+    def example(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Source and target, [B, T] each: B the `pairs` of a sample, T the `length`, that the model was built with."""
+        source, target = (
+            torch.zeros(samples * self.pairs, self.length, dtype=torch.long, device="meta") for _ in range(2)
+        )
+        return source, target
+
+    def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:
+        (source_BS,) = source
+        return self.embedded(source_BS, self._positions(source_BS.shape[1])), source_BS != PAD
 
 
 def build(

@@ -49,14 +49,22 @@ class Run:
         return float(found)
 
     def signature(self, metric: str) -> str | None:
-        """How a metric was computed, where its evaluation says so: that of validation, or of the split whose name the
-        metric begins with."""
+        """How a metric was computed, where its evaluation says so."""
+        return self._said("signatures", metric)
+
+    def missing(self, metric: str) -> str | None:
+        """Why the run has no number for a metric, where its evaluation says so: `needs Java`."""
+        return self._said("missing", metric)
+
+    def _said(self, what: str, metric: str) -> str | None:
+        """What an evaluation says of a metric: that of validation, or of the split whose name the metric begins
+        with."""
         result = self.result or {}
         found = {key.removesuffix("evaluation"): value for key, value in result.items() if key.endswith("_evaluation")}
         prefix = max((each for each in found if metric.startswith(each)), key=len, default="")
-        signatures = found.get(prefix, result).get("signatures", {})
-        signature = signatures.get(metric.removeprefix(prefix)) if isinstance(signatures, dict) else None
-        return None if signature is None else str(signature)
+        by_metric = found.get(prefix, result).get(what, {})
+        said = by_metric.get(metric.removeprefix(prefix)) if isinstance(by_metric, dict) else None
+        return None if said is None else str(said)
 
     @property
     def content(self) -> str | None:
@@ -158,8 +166,8 @@ def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:
 def collect(specs: Sequence[RunSpec], runs: Path, metrics: Mapping[str, str] | None = None) -> Collection:
     """Look up every planned run below the folder `runs` by its id, whichever table it was trained for.
 
-    With `metrics`, by column, a run that is done but holds no such number is remarked on. A directory that cannot be
-    read counts as unfinished and is remarked on: one broken run must not hide a table.
+    With `metrics`, by column, a run that is done but holds no such number, and does not say why, is remarked on. A
+    directory that cannot be read counts as unfinished and is remarked on: one broken run must not hide a table.
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
@@ -182,7 +190,7 @@ def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
         reason = error.message if isinstance(error, UserError) else f"{directory.path} cannot be read: {error!r}"
         return Run(spec, RunState.unfinished, problem=reason)
     run = Run(spec, state, result, progress)
-    if metric is not None and state is RunState.done and run.value(metric) is None:
+    if metric is not None and state is RunState.done and run.value(metric) is None and run.missing(metric) is None:
         return Run(spec, state, result, problem=f"{directory.result_file} has no {metric}")
     return run
 

@@ -102,7 +102,9 @@ def _cells(table: Table, entry: Entry) -> dict[Key, str]:
     decimals, beside = table.metric(entry.cell.column).decimals, table.beside(entry.cell.column)
     return {
         "method": entry.cell.row,
-        "ours": format.summary(entry.ours, decimals) if entry.ours else state(entry.cell),
+        "ours": format.summary(entry.ours, decimals)
+        if entry.ours
+        else state(entry.cell, table.metrics[entry.cell.column]),
         "beside": NOTHING if entry.beside is None or beside is None else format.value(entry.beside, beside.decimals),
         "difference": format.difference(entry.difference) if entry.difference else NOTHING,
         "paper": NOTHING if entry.paper is None else format.value(entry.paper, decimals),
@@ -125,11 +127,15 @@ def _paper_difference(entry: Entry, *, is_baseline: bool) -> str:
     return NOTHING if entry.paper_difference is None else format.signed(entry.paper_difference)
 
 
-def state(cell: Cell) -> str:
-    """The text of a cell that has no value: `missing`, `running (step 40 of 200)`, `2 diverged, 1 missing`.
+def state(cell: Cell, metric: str) -> str:
+    """The text of a cell that has no value: `missing`, `running (step 40 of 200)`, `2 diverged, 1 missing`, or why the
+    runs that are done have no number for the metric: `needs Java`.
 
     Of several runs in progress the one that is furthest is shown.
     """
+    reasons = {reason for run in cell.runs if (reason := run.missing(metric)) is not None}
+    if reasons:
+        return ", ".join(sorted(reasons))
     reached = [run.progress for run in cell.having(RunState.running, RunState.unfinished) if run.progress]
     if not reached:
         return cell.state

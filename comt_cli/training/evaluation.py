@@ -25,12 +25,14 @@ class Evaluation:
         extent: what was evaluated, counted: samples, tokens, images ...
         signatures: by the keys of metrics how they were computed, where that is a convention of its own (sacreBLEU's).
             That of the first stands for the evaluation.
+        missing: by the keys of metrics that are None for another reason than the model, that reason: `needs Java`.
     """
 
     loss: float
     metrics: dict[str, float | None]
     extent: dict[str, int]
     signatures: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     def line(self, split: str = "validation") -> dict[str, float | None]:
         """Its numbers in `metrics.jsonl`, where it was on this split."""
@@ -42,10 +44,11 @@ class Evaluation:
 
     @property
     def signed(self) -> dict[str, Any]:
-        """The signatures in `result.json`, where there are any."""
+        """The signatures and what is missing in `result.json`, where there are any."""
+        missing = {"missing": dict(self.missing)} if self.missing else {}
         if not self.signatures:
-            return {}
-        return {"signature": next(iter(self.signatures.values())), "signatures": dict(self.signatures)}
+            return missing
+        return {"signature": next(iter(self.signatures.values())), "signatures": dict(self.signatures), **missing}
 
 
 def bounded_exp(value: float) -> float:

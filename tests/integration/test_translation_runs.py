@@ -23,11 +23,11 @@ from comt_cli.generation.beam import Hypothesis
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.slots import slot_accuracy
+from comt_cli.training import encoder_decoder
 from comt_cli.training.events import Evaluating, Event
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
-from comt_cli.training.tasks import translation
 from comt_cli.training.tasks.base import TaskRun
 from comt_cli.training.tasks.translation import TranslationRun
 
@@ -56,7 +56,7 @@ class Searches:
 
     def __init__(self) -> None:
         self.sentences = 0
-        self.real = translation.beam_search
+        self.real = encoder_decoder.beam_search
 
     def __call__(self, model, source_BS, **options):
         self.sentences += len(source_BS)
@@ -66,7 +66,7 @@ class Searches:
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> Searches:
     found = Searches()
-    monkeypatch.setattr(translation, "beam_search", found)
+    monkeypatch.setattr(encoder_decoder, "beam_search", found)
     return found
 
 
@@ -77,7 +77,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TranslationRun, "place", place_far_from_the_start)
         searches = Searches()
-        patch.setattr(translation, "beam_search", searches)
+        patch.setattr(encoder_decoder, "beam_search", searches)
         directory = train(pair_spec(**AVERAGE), tmp_path_factory.mktemp("undisturbed"))
     assert searches.sentences == ONCE
     return directory
@@ -368,7 +368,7 @@ def test_scores_belong_to_the_right_sentences(tmp_path, monkeypatch):
         sources = [tuple(i for i in row if i not in (special.pad, special.end)) for row in source_BS.tolist()]
         return [[Hypothesis(known.get(source, source), 0.0, 0.0)] for source in sources]
 
-    monkeypatch.setattr(translation, "beam_search", recall)
+    monkeypatch.setattr(encoder_decoder, "beam_search", recall)
     directory = train(spec, tmp_path)
     result = assert_scores(directory, dataset)
     lines = (directory.path / "outputs/final/test.txt").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""The settings of an encoder-decoder Transformer, and the sizes that a recipe can name.
+"""The settings of encoder-decoder Transformers, and the sizes that a recipe can name.
 
 `base` and `big` are those of Vaswani et al. 2017, Table 3, with dropout where they have it (residual branches and
 embeddings), as in tensor2tensor's first version; its later versions have 0.1 on the weights of attention and behind the
@@ -12,7 +12,13 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, PositiveFloat, model_validator
 
 from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.schema import Sites
 from comt_cli.recipe.settings import FFNWidth, Layers, NetworkSettings, Section, Width
+
+SITES = Sites(
+    "tokens", ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "sdpa", "attention", "cross", "mlp")
+)
+"""What an encoder-decoder offers to methods."""
 
 
 class TransformerSize(NamedTuple):
@@ -52,13 +58,12 @@ class TransformerShape(Section):
         return {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
 
 
-class TransformerSettings(NetworkSettings):
-    """An encoder-decoder Transformer: a named size, any of whose numbers may be overridden, and its dropout.
+class EncoderDecoderSettings(NetworkSettings):
+    """An encoder-decoder: a named size, any of whose numbers may be overridden, and its dropout.
 
     Without `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess.
     """
 
-    family: Literal["transformer"] = "transformer"
     size: str = "base"
     width: Width | None = None
     ffn_width: FFNWidth | None = None
@@ -97,3 +102,9 @@ class TransformerSettings(NetworkSettings):
     def residual_dropout(self) -> float:
         """The probability of dropout on embeddings and branches: `dropout`, or what the size has."""
         return TRANSFORMER_SIZES[self.size].dropout if self.dropout is None else self.dropout
+
+
+class TransformerSettings(EncoderDecoderSettings):
+    """An encoder-decoder Transformer over tokens."""
+
+    family: Literal["transformer"] = "transformer"

@@ -3,141 +3,67 @@ makes of the sources."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
 from comt_cli.data.pair_batches import PairBatch, PairBuckets
 from comt_cli.data.pairs.dataset import PairDataset
-from comt_cli.data.split import IGNORE, Split
-from comt_cli.generation.beam import NotFinite, beam_search
-from comt_cli.generation.transcript import Transcript
-from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.data.split import Split
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.build import empty_network, wiring_of
-from comt_cli.models.transformer import Transformer
 from comt_cli.runs.plan import RunSpec
-from comt_cli.scoring.metrics import METRICS, score
+from comt_cli.scoring.metrics import METRICS, Score, score
 from comt_cli.scoring.slots import slot_accuracy
 from comt_cli.tasks.settings.translation import TranslationSettings
-from comt_cli.training.devices import compute_context, product_dtype
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
+from comt_cli.training.encoder_decoder import EncoderDecoderRun
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.optimisation import adam
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TaskRun
 
 
-class TranslationRun(TaskRun[PairBatch]):
-    """An encoder-decoder that predicts every token of a target from its source and the tokens before it."""
+class TranslationRun(EncoderDecoderRun[PairBatch]):
+    """Predicts a sentence from its translation."""
 
-    model: Transformer
-    objective: SummedLoss
+    counted: ClassVar = "sentences"
+    dataset: PairDataset
 
     def __init__(self, spec: RunSpec, dataset: PairDataset, world: World) -> None:
         super().__init__(spec, dataset, world)
-        self.translation, self.dataset = spec.settings_as(TranslationSettings), dataset
+        self.translation = spec.settings_as(TranslationSettings)
 
-    def build(self) -> None:
-        super().build()
-        self.masks = Masks(self.model)
+    def arrays(self, batch: PairBatch) -> tuple[NDArray[Any], ...]:
+        return batch.source, batch.target_in, batch.target_out
 
-    def objective_of(self, model: Transformer) -> SummedLoss:
-        return SummedLoss(model, self.settings.kernels, spread(self.translation.train.label_smoothing, model))
-
-    def loss_kernels(self) -> dict[str, Choice]:
-        settings = self.settings
-        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: TranslationSettings) -> torch.optim.Optimizer:
-        return adam(model, settings.train)
-
-    def inputs(self, batch: PairBatch) -> tuple[Tensor, ...]:
-        """Source, the decoder's input, and its targets; dropout moves to the pairs' positions."""
-        self.masks.move_to(self.spec.seed, batch.positions, self.world.device)
-        return self._tensors(batch)
-
-    def _tensors(self, batch: PairBatch) -> tuple[Tensor, ...]:
-        tensors = (torch.from_numpy(array) for array in (batch.source, batch.target_in, batch.target_out))
-        device = self.world.device
-        if device.type == "cuda":
-            return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
-        return tuple(tensors)
-
-    def evaluate(self, batches: Iterable[PairBatch], split: Split[PairBatch]) -> Evaluation:
-        """Loss and perplexity over the references of this process's batches, and the scores of the translations, which
-        are in `outputs`, of all processes' batches. Where the loss is not finite, nothing is scored."""
+    def numbers(self, split: Split[PairBatch], batch: PairBatch) -> NDArray[np.int64]:
         assert isinstance(split, PairBuckets)
-        name = next(name for name, own in {"validation": self.validation, **self.tests}.items() if own is split)
-        transcript = Transcript(self.outputs, name, self.world.rank)
-        translated = self._translated(batches, split, transcript)
+        return split.numbers(batch)
 
-        def tally(source_BS: Tensor, in_BT: Tensor, out_BT: Tensor) -> Tensor:
-            return torch.stack([self.objective(source_BS, in_BT, out_BT), (out_BT != IGNORE).sum()])
+    def every_number(self, split: Split[PairBatch]) -> list[int]:
+        assert isinstance(split, PairBuckets)
+        found: list[int] = np.sort(split.plan.members).tolist()
+        return found
 
-        loss_sum, tokens = sums_over(self.objective, translated, tally, self.settings.precision, self.world)
-        if not tokens:
-            raise ValueError("there is no target to evaluate on")
-        loss = loss_sum / tokens
-        texts, pairs = self.dataset.texts[name], np.sort(split.plan.members)
+    def longest(self, *source: Tensor) -> list[int]:
+        pad, extra = self.dataset.tokenizer.special.pad, self.translation.decode.max_extra
+        return [int(length) + extra for length in (source[0] != pad).sum(1)]
+
+    def scored(self, split: str) -> list[str]:
         is_german = self.translation.data.target == "de"  # whose compounds alone are split
         every = [key for key in METRICS if is_german or key != "bleu_compound"]
-        keys = every if split is not self.validation else ["bleu"]
-        extent = {"tokens": int(tokens), "sentences": len(pairs)}
-        if not math.isfinite(loss):
-            named = ("target_perplexity", *keys, *(("slot_accuracy",) if texts.slots is not None else ()))
-            return Evaluation(loss, dict.fromkeys(named), extent)
-        self.world.barrier()  # all translations are written
-        found = transcript.texts(pairs.tolist())
-        self.world.barrier()  # all are read
-        if self.world.is_main:
-            transcript.finish(found)
-        references = [texts.references[pair] for pair in pairs]
-        scored = {key: score(key, found, references) for key in keys}
-        if texts.slots is not None:
-            scored["slot_accuracy"] = slot_accuracy(found, [texts.slots[pair] for pair in pairs])
-        metrics: dict[str, float | None] = {key: score.value for key, score in scored.items()}
-        metrics = {"target_perplexity": finite(bounded_exp(loss)), **metrics}
-        return Evaluation(loss, metrics, extent, {key: score.signature for key, score in scored.items()})
+        keys = every if split != "validation" else ["bleu"]
+        return keys if self.dataset.texts[split].slots is None else [*keys, "slot_accuracy"]
 
-    def _translated(
-        self, batches: Iterable[PairBatch], split: PairBuckets, transcript: Transcript
-    ) -> Iterable[tuple[Tensor, ...]]:
-        """The batches as tensors; each is translated on its way, unless the transcript has its pairs already."""
-        for batch in batches:
-            tensors = self._tensors(batch)
-            pairs = split.numbers(batch)
-            open_B = np.array([int(pair) not in transcript.done for pair in pairs])
-            if batch.target_count and open_B.any():
-                texts = self._texts(tensors[0][torch.from_numpy(open_B)])
-                transcript.add(dict(zip(pairs[open_B].tolist(), texts, strict=True)))
-            yield tensors
-
-    def _texts(self, source_BS: Tensor) -> list[str]:
-        """The translations of sources; empty where the network's outputs are not finite: it has none then, and the loss
-        says that the run diverged."""
-        special, decode = self.dataset.tokenizer.special, self.translation.decode
-        longest = [int(length) + decode.max_extra for length in (source_BS != special.pad).sum(1)]
-        try:
-            with compute_context(self.settings.precision, self.world.device):
-                found = beam_search(
-                    self.model,
-                    source_BS,
-                    width=decode.beam,
-                    length_penalty=decode.penalty,
-                    alpha=decode.alpha,
-                    max_lengths=longest,
-                    begin=special.need("begin"),
-                    end=special.end,
-                )
-        except NotFinite:
-            return [""] * len(source_BS)
-        return [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
+    def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score]:
+        own = self.dataset.texts[split]
+        references = [own.references[pair] for pair in numbers]
+        found = {key: score(key, texts, references) for key in self.scored(split) if key in METRICS}
+        if own.slots is not None:
+            found["slot_accuracy"] = slot_accuracy(texts, [own.slots[pair] for pair in numbers])
+        return found
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
@@ -147,12 +73,3 @@ class TranslationRun(TaskRun[PairBatch]):
         Masks(model).move_to(0, np.arange(shape[0], dtype=np.int64), torch.device("cpu"))
         source, target = (torch.randint(1, model.vocabulary, shape) for _ in range(2))
         return SummedLoss(model, "reference"), (source, target, target)
-
-    def checkpoint_parts(self) -> dict[str, Any]:
-        return {"vocabulary": self.dataset.vocabulary_size, "tokenizer": self.dataset.tokenizer.to_json()}
-
-
-def spread(smoothing: float, model: Transformer) -> float:
-    """Label smoothing in torch's convention, which spreads it over all of the vocabulary, for tensor2tensor's: there
-    the target has 1 - `smoothing`, and each of the other words `smoothing` / (V - 1)."""
-    return smoothing * model.vocabulary / (model.vocabulary - 1)

@@ -46,7 +46,7 @@ def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
     assert run.progress.speed == 1024.0
     assert run.progress.eta_seconds == pytest.approx(170 * 0.5)
     assert cell.state == "1 running, 2 missing"
-    assert state(cell) == "1 running, 2 missing (step 30 of 200)"
+    assert state(cell, "perplexity") == "1 running, 2 missing (step 30 of 200)"
 
 
 def test_time_to_go_after_the_first_line_and_before_it(bench: Bench) -> None:

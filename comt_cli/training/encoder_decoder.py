@@ -1,0 +1,184 @@
+"""What runs of encoder-decoders have in common: dropout's masks, the likelihood that is minimised and evaluated, and
+the texts that beam search makes of a split's sources, which an evaluation that was stopped does not make twice."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from comt_cli.data.split import IGNORE, B, Split
+from comt_cli.data.tokenizer import Tokenizer
+from comt_cli.generation.beam import NotFinite, beam_search
+from comt_cli.generation.transcript import Transcript
+from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.layers.dropout import Masks
+from comt_cli.models.transformer import EncoderDecoder
+from comt_cli.runs.plan import RunSpec
+from comt_cli.scoring.metrics import Score
+from comt_cli.tasks.settings.decoding import BeamSettings, DecoderTrainSettings
+from comt_cli.training.devices import compute_context, product_dtype
+from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
+from comt_cli.training.objective import Objective, SummedLoss
+from comt_cli.training.optimisation import adam
+from comt_cli.training.parallel import World
+from comt_cli.training.tasks.base import TaskRun
+
+
+class TextDataset(Protocol):
+    """A data set whose targets are texts."""
+
+    tokenizer: Tokenizer
+    vocabulary_size: int
+
+
+class EncoderDecoderRun(TaskRun[B]):
+    """An encoder-decoder that predicts every token of a target from its source and the tokens before it.
+
+    Attributes:
+        likelihood: the negative log likelihood of targets: what is minimised, unless a task minimises something else,
+            and what is evaluated.
+        counted: what the sources of a split are counted as.
+    """
+
+    counted: ClassVar[str]
+    model: EncoderDecoder
+    dataset: TextDataset
+    beam: BeamSettings
+    likelihood: SummedLoss
+
+    def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
+        super().__init__(spec, dataset, world)
+        settings: Any = spec.settings  # of a task whose models decode
+        self.dataset, self.beam = dataset, settings.decode
+
+    def build(self) -> None:
+        super().build()
+        self.masks = Masks(self.model)
+
+    def objective_of(self, model: EncoderDecoder) -> Objective:
+        assert isinstance(self.settings, DecoderTrainSettings)
+        smoothing = spread(self.settings.label_smoothing, model)
+        self.likelihood = SummedLoss(model, self.settings.kernels, smoothing)
+        return self.likelihood
+
+    def loss_kernels(self) -> dict[str, Choice]:
+        settings = self.settings
+        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
+
+    @staticmethod
+    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
+        return adam(model, settings.train)
+
+    @abstractmethod
+    def arrays(self, batch: B) -> tuple[NDArray[Any], ...]:
+        """The source, what the decoder reads, and its targets."""
+
+    @abstractmethod
+    def numbers(self, split: Split[B], batch: B) -> NDArray[np.int64]:
+        """The numbers of a batch's sources in their split, int64 [B]."""
+
+    @abstractmethod
+    def every_number(self, split: Split[B]) -> list[int]:
+        """Those of all sources of a split, rising."""
+
+    @abstractmethod
+    def longest(self, *source: Tensor) -> list[int]:
+        """How many tokens a hypothesis for each of some sources may have, the end included."""
+
+    @abstractmethod
+    def scored(self, split: str) -> Sequence[str]:
+        """The keys of the scores that the texts of a split get."""
+
+    @abstractmethod
+    def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score | str]:
+        """These scores, of texts that were made of the sources with these numbers; where there is none, why."""
+
+    def inputs(self, batch: B) -> tuple[Tensor, ...]:
+        """The batch on the device; dropout moves to its positions."""
+        self.masks.move_to(self.spec.seed, batch.positions, self.world.device)  # type: ignore[attr-defined]
+        return self.tensors(batch)
+
+    def tensors(self, batch: B) -> tuple[Tensor, ...]:
+        """`arrays` on the device."""
+        tensors = tuple(torch.from_numpy(array) for array in self.arrays(batch))
+        device = self.world.device
+        if device.type == "cuda":
+            return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+        return tensors
+
+    def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
+        """Loss and perplexity over the references of this process's batches, and the scores of the texts, which are in
+        `outputs`, of all processes' batches. Where the loss is not finite, nothing is scored."""
+        name = next(name for name, own in {"validation": self.validation, **self.tests}.items() if own is split)
+        transcript = Transcript(self.outputs, name, self.world.rank)
+        decoded = self._decoded(batches, split, transcript)
+
+        def tally(*inputs: Tensor) -> Tensor:
+            return torch.stack([self.likelihood(*inputs), (inputs[-1] != IGNORE).sum()])
+
+        loss_sum, tokens = sums_over(self.likelihood, decoded, tally, self.settings.precision, self.world)
+        if not tokens:
+            raise ValueError("there is no target to evaluate on")
+        loss, numbers = loss_sum / tokens, self.every_number(split)
+        extent = {"tokens": int(tokens), self.counted: len(numbers)}
+        if not math.isfinite(loss):
+            return Evaluation(loss, dict.fromkeys(("target_perplexity", *self.scored(name))), extent)
+        self.world.barrier()  # all texts are written
+        texts = transcript.texts(numbers)
+        self.world.barrier()  # all are read
+        if self.world.is_main:
+            transcript.finish(texts)
+        scores = self.scores(name, numbers, texts)
+        found = {key: score for key, score in scores.items() if not isinstance(score, str)}
+        missing = {key: score for key, score in scores.items() if isinstance(score, str)}
+        metrics = {key: found[key].value if key in found else None for key in scores}
+        metrics = {"target_perplexity": finite(bounded_exp(loss)), **metrics}
+        return Evaluation(loss, metrics, extent, {key: score.signature for key, score in found.items()}, missing)
+
+    def _decoded(self, batches: Iterable[B], split: Split[B], transcript: Transcript) -> Iterable[tuple[Tensor, ...]]:
+        """The batches as tensors; the sources of each are decoded on the way, unless the transcript has them."""
+        for batch in batches:
+            tensors = self.tensors(batch)
+            numbers = self.numbers(split, batch)
+            open_B = np.array([int(number) not in transcript.done for number in numbers])
+            if batch.target_count and open_B.any():
+                is_open = torch.from_numpy(open_B)
+                texts = self._texts(*(tensor[is_open] for tensor in tensors[:-2]))
+                transcript.add(dict(zip(numbers[open_B].tolist(), texts, strict=True)))
+            yield tensors
+
+    def _texts(self, *source: Tensor) -> list[str]:
+        """The texts of sources; empty where the network's outputs are not finite: it has none then, and the loss says
+        that the run diverged."""
+        special = self.dataset.tokenizer.special
+        try:
+            with compute_context(self.settings.precision, self.world.device):
+                found = beam_search(
+                    self.model,
+                    *source,
+                    width=self.beam.beam,
+                    length_penalty=self.beam.penalty,
+                    alpha=self.beam.alpha,
+                    max_lengths=self.longest(*source),
+                    begin=special.need("begin"),
+                    end=special.end,
+                )
+        except NotFinite:
+            return [""] * len(source[0])
+        return [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        return {"vocabulary": self.dataset.vocabulary_size, "tokenizer": self.dataset.tokenizer.to_json()}
+
+
+def spread(smoothing: float, model: EncoderDecoder) -> float:
+    """Label smoothing in torch's convention, which spreads it over all of the vocabulary, for tensor2tensor's: there
+    the target has 1 - `smoothing`, and each of the other words `smoothing` / (V - 1)."""
+    return smoothing * model.vocabulary / (model.vocabulary - 1)
