@@ -50,6 +50,22 @@ class TokenLists:
         found_BW[is_token_BW] = self.tokens[(begin_B[:, None] + columns)[is_token_BW]]
         return found_BW
 
+    def shifted(
+        self, indices_B: NDArray[np.int64], special: SpecialTokens
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What a decoder reads and what it predicts, int64 [B, T] both, of the lists with these numbers: the begin
+        token before each list, padded; the end token behind each, `IGNORE` after that."""
+        length_B = self.lengths_of(indices_B)
+        out_BT = self.padded(indices_B, int(length_B.max()) + 1, IGNORE)
+        in_BT = np.full_like(out_BT, special.need("begin"))
+        in_BT[:, 1:] = np.where(out_BT[:, :-1] == IGNORE, special.pad, out_BT[:, :-1])
+        out_BT[np.arange(len(indices_B)), length_B] = special.end
+        return in_BT, out_BT
+
+    def lengths_of(self, indices_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The lengths of the lists with these numbers, int64 [B]."""
+        return (self.offsets[indices_B + 1] - self.offsets[indices_B]).astype(np.int64)
+
 
 @dataclass(frozen=True)
 class PairBatch:
@@ -102,7 +118,8 @@ class PairBuckets(Split[PairBatch]):
         if batch_tokens > ROWS:
             raise ValueError(f"a bucket of {batch_tokens} tokens may have more than {ROWS} pairs")
         self._sources, self._targets = sources, targets
-        self._pad, self._end, self._begin = special.pad, special.end, special.need("begin")
+        special.need("begin")
+        self._special = special
         # With the end of a source; with the end of a target, which is as long behind its begin.
         self._source_P, self._target_P = sources.lengths() + 1, targets.lengths() + 1
         self.plan = pack_buckets(self._source_P, self._target_P, batch_tokens, seed)
@@ -133,14 +150,12 @@ class PairBuckets(Split[PairBatch]):
     def _batch(self, indices: NDArray[np.int64], bucket_positions: NDArray[np.int64]) -> PairBatch:
         """The buckets' pairs; pair j of the bucket at position i is at position i * `ROWS` + j."""
         pairs_B = self.pairs(indices)
-        source_B, target_B = self._source_P[pairs_B], self._target_P[pairs_B]
-        source_BS = self._sources.padded(pairs_B, int(source_B.max()), self._pad)
-        target_BT = self._targets.padded(pairs_B, int(target_B.max()), IGNORE)
+        source_B = self._source_P[pairs_B]
+        source_BS = self._sources.padded(pairs_B, int(source_B.max()), self._special.pad)
         rows_B = np.arange(len(pairs_B))
-        source_BS[rows_B, source_B - 1] = self._end
-        target_in_BT = np.full_like(target_BT, self._begin)
-        target_in_BT[:, 1:] = np.where(target_BT[:, :-1] == IGNORE, self._pad, target_BT[:, :-1])
-        target_BT[rows_B, target_B - 1] = self._end
+        source_BS[rows_B, source_B - 1] = self._special.end
+        target_in_BT, target_out_BT = self._targets.shifted(pairs_B, self._special)
         sizes = np.diff(self.plan.offsets)[indices]
         within_B = rows_B - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return PairBatch(source_BS, target_in_BT, target_BT, np.repeat(bucket_positions * ROWS, sizes) + within_B)
+        positions_B = np.repeat(bucket_positions * ROWS, sizes) + within_B
+        return PairBatch(source_BS, target_in_BT, target_out_BT, positions_B)

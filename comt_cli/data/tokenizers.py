@@ -1,4 +1,4 @@
-"""The file that carries a tokenizer of either kind. Apart from both, since it names both."""
+"""The file that carries a tokenizer of any kind. Apart from them, since it names them all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from comt_cli.data.tokenizer import TOKENIZER_FORMAT, ByteTokenizer, Tokenizer
+from comt_cli.data.word_tokenizer import WordTokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
 
@@ -22,6 +23,8 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
         return ByteTokenizer(extras)
     if value.get("kind") == "sentencepiece":
         return SentencePieceTokenizer.from_json(value)
+    if value.get("kind") == "words":
+        return WordTokenizer.from_json(value)
     raise ValueError(f"it holds a tokenizer of unknown kind {value.get('kind')!r}")
 
 

@@ -1,0 +1,118 @@
+"""What is in a scene, the facts about it, and the words in which captions say them. Importing it imports no NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import permutations
+
+Fact = tuple[str, ...]
+"""(object), (object, attribute), (object, relation, object) or ("paper", colour). An object is known by its symbol,
+since a scene has no symbol twice. Relations are said one way: what is right of something has that left of it."""
+
+LETTERS = tuple("abcdefghjklmnpqrstuvwxyz")  # no i and o, which look like 1 and 0
+DIGITS = tuple("23456789")
+SHAPES = ("circle", "square", "triangle", "star")
+KINDS: Mapping[str, str] = {**dict.fromkeys(LETTERS, "letter"), **dict.fromkeys(DIGITS, "digit")}
+SYMBOLS = (*LETTERS, *DIGITS, *SHAPES)
+
+INKS: Mapping[str, tuple[int, int, int]] = {
+    "red": (205, 25, 25),
+    "orange": (245, 125, 0),
+    "yellow": (240, 215, 0),
+    "green": (20, 140, 40),
+    "blue": (25, 60, 215),
+    "purple": (130, 25, 150),
+    "black": (20, 20, 20),
+    "white": (255, 255, 255),
+}
+PAPERS: Mapping[str, tuple[int, int, int]] = {
+    "pale yellow": (226, 216, 160),
+    "pale pink": (232, 180, 190),
+    "pale blue": (165, 195, 228),
+    "grey": (140, 140, 140),
+}
+FACES: Mapping[str, str] = {"plain": "DejaVuSans", "bold": "DejaVuSans-Bold", "slanted": "DejaVuSans-Oblique"}
+"""The faces of matplotlib's fonts; nothing is said of a plain one, and shapes have no other."""
+
+SIZES: Mapping[str, tuple[str, ...]] = {"small": ("small", "little", "tiny"), "large": ("large", "big", "huge")}
+RELATIONS: Mapping[str, tuple[str, ...]] = {
+    "left": ("left of", "to the left of"),
+    "right": ("right of", "to the right of"),
+    "above": ("above", "over"),
+    "below": ("below", "under"),
+}
+OPPOSITE: Mapping[str, str] = {"left": "right", "right": "left", "above": "below", "below": "above"}
+PAPER_NOUNS, PICTURE_NOUNS = ("background", "paper"), ("picture", "image")
+COUNTS: Mapping[int, tuple[str, ...]] = {
+    1: ("one symbol on",),
+    2: ("two symbols on", "a pair of symbols on"),
+    3: ("three symbols on", "a group of three symbols on"),
+}
+_LINKS = "a an and it with there is are in of on pale pink grey"
+
+WORDS: tuple[str, ...] = tuple(
+    sorted(
+        {
+            word
+            for text in (
+                *SYMBOLS,
+                *KINDS.values(),
+                *INKS,
+                *PAPERS,
+                *(face for face in FACES if face != "plain"),
+                *(word for words in (*SIZES.values(), *RELATIONS.values(), *COUNTS.values()) for word in words),
+                *(*PAPER_NOUNS, *PICTURE_NOUNS, _LINKS),
+            )
+            for word in text.split()
+        }
+    )
+)
+"""Every word that a caption may have, in the order of their ids."""
+
+
+@dataclass(frozen=True)
+class SceneObject:
+    """A symbol in a cell of the 3 x 3 grid (rows and columns from the top left, from 0); `shift` is how many pixels
+    right and down of the cell's middle it stands."""
+
+    symbol: str
+    colour: str
+    size: str
+    face: str
+    row: int
+    column: int
+    shift: tuple[int, int]
+
+    def relation_to(self, other: SceneObject) -> str:
+        """Where this stands as seen from `other`, in the direction in which they are farther apart: cells of a scene
+        are chosen so that there is one."""
+        right, down = self.column - other.column, self.row - other.row
+        if abs(right) > abs(down):
+            return "right" if right > 0 else "left"
+        return "below" if down > 0 else "above"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One to three objects on paper of a colour."""
+
+    objects: tuple[SceneObject, ...]
+    paper: str
+
+    def facts(self) -> frozenset[Fact]:
+        """All that captions can say of it."""
+        found: set[Fact] = {("paper", self.paper)}
+        for each in self.objects:
+            found |= {(each.symbol,), (each.symbol, each.colour), (each.symbol, each.size)}
+            found |= {(each.symbol, each.face)} if each.face != "plain" else set()
+            found |= {(each.symbol, KINDS[each.symbol])} if each.symbol in KINDS else set()
+        found |= {
+            relation(one.symbol, one.relation_to(other), other.symbol) for one, other in permutations(self.objects, 2)
+        }
+        return frozenset(found)
+
+
+def relation(one: str, where: str, other: str) -> Fact:
+    """That `one` is left of, right of, above or below `other`, said one way."""
+    return (one, where, other) if where in ("left", "above") else (other, OPPOSITE[where], one)
