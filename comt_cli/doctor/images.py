@@ -15,7 +15,7 @@ CIFAR = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 
 def check_images() -> Finding:
     """Without network there are letters to train on; CIFAR and ImageNet need torchvision, and their files once."""
-    from comt_cli.data.images.glyph_faces import font_files
+    from comt_cli.data.images.glyph_faces import FACES, font_files
     from comt_cli.data.images.torchvision_import import torchvision_datasets
     from comt_cli.files import cache_folder
 
@@ -23,7 +23,7 @@ def check_images() -> Finding:
     damaged: list[str] = []
     here = [*_letters(cache, damaged), *_published(cache)]
     text = f"glyphs10 and glyphs100, drawn here; in the cache: {', '.join(here) or 'none yet'}"
-    missing = [path.name for path in font_files("glyphs10") if not path.exists()]
+    missing = [path.name for path in font_files(FACES["glyphs10"]) if not path.exists()]
     if missing:
         fix = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
         return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(missing)}", fix)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from comt_cli.data.captions.dataset import CAPTION_FORMAT
+from comt_cli.data.captions.scenes import SCENES_VERSION
 from comt_cli.data.identity import FORMAT
 from comt_cli.data.images.glyph_render import VERSION as GLYPH_VERSIONS
 from comt_cli.data.images.prepare import FORMAT as IMAGE_FORMAT
@@ -71,10 +73,27 @@ MADE = {
         PAIR_FORMAT,
         (1, "3a0d43bf17e569f9"),
     ),
+    "scenes and their captions": (
+        (
+            *("captions/scene_words.py", "captions/scenes.py", "captions/scene_render.py", "pairs/almanac_draws.py"),
+            *("images/glyph_faces.py", "order.py"),
+        ),
+        SCENES_VERSION,
+        (1, "12a7efb0fd0c0b1e"),
+    ),
+    "prepared captions": (
+        (
+            *("captions/corpus.py", "captions/mscoco.py", "captions/treebank.py", "captions/vocabulary.py"),
+            *("captions/dataset.py", "captions/batches.py", "captions/regions.py", "pair_batches.py", "order.py"),
+            *("word_tokenizer.py", "tokenizers.py"),
+        ),
+        CAPTION_FORMAT,
+        (1, "bb161a51fc529791"),
+    ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),
         GLYPH_VERSIONS,
-        ({"glyphs10": 2, "glyphs100": 3}, "3ce0c350b487023d"),
+        ({"glyphs10": 2, "glyphs100": 3}, "a222f3f98f2b6881"),
     ),
     "contents of image folders": (
         ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py", "images/statistics.py"),

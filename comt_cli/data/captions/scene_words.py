@@ -49,7 +49,7 @@ COUNTS: Mapping[int, tuple[str, ...]] = {
     2: ("two symbols on", "a pair of symbols on"),
     3: ("three symbols on", "a group of three symbols on"),
 }
-_LINKS = "a an and it with there is are in of on pale pink grey"
+_LINKS = "a an and it with there is of"
 
 WORDS: tuple[str, ...] = tuple(
     sorted(

@@ -7,6 +7,8 @@ characters. Shapes: K classes, F faces, M pixels of a mask's side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -46,30 +48,37 @@ _EM = 0.86
 """Height of a face's em square as a share of the mask's side. What would be wider than the mask is drawn smaller."""
 
 
-def font_files(name: GlyphSet) -> list[Path]:
-    """The files of the set's faces, in their order."""
+def font_files(faces: Sequence[str]) -> list[Path]:
+    """The files of faces that matplotlib ships, in their order."""
     import matplotlib as mpl
 
     folder = Path(mpl.get_data_path()) / "fonts" / "ttf"
-    return [folder / f"{face}.ttf" for face in FACES[name]]
+    return [folder / f"{face}.ttf" for face in faces]
 
 
-def font_hash(name: GlyphSet) -> str:
+def font_hash(faces: Sequence[str]) -> str:
     """Hexadecimal SHA-256 over the faces' files: another edition of a font draws other images."""
-    return sha256("".join(sha256(path.read_bytes()) for path in font_files(name)))
+    return sha256("".join(sha256(path.read_bytes()) for path in font_files(faces)))
 
 
-def face_masks(name: GlyphSet, side: int) -> NDArray[np.float32]:
+def rasteriser() -> dict[str, str]:
+    """The versions of what makes pixels of a face's outlines."""
+    from PIL import features
+
+    return {"pillow": metadata.version("pillow"), "freetype": str(features.version("freetype2"))}
+
+
+def face_masks(characters: Sequence[str], faces: Sequence[str], side: int) -> NDArray[np.float32]:
     """Every character in every face, in the middle: float32 [K, F, M, M], 0 outside and 1 inside, M = `side`.
 
     The outermost pixels are 0.
     """
     from PIL import Image, ImageDraw, ImageFont
 
-    masks = np.zeros((len(CHARACTERS[name]), len(FACES[name]), side, side), dtype=np.float32)
-    for number, path in enumerate(font_files(name)):
+    masks = np.zeros((len(characters), len(faces), side, side), dtype=np.float32)
+    for number, path in enumerate(font_files(faces)):
         face = ImageFont.truetype(path, _EM * side, layout_engine=ImageFont.Layout.BASIC)
-        for label, character in enumerate(CHARACTERS[name]):
+        for label, character in enumerate(characters):
             font = face
             left, top, right, bottom = font.getbbox(character)
             if right - left > side - 4:

@@ -64,7 +64,7 @@ class GlyphRenderer:
         self.classes, self.faces = len(CHARACTERS[name]), len(FACES[name])
         self._seed = int(sha256(f"{VERSION[name]} {name} {side}")[:16], 16)
         self._mask_side = min(2 * size, _LARGEST_MASK)
-        self._masks = face_masks(name, self._mask_side).reshape(-1)
+        self._masks = face_masks(CHARACTERS[name], FACES[name], self._mask_side).reshape(-1)
         # Places of the sampling grid and of the pixels, in units of the image's side, 0 in the middle.
         self._grid_G = _centres(2 * size)
         self._pixel_S = _centres(size)

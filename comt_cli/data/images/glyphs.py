@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from comt_cli import __version__ as comt_version
 from comt_cli.data.images.dataset import ImageDataset, ImageSplit
-from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, font_hash
+from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, font_hash, rasteriser
 from comt_cli.data.images.glyph_render import VERSION, GlyphRenderer
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.statistics import ColourSums
@@ -53,7 +53,7 @@ class GlyphManifest(PreparedFolder):
 def identity(name: GlyphSet) -> list[Any]:
     """What decides the pixels, besides size and counts: the renderer, the characters, the fonts themselves, and the
     versions of what rasterises them."""
-    return [name, VERSION[name], CHARACTERS[name], FACES[name], font_hash(name), _rasteriser()]
+    return [name, VERSION[name], CHARACTERS[name], FACES[name], font_hash(FACES[name]), rasteriser()]
 
 
 def rendered_content(name: str) -> str | None:
@@ -164,15 +164,9 @@ def _rendered(renderer: GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]
             yield from pool.map(lambda start: renderer.render(start, min(block, count - start)), some)
 
 
-def _rasteriser() -> dict[str, str]:
-    from PIL import features
-
-    return {"pillow": metadata.version("pillow"), "freetype": str(features.version("freetype2"))}
-
-
 def _versions() -> dict[str, str]:
     packages = {package: metadata.version(package) for package in ("matplotlib", "numpy")}
-    return {"comt": comt_version, **_rasteriser(), **packages}
+    return {"comt": comt_version, **rasteriser(), **packages}
 
 
 def _check_room(data: ImageDataSettings, counts: dict[SplitName, int], folder: Path) -> None:

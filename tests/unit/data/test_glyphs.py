@@ -41,7 +41,7 @@ def test_every_class_is_a_character_of_every_face(name: GlyphSet) -> None:
 
     assert len(CHARACTERS[name]) == len(set(CHARACTERS[name])) == IMAGE_CLASSES[name]
     assert len(FACES[name]) == len(set(FACES[name]))
-    for path in font_files(name):
+    for path in font_files(FACES[name]):
         drawn = FT2Font(str(path)).get_charmap()
         assert [character for character in CHARACTERS[name] if ord(character) not in drawn] == [], path.name
 
@@ -50,7 +50,7 @@ def test_every_class_is_a_character_of_every_face(name: GlyphSet) -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_no_character_is_cut_off(name: GlyphSet, side: int) -> None:
     """The outermost pixels of a mask are empty, and next to them there is next to no ink."""
-    masks = face_masks(name, side)
+    masks = face_masks(CHARACTERS[name], FACES[name], side)
     for edge, least in ((0, 0.0), (1, 0.5)):
         for number in (edge, -1 - edge):
             assert masks[:, :, number].max() <= least
@@ -62,7 +62,7 @@ def test_no_two_classes_look_alike_in_any_face(name: GlyphSet) -> None:
     """Scaled to one size, since size is drawn at random: the ink of two characters differs by a good share."""
     from PIL import Image
 
-    masks = face_masks(name, 48)
+    masks = face_masks(CHARACTERS[name], FACES[name], 48)
     for face in range(masks.shape[1]):
         scaled = []
         for mask in masks[:, face]:

@@ -1,0 +1,141 @@
+"""The pixels of `scenes`: symbols from masks, on paper, both in slightly varied colours.
+
+All arithmetic is integer hashing and IEEE additions, multiplications and divisions, element by element, so every
+machine draws the same bytes from the same fonts and the same FreeType.
+
+Shapes: N images, S = 48 pixels of an image's side, M of a mask's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comt_cli.data.captions.corpus import CaptionedImages, CaptionSplitName
+from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, PAPERS, SHAPES, SIZES, Scene
+from comt_cli.data.captions.scenes import SCENES_VERSION, DrawnScene, chosen_scenes, seed_of
+from comt_cli.data.captions.settings import SCENE_PIXELS, CaptionData
+from comt_cli.data.images.glyph_faces import face_masks, font_hash, rasteriser
+from comt_cli.data.order import uniform_draws
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.files import atomic_file
+
+MASK = {"small": 13, "large": 20}
+"""M: capitals are 8 and 13 pixels high; small letters are drawn as capitals, which are easier to tell apart."""
+
+_CELL = SCENE_PIXELS // 3
+_AT_ONCE = 1 << 10  # images of a block
+_FINE = 8  # points across a pixel that symbols are sampled on
+_INK_VARIES, _PAPER_VARIES = 15, 8  # at most so much of 255, in each colour
+
+
+class Scenes:
+    """The corpus: scenes and captions are drawn, and their images rendered into the folder of what is prepared."""
+
+    def __init__(self, data: CaptionData) -> None:
+        self._data = data
+
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
+        """Version, fonts, what rasterises them, and counts."""
+        counts = [self._data.images, self._data.validation_images, self._data.test_images]
+        return ["scenes", SCENES_VERSION, font_hash([*FACES.values()]), rasteriser(), *counts]
+
+    def stamp(self) -> str | None:
+        """None: nothing is read."""
+        return None
+
+    def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
+        """The scenes and their captions; the pixels are in `pixel_file` of each split, uint8 [N, S, S, 3]."""
+        progress("drawing scenes and their captions", 0, None)
+        chosen = chosen_scenes(self._data)
+        done, total = 0, sum(map(len, chosen.values()))
+        for split, scenes in chosen.items():
+            renderer = SceneRenderer(split)
+            with atomic_file(folder / pixel_file(split)) as handle:
+                for begin in range(0, len(scenes), _AT_ONCE):
+                    progress("rendering scenes", done, total)
+                    handle.write(renderer.render(scenes[begin : begin + _AT_ONCE]).tobytes())
+                    done += len(scenes[begin : begin + _AT_ONCE])
+        progress("rendering scenes", total, total)
+        return {
+            split: CaptionedImages([each.captions for each in scenes], scenes=[each.scene for each in scenes])
+            for split, scenes in chosen.items()
+        }
+
+
+def pixel_file(split: CaptionSplitName) -> str:
+    """The file of a split's pixels."""
+    return f"{split}.pixels"
+
+
+class SceneRenderer:
+    """Renders the scenes of one split."""
+
+    def __init__(self, split: CaptionSplitName) -> None:
+        self._seed = seed_of(split, "colours of scenes")
+        self._masks: dict[tuple[str, str, str], NDArray[np.float32]] = {}
+        for size in SIZES:
+            shapes = {(shape, "plain", size): mask for shape, mask in _shapes(size).items()}
+            letters = face_masks([symbol.upper() for symbol in KINDS], [*FACES.values()], MASK[size] * _FINE)
+            self._masks |= shapes | {
+                (symbol, face, size): _reduced(letters[row, column])
+                for row, symbol in enumerate(KINDS)
+                for column, face in enumerate(FACES)
+            }
+
+    def render(self, drawn: Iterable[DrawnScene]) -> NDArray[np.uint8]:
+        """The images of scenes, uint8 [N, S, S, 3]."""
+        return np.stack([self._image(each.scene, each.number) for each in drawn])
+
+    def _image(self, scene: Scene, number: int) -> NDArray[np.uint8]:
+        varied = (uniform_draws(self._seed, number, 1, 12).reshape(4, 3) * 2 - 1).astype(np.float32)
+        paper = np.array(PAPERS[scene.paper], dtype=np.float32) + varied[0] * _PAPER_VARIES
+        image_SS3 = np.broadcast_to(paper, (SCENE_PIXELS, SCENE_PIXELS, 3)).copy()
+        for each, own in zip(scene.objects, varied[1:], strict=False):
+            mask_MM = self._masks[each.symbol, each.face, each.size]
+            ink = np.array(INKS[each.colour], dtype=np.float32) + own * _INK_VARIES
+            half = len(mask_MM) // 2
+            top, left = (
+                _CELL * cell + _CELL // 2 + shift - half
+                for cell, shift in ((each.row, each.shift[1]), (each.column, each.shift[0]))
+            )
+            rows, columns = (slice(max(0, start), start + len(mask_MM)) for start in (top, left))
+            seen = image_SS3[rows, columns]
+            mask_MM = mask_MM[rows.start - top :, columns.start - left :][: seen.shape[0], : seen.shape[1]]
+            seen += (ink - seen) * mask_MM[..., None]
+        pixels_SS3: NDArray[np.uint8] = np.floor(np.clip(image_SS3, 0, 255) + np.float32(0.5)).astype(np.uint8)
+        return pixels_SS3
+
+
+def _shapes(size: str) -> dict[str, NDArray[np.float32]]:
+    """How much of each pixel a shape covers, float32 [M, M], 0 to 1."""
+    side = MASK[size]
+    places = (np.arange(side * _FINE) + 0.5) / _FINE - side / 2
+    x, y = places[None, :], places[:, None]
+    radius = side * 0.35
+    # A star of two triangles: without sines, which no standard makes equal everywhere.
+    up, down = (_triangle(x, sign * y, radius) for sign in (1, -1))
+    inside = {
+        "circle": x * x + y * y < radius * radius,
+        "square": (np.abs(x) < 0.86 * radius) & (np.abs(y) < 0.86 * radius),
+        "triangle": _triangle(x, y - radius / 4, 1.15 * radius),
+        "star": up | down,
+    }
+    return {shape: _reduced(inside[shape].astype(np.float32)) for shape in SHAPES}
+
+
+def _reduced(fine: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What is given for each of `_FINE` x `_FINE` points of every pixel, as pixels."""
+    side = len(fine) // _FINE
+    covered: NDArray[np.float32] = fine.reshape(side, _FINE, side, _FINE).mean((1, 3))
+    return covered
+
+
+def _triangle(x: NDArray[np.float64], y: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
+    """The points in a triangle that stands on a side, its corners `radius` from (0, 0); y goes down."""
+    inside: NDArray[np.bool_] = (y < radius / 2) & (np.abs(x) * np.sqrt(3.0) < y + radius)
+    return inside

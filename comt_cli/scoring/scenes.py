@@ -1,0 +1,100 @@
+"""How much of what captions say of `scenes` is true, and how much of what is true they say: SPICE's idea where the
+grammar is closed, so that nothing is left to a parser's guess.
+
+A caption is read as facts (`scene_words.Fact`): objects, their colours, sizes, faces and kinds, the paper, relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from comt_cli.data.captions.scene_words import (
+    FACES,
+    INKS,
+    KINDS,
+    PAPER_NOUNS,
+    PAPERS,
+    PICTURE_NOUNS,
+    RELATIONS,
+    SIZES,
+    SYMBOLS,
+    Fact,
+    Scene,
+    relation,
+)
+
+_ATTRIBUTES = {
+    **{word: size for size, words in SIZES.items() for word in words},
+    **{word: word for word in (*INKS, *KINDS.values(), *FACES)},
+}
+_TONES = {word for paper in PAPERS for word in paper.split()}
+_PAPER_NOUNS = {*PAPER_NOUNS, *PICTURE_NOUNS}
+_WHERE = {
+    word: where for where, ways in RELATIONS.items() for way in ways for word in {*way.split()} - {"to", "the", "of"}
+}
+
+
+def scene_f1(captions: Sequence[str], scenes: Sequence[Scene]) -> float:
+    """The mean over images of the F1 of a caption's facts against all facts of its scene, in per cent.
+
+    A true caption has a precision of 100; its recall is less, since captions do not say everything: what true captions
+    reach is in the table of `data/captions/scenes.py`. Words that are no part of the grammar say nothing.
+
+    Raises:
+        ValueError: there are not as many captions as scenes, or none.
+    """
+    if len(captions) != len(scenes) or not captions:
+        raise ValueError(f"{len(captions)} captions for {len(scenes)} scenes")
+    total = 0.0
+    for caption, scene in zip(captions, scenes, strict=True):
+        said, true = facts_of(caption), scene.facts()
+        total += 2 * len(said & true) / (len(said) + len(true))
+    return 100 * total / len(captions)
+
+
+def facts_of(caption: str) -> frozenset[Fact]:
+    """What a caption says. Of one outside the grammar, whatever can be read in it from left to right."""
+    reader = _Reader()
+    for word in caption.split():
+        reader.read(word)
+    return frozenset(reader.facts)
+
+
+class _Reader:
+    """Reads a caption word by word: attributes are gathered until the symbol or the paper that they belong to."""
+
+    def __init__(self) -> None:
+        self.facts: set[Fact] = set()
+        self._attributes: list[str] = []
+        self._last: str | None = None  # the object that was named last, of which the next relation is said
+        self._it: str | None = None  # the object named before "with", which "it" means
+        self._where: str | None = None  # a relation whose second object is still to come
+
+    def read(self, word: str) -> None:
+        if word in _ATTRIBUTES or word in _TONES:
+            self._attributes.append(word)
+        elif word in _PAPER_NOUNS:
+            paper = " ".join(self._attributes)
+            self.facts |= {("paper", paper)} if paper in PAPERS else set()
+            self._attributes = []
+        elif word in SYMBOLS and (word != "a" or self._attributes):  # without attributes it is the article
+            self._name(word)
+        elif word in _WHERE:
+            self._where = _WHERE[word]
+        elif word == "with":
+            self._it = self._last
+        elif word == "it":
+            self._relate(self._it)
+        if word in ("a", "an", "and"):
+            self._attributes = []
+
+    def _name(self, symbol: str) -> None:
+        self.facts |= {(symbol,), *((symbol, _ATTRIBUTES[word]) for word in self._attributes if word in _ATTRIBUTES)}
+        self._attributes = []
+        self._relate(symbol)
+        self._last = symbol
+
+    def _relate(self, other: str | None) -> None:
+        if self._where and self._last and other and other != self._last:
+            self.facts.add(relation(self._last, self._where, other))
+        self._where = None

@@ -1,0 +1,373 @@
+"""Captioned images: settings, what is prepared once, batches that (seed, step) alone decides, and a folder of MSCOCO's
+form."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from comt_cli.data.captions import dataset as preparation
+from comt_cli.data.captions.batches import CaptionBatch
+from comt_cli.data.captions.corpus import CaptionedImages
+from comt_cli.data.captions.dataset import CaptionDataset, fingerprint, known_content, prepare
+from comt_cli.data.captions.scene_render import SceneRenderer, Scenes
+from comt_cli.data.captions.scenes import drawn_scenes
+from comt_cli.data.captions.settings import CaptionData
+from comt_cli.data.captions.vocabulary import words_of
+from comt_cli.data.loader import TrainBatches
+from comt_cli.data.split import IGNORE
+from comt_cli.data.tokenizers import tokenizer_from_json
+from comt_cli.data.word_tokenizer import WordTokenizer
+from comt_cli.errors import UserError
+
+SCENES = CaptionData(images=30, validation_images=6, test_images=7, max_length=12)
+
+
+@pytest.fixture(scope="module")
+def module_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("captions")
+        patch.setenv("COMT_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def scenes(module_cache: Path) -> CaptionDataset:
+    return prepare(SCENES)
+
+
+# ---- settings
+
+
+def test_what_is_implied_is_stored_in_one_way() -> None:
+    assert CaptionData() == CaptionData(images=20_000, vocabulary_size=88, regions=36, features=192, max_length=40)
+    paper = CaptionData(corpus="mscoco", vocabulary_rule="nltk-ge5")
+    assert (paper.vocabulary_size, paper.regions, paper.features, paper.max_length) == (9567, 36, 2048, 16)
+    assert paper.images is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        (
+            {"vocabulary_size": 100, "regions": 49, "folder": "here", "vocabulary_rule": "nltk-ge5"},
+            [
+                "vocabulary_size: scenes has 88",
+                "regions: scenes has 36",
+                "folder: scenes is drawn",
+                "vocabulary_rule: ",
+            ],
+        ),
+        ({"corpus": "mscoco", "images": 5}, ["images: this is a key of scenes", "vocabulary_size: of all words"]),
+        ({"corpus": "mscoco", "vocabulary_size": 4}, ["vocabulary_size: 4 of the words are special"]),
+    ],
+)
+def test_all_contradictions_come_at_once(keys: dict[str, Any], wrong: list[str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        CaptionData(**keys)
+    said = str(caught.value)
+    assert [each for each in wrong if each not in said] == []
+
+
+# ---- words
+
+
+def test_words_are_tokens() -> None:
+    tokenizer = WordTokenizer(["a", "dog", "<b>"])
+    assert tokenizer.encode("a  cat a dog") == [4, 3, 4, 5]
+    assert tokenizer.decode([2, 4, 3, 5, 1, 0]) == "a <unk> dog"
+    assert tokenizer.pieces([0, 1, 2, 3, 6]) == ["<pad>", "</s>", "<s>", "<unk>", "<b>"]
+    again = tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json())))
+    assert isinstance(again, WordTokenizer)
+    assert (again.words, again.special, again.vocabulary_size) == (tokenizer.words, tokenizer.special, 7)
+
+
+@pytest.mark.parametrize("words", [["a", "a"], ["a b"], [""], ["<s>"], "ab", [1]])
+def test_what_is_no_vocabulary(words: Any) -> None:
+    with pytest.raises(ValueError, match=r"word|list"):
+        tokenizer_from_json({"format": 1, "kind": "words", "words": words})
+
+
+# ---- batches of scenes
+
+
+def test_a_batch_has_the_pixels_and_the_words(scenes: CaptionDataset) -> None:
+    indices = np.array([0, 7, 149, 7])
+    batch = scenes.train.batch(indices)
+    assert batch.images.tolist() == [0, 1, 29, 1]
+    assert batch.regions.dtype == np.float32
+    assert batch.regions.shape == (4, 36, 192)
+    assert batch.region_mask.all()
+    pixels = (batch.regions[2].reshape(6, 6, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(48, 48, 3) + 1) * 127.5
+    image = scenes.image("train", 29)
+    assert image is not None
+    assert np.array_equal(np.rint(pixels).astype(np.uint8), image)
+    assert np.array_equal(image, SceneRenderer("train").render(drawn_scenes("train", 29, 1))[0])
+    for row, index in enumerate(indices.tolist()):
+        text = scenes.texts["train"].references[index // 5][index % 5]
+        kept = text.split()[:12]
+        out = batch.target_out[row]
+        length = len(kept) + 1
+        assert scenes.tokenizer.decode(out[: length - 1].tolist()).split() == kept
+        assert out[length - 1] == scenes.tokenizer.special.end
+        assert (out[length:] == IGNORE).all()
+        assert batch.target_in[row, :length].tolist() == [scenes.tokenizer.special.begin, *out[: length - 1]]
+        assert (batch.target_in[row, length:] == scenes.tokenizer.special.pad).all()
+    assert batch.target_count == scenes.train.target_counts(indices).sum() == (batch.target_out != IGNORE).sum()
+    assert batch.uncounted().target_count == 0
+    with pytest.raises(IndexError):
+        scenes.train.batch(np.array([150]))
+
+
+def test_every_caption_in_training_and_the_first_in_evaluation(scenes: CaptionDataset) -> None:
+    assert (len(scenes.train), len(scenes.validation), len(scenes.test)) == (150, 6, 7)
+    batch = scenes.test.batch(np.arange(7))
+    assert batch.images.tolist() == batch.positions.tolist() == list(range(7))
+    texts = [scenes.tokenizer.decode(row[row != IGNORE].tolist()) for row in batch.target_out]
+    assert texts == [each[0] for each in scenes.texts["test"].references]  # whole: max_length is for training
+    assert scenes.scenes is not None
+    assert scenes.scenes["test"][3].facts() != scenes.scenes["test"][4].facts()
+
+
+def parts(step: list[CaptionBatch]) -> list[dict[str, list[Any]]]:
+    """Samples one by one, without the padding of their batches."""
+    return [
+        {
+            "regions": batch.regions[row].tolist(),
+            "in": batch.target_in[row][batch.target_out[row] != IGNORE].tolist(),
+            "out": batch.target_out[row][batch.target_out[row] != IGNORE].tolist(),
+            "position": [int(batch.positions[row]), int(batch.images[row])],
+        }
+        for batch in step
+        for row in range(len(batch.images))
+    ]
+
+
+def test_samples_depend_on_seed_and_step_alone(scenes: CaptionDataset) -> None:
+    """Of one device or two, with or without micro-batches, from the beginning or resumed."""
+
+    def samples(steps: range, ranks: int = 1, **keys: Any) -> list[list[dict[str, list[Any]]]]:
+        readers = [
+            TrainBatches(scenes.train, batch_size=8, rank=rank, world_size=ranks, first_step=steps.start, **keys)
+            for rank in range(ranks)
+        ]
+        found = [[part for reader in readers for part in parts(next(reader))] for _ in steps]
+        for reader in readers:
+            reader.close()
+        return found
+
+    whole = samples(range(20), seed=1)
+    assert whole == samples(range(20), ranks=2, micro_batch_size=3, seed=1)
+    assert whole[17:] == samples(range(17, 20), seed=1)
+    assert whole != samples(range(20), seed=2)
+    epoch = [tuple(part["out"]) for step in whole for part in step][:150]
+    assert sorted(part["position"][0] for step in whole for part in step) == list(range(160))
+    every = scenes.train.batch(np.arange(150))
+    assert sorted(epoch) == sorted(tuple(row[row != IGNORE].tolist()) for row in every.target_out)
+
+
+# ---- prepared once
+
+
+def test_what_is_prepared_is_opened_again(scenes: CaptionDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scenes, "write", None)  # nothing is drawn again
+    again = prepare(SCENES)
+    assert again.content_hash == scenes.content_hash == known_content(SCENES, fingerprint(SCENES))
+    assert again.scenes == scenes.scenes
+    assert again.scenes is not None
+    assert again.scenes["train"][3] == next(drawn_scenes("train", 3, 1)).scene
+    assert (again.regions, again.features, again.vocabulary_size) == (36, 192, again.tokenizer.vocabulary_size)
+    assert (again.train.batch(np.arange(5)).regions == scenes.train.batch(np.arange(5)).regions).all()
+
+
+def test_what_identifies_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[dict[str, object]] = [
+        {},
+        {"images": 31},
+        {"validation_images": 7},
+        {"test_images": 8},
+        {"max_length": 9},
+    ]
+    prints = {fingerprint(SCENES.model_copy(update=change)) for change in changes}
+    assert len(prints) == 5
+    monkeypatch.setattr(preparation, "CAPTION_FORMAT", 0)
+    assert fingerprint(SCENES) not in prints
+
+
+def test_what_was_killed_begins_anew_and_damage_is_named(cache: Path, scenes: CaptionDataset) -> None:
+    data = SCENES.model_copy(update={"images": 3})
+    folder = cache / "captions" / fingerprint(data)
+    folder.mkdir(parents=True)
+    (folder / "train.pixels").write_bytes(b"half")
+    (folder / ".train.json.1-2.tmp").write_bytes(b"half")
+    assert known_content(data, fingerprint(data)) is None
+    first = prepare(data)
+    assert not list(folder.glob(".*.tmp"))
+    assert first.content_hash == known_content(data, fingerprint(data))
+    pixels = bytearray((folder / "test.pixels").read_bytes())
+    pixels[100] ^= 1
+    (folder / "test.pixels").write_bytes(pixels)
+    with pytest.raises(UserError, match="prepared data is damaged") as caught:
+        prepare(data)
+    assert str(folder / "test.pixels") in caught.value.message
+    shutil.rmtree(folder)
+    assert prepare(data).content_hash == first.content_hash  # the advice works
+
+
+# ---- MSCOCO
+
+
+CAPTIONS = {  # cocoid: split, raw captions
+    42: ("train", ["A man's dog.", "A dog sits on grass", "The dog"]),
+    7: ("restval", ["A red bus, on a street!"]),
+    100: ("val", ["A cat", "A cat sits"]),
+    5: ("test", ["The bus sits", "A zebra"]),
+}
+REGIONS = {42: 3, 7: 1, 100: 2, 5: 4}
+MSCOCO = CaptionData(corpus="mscoco", vocabulary_size=14, regions=4, features=6, max_length=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cache: Path) -> Path:
+    """A folder of four images; one has its features in a .npz."""
+    folder = tmp_path / "coco"
+    (folder / "features").mkdir(parents=True)
+    images = [
+        {
+            "split": split,
+            "cocoid": number,
+            "sentences": [
+                {"raw": raw, "tokens": raw.lower().replace("'s", "s").translate(str.maketrans("", "", ".,!")).split()}
+                for raw in texts
+            ],
+        }
+        for number, (split, texts) in CAPTIONS.items()
+    ]
+    (folder / "dataset_coco.json").write_text(json.dumps({"images": images}))
+    for number, count in REGIONS.items():
+        regions = np.full((count, 6), number, dtype=np.float16)
+        if number == 7:
+            np.savez(folder / "features" / "7.npz", feat=regions, other=np.zeros(2))
+        else:
+            np.save(folder / "features" / f"{number}.npy", regions)
+    return folder
+
+
+def coco(folder: Path, **keys: Any) -> CaptionData:
+    return CaptionData.model_validate({**MSCOCO.model_dump(), "folder": str(folder), **keys})
+
+
+def test_a_folder_of_features_is_read(folder: Path) -> None:
+    data = coco(folder)
+    assert known_content(data, fingerprint(data)) is None
+    dataset = prepare(data)
+    assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (4, 1, 1)
+    assert dataset.tokenizer.decode(range(4, 14)) == "a dog on bus grass mans red sits street the"
+    assert dataset.texts["test"].references == [["The bus sits", "A zebra"]]
+    assert dataset.scenes is None
+    assert dataset.image("train", 0) is None
+    batch = dataset.train.batch(np.array([3, 1]))
+    assert batch.images.tolist() == [1, 0]
+    assert batch.region_mask.tolist() == [[True, False, False], [True, True, True]]
+    assert batch.regions[0].tolist() == [[7] * 6, [0] * 6, [0] * 6]
+    assert (batch.regions[1] == 42).all()
+    assert [dataset.tokenizer.decode(row[row > 0].tolist()) for row in batch.target_out] == ["a red bus", "a dog sits"]
+    assert known_content(data, fingerprint(data)) == dataset.content_hash
+    elsewhere = folder.with_name("elsewhere")
+    shutil.copytree(folder, elsewhere)
+    assert prepare(coco(elsewhere)).content_hash == dataset.content_hash
+    assert fingerprint(coco(elsewhere)) == fingerprint(data)
+
+
+def test_a_file_that_changed_is_other_content(folder: Path) -> None:
+    data = coco(folder)
+    first = prepare(data)
+    np.save(folder / "features" / "5.npy", np.ones((2, 6)))
+    with pytest.raises(UserError, match=r"5\.npy: it has 2 regions; it had 4 when it was prepared"):
+        first.test.batch(np.array([0]))
+    assert known_content(data, fingerprint(data)) is None
+    second = prepare(data)
+    assert second.content_hash != first.content_hash
+    assert second.test.batch(np.array([0])).regions.tolist() == np.ones((1, 2, 6)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [("all", "dog cat bus"), ("karpathy-gt5", "bus"), ("nltk-ge5", "dog")],
+)
+def test_vocabularies_by_rule(rule: str, words: str) -> None:
+    """`karpathy-gt5`: more than five times in all splits; `nltk-ge5`: at least five times in training."""
+    images = {
+        split: CaptionedImages([["not learned"]], [[text]])
+        for split, text in {"train": "dog " * 5 + "cat " * 4 + "bus " * 3, "test": "bus " * 3 + "cat zebra"}.items()
+    }
+    size = 4 + len(words.split())
+    found = words_of(CaptionData(corpus="mscoco", vocabulary_rule=rule, vocabulary_size=size), images)
+    assert " ".join(found.words) == words
+    with pytest.raises(UserError, match=f"by the rule {rule} .* {size:,}, not 9,999") as caught:
+        words_of(CaptionData(corpus="mscoco", vocabulary_rule=rule, vocabulary_size=9999), images)
+    assert caught.value.hint == f"--set data.vocabulary_size={size}"
+
+
+def test_the_rule_says_which_words_are_learned(folder: Path) -> None:
+    content = json.loads((folder / "dataset_coco.json").read_text())
+    content["images"][0]["sentences"] = [{"raw": "A man's dog.", "tokens": ["x"]}] * 5
+    (folder / "dataset_coco.json").write_text(json.dumps(content))
+    found = prepare(coco(folder, vocabulary_rule="nltk-ge5", vocabulary_size=9))
+    assert found.tokenizer.pieces(range(4, 9)) == ["a", "'s", ".", "dog", "man"]
+
+
+def spoil(number: int, regions: Any) -> Callable[[Path], None]:
+    return lambda folder: np.save(folder / "features" / f"{number}.npy", regions)
+
+
+def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        content = json.loads((folder / "dataset_coco.json").read_text())
+        change(content["images"][1])
+        (folder / "dataset_coco.json").write_text(json.dumps(content))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "dataset_coco.json").unlink(), "there is no .*dataset_coco.json"),
+        (lambda folder: (folder / "dataset_coco.json").write_text("{"), "dataset_coco.json cannot be read: it is not"),
+        (lambda folder: (folder / "dataset_coco.json").write_text("{}"), "dataset_coco.json cannot be read: 'images'"),
+        (lambda folder: shutil.rmtree(folder / "features"), "features: No such file"),
+        (lambda folder: (folder / "features" / "7.npz").unlink(), "1 of 4 images have no features; the first are 7"),
+        (spoil(100, np.ones((2, 5))), r"100\.npy: its features have the shape \[2, 5\], not \[1 to 4, 6\]"),
+        (spoil(100, np.ones((5, 6))), r"shape \[5, 6\], not \[1 to 4, 6\]"),
+        (spoil(100, np.ones((0, 6))), r"shape \[0, 6\]"),
+        (spoil(100, np.full((1, 6), np.nan)), "a number in it is not finite"),
+        (spoil(100, np.array([{}])), "its features cannot be read"),
+        (rewrite(lambda image: image.update(split="dev")), "image 2: its split is 'dev', none of train, restval, val"),
+        (rewrite(lambda image: image.pop("cocoid")), "image 2: it has no number `cocoid`"),
+        (rewrite(lambda image: image.update(sentences=[])), "image 2: it has no `sentences`"),
+        (rewrite(lambda image: image["sentences"][0].pop("raw")), "image 2: a sentence has no `raw`"),
+        (rewrite(lambda image: image["sentences"][0].update(tokens="a")), "image 2: .* has no list of `tokens`"),
+        (rewrite(lambda image: image["sentences"][0].update(tokens=["new"])), "have 8 words, with 4 .* 12, not 14"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_folder_is_named(folder: Path, damage: Callable[[Path], None], said: str) -> None:
+    damage(folder)
+    with pytest.raises(UserError, match=said):
+        prepare(coco(folder))
+    assert known_content(coco(folder), fingerprint(coco(folder))) is None
+
+
+def test_an_empty_split_is_named(folder: Path) -> None:
+    content = json.loads((folder / "dataset_coco.json").read_text())
+    content["images"] = [image for image in content["images"] if image["split"] != "val"]
+    (folder / "dataset_coco.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="no image is in the validation split"):
+        prepare(coco(folder))
