@@ -79,7 +79,7 @@ MADE = {
             *("images/glyph_faces.py", "order.py"),
         ),
         SCENES_VERSION,
-        (1, "12a7efb0fd0c0b1e"),
+        (1, "664d4a61b68d8bb1"),
     ),
     "prepared captions": (
         (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from comt_cli.data.captions import scenes
-from comt_cli.data.captions.scene_render import MASK, SceneRenderer
+from comt_cli.data.captions.scene_render import MASK, SceneRenderer, symbol_masks
 from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, SYMBOLS, WORDS, Scene
 from comt_cli.data.captions.scenes import DrawnScene, caption, chosen_scenes, content, drawn_scenes
 from comt_cli.data.captions.settings import CaptionData
@@ -135,7 +135,7 @@ def test_objects_are_where_their_cells_are() -> None:
 
 
 def test_no_two_symbols_look_alike() -> None:
-    masks = SceneRenderer("train")._masks
+    masks = symbol_masks()
     for face in FACES:
         for size in MASK:
             known = [masks[symbol, face if symbol in KINDS else "plain", size].ravel() for symbol in SYMBOLS]
