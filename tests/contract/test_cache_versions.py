@@ -88,7 +88,7 @@ MADE = {
             *("word_tokenizer.py", "tokenizers.py"),
         ),
         CAPTION_FORMAT,
-        (1, "bb161a51fc529791"),
+        (1, "90c6c27f6a00b3a5"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),
