@@ -79,7 +79,7 @@ MADE = {
             *("images/glyph_faces.py", "order.py"),
         ),
         SCENES_VERSION,
-        (1, "12a7efb0fd0c0b1e"),
+        (1, "664d4a61b68d8bb1"),
     ),
     "prepared captions": (
         (
@@ -88,7 +88,7 @@ MADE = {
             *("word_tokenizer.py", "tokenizers.py"),
         ),
         CAPTION_FORMAT,
-        (1, "bb161a51fc529791"),
+        (1, "90c6c27f6a00b3a5"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,12 +76,12 @@ def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
         UserError: it cannot be read, has another shape, or numbers that are not finite; the message names it.
     """
     try:
-        found = np.load(file, allow_pickle=False)
-        if isinstance(found, np.lib.npyio.NpzFile):
-            with found:
+        with file.open("rb") as handle:
+            found = np.load(handle, allow_pickle=False)
+            if isinstance(found, np.lib.npyio.NpzFile):
                 found = found["feat" if "feat" in found.files or len(found.files) != 1 else found.files[0]]
         regions = np.asarray(found, dtype=np.float32)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise UserError(
             f"{file}: its features cannot be read: {error}", "It should be .npy, or .npz with an array `feat`."
         ) from error

@@ -9,6 +9,7 @@ Shapes: N images, S = 48 pixels of an image's side, M of a mask's.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,7 @@ class SceneRenderer:
 
     def __init__(self, split: CaptionSplitName) -> None:
         self._seed = seed_of(split, "colours of scenes")
-        self._masks: dict[tuple[str, str, str], NDArray[np.float32]] = {}
-        for size in SIZES:
-            shapes = {(shape, "plain", size): mask for shape, mask in _shapes(size).items()}
-            letters = face_masks([symbol.upper() for symbol in KINDS], [*FACES.values()], MASK[size] * _FINE)
-            self._masks |= shapes | {
-                (symbol, face, size): _reduced(letters[row, column])
-                for row, symbol in enumerate(KINDS)
-                for column, face in enumerate(FACES)
-            }
+        self._masks = symbol_masks()
 
     def render(self, drawn: Iterable[DrawnScene]) -> NDArray[np.uint8]:
         """The images of scenes, uint8 [N, S, S, 3]."""
@@ -111,8 +104,23 @@ class SceneRenderer:
         return pixels_SS3
 
 
+@cache
+def symbol_masks() -> dict[tuple[str, str, str], NDArray[np.float32]]:
+    """How much of each pixel a symbol covers, by its name, its face and its size: float32 [M, M], 0 to 1."""
+    found: dict[tuple[str, str, str], NDArray[np.float32]] = {}
+    for size in SIZES:
+        found |= {(shape, "plain", size): mask for shape, mask in _shapes(size).items()}
+        letters = face_masks([symbol.upper() for symbol in KINDS], [*FACES.values()], MASK[size] * _FINE)
+        found |= {
+            (symbol, face, size): _reduced(letters[row, column])
+            for row, symbol in enumerate(KINDS)
+            for column, face in enumerate(FACES)
+        }
+    return found
+
+
 def _shapes(size: str) -> dict[str, NDArray[np.float32]]:
-    """How much of each pixel a shape covers, float32 [M, M], 0 to 1."""
+    """The masks of shapes, float32 [M, M]."""
     side = MASK[size]
     places = (np.arange(side * _FINE) + 0.5) / _FINE - side / 2
     x, y = places[None, :], places[:, None]
@@ -129,9 +137,10 @@ def _shapes(size: str) -> dict[str, NDArray[np.float32]]:
 
 
 def _reduced(fine: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What is given for each of `_FINE` x `_FINE` points of every pixel, as pixels."""
+    """The mean of `_FINE` x `_FINE` points for every pixel, in 255ths, whose sums are exact in any order."""
     side = len(fine) // _FINE
-    covered: NDArray[np.float32] = fine.reshape(side, _FINE, side, _FINE).mean((1, 3))
+    sums = np.rint(fine * np.float32(255)).astype(np.int64).reshape(side, _FINE, side, _FINE).sum((1, 3))
+    covered: NDArray[np.float32] = (sums / (255 * _FINE**2)).astype(np.float32)
     return covered
 
 

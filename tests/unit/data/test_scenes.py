@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from comt_cli.data.captions import scenes
-from comt_cli.data.captions.scene_render import MASK, SceneRenderer
+from comt_cli.data.captions.scene_render import MASK, SceneRenderer, symbol_masks
 from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, SYMBOLS, WORDS, Scene
 from comt_cli.data.captions.scenes import DrawnScene, caption, chosen_scenes, content, drawn_scenes
 from comt_cli.data.captions.settings import CaptionData
@@ -85,7 +85,10 @@ def test_what_scenes_promise() -> None:
     for each in (each.scene for each in sample()):
         assert len({thing.symbol for thing in each.objects}) == len(each.objects)
         for one, other in combinations(each.objects, 2):
-            assert abs(one.row - other.row) != abs(one.column - other.column)
+            right, down = one.column - other.column, one.row - other.row
+            assert abs(right) != abs(down)
+            farther = {"left": -right, "right": right, "above": -down, "below": down}
+            assert one.relation_to(other) == max(farther, key=lambda where: farther[where])
         relations = {fact for fact in each.facts() if len(fact) == 3}
         assert len(relations) == len(each.objects) * (len(each.objects) - 1) // 2
 
@@ -122,7 +125,8 @@ def test_pixels_are_the_same_everywhere() -> None:
 
 
 def test_objects_are_where_their_cells_are() -> None:
-    """The middle of what is not paper, of scenes of one object: within two pixels of its place."""
+    """Scenes of one object: the middle of what is not paper is within two pixels of its place, as large as is said, and
+    of its colour where it differs most from the paper's."""
     alone = [each for each in sample() if len(each.scene.objects) == 1][:60]
     for image, each in zip(SceneRenderer("train").render(alone).astype(int), alone, strict=True):
         thing, paper = each.scene.objects[0], np.median(image, axis=(0, 1))
@@ -132,10 +136,15 @@ def test_objects_are_where_their_cells_are() -> None:
         ]
         assert abs((rows.min() + rows.max() + 1) / 2 - place[0]) <= 2, thing
         assert abs((columns.min() + columns.max() + 1) / 2 - place[1]) <= 2, thing
+        assert (rows.max() - rows.min() > 9) == (thing.size == "large"), thing
+        far = np.abs(image - paper).sum(2)
+        ink = image[np.unravel_index(far.argmax(), far.shape)]
+        nearest = min(INKS, key=lambda name: np.abs(ink - INKS[name]).sum())
+        assert nearest == thing.colour or thing.size == "small", thing  # thin strokes are mixed with paper
 
 
 def test_no_two_symbols_look_alike() -> None:
-    masks = SceneRenderer("train")._masks
+    masks = symbol_masks()
     for face in FACES:
         for size in MASK:
             known = [masks[symbol, face if symbol in KINDS else "plain", size].ravel() for symbol in SYMBOLS]
