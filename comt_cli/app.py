@@ -15,6 +15,7 @@ from comt_cli.commands import (
     analyze_gates,
     average,
     bench,
+    caption,
     completion,
     diagnose,
     doctor,
@@ -77,6 +78,7 @@ app.command("plot-images", cls=Verb)(plot_images.plot_images)
 app.command("diagnose", cls=Verb)(diagnose.diagnose)
 app.command("generate", cls=Verb)(generate.generate)
 app.command("translate", cls=Verb)(translate.translate)
+app.command("caption", cls=Verb)(caption.caption)
 app.command("score", cls=Verb)(score.score)
 app.command("average", cls=Verb)(average.average)
 app.command("export", cls=Verb)(export.export)

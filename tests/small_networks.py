@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import caption_cases as captions
 import image_method_cases as images
 import method_cases as language
 import pair_method_cases as pairs
@@ -94,6 +95,19 @@ SMALL = {
         normal=False,
         causal=False,  # a target sees its whole source; what it sees of targets is in `test_encoder_decoder`
         methods=pairs.PAIR_METHODS,
+    ),
+    "train-caption": Small(
+        networks={"captioner": captions.SETTINGS},
+        medium=captions.MEDIUM,
+        dimensions=captions.DIMENSIONS,
+        batch=captions.BATCH,
+        other=lambda batch: (batch[0] * 2 - 1, *batch[1:]),
+        loss=pairs.loss_of_logits,
+        bf16_error=0.05,
+        stream="tokens",
+        normal=False,
+        causal=False,  # a word sees all regions
+        methods=captions.CAPTION_METHODS,
     ),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from comt_cli.commands import completion, options
+from comt_cli.commands.decoding import Alpha, Beam, PenaltyOption, Scores, as_asked, rows
 from comt_cli.commands.loading import loading_model
 from comt_cli.errors import UserError
 
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from comt_cli.generation.translate import Options, Translation, Translator
 
 MOST_FIGURES = 20
-
-
-class Penalty(StrEnum):
-    """What log-probabilities are divided by."""
-
-    gnmt = "gnmt"
-    average = "average"
 
 
 def translate(
@@ -47,24 +40,13 @@ def translate(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Where the lines go; the standard output if not given."),
     ] = None,
-    beam: Annotated[
-        int | None,
-        typer.Option(min=1, max=1000, help="Hypotheses that are kept; 1 is greedy. As the run's if not given."),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(min=0, max=10, help="How much longer translations are favoured. As the run's if not given."),
-    ] = None,
-    penalty: Annotated[
-        Penalty | None,
-        typer.Option(help="Divide by ((5 + length) / 6)^alpha (gnmt) or length^alpha (average). As the run's."),
-    ] = None,
+    beam: Beam = None,
+    alpha: Alpha = None,
+    penalty: PenaltyOption = None,
     n_best: Annotated[
         int, typer.Option(min=1, help="Translations of each line, under each other behind the line's number.")
     ] = 1,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="Score and log-probability before each translation, with tabs.")
-    ] = False,
+    scores: Scores = False,
     attention: Annotated[
         Path | None,
         typer.Option(
@@ -114,9 +96,7 @@ def translate(
 
     where = pick_device(device)
     loaded = load(checkpoint, LoadedTranslator)
-    given_options = {"beam": beam, "alpha": alpha, "penalty": None if penalty is None else penalty.value}
-    decode = loaded.decode.model_copy(update={key: value for key, value in given_options.items() if value is not None})
-    chosen = Options(decode, n_best, batch_tokens)
+    chosen = Options(as_asked(loaded.decode, beam, alpha, penalty), n_best, batch_tokens)
     using = translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
     if out is not None:
         _to_file(using, lines := list(lines), chosen, out, scores=scores, model=_stamp(checkpoint))
@@ -124,24 +104,9 @@ def translate(
     for pool in using.pools(lines, chosen) if out is None or attention is not None else ():
         for found, number in zip(pool, numbers, strict=False):
             if out is None:
-                typer.echo("\n".join(_rows(number, found, n_best, scores=scores)))
+                typer.echo("\n".join(rows(str(number), found, n_best, scores=scores)))
             if attention is not None:
                 _draw(using, number, found[0], loaded, attention)
-
-
-def _rows(number: int, found: Sequence[Translation], n_best: int, *, scores: bool) -> list[str]:
-    """The lines of output of a line of input."""
-    rows = []
-    for place in range(n_best):
-        each = found[place] if place < len(found) else None
-        hypothesis = each.hypothesis if each is not None else None
-        columns = [str(number)] if n_best > 1 else []
-        if scores and hypothesis is None:
-            columns += ["", ""]
-        elif scores and hypothesis is not None:
-            columns += [f"{hypothesis.score:.6f}", f"{hypothesis.log_probability:.6f}"]
-        rows.append("\t".join([*columns, each.text if each is not None else ""]))
-    return rows
 
 
 def _to_file(
@@ -160,7 +125,7 @@ def _to_file(
     numbers = count(done + 1)
     for pool in using.pools(lines[done:], chosen, done + 1):
         pairs = zip(pool, numbers, strict=False)  # in this order: the other takes a number too many
-        file.add([row for found, number in pairs for row in _rows(number, found, chosen.n_best, scores=scores)])
+        file.add([row for found, number in pairs for row in rows(str(number), found, chosen.n_best, scores=scores)])
     file.finish()
 
 

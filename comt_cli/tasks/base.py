@@ -73,6 +73,14 @@ POINTS = DifferenceUnit(
     pairing="in percentage points (pts) against {baseline}, with the 95 % interval of Student's t",
 )
 """Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers give differences of accuracy."""
+SCORE_POINTS = DifferenceUnit(
+    "points",
+    "pts",
+    "points",
+    is_relative=False,
+    pairing="in points against {baseline}, with the 95 % interval of Student's t",
+)
+"""Of a score that is no share of anything."""
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import PERCENT, POINTS, DifferenceUnit, Metric, Task, Unit
+from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS, Metric, Task, Unit
 
 if TYPE_CHECKING:
     from comt_cli.data.pairs.dataset import PairDataset
     from comt_cli.data.storage import ProgressCallback
     from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.translation import TranslationSettings
-
-BLEU_POINTS = DifferenceUnit(
-    "points",
-    "pts",
-    "points",
-    is_relative=False,
-    pairing="in points against {baseline}, with the 95 % interval of Student's t",
-)
-"""Differences of a score between 0 and 100 that is no share of anything."""
 
 TYPICAL_LENGTH = 32
 """Tokens of the sentences that cost is counted for: a bucket is taken to be full of such pairs."""
@@ -51,7 +42,7 @@ def _metrics() -> dict[str, Metric]:
                 label=f"{split} {name}",
                 brief=name,
                 better="higher",
-                difference=BLEU_POINTS,
+                difference=SCORE_POINTS,
                 beside=f"{prefix}slot_accuracy" if key == "bleu" and prefix != "last_test_" else None,
             )
         if prefix != "last_test_":

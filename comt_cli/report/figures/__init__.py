@@ -3,6 +3,7 @@
 from comt_cli.report.figures.ablation import draw_ablation
 from comt_cli.report.figures.attention import draw_attention
 from comt_cli.report.figures.block_gradients import draw_block_gradients
+from comt_cli.report.figures.captioned import draw_captioned
 from comt_cli.report.figures.conv_gradients import draw_conv_gradients
 from comt_cli.report.figures.gate_lines import draw_gate_lines
 from comt_cli.report.figures.gate_maps import draw_gate_maps
@@ -19,6 +20,7 @@ __all__ = [
     "draw_ablation",
     "draw_attention",
     "draw_block_gradients",
+    "draw_captioned",
     "draw_conv_gradients",
     "draw_gate_lines",
     "draw_gate_maps",

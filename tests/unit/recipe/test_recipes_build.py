@@ -43,7 +43,12 @@ def _parameters(model: str, vocabulary: int, method: str) -> int:
 
 _BY_KEY: dict[tuple[str, int, str], RunSpec] = {}
 
-PLAIN = {"train-lm": {"name": "pre-ln"}, "train-resnet": {"name": "addition"}, "train-mt": {"name": "post-ln"}}
+PLAIN = {
+    "train-lm": {"name": "pre-ln"},
+    "train-resnet": {"name": "addition"},
+    "train-mt": {"name": "post-ln"},
+    "train-caption": {"name": "post-ln"},
+}
 MISPRINTED = {
     ("comt/tableA7", "sliding-window-1/16", "cifar10/resnet18"): 5.71,
     ("comt/tableA7", "pixel-8", "cifar10/resnet152"): 0.99,

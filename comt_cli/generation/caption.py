@@ -1,0 +1,98 @@
+"""Images in, captions out: regions, beam search, and text.
+
+Shapes: R regions of an image, V numbers of a region, T words, S pixels of an image's side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from comt_cli.data.captions.regions import patches, read_features
+from comt_cli.data.captions.settings import SCENE_PIXELS, CaptionData
+from comt_cli.errors import UserError
+from comt_cli.exchange.loaded_captioning import LoadedCaptioner
+from comt_cli.generation.attention import attention_of
+from comt_cli.generation.beam import Hypothesis, beam_search
+from comt_cli.tasks.settings.decoding import BeamSettings
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An image as a captioner reads it: `regions` float32 [R, V]; `pixels`, uint8 [S, S, 3], where it is one of
+    pixels."""
+
+    regions: NDArray[np.float32]
+    pixels: NDArray[np.uint8] | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """A caption of an image, and what the search found."""
+
+    text: str
+    hypothesis: Hypothesis
+
+
+def look_at(path: Path, data: CaptionData) -> Seen:
+    """The image in a file, as models of this data read images: pictures of any size, which are made as large as the
+    data's, or files of features. Raises `UserError`."""
+    if data.corpus == "scenes":
+        pixels = _picture(path, SCENE_PIXELS)
+        return Seen(patches(pixels[None])[0], pixels)
+    assert data.regions is not None
+    assert data.features is not None
+    return Seen(read_features(path, data.regions, data.features), None)
+
+
+def _picture(path: Path, side: int) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return np.array(image.convert("RGB").resize((side, side), Image.Resampling.LANCZOS))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        reason = getattr(error, "strerror", None) or "it is no picture that can be read"
+        raise UserError(f"{path} cannot be read: {reason}", "PNG and JPEG files can be captioned.") from None
+
+
+class ImageCaptioner:
+    """A loaded captioner on a device."""
+
+    def __init__(self, loaded: LoadedCaptioner, device: torch.device) -> None:
+        self.model, self.tokenizer, self.device = loaded.model.to(device).eval(), loaded.tokenizer, device
+        self.begin, self.end = self.tokenizer.special.need("begin"), self.tokenizer.special.end
+        assert loaded.longest is not None
+        self.longest = loaded.longest + 1
+
+    def captions(self, image: Seen, decode: BeamSettings, n_best: int = 1) -> list[Said]:
+        """Up to `n_best` captions of an image, the best first."""
+        (found,) = beam_search(
+            self.model,
+            *self._source(image),
+            width=decode.beam,
+            length_penalty=decode.penalty,
+            alpha=decode.alpha,
+            max_lengths=[self.longest],
+            begin=self.begin,
+            end=self.end,
+            n_best=n_best,
+        )
+        return [Said(self.tokenizer.decode(each.tokens), each) for each in found]
+
+    def attention(self, image: Seen, said: Said) -> tuple[NDArray[np.float32], list[str]]:
+        """The weights over the image's regions in saying each word, [T, R], and the words, the end included."""
+        words: Sequence[int] = said.hypothesis.tokens
+        weights_TR = attention_of(self.model, self._source(image), (self.begin, *words))
+        found: NDArray[np.float32] = weights_TR.numpy()
+        return found, self.tokenizer.pieces((*words, self.end))
+
+    def _source(self, image: Seen) -> tuple[Tensor, Tensor]:
+        regions_1RV = torch.from_numpy(image.regions)[None].to(self.device)
+        return regions_1RV, torch.ones(regions_1RV.shape[:2], dtype=torch.bool, device=self.device)

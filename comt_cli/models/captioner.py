@@ -1,0 +1,95 @@
+"""The captioner: a Transformer whose encoder reads the regions of an image, and whose decoder says what is there.
+
+    x_r = dropout(relu(W v_r + b)) (+ p_r)
+
+v_r is what is known of region r (a detector's 2048 numbers, the pixels of a patch), p_r a learned vector of its place,
+where regions have places. Behind that encoder and decoder are those of `models.transformer`, with one matrix as the
+words' embedding and as head: with 9,567 words, 2048 numbers a region and the size `base` 50,049,024 parameters.
+
+Shapes: B images, R regions, V numbers of a region, D width, T words.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.layers.dropout import Dropout
+from comt_cli.layers.initialise import Draw, Initialised, xavier_std
+from comt_cli.methods.base import Wiring
+from comt_cli.models.transformer import EncoderDecoder
+from comt_cli.tasks.settings.captioner import CaptionerSettings
+
+SETTINGS = CaptionerSettings
+
+
+class RegionMap(Initialised):
+    """[B, R, V] -> [B, R, D], as above; `places` is how many learned vectors there are, 0 for none."""
+
+    def __init__(self, features: int, width: int, places: int, dropout: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, features))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.places = nn.Parameter(torch.empty(places, width)) if places else None
+        self.dropout = Dropout(dropout)
+
+    def forward(self, regions_BRV: Tensor) -> Tensor:
+        mapped_BRD: Tensor = self.dropout(F.relu(F.linear(regions_BRV.to(self.weight.dtype), self.weight, self.bias)))
+        return mapped_BRD if self.places is None else mapped_BRD + self.places[: regions_BRV.shape[1]]
+
+    def initialise(self, draw: Draw) -> None:
+        width, features = self.weight.shape
+        draw.uniform_(self.weight, "weight", 3**0.5 * xavier_std(features, width))
+        nn.init.zeros_(self.bias)
+        if self.places is not None:
+            draw.normal_(self.places, "places", 1.0)  # as large as the words' embeddings, which are times sqrt(D)
+
+
+class Captioner(EncoderDecoder):
+    """An encoder-decoder whose source is regions, [B, R, V], and a mask, bool [B, R], True where there is one. What
+    stands where there is none changes nothing."""
+
+    settings: CaptionerSettings
+
+    def __init__(
+        self,
+        settings: CaptionerSettings,
+        vocabulary: int,
+        wiring: Wiring,
+        regions: int,
+        features: int,
+        length: int = 1,
+        captions: int = 1,
+    ) -> None:
+        super().__init__(settings, vocabulary, wiring, length, captions, regions)
+        places = regions if settings.region_positions == "learned" else 0
+        self.features = features
+        self.regions = RegionMap(features, self.shape.width, places, settings.region_dropout)
+
+    def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:
+        regions_BRV, mask_BR = source
+        return self.regions(regions_BRV), mask_BR
+
+    def example(self, samples: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Regions, their mask and captions: a sample has as many captions, each with the image, and these as many
+        words, as the model was built with."""
+        B, R = samples * self.pairs, self.source_length
+        regions_BRV = torch.zeros(B, R, self.features, device="meta")
+        mask_BR = torch.ones(B, R, dtype=torch.bool, device="meta")
+        return regions_BRV, mask_BR, torch.zeros(B, self.length, dtype=torch.long, device="meta")
+
+
+def build(
+    settings: CaptionerSettings,
+    wiring: Wiring,
+    *,
+    vocabulary: int,
+    regions: int,
+    features: int,
+    length: int = 1,
+    captions: int = 1,
+) -> Captioner:
+    """A captioner that knows so many words, of images of at most so many regions, each of so many numbers; `length` is
+    that of a caption of its `example`, and `captions` how many a sample has."""
+    return Captioner(settings, vocabulary, wiring, regions, features, length, captions)

@@ -1,0 +1,200 @@
+"""Captioning: what an image shows is said in a sentence, from its regions, and scored as COCO scores captions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from comt_cli import words
+from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS, Metric, Task, Unit
+
+if TYPE_CHECKING:
+    from comt_cli.data.captions.dataset import CaptionDataset
+    from comt_cli.data.storage import ProgressCallback
+    from comt_cli.recipe.schema import Sites
+    from comt_cli.tasks.settings.captioning import CaptioningSettings
+
+TYPICAL_LENGTH = 13
+"""Words of the captions that cost is counted for, the end included."""
+
+SCORES = {
+    "cider": ("CIDEr-D", "times 100, as papers print it; as the COCO toolkit counts it"),
+    **{f"bleu{n}": (f"BLEU-{n}", "of the corpus, unsmoothed, as the COCO toolkit counts it") for n in range(1, 5)},
+    "rouge_l": ("ROUGE-L", "as the COCO toolkit counts it"),
+    "meteor": ("METEOR", "the COCO toolkit's, which needs Java"),
+    "spice": ("SPICE", "the COCO toolkit's, which needs Java"),
+}
+"""The scores by their keys: what each is called, and how it is counted."""
+
+
+def _metrics() -> dict[str, Metric]:
+    found = {}
+    for prefix, split in {"": "validation", "test_": "test"}.items():
+        for key in SCORES if prefix else ("cider",):
+            name, how = SCORES[key]
+            found[prefix + key] = Metric(
+                words=f"{name} of the {split} images' captions ({how})",
+                label=f"{split} {name}",
+                brief=name,
+                better="higher",
+                difference=SCORE_POINTS,
+                decimals=1,
+                beside=f"{prefix}scene_f1" if key == "cider" else None,
+            )
+        found[f"{prefix}scene_f1"] = Metric(
+            words=f"F1 of what captions of the {split} scenes say, against what is in the scenes, in per cent",
+            label=f"{split} scene F1, %",
+            brief="scene F1",
+            better="higher",
+            difference=POINTS,
+            decimals=1,
+            sign=" %",
+            remark="CIDEr-D hardly sees whether relations are true; scene F1 does, where the scene is known.",
+        )
+    found["target_perplexity"] = Metric(
+        words="perplexity of a word of a validation caption, given those before it",
+        label="word perplexity",
+        brief="perplexity",
+        better="lower",
+        difference=PERCENT,
+    )
+    return found
+
+
+class Captioning(Task["CaptioningSettings"]):
+    """Train every run of a captioning recipe and write the table beside the paper's numbers.
+
+    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. Self-critical
+    runs start from those that cross-entropy trained, which are trained first. The test images are captioned once, after
+    training; a run that is stopped in the middle of it resumes there.
+
+    Examples:
+
+      comt train-caption --recipe sas/table5
+
+      comt train-caption --recipe sas/table5-cross-entropy --rows baseline,sas --seeds 1-3
+
+      comt train-caption --recipe sas/table5-cross-entropy --scale paper --set data.folder=mscoco
+    """
+
+    name: ClassVar = "captioning"
+    command: ClassVar = "train-caption"
+    unit: ClassVar = Unit("tokens", "tok")
+    metrics: ClassVar[Mapping[str, Metric]] = _metrics()
+    plain_method: ClassVar = "post-ln"
+    plain: ClassVar = "the plain Post-LN captioner of the same size"
+    differs: ClassVar = "whose width, regions and vocabulary are other ones"
+    model_kind: ClassVar = "a captioner"
+    verbs: ClassVar = ("caption",)
+    counts_targets: ClassVar = True
+    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
+    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+    at_scale: ClassVar = {
+        "smoke": "The captioners see drawn scenes of one to three symbols for minutes.",
+        "paper": "The captioners train on MSCOCO.",
+    }
+    provenance: ClassVar = (
+        "Captioners: {model:networks}{parameters}.",
+        "Captioned images: {corpus}.",
+        "Words a run, sampled ones included: {tokens:done}.",
+    )
+
+    @property
+    def settings(self) -> type[CaptioningSettings]:
+        from comt_cli.tasks.settings.captioning import CaptioningSettings
+
+        return CaptioningSettings
+
+    @property
+    def sites(self) -> Sites:
+        from comt_cli.tasks.settings.transformer import SITES
+
+        return SITES
+
+    # ---- data
+
+    def fingerprint(self, settings: CaptioningSettings, progress: ProgressCallback | None = None) -> str:
+        from comt_cli.data.captions.dataset import fingerprint
+
+        return fingerprint(settings.data, progress)
+
+    def known_content(self, settings: CaptioningSettings, fingerprint: str) -> str | None:
+        from comt_cli.data.captions.dataset import known_content
+
+        return known_content(settings.data, fingerprint)
+
+    def prepare(self, settings: CaptioningSettings, progress: ProgressCallback | None = None) -> CaptionDataset:
+        from comt_cli.data.captions.dataset import prepare
+
+        return prepare(settings.data, progress)
+
+    def data_name(self, settings: CaptioningSettings) -> str:
+        return settings.data.corpus
+
+    # ---- the model
+
+    def dimensions(self, settings: CaptioningSettings) -> dict[str, int]:
+        data = settings.data
+        known = {key: getattr(data, key) for key in ("vocabulary_size", "regions", "features", "max_length")}
+        length = min(TYPICAL_LENGTH, known.pop("max_length") + 1)
+        sizes = {"vocabulary": known.pop("vocabulary_size"), **known}
+        return {**sizes, "length": length, "captions": settings.train.samples or 1}
+
+    def positions(self, settings: CaptioningSettings) -> int:
+        dimensions = self.dimensions(settings)
+        return dimensions["length"] * dimensions["captions"]
+
+    def work(self, settings: CaptioningSettings) -> float:
+        shape, dimensions = settings.model.shape(), self.dimensions(settings)
+        layer = shape.width**2 + shape.width * shape.ffn_width
+        rows = dimensions["regions"] * shape.encoder_layers + dimensions["length"] * shape.decoder_layers
+        return float(layer * rows * dimensions["captions"])
+
+    # ---- words
+
+    def network_and_data(self, settings: CaptioningSettings, size: Sequence[str] = ()) -> str:
+        model, train = settings.model, settings.train
+        shape = model.shape()
+        layers = f"{shape.encoder_layers}+{shape.decoder_layers} layers"
+        what = ", ".join([layers, f"{shape.width} wide", *size])
+        return (
+            f"Captioner {model.size} ({what}) on {self.data_name(settings)}, "
+            f"{words.plural(train.steps, 'step')} of {words.plural(train.batch_size, 'image')}"
+            f"{self._samples(settings)}"
+        )
+
+    def _samples(self, settings: CaptioningSettings) -> str:
+        samples = settings.train.samples
+        return "" if samples is None else f" with {words.plural(samples, 'sampled caption')} each"
+
+    def describe(self, settings: CaptioningSettings, size: str = "", seen: str = "") -> str:
+        model, data, train, decode = settings.model, settings.data, settings.train, settings.decode
+        shape = model.shape()
+        baselines = {"greedy": "the greedy caption's", "others": "the mean of the others'", None: ""}
+        learns = (
+            f"cross-entropy, label smoothing {train.label_smoothing:g}"
+            if train.objective == "cross-entropy"
+            else f"self-critical training on CIDEr-D{self._samples(settings)}, whose reward is compared with "
+            f"{baselines[train.self_critical_baseline]}"
+        )
+        amount = f" ({seen} words a run)" if seen else ""
+        return (
+            f"Captioner {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
+            f"{shape.heads} heads{size}. {data.corpus}, at most {data.regions} regions of {data.features:,} numbers an "
+            f"image, a vocabulary of {data.vocabulary_size:,}; {train.steps:,} steps of "
+            f"{words.plural(train.batch_size, 'image')}{amount}, {learns}; beam {decode.beam}"
+        )
+
+    def columns(self, settings: CaptioningSettings) -> dict[str, Any]:
+        model, train = settings.model, settings.train
+        return {
+            "model": model.size,
+            "width": model.shape().width,
+            "corpus": settings.data.corpus,
+            "objective": train.objective,
+            "batch_size": train.batch_size,
+            "precision": train.precision,
+        }
+
+    def networks(self, sizes: Sequence[str]) -> str:
+        return f"captioner {words.listing(sizes)}"

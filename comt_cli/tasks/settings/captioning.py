@@ -1,0 +1,65 @@
+"""The settings of a run of a captioner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from comt_cli.data.captions.settings import CaptionData
+from comt_cli.recipe.settings import RunSettings, WholeNumber
+from comt_cli.tasks.settings.captioner import CaptionerSettings
+from comt_cli.tasks.settings.decoding import MAX_BEAM, BeamSettings, DecoderTrainSettings
+
+MAX_SAMPLES = 1000
+
+
+class CaptionTrainSettings(DecoderTrainSettings):
+    """How a captioner learns. Batch sizes count images, each with one of its captions.
+
+    `objective: cross-entropy` predicts these captions. `objective: cider` is self-critical training (Rennie et al.
+    2017): of every image `samples` captions are drawn from the model, and one becomes likelier as far as its CIDEr-D is
+    above `self_critical_baseline`: that of the `greedy` caption, or the mean of the `others`.
+    """
+
+    objective: Literal["cross-entropy", "cider"] = "cross-entropy"
+    samples: Annotated[WholeNumber, Field(ge=1, le=MAX_SAMPLES)] | None = None
+    self_critical_baseline: Literal["greedy", "others"] | None = None
+
+    _of_cider: ClassVar[dict[str, Any]] = {"samples": 5, "self_critical_baseline": "greedy"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _implied(cls, given: Any) -> Any:
+        """A value that is implied is stored in one way, so that saying it does not make another run."""
+        if not isinstance(given, dict) or given.get("objective") != "cider":
+            return given
+        return given | {key: value for key, value in cls._of_cider.items() if given.get(key) is None}
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        if self.objective != "cider":
+            for key in self._of_cider:
+                if getattr(self, key) is not None:
+                    yield f"{key}: this is a key of objective: cider; leave it out"
+        elif self.label_smoothing:
+            yield "label_smoothing: objective: cider has no labels; leave the key out"
+        if self.self_critical_baseline == "others" and self.samples == 1:
+            yield "samples: with self_critical_baseline: others there must be two or more"
+
+
+class CaptionDecodeSettings(BeamSettings):
+    """Beam search, by default as captions are searched for: five beams, long captions not favoured."""
+
+    beam: Annotated[WholeNumber, Field(gt=0, le=MAX_BEAM)] = 5
+    alpha: Annotated[float, Field(ge=0, le=10)] = 0.0
+
+
+class CaptioningSettings(RunSettings):
+    """Everything that decides a run of a captioner, apart from its method and its seed."""
+
+    model: CaptionerSettings
+    data: CaptionData
+    train: CaptionTrainSettings
+    decode: CaptionDecodeSettings = CaptionDecodeSettings()

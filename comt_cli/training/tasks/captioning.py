@@ -1,0 +1,218 @@
+"""Captioning as the loop sees it: the likelihood of captions, or self-critical training on CIDEr-D; and its
+evaluation, by the scores of what beam search says of the images.
+
+Self-critical training (Rennie et al. 2017) draws K captions w of every image from the model p and minimises
+
+    - E_w r(w),   whose gradient is estimated by   - (r(w) - b) d log p(w),
+
+r(w) being CIDEr-D over 100 against the image's own captions, with document frequencies of the training captions, and b
+the reward of the greedy caption, or the mean reward of the image's other K - 1 (the advantages then sum to zero).
+Captions are drawn without dropout, and d log p is that of a training pass, with it. What chance picks is a pure
+function of (seed, step, sample).
+
+Shapes: B images, K captions of each, R = B K, T words, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from comt_cli.data.captions.batches import CaptionBatch
+from comt_cli.data.captions.dataset import CaptionDataset
+from comt_cli.data.order import uniform_draws
+from comt_cli.data.split import IGNORE, Split
+from comt_cli.generation.beam import PAD
+from comt_cli.generation.drawn import drawn_sequences
+from comt_cli.layers.dropout import Masks
+from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.transformer import EncoderDecoder
+from comt_cli.runs.plan import RunSpec
+from comt_cli.scoring.captions import CAPTION_METRICS, Cider, caption_scores
+from comt_cli.scoring.java_metrics import JAVA_METRICS, java_scores
+from comt_cli.scoring.metrics import Score
+from comt_cli.scoring.scenes import scene_f1
+from comt_cli.tasks.settings.captioning import CaptioningSettings
+from comt_cli.training.devices import compute_context
+from comt_cli.training.encoder_decoder import EncoderDecoderRun
+from comt_cli.training.objective import Objective, SummedLoss
+from comt_cli.training.parallel import World
+
+_COCO = "references:all|tokens:treebank|punctuation:no"
+_SIGNATURES = {"cider": f"{_COCO}|form:d|sigma:6", "scene_f1": "facts:all"}
+"""How scores are counted; all but these as the first says alone."""
+
+
+class Drawn(Split[CaptionBatch]):
+    """The samples of a training split, of each of which so many words are drawn, whatever its own caption has."""
+
+    def __init__(self, split: Split[CaptionBatch], drawn: int) -> None:
+        self.split, self.drawn = split, drawn
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.full(len(indices), self.drawn, dtype=np.int64)
+
+    def batch(self, indices: NDArray[np.int64]) -> CaptionBatch:
+        return self.split.batch(indices)
+
+    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> CaptionBatch:
+        return self.split.train_batch(indices, seed, first)
+
+
+class SelfCriticalLoss(Objective):
+    """(regions, mask, words that the decoder reads [R, T], rewards [R], advantages [R], words that it said [R, T]) ->
+    - sum of `weight` times the rewards, whose gradient is that of - sum_i weight advantage_i log p(w_i).
+
+    `weight` is what the loop divides by for each caption, so that its mean loss is minus the mean reward.
+    """
+
+    model: EncoderDecoder
+
+    def __init__(self, model: EncoderDecoder, weight: int) -> None:
+        super().__init__()
+        self.model, self.weight = model, weight
+
+    def compile_model(self, *, keep_others: bool = False) -> None:
+        raise NotImplementedError("the settings refuse train.compile")
+
+    def forward(self, *given: Tensor) -> Tensor:
+        *inputs, rewards_R, advantages_R, said_RT = given
+        logits_RTV = self.model(*inputs)
+        losses_RT = F.cross_entropy(logits_RTV.float().transpose(1, 2), said_RT, ignore_index=IGNORE, reduction="none")
+        surrogate = self.weight * (advantages_R * losses_RT.sum(1)).sum()
+        return surrogate - (surrogate + self.weight * rewards_R.sum()).detach()
+
+
+class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
+    """Says what an image shows."""
+
+    counted: ClassVar = "images"
+    dataset: CaptionDataset
+
+    def __init__(self, spec: RunSpec, dataset: CaptionDataset, world: World) -> None:
+        super().__init__(spec, dataset, world)
+        self.captioning = spec.settings_as(CaptioningSettings)
+        assert self.captioning.data.max_length is not None  # the settings see to it
+        self.most = self.captioning.data.max_length + 1
+        if self.samples:
+            self.train = Drawn(self.train, self.samples * self.most)
+
+    @property
+    def samples(self) -> int:
+        """The captions that are drawn of an image in training; 0 where it has its own."""
+        return self.captioning.train.samples or 0
+
+    def objective_of(self, model: EncoderDecoder) -> Objective:
+        likelihood = super().objective_of(model)
+        return SelfCriticalLoss(model, self.most) if self.samples else likelihood
+
+    def arrays(self, batch: CaptionBatch) -> tuple[NDArray[Any], ...]:
+        return batch.regions, batch.region_mask, batch.target_in, batch.target_out
+
+    def numbers(self, split: Split[CaptionBatch], batch: CaptionBatch) -> NDArray[np.int64]:
+        return batch.images
+
+    def every_number(self, split: Split[CaptionBatch]) -> list[int]:
+        return list(range(len(split)))  # each image once
+
+    def longest(self, *source: Tensor) -> list[int]:
+        return [self.most] * len(source[0])
+
+    # ---- self-critical training
+
+    @cached_property
+    def cider(self) -> Cider:
+        """Rewards of captions of training images."""
+        return Cider(self.dataset.texts["train"].references)
+
+    def inputs(self, batch: CaptionBatch) -> tuple[Tensor, ...]:
+        """The batch on the device; of self-critical training K captions of every image, with what they earned."""
+        if not self.samples:
+            return super().inputs(batch)
+        regions_BRF, mask_BR, *_ = self.tensors(batch)
+        said_BKT, rewards_BK, baseline_BK = self._said(batch, regions_BRF, mask_BR)
+        positions_BK = batch.positions[:, None] * self.samples + np.arange(self.samples)
+        self.masks.move_to(self.spec.seed, positions_BK.flatten(), self.world.device)
+        said_RT = said_BKT.flatten(0, 1)
+        in_RT = torch.cat([torch.full_like(said_RT[:, :1], self._begin), said_RT[:, :-1]], dim=1)
+        earned = (torch.from_numpy(each).float().flatten() for each in (rewards_BK, rewards_BK - baseline_BK))
+        repeated = (each.repeat_interleave(self.samples, dim=0) for each in (regions_BRF, mask_BR))
+        return (
+            *repeated,
+            in_RT.masked_fill(in_RT == self._end, PAD),
+            *(each.to(self.world.device) for each in earned),
+            said_RT.masked_fill(said_RT == PAD, IGNORE),
+        )
+
+    @property
+    def _begin(self) -> int:
+        return self.dataset.tokenizer.special.need("begin")
+
+    @property
+    def _end(self) -> int:
+        return self.dataset.tokenizer.special.end
+
+    def _said(self, batch: CaptionBatch, *source: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
+        """The captions that are drawn of a batch, int64 [B, K, T], their rewards and what these are compared with."""
+        is_greedy = self.captioning.train.self_critical_baseline == "greedy"
+        B, K, L = len(batch.positions), self.samples, self.most
+        uniform = uniform_draws(self.spec.seed, int(batch.positions[0]), B, K * L).reshape(B, K, L)
+        self.model.eval()
+        with compute_context(self.settings.precision, self.world.device):
+            said = drawn_sequences(
+                self.model,
+                *source,
+                uniform_BKL=torch.from_numpy(uniform),
+                begin=self._begin,
+                end=self._end,
+                greedy=is_greedy,
+            )
+        self.model.train()
+        rewards = np.array(
+            [
+                [self.cider.score(self.dataset.tokenizer.decode(ids), image) / 100 for ids in each]
+                for each, image in zip(said.tolist(), batch.images.tolist(), strict=True)
+            ]
+        )
+        if is_greedy:
+            return said[:, 1:], rewards[:, 1:], rewards[:, :1]
+        return said, rewards, (rewards.sum(1, keepdims=True) - rewards) / (K - 1)
+
+    # ---- evaluation
+
+    def scored(self, split: str) -> list[str]:
+        scenes = [] if self.dataset.scenes is None else ["scene_f1"]
+        if split == "validation":
+            return ["cider", *scenes]
+        return ["cider", *(key for key in CAPTION_METRICS if key != "cider"), *JAVA_METRICS, *scenes]
+
+    def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score | str]:
+        keys, every = self.scored(split), self.dataset.texts[split].references
+        references = [every[image] for image in numbers]
+        values = caption_scores(texts, references)
+        more, reasons = java_scores(texts, references) if set(JAVA_METRICS) & set(keys) else ({}, {})
+        values |= more
+        if (scenes := self.dataset.scenes) is not None:
+            values["scene_f1"] = scene_f1(texts, [scenes[split][image] for image in numbers])
+        return {key: Score(values[key], _SIGNATURES.get(key, _COCO)) if key in values else reasons[key] for key in keys}
+
+    @classmethod
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
+        settings = spec.settings_as(CaptioningSettings)
+        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
+        assert isinstance(model, EncoderDecoder)
+        regions, mask, words = model.example(rows)
+        Masks(model).move_to(0, np.arange(len(words), dtype=np.int64), torch.device("cpu"))
+        target = torch.randint(1, model.vocabulary, words.shape)
+        source = torch.randn(regions.shape), torch.ones(mask.shape, dtype=torch.bool)
+        return SummedLoss(model, "reference"), (*source, target, target)

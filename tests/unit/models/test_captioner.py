@@ -1,0 +1,135 @@
+"""The captioner: its size, what its words depend on, and decoding; its blocks are those of `test_encoder_decoder`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from caption_cases import BATCH, DIMENSIONS, MASK, REGIONS, SETTINGS
+from initialised import initialised, shaken
+from pair_method_cases import TARGET, VOCABULARY, loss_of_logits
+
+from comt_cli.generation.beam import beam_search
+from comt_cli.generation.drawn import drawn_sequences
+from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.captioner import Captioner
+from comt_cli.models.flops import flops_per_sample, parameter_count
+from comt_cli.tasks.settings.captioner import CaptionerSettings
+
+close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
+METHODS = ("post-ln", "sas", "transponder", "eau+grc")
+
+
+def captioner(name: str = "post-ln", settings: CaptionerSettings = SETTINGS) -> Captioner:
+    """In float64, where nothing but a real dependence exceeds 1e-10."""
+    return shaken(initialised(settings, wiring_of({"name": name}), 1, **DIMENSIONS)).double().eval()
+
+
+def test_the_published_size_has_the_parameters_of_the_formulas():
+    """V d + 6 (3,150,336 + 4,199,936) and a map of 2,048 numbers with a bias; SAS's gates at all 30 junctions."""
+    for name, more in (("post-ln", 0), ("sas", 31_518_780)):
+        model = empty_network(
+            CaptionerSettings(), wiring_of({"name": name}), vocabulary=9567, regions=36, features=2048
+        )
+        assert parameter_count(model) == 50_049_024 + more
+    placed = CaptionerSettings(region_positions="learned")
+    model = empty_network(placed, wiring_of({"name": "post-ln"}), vocabulary=9567, regions=36, features=2048)
+    assert parameter_count(model) == 50_049_024 + 36 * 512
+
+
+def test_cost_counts_regions_and_words():
+    """2 FLOPs a multiply-add forward and 4 backward, but the map's input needs no gradient."""
+    wide = {"vocabulary": 31, "regions": 11, "features": 8}
+    one, three = (
+        flops_per_sample(empty_network(SETTINGS, wiring_of({"name": "post-ln"}), **wide, length=5, captions=captions))
+        for captions in (1, 3)
+    )
+    D, F, R, T, V = 24, 40, 11, 5, 31
+    encoder = 2 * (R * (4 * D * D + 2 * D * F) + 2 * R * R * D)
+    decoder = 3 * (T * (6 * D * D + 2 * D * F) + R * 2 * D * D + 2 * T * T * D + 2 * T * R * D)
+    assert one == 6 * (encoder + decoder + T * D * V) + 4 * R * 8 * D
+    assert three == 3 * one
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_words_depend_on(name):
+    """Words up to their own, every region of their own image, and nothing where there is no region."""
+    model = captioner(name)
+    with torch.no_grad():
+        before = model(*BATCH)
+        for t in range(TARGET.shape[1] - 1):
+            changed = TARGET.clone()
+            changed[:, t + 1 :] = changed[:, t + 1 :] % (VOCABULARY - 1) + 1
+            assert torch.equal(model(REGIONS, MASK, changed)[:, : t + 1], before[:, : t + 1])
+        noise = torch.where(MASK[..., None], REGIONS, 1e3)
+        assert torch.equal(model(noise, MASK, TARGET), before)
+        padded = [torch.nn.functional.pad(REGIONS, (0, 0, 0, 2), value=7.0), torch.nn.functional.pad(MASK, (0, 2))]
+        close(model(*padded, TARGET), before)
+        close(model(REGIONS[1:2, :4], MASK[1:2, :4], TARGET[1:2]), before[1:2])
+        changed = REGIONS.clone()
+        changed[2, 5] += 1
+        after = model(changed, MASK, TARGET)
+        assert torch.equal(after[:2], before[:2])
+        assert (after[2] != before[2]).any(dim=-1).all(), "every word sees all regions"
+
+
+def test_regions_are_a_set_unless_their_places_are_learned():
+    order = torch.tensor([3, 1, 0, 2])
+    for positions, is_set in (("none", True), ("learned", False)):
+        model = captioner(settings=SETTINGS.model_copy(update={"region_positions": positions}))
+        with torch.no_grad():
+            one = model(REGIONS[:, :4], MASK[:, :4], TARGET)
+            other = model(REGIONS[:, order], MASK[:, :4], TARGET)
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-9) == is_set
+
+
+def test_a_blind_captioner_says_the_same_of_all_images():
+    model = captioner(settings=SETTINGS.model_copy(update={"cross_attention": False}))
+    assert torch.equal(model(*BATCH), model(REGIONS + 1, MASK, TARGET))
+    loss_of_logits(model(*BATCH)).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert not model.regions.weight.grad.any()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_decoding_is_the_forward_pass(name):
+    """Beam search's scores are those of a forced pass; what is drawn with a mask and in a batch is what is drawn
+    alone."""
+    model = captioner(name)
+    found = beam_search(model, REGIONS, MASK, width=3, alpha=0.0, max_lengths=[6] * 3, begin=2, end=1, n_best=2)
+    for image, each in enumerate(found):
+        for best in each:
+            said = [*best.tokens, *([1] if best.ended else [])]
+            read = torch.tensor([[2, *said[:-1]]])
+            logs = model(REGIONS[image : image + 1], MASK[image : image + 1], read)[0].detach().log_softmax(-1)
+            assert float(logs[range(len(said)), said].sum()) == pytest.approx(best.log_probability, rel=1e-5)
+    uniform = torch.rand(3, 4, 6, generator=torch.Generator().manual_seed(3))
+    drawn = drawn_sequences(model, REGIONS, MASK, uniform_BKL=uniform, begin=2, end=1, greedy=True)
+    assert drawn.shape[:2] == (3, 5)
+    greedy = beam_search(model, REGIONS, MASK, width=1, max_lengths=[6] * 3, begin=2, end=1)
+    for image in range(3):
+        (first,) = greedy[image]
+        said = [token for token in drawn[image, 0].tolist() if token not in (0, 1)]
+        assert said == list(first.tokens)
+        alone = drawn_sequences(
+            model,
+            REGIONS[image : image + 1],
+            MASK[image : image + 1],
+            uniform_BKL=uniform[image : image + 1],
+            begin=2,
+            end=1,
+        )
+        assert torch.equal(alone[0], drawn[image, 1:, : alone.shape[2]])
+
+
+def test_captions_are_drawn_as_likely_as_they_are():
+    """Of first words: shares of 4,000 against the probabilities, within four standard deviations."""
+    model = captioner()
+    uniform = torch.rand(1, 4000, 1, generator=torch.Generator().manual_seed(4))
+    drawn = drawn_sequences(model, REGIONS[:1], MASK[:1], uniform_BKL=uniform, begin=2, end=1)
+    logits = model(REGIONS[:1], MASK[:1], torch.tensor([[2]]))[0, 0].detach()
+    logits[[0, 2]] = -torch.inf
+    p = logits.softmax(-1)
+    shares = torch.bincount(drawn.flatten(), minlength=VOCABULARY) / 4000
+    assert (shares - p).abs().le(4 * (p * (1 - p) / 4000).sqrt() + 1e-9).all()
