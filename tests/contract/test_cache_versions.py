@@ -79,7 +79,7 @@ MADE = {
             *("images/glyph_faces.py", "order.py"),
         ),
         SCENES_VERSION,
-        (1, "664d4a61b68d8bb1"),
+        (1, "50fbcfda0d48db97"),
     ),
     "prepared captions": (
         (

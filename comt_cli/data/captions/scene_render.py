@@ -41,9 +41,9 @@ class Scenes:
         self._data = data
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """Version, fonts, what rasterises them, and counts."""
+        """Version, fonts, what rasterises them, difficulty and counts."""
         counts = [self._data.images, self._data.validation_images, self._data.test_images]
-        return ["scenes", SCENES_VERSION, font_hash([*FACES.values()]), rasteriser(), *counts]
+        return ["scenes", SCENES_VERSION, font_hash([*FACES.values()]), rasteriser(), self._data.difficulty, *counts]
 
     def stamp(self) -> str | None:
         """None: nothing is read."""

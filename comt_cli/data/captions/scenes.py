@@ -7,9 +7,15 @@ each pair has one relation. Scenes of validation and test are in no earlier spli
 Captions leave out what they like (sizes, faces, kinds, paper, with three objects also relations or an object) and use
 synonyms; what they say is true. They are lower-case words without punctuation.
 
-Measured with 20,000 training and 1,000 test images: 19,669 different training scenes; 100,000 captions, of which 94,439
-differ, with 13.2 words in the mean, 28 at most, and 84 different ones. 37 of the first 1,000 test scenes were in
-training and were left out; 6.1 % of the test captions are also captions of training. Scores against five references:
+`easy` scenes have one or two digits or shapes, all large, plain and in the middle of their cells: small networks learn
+to see these within hundreds of steps. In one run each, a Transformer of 2 + 2 layers, 64 wide, had right 125 of 145
+objects, 116 of 160 colours and 10 of 44 relations after 400 steps of 64 captions of easy scenes (whose sizes were not
+said); one of 128 had 35 of 166, 29 of 187 and none of 7 after 800 steps of full ones.
+
+Measured of full scenes, 20,000 training and 1,000 test images: 19,669 different training scenes; 100,000 captions, of
+which 94,439 differ, with 13.2 words in the mean, 28 at most, and 84 different ones. 37 of the first 1,000 test scenes
+were in training and were left out; 6.1 % of the test captions are also captions of training. Scores against five
+references:
 
     caption                                    BLEU-1  BLEU-4  ROUGE-L  CIDEr-D  scene_f1
     a sixth caption of the scene ("human")       88.5    53.8     70.0      310      80.0
@@ -19,7 +25,9 @@ training and were left out; 6.1 % of the test captions are also captions of trai
     another scene's                              48.3    12.2     35.9       22       3.8
     the same for all, "a large red circle"       11.6     1.7     24.4       11       3.7
 
-CIDEr-D sees colours and symbols, and next to nothing of relations: n-grams are a bag. `scene_f1` sees all three.
+CIDEr-D sees colours and symbols, and next to nothing of relations: n-grams are a bag. `scene_f1` sees all three. Of
+easy scenes, CIDEr-D and `scene_f1` of the first, the fourth and the fifth row are 337 and 83.3, 323 and 75.1, 43 and
+8.3; 18,243 training scenes differ, and 71 test scenes have one object, since most of those are in training.
 """
 
 from __future__ import annotations
@@ -80,7 +88,9 @@ def seed_of(split: CaptionSplitName, what: str = "scenes") -> int:
     return int.from_bytes(hashlib.sha256(f"{what} {SCENES_VERSION} {split}".encode()).digest()[:6], "big")
 
 
-def drawn_scenes(split: CaptionSplitName, start: int, count: int, captions: int = CAPTIONS) -> Iterator[DrawnScene]:
+def drawn_scenes(
+    split: CaptionSplitName, start: int, count: int, captions: int = CAPTIONS, *, easy: bool = False
+) -> Iterator[DrawnScene]:
     """The scenes [start, start + count) of a split, of which there is no end, with `captions` captions each (7 at
     most)."""
     from comt_cli.data.order import uniform_draws  # with NumPy, which a plan does without
@@ -90,7 +100,7 @@ def drawn_scenes(split: CaptionSplitName, start: int, count: int, captions: int 
         draws = uniform_draws(seed_of(split), begin * _STRIDE, some * _STRIDE, _NUMBERS).tolist()
         for number in range(some):
             own = draws[number * _STRIDE : (number + 1) * _STRIDE]
-            scene = _scene(Draws(own[-1]))
+            scene = _scene(Draws(own[-1]), easy)
             yield DrawnScene(begin + number, scene, tuple(caption(scene, Draws(each)) for each in own[:captions]))
 
 
@@ -101,7 +111,8 @@ def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]
         UserError: there are not as many different ones as were asked for.
     """
     assert data.images is not None
-    found: dict[CaptionSplitName, list[DrawnScene]] = {"train": list(drawn_scenes("train", 0, data.images))}
+    easy = data.difficulty == "easy"
+    found: dict[CaptionSplitName, list[DrawnScene]] = {"train": list(drawn_scenes("train", 0, data.images, easy=easy))}
     seen = {content(each.scene) for each in found["train"]}
     later: tuple[tuple[CaptionSplitName, int | None], ...] = (
         ("validation", data.validation_images),
@@ -110,7 +121,7 @@ def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]
     for split, count in later:
         assert count is not None
         kept: list[DrawnScene] = []
-        for each in drawn_scenes(split, 0, _ATTEMPTS * count):
+        for each in drawn_scenes(split, 0, _ATTEMPTS * count, easy=easy):
             if len(kept) == count:
                 break
             if content(each.scene) not in seen:
@@ -131,18 +142,21 @@ def content(scene: Scene) -> frozenset[tuple[str | int, ...]]:
     return frozenset({("paper", scene.paper), *objects})
 
 
-def _scene(draws: Draws) -> Scene:
+def _scene(draws: Draws, easy: bool) -> Scene:
     share = draws.share()
-    count = 1 if share < 0.2 else 2 if share < 0.7 else 3
+    count = 1 if share < 0.2 else 2 if share < 0.7 or easy else 3
     cells = _cells(count)[draws.below(len(_cells(count)))]
     paper = tuple(PAPERS)[draws.below(len(PAPERS))]
     objects: list[SceneObject] = []
     for row, column in cells:
         kind = draws.share()
-        symbols = LETTERS if kind < 0.4 else DIGITS if kind < 0.7 else SHAPES
+        symbols = LETTERS if kind < 0.4 and not easy else DIGITS if kind < 0.7 else SHAPES
         free = [symbol for symbol in symbols if all(symbol != each.symbol for each in objects)]
         symbol = free[draws.below(len(free))]
         colour = tuple(INKS)[draws.below(len(INKS))]
+        if easy:
+            objects.append(SceneObject(symbol, colour, "large", "plain", row, column, (0, 0)))
+            continue
         size = tuple(SIZES)[draws.below(len(SIZES))]
         face = tuple(FACES)[draws.below(len(FACES))]
         shift = draws.between(-SHIFT[size], SHIFT[size]), draws.between(-SHIFT[size], SHIFT[size])

@@ -33,12 +33,13 @@ Images = Annotated[WholeNumber, Field(ge=1, le=LARGEST_SCENES)]
 class CaptionData(Section):
     """What the model describes: the images, their captions, and the regions that each image is given as.
 
-    `images`, `validation_images` and `test_images` are how many `scenes` has. Of a training caption the first
-    `max_length` words are kept. An image is at most `regions` vectors of `features` numbers.
+    `images`, `validation_images` and `test_images` are how many `scenes` has, `difficulty` of which kind. Of a training
+    caption the first `max_length` words are kept. An image is at most `regions` vectors of `features` numbers.
     """
 
     corpus: Literal["scenes", "mscoco"] = "scenes"
     folder: str | None = None
+    difficulty: Literal["easy", "full"] | None = None
     images: Images | None = None
     validation_images: Images | None = None
     test_images: Images | None = None
@@ -48,7 +49,12 @@ class CaptionData(Section):
     regions: Annotated[WholeNumber, Field(ge=1, le=1000)] | None = None
     features: Annotated[WholeNumber, Field(ge=1, le=MAX_WIDTH)] | None = None
 
-    _counts: ClassVar[dict[str, int]] = {"images": 20_000, "validation_images": 500, "test_images": 1000}
+    _drawn: ClassVar[dict[str, Any]] = {
+        "difficulty": "full",
+        "images": 20_000,
+        "validation_images": 500,
+        "test_images": 1000,
+    }
     _scenes: ClassVar[dict[str, int]] = {
         "vocabulary_size": SPECIAL_WORDS + len(WORDS),
         "regions": (SCENE_PIXELS // SCENE_PATCH) ** 2,
@@ -63,7 +69,7 @@ class CaptionData(Section):
         if not isinstance(given, dict):
             return given
         if given.get("corpus", "scenes") == "scenes":
-            defaults: dict[str, Any] = {**cls._counts, **cls._scenes, "max_length": 40}
+            defaults: dict[str, Any] = {**cls._drawn, **cls._scenes, "max_length": 40}
         else:
             size = VOCABULARY.get(given.get("vocabulary_rule", "all"))  # None, too, where there is no such rule
             defaults = {**cls._mscoco, "vocabulary_size": size}
@@ -85,7 +91,7 @@ class CaptionData(Section):
             if self.vocabulary_rule != "all":
                 yield "vocabulary_rule: scenes has few words, and a model knows them all; use all"
             return
-        for key in self._counts:
+        for key in self._drawn:
             if getattr(self, key) is not None:
                 yield f"{key}: this is a key of scenes; leave it out of corpus {self.corpus}"
         if self.vocabulary_size is None:

@@ -50,7 +50,7 @@ def test_what_is_implied_is_stored_in_one_way() -> None:
     assert CaptionData() == CaptionData(images=20_000, vocabulary_size=88, regions=36, features=192, max_length=40)
     paper = CaptionData(corpus="mscoco", vocabulary_rule="nltk-ge5")
     assert (paper.vocabulary_size, paper.regions, paper.features, paper.max_length) == (9567, 36, 2048, 16)
-    assert paper.images is None
+    assert paper.images is paper.difficulty is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,10 @@ def test_what_is_implied_is_stored_in_one_way() -> None:
                 "vocabulary_rule: ",
             ],
         ),
-        ({"corpus": "mscoco", "images": 5}, ["images: this is a key of scenes", "vocabulary_size: of all words"]),
+        (
+            {"corpus": "mscoco", "images": 5, "difficulty": "easy"},
+            ["difficulty: ", "images: this is a key of scenes", "vocabulary_size: of all words"],
+        ),
         ({"corpus": "mscoco", "vocabulary_size": 4}, ["vocabulary_size: 4 of the words are special"]),
     ],
 )
@@ -191,12 +194,13 @@ def test_what_identifies_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[dict[str, object]] = [
         {},
         {"images": 31},
+        {"difficulty": "easy"},
         {"validation_images": 7},
         {"test_images": 8},
         {"max_length": 9},
     ]
     prints = {fingerprint(SCENES.model_copy(update=change)) for change in changes}
-    assert len(prints) == 5
+    assert len(prints) == 6
     monkeypatch.setattr(preparation, "CAPTION_FORMAT", 0)
     assert fingerprint(SCENES) not in prints
 

@@ -13,7 +13,7 @@ import pytest
 
 from comt_cli.data.captions import scenes
 from comt_cli.data.captions.scene_render import MASK, SceneRenderer, symbol_masks
-from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, SYMBOLS, WORDS, Scene
+from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, LETTERS, SYMBOLS, WORDS, Scene
 from comt_cli.data.captions.scenes import DrawnScene, caption, chosen_scenes, content, drawn_scenes
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.images.glyph_faces import font_hash, rasteriser
@@ -30,12 +30,13 @@ PIXELS = {  # the first images of a split, by what draws their letters
 
 
 @cache
-def sample() -> list[DrawnScene]:
-    return list(drawn_scenes("train", 0, 1200, captions=7))
+def sample(easy: bool = False) -> list[DrawnScene]:
+    return list(drawn_scenes("train", 0, 300 if easy else 1200, captions=7, easy=easy))
 
 
-def test_every_caption_is_true() -> None:
-    for each in sample():
+@pytest.mark.parametrize("easy", [False, True])
+def test_every_caption_is_true(easy: bool) -> None:
+    for each in sample(easy):
         for text in each.captions:
             assert facts_of(text) <= each.scene.facts(), (text, each.scene)
             assert len(facts_of(text)) >= 2, text
@@ -81,14 +82,19 @@ def test_the_words_are_those_that_captions_have() -> None:
     assert {word for each in sample() for text in each.captions for word in text.split()} == set(WORDS)
 
 
-def test_what_scenes_promise() -> None:
-    for each in (each.scene for each in sample()):
+@pytest.mark.parametrize("easy", [False, True])
+def test_what_scenes_promise(easy: bool) -> None:
+    assert {len(each.scene.objects) for each in sample(easy)} == ({1, 2} if easy else {1, 2, 3})
+    for each in (each.scene for each in sample(easy)):
         assert len({thing.symbol for thing in each.objects}) == len(each.objects)
         for one, other in combinations(each.objects, 2):
             right, down = one.column - other.column, one.row - other.row
             assert abs(right) != abs(down)
             farther = {"left": -right, "right": right, "above": -down, "below": down}
             assert one.relation_to(other) == max(farther, key=lambda where: farther[where])
+        if easy:
+            assert all((thing.size, thing.face, thing.shift) == ("large", "plain", (0, 0)) for thing in each.objects)
+            assert not {thing.symbol for thing in each.objects} & {*LETTERS}
         relations = {fact for fact in each.facts() if len(fact) == 3}
         assert len(relations) == len(each.objects) * (len(each.objects) - 1) // 2
 
@@ -108,6 +114,8 @@ def test_no_scene_of_an_earlier_split(monkeypatch: pytest.MonkeyPatch) -> None:
     for one, other in permutations(kept, 2):
         assert not set(kept[one]) & set(kept[other])
     assert chosen["test"][-1].number > 499  # some were left out
+    easy = chosen_scenes(CaptionData(images=1200, validation_images=5, test_images=5, difficulty="easy"))
+    assert easy["train"][:300] == [replace(each, captions=each.captions[:5]) for each in sample(easy=True)]
     monkeypatch.setattr(scenes, "_ATTEMPTS", 1)
     with pytest.raises(UserError, match=r"validation_images: scenes has 99 that are in no earlier split, not 100"):
         chosen_scenes(data)
