@@ -229,7 +229,8 @@ class Transformer(VocabularyModel):
 
     # ---- decoding
 
-    def _decoder_blocks(self) -> Iterator[DecoderBlock]:
+    def decoder_blocks(self) -> Iterator[DecoderBlock]:
+        """The blocks of the decoder, in order."""
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             yield block
@@ -238,7 +239,7 @@ class Transformer(VocabularyModel):
     def encode(self, source_BS: Tensor) -> Memory:
         """What `step` needs of the sources, computed once for each."""
         encoded_BSD, mask_BS = self.encoded(source_BS)
-        each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self._decoder_blocks()]
+        each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self.decoder_blocks()]
         # In the order in which every step reads them.
         return Memory(tuple(one.k.contiguous() for one in each), tuple(one.v.contiguous() for one in each), mask_BS)
 
@@ -260,7 +261,7 @@ class Transformer(VocabularyModel):
         b."""
         state: State = self.decoder_dropout(self.embedded(tokens_R1, cache.position))
         mask_B11S = memory.mask_BS[:, None, None, :]
-        for layer, block in enumerate(self._decoder_blocks()):
+        for layer, block in enumerate(self.decoder_blocks()):
             source = KeysValues(memory.keys[layer], memory.values[layer], mask_B11S)
             state = block.decoded(state, source, cache.columns(layer))
         cache.advance()

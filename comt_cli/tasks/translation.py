@@ -100,7 +100,7 @@ class Translation(Task["TranslationSettings"]):
     plain: ClassVar = "the plain Post-LN Transformer of the same size"
     differs: ClassVar = "whose width and vocabulary are other ones"
     model_kind: ClassVar = "a translator"
-    verbs: ClassVar = ("translate", "average")
+    verbs: ClassVar = ("translate", "analyze-gates", "average")
     counts_targets: ClassVar = True
     runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
