@@ -25,10 +25,10 @@ from comt_cli.layers.multi_head import CrossAttention, KeysValues, ReluFeedForwa
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import ResidualConnection, State, normalised
-from comt_cli.methods.base import ENCODER_DECODER_SITES, Wiring
+from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.models.trace import Linear
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, TransformerSettings
 
 SETTINGS = TransformerSettings
 PAD = 0
