@@ -69,7 +69,7 @@ MADE = {
             *("corpus.py", "tokenizer.py", "tokenizers.py", "pair_batches.py", "buckets.py", "order.py"),
         ),
         PAIR_FORMAT,
-        (1, "ab203e84d0921ccf"),
+        (1, "8e93d7674cb0d6ed"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),
