@@ -13,11 +13,12 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_translation import LoadedTranslator
 from comt_cli.generation.attention import forced_attention
-from comt_cli.generation.beam import PAD, Decodes, Hypothesis, beam_search
+from comt_cli.generation.beam import Decodes, Hypothesis, beam_search
 from comt_cli.tasks.settings.decoding import DecodeSettings
 
 POOL = 512

@@ -19,20 +19,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.layers.decoding_cache import DecodingCache, LayerColumns
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.multi_head import CrossAttention, KeysValues, ReluFeedForward, SelfAttention, sinusoids
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import ResidualConnection, State, normalised
-from comt_cli.methods.base import ENCODER_DECODER_SITES, Wiring
+from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.models.trace import Linear
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, TransformerSettings
 
 SETTINGS = TransformerSettings
-PAD = 0
-"""The id of the padding token; no text holds it."""
 
 SERVED_BY = {"gate_proj": "up_proj"}
 """SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""

@@ -122,10 +122,9 @@ class Translation(Task["TranslationSettings"]):
 
     @property
     def sites(self) -> Sites:
-        from comt_cli.recipe.schema import Sites
+        from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
 
-        projections = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
-        return Sites("tokens", (*projections, "sdpa", "attention", "cross", "mlp"))
+        return ENCODER_DECODER_SITES
 
     # ---- data
 

@@ -69,7 +69,7 @@ MADE = {
             *("corpus.py", "tokenizer.py", "tokenizers.py", "pair_batches.py", "buckets.py", "order.py"),
         ),
         PAIR_FORMAT,
-        (1, "ab203e84d0921ccf"),
+        (1, "35c3a11379fa364d"),
     ),
     "rendered letters": (
         ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),

@@ -47,6 +47,30 @@ def empty(settings: TransformerSettings, method: str | dict, vocabulary: int = 3
 # ---- parameters
 
 
+@pytest.mark.parametrize("method", ["comt", "transponder", "transponder-static", "full-rank-gate"])
+def test_gates_may_stand_in_one_part_of_the_network(method):
+    """On the projections of the encoder, on those of the decoder without cross-attention, or on those of that: together
+    they are the gates on all, and each is on the sites that it names."""
+    gated = {}
+    for sites in ("all", "encoder", "decoder", "cross"):
+        model = empty(SETTINGS, {"name": method, "sites": sites})
+        modules = [module for module in model.modules() if isinstance(module, Projections)]
+        each = [
+            (site.stack, site.part, site.layer, name)
+            for part in modules
+            for site in part.sites
+            for name in [site.name]
+            if name in part.gates
+        ]
+        gated[sites] = set(each), parameter_count(model) - parameter_count(empty(SETTINGS, "pre-ln"))
+    parts = [gated[sites] for sites in ("encoder", "decoder", "cross")]
+    assert set.union(*(each for each, _ in parts)) == gated["all"][0]
+    assert sum(len(each) for each, _ in parts) == len(gated["all"][0]) == 2 * 6 + 3 * 6 + 3 * 4
+    assert sum(extra for _, extra in parts) == gated["all"][1]
+    for sites, (each, _) in zip(("encoder", "decoder", "cross"), parts, strict=True):
+        assert {"cross" if part == "cross" else stack for stack, part, *_ in each} == {sites}
+
+
 @pytest.mark.parametrize(
     ("settings", "vocabulary", "post_ln", "pre_ln"),
     [
