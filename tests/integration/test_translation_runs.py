@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 from pathlib import Path
 
@@ -271,6 +272,12 @@ def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, search
         is_number = isinstance(single[key], int | float)
         expected = pytest.approx(single[key], rel=1e-4) if is_number else single[key]
         assert key == "evaluation" or result[key] == expected, key
+
+
+def test_pairs_that_are_left_out_are_counted_and_named_when_the_run_starts(tmp_path):
+    assert training(pair_spec(), tmp_path).task.caution(1) is None
+    cut = training(pair_spec(data={"max_length": 28}), tmp_path).task.caution(1)
+    assert re.match(r"training pairs left out: \d+ too long \(max_length\); first pair \d+ \(\d+ tokens\)", cut)
 
 
 def test_micro_batches_change_rounding_alone(tmp_path):

@@ -101,7 +101,8 @@ class TaskRun(ABC, Generic[B]):
         return "fsdp" if uses_fsdp(self.settings, self.world) else "none"
 
     def caution(self, local_rows: int) -> str | None:
-        """A note for the user where each process taking `local_rows` rows of the batch changes more than rounding."""
+        """A note for the user when the run starts: of data that is left out, or where each process taking `local_rows`
+        rows of the batch changes more than rounding."""
         return None
 
     def observed(self) -> dict[str, nn.Parameter]:

@@ -53,6 +53,9 @@ class TranslationRun(TaskRun[PairBatch]):
         settings = self.settings
         return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
 
+    def caution(self, local_rows: int) -> str | None:
+        return str(self.dataset.left_out) or None
+
     @staticmethod
     def optimizer(model: nn.Module, settings: TranslationSettings) -> torch.optim.Optimizer:
         return adam(model, settings.train)
