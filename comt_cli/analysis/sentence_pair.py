@@ -9,7 +9,8 @@ import torch
 from comt_cli.analysis.text import MAX_TOKENS, Observation, Tokens
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_translation import LoadedTranslator
-from comt_cli.generation.translate import Options, one_line, translator
+from comt_cli.generation.transcript import one_line
+from comt_cli.generation.translate import Options, translator
 from comt_cli.tasks.settings.translation import TranslationSettings
 
 DEFAULT_SENTENCES = {

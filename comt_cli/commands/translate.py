@@ -208,7 +208,7 @@ def _decoded(given: Path | AbstractContextManager[IO[bytes]], name: str) -> Iter
     with given.open("rb") if isinstance(given, Path) else given as handle:
         for number, line in enumerate(handle, 1):
             try:
-                yield line.decode().strip()
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError:
                 raise UserError(f"{name} is not UTF-8 text (line {number:,})") from None
 
