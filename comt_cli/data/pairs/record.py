@@ -14,7 +14,7 @@ PAIR_FORMAT = 1
 """Raise it when the same settings may give other pairs, tokens or files than before
 (tests/contract/test_cache_versions.py asks for it)."""
 PACKING = 1
-"""Raise it when the same pairs may be packed into other buckets, or in another order: runs on them have other ids then."""
+"""Raise it when the same pairs may be packed into other buckets, or in another order: runs get other ids then."""
 
 TEXTS = "texts.json"
 Side = Literal["source", "target"]
