@@ -394,3 +394,13 @@ def test_the_cache_says_what_it_cannot_hold():
     with pytest.raises(UserError, match="cannot reserve a cache"):
         model.decoding_cache(2**30, 2**20)
     assert not any(tensor.requires_grad for tensor in (*memory.keys, *memory.values))
+
+
+def test_the_cache_has_the_type_of_what_it_stores():
+    """In mixed precision keys and values are in bf16, while positions are added in fp32."""
+    model = pair_model({"name": "post-ln"}).eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        memory, cache = model.encode(SOURCE), model.decoding_cache(rows=3, capacity=2)
+        assert {tensor.dtype for tensor in (*cache.columns(0), *memory.keys)} == {torch.bfloat16}
+        logits_RV = model.step(TARGET[:, :1].clamp(min=1), cache, memory)
+        torch.testing.assert_close(logits_RV, model(SOURCE, TARGET[:, :1].clamp(min=1))[:, 0], rtol=0.05, atol=0.05)
