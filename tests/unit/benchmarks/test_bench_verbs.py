@@ -122,12 +122,12 @@ def test_decode(bench, rows_of):
 
 def test_translating(bench, rows_of, written):
     """Every variant at its widths of the beam; goals at the usual one."""
-    result = bench("decode", "--sizes", "mt-bench", "--batch", "1,3")
+    result = bench("decode", "--sizes", "mt-bench", "--batch", "3")
     assert result.exit_code == 0, result.output
     rows = rows_of("decode-translation")
     beams = [("1", "plain"), ("1", "marian"), ("4", "plain"), ("4", "plain-uncached"), ("4", "sas"), ("4", "marian"),
              ("8", "plain"), ("8", "marian")]  # fmt: skip
-    assert [(row["batch"], row["beam"], row["variant"]) for row in rows] == [(n, *each) for n in "13" for each in beams]
+    assert [(row["batch"], row["beam"], row["variant"]) for row in rows] == [("3", *each) for each in beams]
     assert written() == {"decode-translation.csv", "decode-translation.md"}
     goals = {"plain-uncached": "2.0", "marian": "1.0"}
     for row in rows:

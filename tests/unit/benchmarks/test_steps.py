@@ -88,7 +88,9 @@ def test_steps(subject, bench, rows_of, written):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-pure"])
 @pytest.mark.parametrize(
-    ("subject", "base"), [(subject, base) for subject in SUBJECTS for base in subject.bases], ids=str
+    ("subject", "base"),
+    [(subject, base) for subject in SUBJECTS for base in subject.bases],
+    ids=lambda of: getattr(of, "page", of),
 )
 def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subject, base, precision):
     """In fp32 to rounding; in bf16 the loss is a mean over two images, and a wrong gate is off by tenths."""
@@ -100,8 +102,10 @@ def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subje
     other = builder.prepare(f"{max({*subject.bases} - {base, 'plain'})}-eager")
     assert not {*map(id, other.parameters)} & {*map(id, ready[0].parameters)}
     before = losses[-1]
-    for _ in range(200):
+    for taken in range(200):  # as a rule ten do
         ready[0].step()
+        if taken % 10 == 9 and ready[-1].loss().item() < before:
+            break
     assert ready[-1].loss().item() < before, "a step of one moves the others"
     if subject is IMAGES:
         tensors = [builder.inputs[0], *(each for each in ready[0].parameters if each.dim() == 4)]
