@@ -24,8 +24,9 @@ from comt_cli.benchmarks.peers import BEGIN, END, Marian
 from comt_cli.benchmarks.rounds import all_turns, ratio, stopwatch_for
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.subjects import TRANSLATION
+from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
-from comt_cli.generation.beam import PAD, Decodes, beam_search
+from comt_cli.generation.beam import Decodes, beam_search
 from comt_cli.layers.multi_head import KeysValues, sinusoids
 from comt_cli.layers.residual.base import State, normalised
 from comt_cli.models.build import materialise, model_of

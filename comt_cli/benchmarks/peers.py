@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
+from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
 from comt_cli.installing import install_package
 from comt_cli.layers.multi_head import sinusoids
-from comt_cli.models.transformer import PAD
 from comt_cli.tasks.settings.transformer import TransformerSettings
 from comt_cli.training.objective import ClassifierLoss, Objective, prepare_compiler
 
