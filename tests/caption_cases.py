@@ -9,11 +9,11 @@ import torch
 from pair_method_cases import NEEDED, TARGET, VOCABULARY
 
 from comt_cli.methods import methods
-from comt_cli.methods.base import ENCODER_DECODER_SITES
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.tasks import tasks
 from comt_cli.tasks.settings.captioner import CaptionerSettings
 from comt_cli.tasks.settings.captioning import CaptioningSettings
+from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
 
 # Unlike in every number, and without dropout, which is on in training alone.
 SHAPE = {"size": "nano", "width": 24, "ffn_width": 40, "encoder_layers": 2, "decoder_layers": 3, "heads": 4}

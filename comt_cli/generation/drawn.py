@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from comt_cli.generation.beam import PAD, Decodes
+from comt_cli.data.special_tokens import PAD
+from comt_cli.generation.beam import Decodes
 from comt_cli.generation.sampling import nucleus
 
 

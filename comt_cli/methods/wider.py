@@ -22,6 +22,7 @@ from comt_cli.methods.base import (
     Wiring,
     residual_connection,
 )
+from comt_cli.recipe.schema import Sites
 
 
 class Wider(Method):
@@ -46,6 +47,13 @@ class Wider(Method):
         if name not in known:
             raise ValueError(f"no method of language models to be like is called {name!r}")
         return {"name": name, **method_from(options).stored()}
+
+    def absent(self, sites: Sites) -> dict[str, str]:
+        from comt_cli.methods import method_from
+
+        assert isinstance(self.like, dict)
+        absent = method_from(self.like).absent(sites)
+        return {"like": " ".join(absent.values())} if absent else {}
 
     def wiring(self) -> Wiring:
         from comt_cli.methods import method_from

@@ -19,20 +19,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.layers.decoding_cache import DecodingCache, LayerColumns
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.multi_head import CrossAttention, KeysValues, ReluFeedForward, SelfAttention, sinusoids
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import ResidualConnection, State, normalised
-from comt_cli.methods.base import ENCODER_DECODER_SITES, Wiring
+from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.models.trace import Linear
-from comt_cli.tasks.settings.transformer import EncoderDecoderSettings, TransformerSettings
+from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, EncoderDecoderSettings, TransformerSettings
 
 SETTINGS = TransformerSettings
-PAD = 0
-"""The id of the padding token; no text holds it."""
 
 SERVED_BY = {"gate_proj": "up_proj"}
 """SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""
@@ -237,7 +236,8 @@ class EncoderDecoder(VocabularyModel):
 
     # ---- decoding
 
-    def _decoder_blocks(self) -> Iterator[DecoderBlock]:
+    def decoder_blocks(self) -> Iterator[DecoderBlock]:
+        """The blocks of the decoder, in order."""
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             yield block
@@ -246,7 +246,7 @@ class EncoderDecoder(VocabularyModel):
     def encode(self, *source: Tensor) -> Memory:
         """What `step` needs of the sources, computed once for each."""
         encoded_BSD, mask_BS = self.encoded(*source)
-        each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self._decoder_blocks()]
+        each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self.decoder_blocks()]
         # In the order in which every step reads them.
         return Memory(tuple(one.k.contiguous() for one in each), tuple(one.v.contiguous() for one in each), mask_BS)
 
@@ -268,7 +268,7 @@ class EncoderDecoder(VocabularyModel):
         b."""
         state: State = self.decoder_dropout(self.embedded(tokens_R1, cache.position))
         mask_B11S = memory.mask_BS[:, None, None, :]
-        for layer, block in enumerate(self._decoder_blocks()):
+        for layer, block in enumerate(self.decoder_blocks()):
             source = KeysValues(memory.keys[layer], memory.values[layer], mask_B11S)
             state = block.decoded(state, source, cache.columns(layer))
         cache.advance()

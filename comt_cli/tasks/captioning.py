@@ -107,9 +107,9 @@ class Captioning(Task["CaptioningSettings"]):
 
     @property
     def sites(self) -> Sites:
-        from comt_cli.tasks.settings.transformer import SITES
+        from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
 
-        return SITES
+        return ENCODER_DECODER_SITES
 
     # ---- data
 

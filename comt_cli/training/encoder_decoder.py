@@ -130,33 +130,36 @@ class EncoderDecoderRun(TaskRun[B]):
         extent = {"tokens": int(tokens), self.counted: len(numbers)}
         if not math.isfinite(loss):
             return Evaluation(loss, dict.fromkeys(("target_perplexity", *self.scored(name))), extent)
+        perplexity = {"target_perplexity": finite(bounded_exp(loss))}
         self.world.barrier()  # all texts are written
         texts = transcript.texts(numbers)
         self.world.barrier()  # all are read
+        if texts is None:
+            return Evaluation(loss, {**perplexity, **dict.fromkeys(self.scored(name))}, extent)
         if self.world.is_main:
             transcript.finish(texts)
         scores = self.scores(name, numbers, texts)
         found = {key: score for key, score in scores.items() if not isinstance(score, str)}
         missing = {key: score for key, score in scores.items() if isinstance(score, str)}
-        metrics = {key: found[key].value if key in found else None for key in scores}
-        metrics = {"target_perplexity": finite(bounded_exp(loss)), **metrics}
+        metrics = {**perplexity, **{key: found[key].value if key in found else None for key in scores}}
         return Evaluation(loss, metrics, extent, {key: score.signature for key, score in found.items()}, missing)
 
     def _decoded(self, batches: Iterable[B], split: Split[B], transcript: Transcript) -> Iterable[tuple[Tensor, ...]]:
-        """The batches as tensors; the sources of each are decoded on the way, unless the transcript has them."""
+        """The batches as tensors; the sources of each are decoded on the way, unless the transcript has them. A batch
+        of which it has a part is decoded as a whole, as it would have been: rounding may depend on what is together.
+        """
         for batch in batches:
             tensors = self.tensors(batch)
             numbers = self.numbers(split, batch)
             open_B = np.array([int(number) not in transcript.done for number in numbers])
             if batch.target_count and open_B.any():
-                is_open = torch.from_numpy(open_B)
-                texts = self._texts(*(tensor[is_open] for tensor in tensors[:-2]))
-                transcript.add(dict(zip(numbers[open_B].tolist(), texts, strict=True)))
+                texts = self._texts(*tensors[:-2])
+                if texts is not None:
+                    transcript.add({int(numbers[row]): texts[row] for row in np.flatnonzero(open_B)})
             yield tensors
 
-    def _texts(self, *source: Tensor) -> list[str]:
-        """The texts of sources; empty where the network's outputs are not finite: it has none then, and the loss says
-        that the run diverged."""
+    def _texts(self, *source: Tensor) -> list[str] | None:
+        """The texts of sources; None where the network's outputs are not finite."""
         special = self.dataset.tokenizer.special
         try:
             with compute_context(self.settings.precision, self.world.device):
@@ -171,7 +174,7 @@ class EncoderDecoderRun(TaskRun[B]):
                     end=special.end,
                 )
         except NotFinite:
-            return [""] * len(source[0])
+            return None
         return [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
 
     def checkpoint_parts(self) -> dict[str, Any]:

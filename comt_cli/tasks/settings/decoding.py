@@ -36,7 +36,7 @@ class DecoderTrainSettings(AdamSettings):
     schedule: Literal["cosine", "linear", "noam", "constant"] = "noam"
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
     epsilon: PositiveFloat = 1e-9
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.0
 
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()

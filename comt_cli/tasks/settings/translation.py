@@ -16,7 +16,7 @@ class TranslationTrainSettings(DecoderTrainSettings):
     """How a translator learns. Batch sizes count buckets of pairs, each of at most `data.batch_tokens` tokens."""
 
     batch_size: Count = 1
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.1
 
 
 class TranslationSettings(RunSettings):

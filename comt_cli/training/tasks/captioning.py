@@ -28,8 +28,8 @@ from torch import Tensor
 from comt_cli.data.captions.batches import CaptionBatch
 from comt_cli.data.captions.dataset import CaptionDataset
 from comt_cli.data.order import uniform_draws
+from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE, Split
-from comt_cli.generation.beam import PAD
 from comt_cli.generation.drawn import drawn_sequences
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.build import empty_network, wiring_of

@@ -29,11 +29,16 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
     """Predicts a sentence from its translation."""
 
     counted: ClassVar = "sentences"
+    # One bucket: what is translated together, and so the rounding, is the same for any number of devices.
+    evaluation_rows: ClassVar = 1
     dataset: PairDataset
 
     def __init__(self, spec: RunSpec, dataset: PairDataset, world: World) -> None:
         super().__init__(spec, dataset, world)
         self.translation = spec.settings_as(TranslationSettings)
+
+    def caution(self, local_rows: int) -> str | None:
+        return str(self.dataset.left_out) or None
 
     def arrays(self, batch: PairBatch) -> tuple[NDArray[Any], ...]:
         return batch.source, batch.target_in, batch.target_out
