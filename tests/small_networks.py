@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import image_method_cases as images
+import masked_method_cases as masked
 import method_cases as language
 import pair_method_cases as pairs
 import pytest
@@ -95,6 +96,19 @@ SMALL = {
         causal=False,  # a target sees its whole source; what it sees of targets is in `test_encoder_decoder`
         methods=pairs.PAIR_METHODS,
     ),
+    "train-bert": Small(
+        networks={"bert": masked.SETTINGS},
+        medium=masked.MEDIUM,
+        dimensions={"vocabulary": masked.VOCABULARY},
+        batch=(masked.TOKENS,),
+        other=lambda batch: (torch.where(batch[0] > 0, batch[0] % (masked.VOCABULARY - 1) + 1, 0),),
+        loss=masked.loss_of_logits,
+        bf16_error=0.05,
+        stream="tokens",
+        normal=False,
+        causal=False,
+        methods=masked.MASKED_METHODS,
+    ),
 }
 
 
@@ -146,5 +160,5 @@ def cases(*, networks: bool = False, kinds: Mapping[str, tuple[str, ...]] | None
     return pytest.mark.parametrize("case", found, ids=["-".join(case) for case in found])
 
 
-KINDS = {"train-lm": language.KINDS, "train-resnet": images.IMAGE_KINDS}
+KINDS = {"train-lm": language.KINDS, "train-resnet": images.IMAGE_KINDS, "train-bert": masked.KINDS}
 """By task, for each class of gate, residual connection and norm a method that has it; of other tasks all methods."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_text import LoadedText
 from comt_cli.layers.gates import CarriesGates
 from comt_cli.layers.residual.base import State, stream_of
 
@@ -45,7 +45,7 @@ class GateValues:
         return [site for site, known in self.factors if known == kind]
 
 
-def gate_values(loaded: LoadedModel, text: str | None = None) -> GateValues:
+def gate_values(loaded: LoadedText, text: str | None = None) -> GateValues:
     """Run `text` (None: `DEFAULT_TEXT`) through the network and take every gate's factors on every token.
 
     Raises:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_text import LoadedText
 
 DEFAULT_TEXT = "Once a king left his castle by the sea."
 """Of the papers' kind: content words, function words, punctuation."""
@@ -24,7 +24,7 @@ class Tokens:
     pieces: list[str]
 
 
-def tokens_of(loaded: LoadedModel, text: str | None = None) -> Tokens:
+def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
     """Cut `text` into the model's tokens, with the special one that its texts begin with, if there is one.
 
     What ends a text is not added: nobody wrote it, and gates take other values on it than on words. None stands for

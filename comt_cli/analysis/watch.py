@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_text import LoadedText
 from comt_cli.layers.residual.base import State
 
 Observer = Callable[[State, State], None]
 """Called with a module's first input and its output."""
 
 
-def watch(loaded: LoadedModel, ids_T: Tensor, observers: Iterable[tuple[nn.Module, Observer]]) -> None:
+def watch(loaded: LoadedText, ids_T: Tensor, observers: Iterable[tuple[nn.Module, Observer]]) -> None:
     """Run the model once on the text, [T], in fp32 and without gradients, and call each observer as its module runs.
 
     The weights of the given model become fp32: values in a figure should not show the rounding of a storage type.

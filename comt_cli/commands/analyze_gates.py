@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from comt_cli.exchange.loaded_images import LoadedImageModel
-    from comt_cli.exchange.loaded_language import LoadedModel
+    from comt_cli.exchange.loaded_text import LoadedText
     from comt_cli.report.caption import Caption
 
 Drawings = list[tuple[str, tuple["Figure", "pd.DataFrame"], "Caption"]]
@@ -78,20 +78,20 @@ def analyze_gates(
     from comt_cli.exchange.load import load, who_takes
     from comt_cli.exchange.loaded import Loaded
     from comt_cli.exchange.loaded_images import LoadedImageModel
-    from comt_cli.exchange.loaded_language import LoadedModel
+    from comt_cli.exchange.loaded_text import LoadedText
     from comt_cli.report import figures
 
     loaded: Any = load(checkpoint, Loaded)
     options_of: dict[type[Loaded], dict[str, str | None]] = {
-        LoadedModel: {"--text": text, "--site": site},
+        LoadedText: {"--text": text, "--site": site},
         LoadedImageModel: {"--images": images},
     }
     draw = {
-        LoadedModel: lambda: _of_text(loaded, text, site, shared=not own_axes),
+        LoadedText: lambda: _of_text(loaded, text, site, shared=not own_axes),
         LoadedImageModel: lambda: _of_images(loaded, images, shared=not own_axes),
     }
-    own = type(loaded)
-    if own not in draw:
+    own = next((kind for kind in draw if isinstance(loaded, kind)), None)
+    if own is None:
         raise UserError(f"{checkpoint} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
     for kind, given in options_of.items():
         for option in (option for option, value in given.items() if value is not None and kind is not own):
@@ -107,7 +107,7 @@ def analyze_gates(
             typer.echo(path)
 
 
-def _of_text(loaded: LoadedModel, text: str | None, site: str | None, *, shared: bool) -> Drawings:
+def _of_text(loaded: LoadedText, text: str | None, site: str | None, *, shared: bool) -> Drawings:
     from comt_cli.analysis import gates
     from comt_cli.errors import UserError
     from comt_cli.report import figures

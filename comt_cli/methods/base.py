@@ -87,6 +87,9 @@ ENCODER_DECODER_SITES = Sites(
 of the feed-forward network; what each attention mixes; and the whole branches. A gate on `attention` is on `cross` as
 well, unless the wiring names that."""
 
+ENCODER_SITES = Sites("tokens", tuple(site for site in ENCODER_DECODER_SITES.names if site != "cross"))
+"""What an encoder alone offers."""
+
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
 """What residual blocks of maps offer; the stem, projections of the skip path and the last norm are no sites."""
 

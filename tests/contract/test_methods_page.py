@@ -23,7 +23,7 @@ names the recipes that have it. Any gate works with any residual connection. How
 | method | in | what it is |
 | --- | --- | --- |
 """
-NETWORKS = {"train-lm": "language models", "train-resnet": "ResNets", "train-mt": "translators"}
+NETWORKS = {"train-lm": "language models", "train-resnet": "ResNets", "train-mt": "translators", "train-bert": "BERTs"}
 
 
 def page() -> str:
