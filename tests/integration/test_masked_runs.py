@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, masked_spec, pair_spec, train, training
 from typer.testing import CliRunner
+from worlds import run_together
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
@@ -20,7 +21,12 @@ from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
 from comt_cli.exchange.loaded_text import LoadedText
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.masked_lm import MaskedSettings
+from comt_cli.training.events import ignore
+from comt_cli.training.loop import Training
+from comt_cli.training.parallel import join_world
+from comt_cli.training.processes import StopSignal
 from comt_cli.training.tasks.masked_lm import MaskedRun
 
 
@@ -45,6 +51,23 @@ def test_micro_batches_change_rounding_alone(tiny_corpus, tmp_path):
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0] != losses[1]  # they are two runs
+
+
+def share(rank: int, spec_json: str, runs: str) -> None:
+    """Train with the other process."""
+    del rank
+    spec = RunSpec.model_validate_json(spec_json)
+    with join_world("cpu") as world:
+        Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, ignore, StopSignal()).run()
+
+
+def test_two_processes_are_as_one(nursery, tiny_corpus, tmp_path):
+    spec = masked_spec(tiny_corpus)
+    alone, together = train(spec, tmp_path / "alone"), RunDirectory.of(tmp_path / "two", spec)
+    run_together(nursery, 2, share, spec.model_dump_json(), str(tmp_path / "two"))
+    for first, second in zip(alone.metrics(), together.metrics(), strict=True):
+        assert second == pytest.approx(first, rel=1e-4)  # of other sums
+    assert together.result()["masked_accuracy"] == pytest.approx(alone.result()["masked_accuracy"])
 
 
 @pytest.fixture(scope="module")
