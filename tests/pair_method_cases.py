@@ -13,10 +13,10 @@ from torch import Tensor
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import methods
-from comt_cli.methods.base import ENCODER_DECODER_SITES, Wiring
+from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_network
 from comt_cli.models.transformer import Transformer
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, TransformerSettings
 
 NEEDED = {"wider": {"like": "sas", "residual": "post-norm"}}
 """Options without a default."""
@@ -28,6 +28,10 @@ VARIANTS = LANGUAGE_VARIANTS | {
     "eau+grc-post": {"name": "eau+grc", "norm": "post", "at": "ffn", "place": "before-o"},
     "sas-single-layer": {"name": "sas", "gate": "single-layer"},
     "sas-free": {"name": "sas", "gamma": "free", "alpha_bias": -3.0, "beta_bias": -3.0},
+    "comt-encoder": {"name": "comt", "sites": "encoder"},
+    "transponder-decoder": {"name": "transponder", "sites": "decoder", "residual": "post-norm"},
+    "transponder-static-cross": {"name": "transponder-static", "sites": "cross"},
+    "full-rank-gate-mixed": {"name": "full-rank-gate", "sites": ["o_proj", "cross.q_proj", "encoder.up_proj"]},
     "wider-than-pre-ln": {"name": "wider", "like": "grc"},
 }
 PAIR_METHODS = {

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-PAD, END, BEGIN = 0, 1, 2
+from comt_cli.data.special_tokens import PAD
+
+END, BEGIN = 1, 2
 STATES = 997
 
 

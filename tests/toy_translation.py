@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +21,14 @@ from comt_cli.tasks.settings.translation import TranslationSettings, Translation
 TOKENIZER = ByteTokenizer(["begin"])
 
 
-def toy_spec(row: str = "post-ln", **model) -> RunSpec:
+def toy_spec(row: str = "post-ln", method: dict[str, Any] | None = None, **model) -> RunSpec:
     settings = TranslationSettings(
         model=TransformerSettings(size="nano", **model),
         data=PairData(tokenizer="bytes", max_length=40),
         train=TranslationTrainSettings(steps=8, warmup_steps=1),
     )
     names = {"paper": "own", "table": "t", "command": "train-mt", "scale": "smoke", "row": row, "column": "c"}
-    return RunSpec(**names, seed=1, method={"name": "post-ln"}, settings=settings, data_fingerprint="none")
+    return RunSpec(**names, seed=1, method=method or {"name": "post-ln"}, settings=settings, data_fingerprint="none")
 
 
 def toy_model(spec: RunSpec, seed: int = 0) -> Transformer:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from comt_cli.analysis.gates import GateValues, Values, summary_frame
+from comt_cli.analysis.gates import GateValues, Place, Values, summary_frame
 from comt_cli.analysis.images import WatchedImages, watched_images
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_images import LoadedImageModel
@@ -125,10 +125,11 @@ def gate_summary(loaded: LoadedImageModel, examples: int = SUMMARY_IMAGES) -> pd
     for x_BCHW, labels_B in images.first(examples):
         _watch(images, x_BCHW, sites, keep)
         seen += len(labels_B)
-    values = GateValues([], {}, {})
+    values = GateValues({}, {}, {})
     for site in sorted({site for site, _ in parts}, key=lambda site: (site[-1], site)):
-        values.ranges[site] = (0.0, 1.0)
-        values.factors[site, "scalar"] = {
+        place = Place(site)
+        values.ranges[place] = (0.0, 1.0)
+        values.factors[place, "scalar"] = {
             block: np.concatenate(part_P) for (name, block), part_P in parts.items() if name == site
         }
     return summary_frame(values).assign(examples=seen)

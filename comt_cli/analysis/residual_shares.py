@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple, cast
 
 import pandas as pd
@@ -14,7 +15,9 @@ from comt_cli.analysis.images import EXAMPLES, watched_images
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.grc import GatedResidual
 from comt_cli.layers.residual.highway import Highway
+from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
 from comt_cli.layers.residual.rezero import ReZero
 from comt_cli.layers.residual.sas import SelfAdaptiveScaling
 from comt_cli.layers.residual.scaled import ScaledBranch
@@ -35,23 +38,30 @@ def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
     """The shares of a connection by name; none where it has learned none.
 
     SAS: `alpha` of x, `beta` of F, and `(1-alpha)(1-beta)` of N(x + F), or `gamma` where that has a gate of its own.
-    Highway, and one scaling gate: `gate` of F, what is left of x. ReZero: `a` of F; a learned scale: `scale` of F.
+    Highway, and one scaling gate: `gate` of F, what is left of x. GRC: `g` of F; ReZero: `a` of F; a learned scale:
+    `scale` of F; x keeps 1. LAuReL's weights: `a` of F and `b` of x.
     """
+    shares: dict[str, Share] = {}
     match connection:
         case SelfAdaptiveScaling(alpha_gate=alpha, beta_gate=beta, gamma_gate=gamma):
-            third = (
-                {"gamma": Share((gamma,), _itself)} if gamma is not None else {_PRODUCT: Share((alpha, beta), _product)}
-            )
-            return {"alpha": Share((alpha,), _itself), "beta": Share((beta,), _itself), **third}
+            shares = {"alpha": Share((alpha,), _itself), "beta": Share((beta,), _itself)}
+            if gamma is None:
+                shares[_PRODUCT] = Share((alpha, beta), _product)
+            else:
+                shares["gamma"] = Share((gamma,), _itself)
         case Highway(transform_gate=gate):
-            return {"gate": Share((gate,), torch.sigmoid)}
+            shares = {"gate": Share((gate,), torch.sigmoid)}
         case GatedShare(gate=gate, reads_x_alone=is_raw):
-            return {"gate": Share((gate,), torch.sigmoid if is_raw else _itself)}
+            shares = {"gate": Share((gate,), torch.sigmoid if is_raw else _itself)}
+        case GatedResidual(gate=nn.Module() as gate):
+            shares = {"g": Share((gate,), torch.sigmoid)}
+        case LaurelRW(weights=numbers) | LaurelRWLR(weights=numbers):
+            shares = {"a": Share((numbers,), itemgetter(0)), "b": Share((numbers,), itemgetter(1))}
         case ReZero(a=number):
-            return {"a": Share((number,), _itself)}
+            shares = {"a": Share((number,), _itself)}
         case ScaledBranch(learned=nn.Module() as number):
-            return {"scale": Share((number,), _itself)}
-    return {}
+            shares = {"scale": Share((number,), _itself)}
+    return shares
 
 
 def has_shares(loaded: LoadedImageModel) -> bool:
@@ -77,27 +87,16 @@ def residual_shares(loaded: LoadedImageModel, examples: int = EXAMPLES) -> pd.Da
             f"the residual connections of {loaded.name} have no learned shares: it holds {loaded.description}"
         )
     images = watched_images(loaded, "validation")
-    said: dict[nn.Module, Tensor] = {}
-
-    def keep(gate: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
-        said[gate] = output
-
-    known = [shares_of(connection) for connection in _connections(loaded)]
-    gates = {gate for shares in known for share in shares.values() for gate in share.gates}
-    sums = [{name: Sums() for name in shares} for shares in known]
-    handles = [gate.register_forward_hook(keep) for gate in gates]
     seen = 0
-    try:
-        with torch.no_grad():
-            for x_BCHW, labels_B in images.first(examples):
-                images.logits(x_BCHW)
-                seen += len(labels_B)
-                for shares, own in zip(known, sums, strict=True):
-                    for name, share in shares.items():
-                        own[name].add(share.of(*(said[gate] for gate in share.gates)))
-    finally:
-        for handle in handles:
-            handle.remove()
+
+    def passes() -> Iterator[None]:
+        nonlocal seen
+        for x_BCHW, labels_B in images.first(examples):
+            images.logits(x_BCHW)
+            seen += len(labels_B)
+            yield
+
+    sums = summed_shares(_connections(loaded), passes())
     stages = stages_of(loaded.model.settings.shape().blocks)
     rows = [
         (block, stage, name, *each.moments(), seen)
@@ -105,6 +104,29 @@ def residual_shares(loaded: LoadedImageModel, examples: int = EXAMPLES) -> pd.Da
         for name, each in own.items()
     ]
     return pd.DataFrame(rows, columns=["block", "stage", "share", "mean", "std", "examples"])
+
+
+def summed_shares(connections: Sequence[ResidualConnection], passes: Iterable[object]) -> list[dict[str, Sums]]:
+    """The shares of each connection, by name, over the forward passes that going through `passes` makes one by one."""
+    said: dict[nn.Module, Tensor] = {}
+
+    def keep(gate: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+        said[gate] = output
+
+    known = [shares_of(connection) for connection in connections]
+    gates = {gate for shares in known for share in shares.values() for gate in share.gates}
+    sums = [{name: Sums() for name in shares} for shares in known]
+    handles = [gate.register_forward_hook(keep) for gate in gates]
+    try:
+        with torch.no_grad():
+            for _ in passes:
+                for shares, own in zip(known, sums, strict=True):
+                    for name, share in shares.items():
+                        own[name].add(share.of(*(said[gate] for gate in share.gates)))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sums
 
 
 class Sums:

@@ -46,5 +46,5 @@ def residual_stream(loaded: LoadedText, text: str | None = None) -> pd.DataFrame
         )
 
     observers = [(block, partial(compare, layer)) for layer, block in enumerate(loaded.model.blocks, start=1)]
-    watch(loaded, tokens.ids, observers)
+    watch(loaded, (tokens.ids[None],), observers)
     return pd.concat([frames[layer] for layer in sorted(frames)], ignore_index=True)

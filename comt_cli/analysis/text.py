@@ -1,11 +1,12 @@
-"""The text that a network is observed on, as tokens."""
+"""What a network of tokens is observed on, and the text of a language model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_text import LoadedText
@@ -22,6 +23,30 @@ class Tokens:
 
     ids: Tensor
     pieces: list[str]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a network is run on once.
+
+    Attributes:
+        sequences: its inputs in their order, by name.
+        read: the names of what modules read, where that is not the last sequence.
+        said: sentences for a caption, which say what the sequences are.
+    """
+
+    sequences: Mapping[str, Tokens]
+    read: Mapping[nn.Module, str] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The model's inputs, int64 [1, T] each."""
+        return tuple(tokens.ids[None] for tokens in self.sequences.values())
+
+    def read_by(self, module: nn.Module) -> str:
+        """The name of the sequence whose tokens a module of the network reads."""
+        return self.read.get(module, [*self.sequences][-1])
 
 
 def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
@@ -44,3 +69,8 @@ def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
             f"{loaded.name}: its tokenizer makes the id {max(ids)}, but the model has {loaded.model.vocabulary} tokens"
         )
     return Tokens(torch.tensor(ids), codec.pieces(ids))
+
+
+def observed_text(loaded: LoadedText, text: str | None = None) -> Observation:
+    """A text for a model that reads one (see `tokens_of`)."""
+    return Observation({"text": tokens_of(loaded, text)})

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.residual.base import State
 
 Observer = Callable[[State, State], None]
 """Called with a module's first input and its output."""
 
 
-def watch(loaded: LoadedText, ids_T: Tensor, observers: Iterable[tuple[nn.Module, Observer]]) -> None:
-    """Run the model once on the text, [T], in fp32 and without gradients, and call each observer as its module runs.
+def watch(loaded: Loaded, inputs: Iterable[Tensor], observers: Iterable[tuple[nn.Module, Observer]] = ()) -> None:
+    """Run the model once on its inputs, int64 [1, T] each, in fp32 and without gradients, and call each observer as its
+    module runs.
 
     The weights of the given model become fp32: values in a figure should not show the rounding of a storage type.
 
@@ -33,7 +34,7 @@ def watch(loaded: LoadedText, ids_T: Tensor, observers: Iterable[tuple[nn.Module
         handles.append(module.register_forward_hook(hook))
     try:
         with torch.no_grad():
-            logits_BTV = model(ids_T[None])
+            logits_BTV = model(*inputs)
     finally:
         for handle in handles:
             handle.remove()

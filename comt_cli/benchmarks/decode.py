@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,8 +39,8 @@ MOST_PREFILL_ON_CPU = 8192
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _METHODS = {"plain": "pre-ln", "comt": "comt", "transponder": "transponder"}
 
-
 Row = dict[str, Any]
+M = TypeVar("M")
 
 
 def run_decode_benchmark(
@@ -51,16 +51,37 @@ def run_decode_benchmark(
     device: torch.device,
     rounds: int,
     go_on: Callable[[], bool] = lambda: True,
-    prompt: int = PROMPT,
+    prompt: int | None = None,
 ) -> Iterator[str | list[Row]]:
     """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each.
-    What fails is reported (`Failed`), and the rest is measured."""
+    Prompts have `PROMPT` tokens if not said. What fails is reported (`Failed`), and the rest is measured."""
+
+    def build(shape: Shape, dtype: str, models: dict[str, Llama]) -> Iterator[str]:
+        return _models(shape, variants, DTYPES[dtype], device, f"{shape.size} {dtype}", models)
+
+    def measure(shape: Shape, dtype: str, batch: int, models: dict[str, Llama]) -> Iterator[str | list[Row]]:
+        return _measure(shape, dtype, batch, models, device, rounds, prompt or PROMPT)
+
+    yield from over_batches(shapes, dtypes, batches, device, go_on, build, measure)
+
+
+def over_batches(
+    shapes: Sequence[Shape],
+    dtypes: Sequence[str],
+    batches: Sequence[int],
+    device: torch.device,
+    go_on: Callable[[], bool],
+    build: Callable[[Shape, str, dict[str, M]], Iterator[str]],
+    measure: Callable[[Shape, str, int, dict[str, M]], Iterator[str | list[Row]]],
+) -> Iterator[str | list[Row]]:
+    """What `measure` yields of every shape, type and batch size, on the models that `build` fills in by name; lines of
+    progress, and of what failed."""
     with as_generating(device):
         for shape in shapes:
             for dtype in dtypes:
-                models: dict[str, Llama] = {}
+                models: dict[str, M] = {}
                 try:
-                    yield from _models(shape, variants, DTYPES[dtype], device, f"{shape.size} {dtype}", models)
+                    yield from build(shape, dtype, models)
                 except Exception as error:
                     yield failed(f"{shape.size} {dtype} models", error)
                 for batch in batches:
@@ -68,7 +89,7 @@ def run_decode_benchmark(
                         continue
                     what = f"{shape.size} {dtype} batch {batch}"
                     try:
-                        yield from _measure(shape, dtype, batch, models, device, rounds, prompt)
+                        yield from measure(shape, dtype, batch, models)
                     except torch.cuda.OutOfMemoryError:  # of all: what fits alone is compared with nothing
                         yield f"{what}: left out, does not fit"
                     except Exception as error:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 MIB = 2**20
 
@@ -45,6 +49,43 @@ def peak_beyond(part: Callable[[], object], device: torch.device) -> int | None:
     part()
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before
+
+
+def peak_of(part: Callable[[], object], device: torch.device) -> int:
+    """The most bytes that `part` takes beyond what is held before it. On CUDA as its allocator counts them; elsewhere
+    those of the tensors that are alive at once, without what an operation needs for itself. Slow there."""
+    on_cuda = peak_beyond(part, device)
+    if on_cuda is not None:
+        return on_cuda
+    alive = _Alive()
+    with alive:
+        part()
+    return alive.peak
+
+
+class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages that operations make, as long as a tensor looks at them: `peak` is the most."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        self.alive = {key: each for key, each in self.alive.items() if not each[0].expired()}  # type: ignore[no-untyped-call]
+        for storage in _storages(result):
+            if storage._cdata not in given:  # a view of what was there before is nothing new
+                self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
+        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
+        return result
+
+
+def _storages(of: Any) -> list[torch.UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(of) if isinstance(leaf, Tensor)]
 
 
 def mebibytes(count: int | None) -> float | None:

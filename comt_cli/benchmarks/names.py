@@ -23,3 +23,10 @@ DECODE_VARIANTS = {
     "transponder-fused": "the same with our fused operations",
 }
 """Of a model that generates text."""
+TRANSLATION_VARIANTS = {
+    "plain": "our Post-LN encoder-decoder, with its cache of keys and values",
+    "plain-uncached": "the same, which reads all tokens so far again in every step, and the source once",
+    "sas": "SAS at all junctions, with the cache",
+    "marian": "MarianMTModel of the transformers library, the same sizes, `generate` with its cache",
+}
+"""Of one that translates."""

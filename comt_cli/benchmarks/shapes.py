@@ -11,6 +11,7 @@ from comt_cli.recipe.settings import Precision, RunSettings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task, task_of
 from comt_cli.tasks.settings.llama import LLAMA_SIZES
+from comt_cli.tasks.settings.transformer import TransformerSettings
 
 VOCABULARY = 32000
 LENGTH = 256
@@ -44,12 +45,13 @@ class Shape:
 
     @cached_property
     def settings(self) -> RunSettings:
-        """The settings of its training. The rate only has to keep the weights finite."""
+        """The settings of its training. The rate, which no schedule changes here, only has to keep the weights
+        finite."""
         return self._settings("fp32")
 
     def _settings(self, precision: Precision) -> RunSettings:
-        train = {"steps": 1, "batch_size": self.batch, "learning_rate": 1e-4, "precision": precision}
-        given = {"model": dict(self.model), "data": dict(self.data), "train": train}
+        train = {"steps": 1, "warmup_steps": 1, "batch_size": self.batch, "learning_rate": 1e-4}
+        given = {"model": dict(self.model), "data": dict(self.data), "train": train | {"precision": precision}}
         settings: RunSettings = self.task.settings.model_validate(given)
         return settings
 
@@ -123,6 +125,16 @@ def resnet(
     )
 
 
+def translator(size: str, model: Mapping[str, Any], *, vocabulary: int, batch: int, tokens: int) -> Shape:
+    """An encoder-decoder on `batch` buckets of `tokens` tokens of sources, and as many of targets."""
+    data = {"vocabulary_size": vocabulary, "batch_tokens": tokens, "max_length": min(tokens, 256)}
+    built = TransformerSettings.model_validate(dict(model)).shape()
+    layers = f"l{built.encoder_layers}+{built.decoder_layers}"
+    return Shape(
+        size, "train-mt", f"d{built.width}-f{built.ffn_width}-{layers}-h{built.heads}", dict(model), data, batch
+    )
+
+
 def _published(name: str) -> Shape:
     return llama(name, *LLAMA_SIZES[name], vocabulary=VOCABULARY, batch=TOKENS // LENGTH, length=LENGTH)
 
@@ -147,3 +159,14 @@ RESNETS = _by_size(
 )
 """One for a CPU; the paper's networks on 32-pixel images, in batches that fill a GPU and in the paper's of 64, where
 the host that launches the kernels is what a GPU waits for; and one as for ImageNet."""
+TRANSLATORS = _by_size(
+    translator(
+        "mt-bench",
+        {"size": "tiny", "width": 256, "ffn_width": 1024, "encoder_layers": 3, "decoder_layers": 3},
+        vocabulary=4096,
+        batch=1,
+        tokens=2048,
+    ),
+    translator("base", {"size": "base"}, vocabulary=32000, batch=8, tokens=4096),
+)
+"""One for a CPU, and the Transformer (base) of Vaswani et al. on a step of their eight GPUs."""

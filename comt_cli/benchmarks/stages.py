@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from comt_cli.benchmarks import decode
-from comt_cli.benchmarks.decode import run_decode_benchmark
+from comt_cli.benchmarks.decode import BATCHES, run_decode_benchmark
+from comt_cli.benchmarks.decode_translation import run_translation_benchmark
 from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
-from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, OPS
+from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, OPS, TRANSLATION_VARIANTS
 from comt_cli.benchmarks.shapes import LLAMAS, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, subject_of
+from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, TRANSLATION, subject_of
 from comt_cli.benchmarks.variants import CompileWhat
 from comt_cli.recipe.settings import Precision
 
@@ -55,6 +55,7 @@ WANTED_DECODING = ("plain", "plain-fused", "comt-fused", "transponder-fused")
 _STEP_SECONDS = {
     **{"60m": 60, "130m": 60, "250m": 70, "350m": 70, "1b": 70},
     **{"resnet18": 75, "resnet18-b64": 60, "resnet50": 100, "resnet152": 150, "resnet50-224": 120},
+    **{"mt-bench": 200, "base": 60},
 }
 _GUESS = 120
 """Of sizes that are not among those."""
@@ -139,6 +140,7 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
     return [
         *(replace(stage, most=stage.seconds if stage.kind in ("kernels", "decode") else None) for stage in wanted),
         *(stage for size, stage in steps.items() if size not in first),
+        make.translating(TRANSLATION.shapes["base"], "fp32", 60),
         make.decoding(sizes["350m"], "bf16", 40, ends),
         make.kernels(sizes["1b"], "bf16", 90),
         *(make.decoding(sizes[size], "bf16", 45, ends) for size in ("130m", "250m", "1b")),
@@ -159,9 +161,15 @@ def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
         *(make.kernels(bench, dtype, 80) for dtype in types),
         *(make.step(bench, precision, 115) for precision in LANGUAGE.default_precisions(device.type)),
         make.step(images, "bf16-mixed", 85),
-        *(make.decoding(bench, dtype, 25, decode.BATCHES) for dtype in types),
+        *(make.decoding(bench, dtype, 25, BATCHES) for dtype in types),
         make.step(images, "fp32", 130),
-        *(make.step(subject.shapes[size]) for subject in others for size in subject.cpu_sizes),
+        *(
+            make.step(subject.shapes[size], precision)
+            for subject in others
+            for size in subject.cpu_sizes
+            for precision in subject.default_precisions(device.type)
+        ),
+        make.translating(TRANSLATION.shapes["mt-bench"], "fp32", 60),
         *(make.kernels(smoke, dtype, 60) for dtype in types),
     ]
 
@@ -193,6 +201,11 @@ class _Makers:
 
         seconds = seconds or _STEP_SECONDS.get(shape.size, _GUESS)
         return Stage(subject.page, f"{subject.stage} at {shape.size}, {chosen}", seconds, run)
+
+    def translating(self, shape: Shape, dtype: str, seconds: float) -> Stage:
+        names, batches = list(TRANSLATION_VARIANTS), (1, 16)
+        run = partial(run_translation_benchmark, [shape], names, [dtype], batches, self.device, self.rounds)
+        return Stage("decode-translation", f"translating at {shape.size}, {dtype}", seconds, run)
 
     def decoding(self, shape: Shape, dtype: str, seconds: float, batches: Sequence[int]) -> Stage:
         run = partial(run_decode_benchmark, [shape], self.decoders, [dtype], batches, self.device, self.rounds)

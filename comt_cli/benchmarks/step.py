@@ -3,7 +3,8 @@
 A row is one variant. Times are in milliseconds (median, and the 10th and 90th percentile); ratios are medians over
 rounds of the ratio within a round. `forward` is training's forward pass without gradients, loss included; `saved` what
 it keeps for the backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only).
-`mfu` counts the FLOPs of the variant's own network, as training does, and of another library's those of the plain one.
+FLOPs are those of the variant's own network as training counts them (matrix products, attention in full), of another
+library's those of the plain one; `mfu` is what it has of them a second, over the device's peak.
 Goals are at most, those of speeds and `mfu` at least.
 """
 
@@ -49,8 +50,9 @@ def step_plan(
     planned = []
     for subject, size in ((subject_of(size), size) for size in named):
         of_size = [name for name in subject.variants if name in variants]
-        if peers_needed and subject.peer is not None and any(map(subject.is_peer, of_size)):
-            PEERS[subject.peer[0]].library()
+        for peer in subject.peers if peers_needed else ():
+            if any(name.partition("-")[0] == peer for name in of_size):
+                PEERS[peer].library()
         for precision in (precisions or subject.default_precisions(device_type)) if of_size else ():
             planned.append((subject, subject.shapes[size], cast(Precision, precision), of_size))
     return planned
@@ -66,9 +68,9 @@ def run_step_benchmark(
 ) -> Iterator[str | list[Row]]:
     """Measure `variants` on `device`; yields lines of progress, and last the rows.
 
-    Where a batch does not fit in the device's memory it is halved for all; the uncompiled variants and the other
-    library's (`Subject.optional`) are left out instead. A variant that fails is reported (`Failed`), and the others are
-    measured.
+    Where a batch does not fit in the device's memory it is halved for all; the uncompiled variants and other
+    libraries' (`Subject.optional`) are left out instead. A variant that fails is reported (`Failed`), and the others
+    are measured.
     """
     subject = subject_of(shape.size)
 
@@ -85,6 +87,9 @@ def _rows(
     shape, plain, origin = timed.shape, subject.best_plain, origin_on(device)
     best, best_forward = quickest(timed.step, plain), quickest(timed.forward, plain)
     plain_saved = min((timed.memory[each].saved for each in plain if each in timed.memory), default=None)
+    of_base = {name: flops_per_sample(model_of(shape.spec(base.method))) for name, base in subject.bases.items()}
+    flops = {name: of_base.get(name.partition("-")[0], of_base["plain"]) for name in ("plain", *timed.variants)}
+    peak = peak_flops(device, precision)
     rows = []
     for name in timed.variants:
         step, forward, memory = timed.step[name], timed.forward[name], timed.memory[name]
@@ -98,10 +103,11 @@ def _rows(
             "rounds": timed.rounds,
             **step.columns("step_ms", 3),
             f"{subject.unit}_per_second": round(shape.units / step.median, 1),
-            "mfu": _mfu(subject, name, shape, precision, device, step.median),
+            "mfu": None if peak is None else round(flops[name] * shape.batch / step.median / peak, 4),
+            "flops_ratio_to_plain": round(flops[name] / flops["plain"], 4),
             "best_plain": best,
             "step_ratio_to_best_plain": ratio(timed.step, name, best),
-            **({f"step_ratio_to_{subject.peer[0]}": ratio(timed.step, name, subject.peer[0])} if subject.peer else {}),
+            **{f"step_ratio_to_{peer}": ratio(timed.step, name, peer) for peer in subject.peers},
             "best_plain_forward": best_forward,
             "forward_ms": forward.milliseconds(3)[0],
             "forward_ratio_to_best_plain": ratio(timed.forward, name, best_forward),
@@ -114,14 +120,3 @@ def _rows(
         what = "whole" if subject.is_peer(name) else compile_what  # nothing is known of a library's blocks
         rows.append(row | {"compiled": what if is_compiled(name) else "no"} | origin.versions())
     return rows
-
-
-def _mfu(
-    subject: Subject, variant: str, shape: Shape, precision: Precision, device: torch.device, seconds: float
-) -> float | None:
-    """Model FLOPs a second over the device's peak, as training counts them: matrix products, attention in full."""
-    peak = peak_flops(device, precision)
-    if peak is None:
-        return None
-    base = subject.bases["plain" if subject.is_peer(variant) else variant.partition("-")[0]]
-    return round(flops_per_sample(model_of(shape.spec(base.method))) * shape.batch / seconds / peak, 4)

@@ -6,11 +6,12 @@ Another task is an entry of `SUBJECTS` with its sizes; whatever else is left out
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from comt_cli.benchmarks.goals import NOTHING, OF_LLAMAS, OF_RESNETS, Asked, goal_device
-from comt_cli.benchmarks.shapes import LLAMAS, RESNETS, Shape
+from comt_cli.benchmarks.goals import NOTHING, OF_LLAMAS, OF_RESNETS, OF_TRANSLATORS, Asked, goal_device
+from comt_cli.benchmarks.names import DECODE_VARIANTS, TRANSLATION_VARIANTS
+from comt_cli.benchmarks.shapes import LLAMAS, RESNETS, TRANSLATORS, Shape
 from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Precision
 from comt_cli.tasks import task_of
@@ -20,11 +21,12 @@ FUSED = "our fused operations"
 
 @dataclass(frozen=True)
 class Base:
-    """A network whose step is measured in several variants: its method, what it is in words, and what is fused."""
+    """A network whose step is measured in several variants: its method, what it is in words, and what is fused; None
+    where nothing in it has a kernel."""
 
     method: Mapping[str, Any]
     meaning: str
-    fused: str = FUSED
+    fused: str | None = FUSED
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Subject:
         shapes: the networks by size; `gpu_sizes` and `cpu_sizes` are measured on a device unless others are named.
         bases: the networks with their methods; `plain` is what the others are compared with.
         precision: that of the recipes, measured on every device; a CPU measures fp32 too.
-        peer: the library whose network is measured beside them, and what that network is.
+        peers: other libraries' networks that are measured beside them, by name, and what these are.
+        compiles: a step can be compiled: all batches have one shape.
         fused_eager: our fused operations are measured in an uncompiled network too.
         plain_counts_eager: an uncompiled plain variant may be the best plain one.
         decides_kernels: `kernels: auto` reads these rows, which then name the kind of device.
@@ -52,7 +55,8 @@ class Subject:
     cpu_sizes: tuple[str, ...]
     bases: Mapping[str, Base]
     precision: Precision
-    peer: tuple[str, str] | None = None
+    peers: Mapping[str, str] = field(default_factory=dict)
+    compiles: bool = True
     fused_eager: bool = False
     plain_counts_eager: bool = True
     decides_kernels: bool = False
@@ -69,16 +73,19 @@ class Subject:
         """What is measured, by name, in words."""
         compiled = "the same under torch.compile"
         found: dict[str, str] = {}
-        if self.peer is not None:
-            library, network = self.peer
-            found |= {library: network, f"{library}-compiled": compiled}
-        for name, base in self.bases.items():
-            found |= {self._eager(name): base.meaning, f"{name}-compiled": compiled}
-            fused = f"the same with {base.fused}"
+        networks = {name: Base({}, network, None) for name, network in self.peers.items()} | {**self.bases}
+        for name, base in networks.items():
+            found[name if name in self.peers else self._eager(name)] = base.meaning
+            if self.compiles:
+                found[f"{name}-compiled"] = compiled
+            if base.fused is None:
+                continue
+            said = f"the same with {base.fused}"
             if self.fused_eager:
-                found[f"{name}-fused-eager"] = f"{fused}, uncompiled"
-                fused = "the same"
-            found[f"{name}-fused"] = f"{fused}, the rest compiled"
+                found[f"{name}-fused-eager"] = f"{said}, uncompiled" if self.compiles else said
+                said = "the same"
+            if self.compiles:
+                found[f"{name}-fused"] = f"{said}, the rest compiled"
         return found
 
     @staticmethod
@@ -94,13 +101,13 @@ class Subject:
     @property
     def optional(self) -> set[str]:
         """The variants that are left out where they do not fit in a device's memory; for the others the batch is made
-        smaller. They are the library's, and the uncompiled ones but those that the comparison needs."""
+        smaller. They are other libraries', and the uncompiled ones but those that the comparison needs."""
         eager = {self._eager(name) for name in self.bases} - {*self.best_plain}
         return eager | {name for name in self.variants if self.is_peer(name)}
 
     def is_peer(self, variant: str) -> bool:
-        """Whether a variant is the other library's network."""
-        return self.peer is not None and variant.partition("-")[0] == self.peer[0]
+        """Whether a variant is another library's network."""
+        return variant.partition("-")[0] in self.peers
 
     def default_sizes(self, device_type: str) -> Sequence[str]:
         """The sizes that are measured on a kind of device unless others are named."""
@@ -114,6 +121,8 @@ class Subject:
     def goal_columns(self) -> dict[str, str]:
         """The columns of its goals, by what they are about."""
         names = {"step": "step_ratio", "forward": "forward_ratio", "saved": "saved_ratio", "mfu": "mfu"}
+        if self.peers:
+            names["peer"] = f"step_ratio_to_{next(iter(self.peers))}"
         return {kind: f"goal_{names.get(kind, f'{self.unit}_per_second')}" for kind in self.asked.kinds}
 
     def goals(self, row: Mapping[str, Any], device_type: str = "cpu") -> dict[str, float | None]:
@@ -146,7 +155,7 @@ LANGUAGE = Subject(
         "transponder": Base({"name": "transponder"}, f"Transponder, r = 8, at all seven projections: {_EAGER}"),
     },
     precision="bf16-pure",
-    peer=("transformers", "LlamaForCausalLM of the transformers library, as it comes"),
+    peers={"transformers": "LlamaForCausalLM of the transformers library, as it comes"},
     plain_counts_eager=False,
     asked=OF_LLAMAS,
 )
@@ -172,7 +181,7 @@ IMAGES = Subject(
         ),
     },
     precision="bf16-mixed",
-    peer=("torchvision", "torchvision's ResNet of that name, with this stem, uncompiled"),
+    peers={"torchvision": "torchvision's ResNet of that name, with this stem, uncompiled"},
     fused_eager=True,
     decides_kernels=True,
     asked=OF_RESNETS,
@@ -181,7 +190,45 @@ IMAGES = Subject(
         "A shape ends in classes, images and their width: c10-b512x32.",
     ),
 )
-SUBJECTS = (LANGUAGE, IMAGES)
+TRANSLATION = Subject(
+    page="step-translation",
+    title="Training step of translators",
+    stage="translation step",
+    command="train-mt",
+    shapes=TRANSLATORS,
+    gpu_sizes=("base",),
+    cpu_sizes=("mt-bench",),
+    bases={
+        "plain": Base({"name": "post-ln"}, "our encoder-decoder, Post-LN, no gates", None),
+        "sas": Base({"name": "sas"}, "SAS at all junctions, which adds products of its own", None),
+        "grc": Base({"name": "grc"}, "GRC at all junctions: a gate a channel, reading the skip path", None),
+        "comt": Base(
+            {"name": "comt", "residual": "post-norm"},
+            "Post-LN with CoMT, h = 2, at the projections of all branches",
+            f"{FUSED} (the gates of a product in one pass)",
+        ),
+        "transponder": Base(
+            {"name": "transponder", "residual": "post-norm"},
+            "Post-LN with Transponder, r = 8, at the projections of all branches",
+            f"{FUSED} (the gates of a product in one pass)",
+        ),
+    },
+    precision="bf16-mixed",
+    peers={
+        "torch": "the same network of torch.nn.Transformer's layers, whose loss has the logits of all tokens at once",
+        "marian": "MarianMTModel of the transformers library, the same sizes, with that loss",
+    },
+    compiles=False,
+    fused_eager=True,
+    asked=OF_TRANSLATORS,
+    said=(
+        "Nothing is compiled: in training every batch of a translator has another shape. All have dropout on",
+        "embeddings and branches. `FLOPs / plain` is how much more arithmetic a network has; what `step / best plain`",
+        "has beyond it is memory traffic and calls. A shape ends in words, tokens of either sentence, buckets, and",
+        "pairs in a bucket: v4096-l32-b1x64.",
+    ),
+)
+SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION)
 
 
 def subject_of(size: str) -> Subject:
@@ -189,10 +236,30 @@ def subject_of(size: str) -> Subject:
     return next(subject for subject in SUBJECTS if size in subject.shapes)
 
 
-def check_variants(sizes: Iterable[str], variants: Collection[str]) -> None:
-    """Raises `UserError` where a size has none of the variants."""
+@dataclass(frozen=True)
+class Decoded:
+    """A subject whose models put tokens out one by one, which is measured too: the page of its rows, its variants in
+    words, and the types and batch sizes that are measured unless others are named."""
+
+    subject: Subject
+    page: str
+    variants: Mapping[str, str]
+    dtype: str
+    batches: tuple[int, ...]
+
+
+DECODED = (
+    Decoded(LANGUAGE, "decode", DECODE_VARIANTS, "bf16", (1, 4, 16, 64)),
+    Decoded(TRANSLATION, "decode-translation", TRANSLATION_VARIANTS, "fp32", (1, 16)),
+)
+
+
+def check_variants(
+    sizes: Iterable[str], variants: Collection[str], of: Mapping[str, Collection[str]] | None = None
+) -> None:
+    """Raises `UserError` where a size has none of the variants: those of its training step, or those `of` it."""
     for size in sizes:
-        there = subject_of(size).variants
+        there = subject_of(size).variants if of is None else of[size]
         if not set(there) & set(variants):
             raise UserError(
                 f"--variants {','.join(variants)}: of {size} there are no such", f"It has {', '.join(there)}."

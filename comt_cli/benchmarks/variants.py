@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.subjects import Subject
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice
+from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
 from comt_cli.models.kernels import use_kernels
@@ -74,7 +76,8 @@ class Variants:
             Unavailable: this machine has none of its parts, or not the library.
         """
         base, _, how = variant.partition("-")
-        objective, notes = self._peer() if self.subject.is_peer(variant) else self._ours(base, how.startswith("fused"))
+        is_peer = self.subject.is_peer(variant)
+        objective, notes = self._peer(base) if is_peer else self._ours(base, how.startswith("fused"))
         if is_compiled(variant):
             self._compile(objective)
         model, optimizer = objective.model, self._networks[base][1]
@@ -110,21 +113,22 @@ class Variants:
         else:
             materialise(run.model, self.device, seed=0)
             self._keep(base, run.model, run)
+        Masks(run.model).move_to(0, np.arange(len(self.inputs[0]), dtype=np.int64), self.device)
         if not fused:
             return run.objective, []
-        choices = use_kernels(run.model, "fused", self.device, product_dtype(self.precision), compiled=True)
+        dtype, compiled = product_dtype(self.precision), self.subject.compiles
+        choices = use_kernels(run.model, "fused", self.device, dtype, compiled=compiled)
         return run.objective, not_fused(choices)
 
-    def _peer(self) -> tuple[Objective, list[str]]:
-        assert self.subject.peer is not None
-        name, peer = self.subject.peer[0], PEERS[self.subject.peer[0]]
+    def _peer(self, name: str) -> tuple[Objective, list[str]]:
+        peer, run = PEERS[name], self._run("plain")
         if name not in self._networks:
             try:
                 network = peer.network(self.shape)
             except UserError as error:
                 raise Unavailable(error.message) from None
-            self._keep(name, network.to(self.device), self._run("plain"))
-        return peer.objective(self._networks[name][0]), []
+            self._keep(name, network.to(self.device), run)
+        return peer.objective(self._networks[name][0], run.objective.smoothing), []
 
     def _keep(self, base: str, model: nn.Module, run: TaskRun[Any]) -> None:
         model.to(parameter_dtype(self.precision))

@@ -55,22 +55,23 @@ def step(
             metavar="A,B",
             help="Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. Image "
             "classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, resnet18-b32, which is for a "
-            "CPU. All that are for the device if not given.",
+            "CPU. Translators: base, mt-bench, which is for a CPU. All that are for the device if not given.",
         ),
     ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
             metavar="A,B",
-            help="fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for image "
-            "classifiers, on a CPU fp32 too.",
+            help="fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for the "
+            "others, on a CPU fp32 too.",
         ),
     ] = None,
     variants: Annotated[
         str | None,
         typer.Option(
             metavar="A,B",
-            help="Only these variants, such as plain-compiled,transponder-fused; window-fused for images.",
+            help="Only these variants, such as plain-compiled,transponder-fused; window-fused for images; sas-eager "
+            "for translators.",
         ),
     ] = None,
     rounds: Rounds = 15,
@@ -85,18 +86,21 @@ def step(
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, and of ResNets without and
-    with CoMT's modulators beside torchvision's, and count its memory.
+    """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, of ResNets without and
+    with CoMT's modulators beside torchvision's, and of translators beside torch's and transformers', and count its
+    memory.
 
-    Writes bench/DEVICE/step.csv and step-images.csv, a page and a figure of each; rows of an earlier
-    measurement of the same variant are replaced. Where a batch does not fit on a GPU, a smaller one is taken, for all
-    variants.
+    Writes bench/DEVICE/step.csv, step-images.csv and step-translation.csv, a page and a figure of each; rows of an
+    earlier measurement of the same variant are replaced. Where a batch does not fit on a GPU, a smaller one is taken,
+    for all variants.
 
     Examples:
 
       comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
 
       comt bench step --sizes resnet18-b32 --precision fp32
+
+      comt bench step --sizes mt-bench --variants plain,sas-eager,torch
     """
     from typing import get_args
 
@@ -189,43 +193,74 @@ def kernels(
 
 @app.command(cls=Verb)
 def decode(
-    sizes: Sizes = None,
-    batch: Annotated[
-        str, typer.Option(metavar="1,4", help="Batch sizes: texts that are written at once.")
-    ] = "1,4,16,64",
-    variants: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these variants, such as plain,transponder-fused.")
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. "
+            "Translators: base, mt-bench, which is for a CPU. All that are for the device if not given.",
+        ),
     ] = None,
-    dtypes: Dtypes = "bf16",
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1,4",
+            help="Batch sizes: texts that are written at once. 1,4,16,64 if not given, of translators 1,16.",
+        ),
+    ] = None,
+    variants: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Only these variants, such as plain,transponder-fused; plain-uncached for translators.",
+        ),
+    ] = None,
+    dtypes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Types of the numbers: bf16, fp32. If not given bf16, of translators fp32, as comt translate has it.",
+        ),
+    ] = None,
     rounds: Rounds = 15,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Time a decode step with a key-value cache, and the reading of a prompt of 512 tokens.
+    """Time a decode step with a key-value cache, and the reading of a prompt of 512 tokens; and whole translations by
+    beam search, with and without a cache, beside transformers'.
 
-    Writes bench/DEVICE/decode.csv and a page; rows measured earlier are replaced.
+    Writes bench/DEVICE/decode.csv and decode-translation.csv, and a page of each; rows measured earlier are replaced.
 
-    Example:
+    Examples:
 
       comt bench decode --sizes 60m --batch 1,64
+
+      comt bench decode --sizes mt-bench --variants plain,plain-uncached
     """
-    from comt_cli.benchmarks.names import DECODE_VARIANTS, DTYPES
-    from comt_cli.benchmarks.subjects import LANGUAGE
+    from comt_cli.benchmarks.names import DTYPES
+    from comt_cli.benchmarks.subjects import DECODED, check_variants
     from comt_cli.recipe.load import select
 
-    named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
-    chosen = select(variants, DECODE_VARIANTS, "variant")
-    types = select(dtypes, DTYPES, "type")
-    batches = _batches(batch)
+    named = None if sizes is None else select(sizes, [size for each in DECODED for size in each.subject.shapes], "size")
+    chosen = select(variants, list(dict.fromkeys(name for each in DECODED for name in each.variants)), "variant")
+    types = None if dtypes is None else select(dtypes, DTYPES, "type")
+    batches = None if batch is None else _batches(batch)
+    check_variants(named or (), chosen, {size: each.variants for each in DECODED for size in each.subject.shapes})
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.decode import run_decode_benchmark
+    from comt_cli.benchmarks.decode_translation import run_translation_benchmark
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
-    where = pick_device(device)
-    shapes = [LANGUAGE.shapes[size] for size in named or LANGUAGE.default_sizes(where.type)]
-    record = Record(results)
-    record.add("decode", run_decode_benchmark(shapes, chosen, types, batches, where, rounds))
+    where, record = pick_device(device), Record(results)
+    run = {"decode": run_decode_benchmark, "decode-translation": run_translation_benchmark}
+    for each in DECODED:
+        wanted = named or each.subject.default_sizes(where.type)
+        shapes = [each.subject.shapes[size] for size in wanted if size in each.subject.shapes]
+        of_these = [name for name in chosen if name in each.variants]
+        if shapes and of_these:
+            how = types or [each.dtype], batches or each.batches, where, rounds
+            record.add(each.page, run[each.page](shapes, of_these, *how))
     record.end()
 
 

@@ -16,16 +16,18 @@ def pages() -> dict[str, Page]:
     """Every page by its name."""
     from comt_cli.benchmarks import gemm, goals, kernel_cases, names
     from comt_cli.benchmarks.roofline import PREDICTED
-    from comt_cli.benchmarks.subjects import LANGUAGE, SUBJECTS
+    from comt_cli.benchmarks.subjects import LANGUAGE, SUBJECTS, TRANSLATION
     from comt_cli.report import benchmark_pages as made
 
     sizes, dtypes = list(LANGUAGE.shapes), list(names.DTYPES)
     ops = {**names.OPS, "gemm": "the library's matrix product alone"}
     gates = list(dict.fromkeys([*names.GATES, *gemm.COLUMNS]))
     decoding = made.decode_page(names.DECODE_VARIANTS, sizes, dtypes)
+    translating = made.decode_translation_page(names.TRANSLATION_VARIANTS, list(TRANSLATION.shapes), dtypes)
     found = {
         "kernels": made.kernels_page({**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, dtypes),
         "decode": replace(decoding, renew=goals.decode_goals),
+        translating.name: replace(translating, renew=goals.translation_goals),
     }
     for subject in SUBJECTS:
         measured = made.step_page(
@@ -36,7 +38,7 @@ def pages() -> dict[str, Page]:
             list(subject.shapes),
             subject.best_plain,
             subject.unit,
-            subject.peer and subject.peer[0],
+            list(subject.peers),
             subject.goal_columns,
         )
         found[subject.page] = replace(measured, renew=subject.goals)

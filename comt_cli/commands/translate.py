@@ -18,9 +18,11 @@ from comt_cli.errors import UserError
 
 if TYPE_CHECKING:
     from comt_cli.exchange.loaded_translation import LoadedTranslator
+    from comt_cli.generation.part_file import PartFile
     from comt_cli.generation.translate import Options, Translation, Translator
 
 MOST_FIGURES = 20
+"""Fewer than a pool of lines, which is what an output that was stopped is continued by: each is translated."""
 
 
 class Penalty(StrEnum):
@@ -118,15 +120,24 @@ def translate(
     decode = loaded.decode.model_copy(update={key: value for key, value in given_options.items() if value is not None})
     chosen = Options(decode, n_best, batch_tokens)
     using = translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
+    file, done = None, 0
     if out is not None:
-        _to_file(using, lines := list(lines), chosen, out, scores=scores, model=_stamp(checkpoint))
-    numbers = count(1)
-    for pool in using.pools(lines, chosen) if out is None or attention is not None else ():
-        for found, number in zip(pool, numbers, strict=False):
-            if out is None:
-                typer.echo("\n".join(_rows(number, found, n_best, scores=scores)))
-            if attention is not None:
+        lines = list(lines)
+        file, done = _part_file(lines, chosen, out, scores=scores, model=_stamp(checkpoint))
+        lines = lines[done:]
+    numbers = count(done + 1)
+    for pool in using.pools(lines, chosen, done + 1):
+        numbered = list(zip(pool, numbers, strict=False))  # in this order: the other takes a number too many
+        rows = [row for found, number in numbered for row in _rows(number, found, n_best, scores=scores)]
+        if file is None:
+            typer.echo("\n".join(rows))
+        else:
+            file.add(rows)
+        if attention is not None:
+            for found, number in numbered:
                 _draw(using, number, found[0], loaded, attention)
+    if file is not None:
+        file.finish()
 
 
 def _rows(number: int, found: Sequence[Translation], n_best: int, *, scores: bool) -> list[str]:
@@ -144,9 +155,10 @@ def _rows(number: int, found: Sequence[Translation], n_best: int, *, scores: boo
     return rows
 
 
-def _to_file(
-    using: Translator, lines: Sequence[str], chosen: Options, out: Path, *, scores: bool, model: object
-) -> None:
+def _part_file(
+    lines: Sequence[str], chosen: Options, out: Path, *, scores: bool, model: object
+) -> tuple[PartFile, int]:
+    """What the output is written to, and how many of the lines an earlier call has translated."""
     from comt_cli.files import canonical_json, sha256
     from comt_cli.generation.part_file import PartFile
     from comt_cli.generation.translate import POOL
@@ -157,11 +169,7 @@ def _to_file(
     done = file.resume(POOL * chosen.n_best) // chosen.n_best
     if done:
         typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
-    numbers = count(done + 1)
-    for pool in using.pools(lines[done:], chosen, done + 1):
-        pairs = zip(pool, numbers, strict=False)  # in this order: the other takes a number too many
-        file.add([row for found, number in pairs for row in _rows(number, found, chosen.n_best, scores=scores)])
-    file.finish()
+    return file, done
 
 
 def _draw(using: Translator, number: int, best: Translation, loaded: LoadedTranslator, folder: Path) -> None:
@@ -200,7 +208,7 @@ def _decoded(given: Path | AbstractContextManager[IO[bytes]], name: str) -> Iter
     with given.open("rb") if isinstance(given, Path) else given as handle:
         for number, line in enumerate(handle, 1):
             try:
-                yield line.decode().strip()
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError:
                 raise UserError(f"{name} is not UTF-8 text (line {number:,})") from None
 

@@ -58,8 +58,16 @@ class TranslatedSplit:
 
     @cached_property
     def splits(self) -> Mapping[str, PairTexts]:
-        """The texts of every split that is decoded, prepared anew where they are not in the cache."""
-        return prepare(self.spec.settings_as(TranslationSettings).data, self.progress).texts
+        """The texts of every split that is decoded, prepared anew where they are not in the cache. Raises `UserError`
+        where they are not those of the run."""
+        dataset = prepare(self.spec.settings_as(TranslationSettings).data, self.progress)
+        if dataset.content_hash != self.spec.data_content:
+            name = self.spec.task.data_name(self.spec.settings)
+            raise UserError(
+                f"{name} is not the data any more that {self.folder} was trained on",
+                "Its translations can be scored as files: comt score HYP REF.",
+            )
+        return dataset.texts
 
     @property
     def references(self) -> list[str]:

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.shards import Unsigned
+from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE, Split
-
-PAD = 0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+PAD = 0
+"""The id of padding in every tokenizer that data is prepared with, and so in every model; no text holds it."""
+
 Extra = Literal["begin", "mask", "separator"]
 """A special token that a tokenizer has only where it was made with it."""
 

@@ -78,6 +78,7 @@ def all_checks(runs: Path) -> list[Check]:
         Check("tokenizers", check_tokenizers),
         Check("offline data", check_offline_data),
         Check("images", _check_images),
+        Check("parallel text", _check_pairs),
         Check("kernels", check_kernels),
         Check("compilation", check_compilation),
         Check("recipes", check_recipes),
@@ -306,6 +307,12 @@ def _check_images() -> Finding:
     from comt_cli.doctor.images import check_images
 
     return check_images()
+
+
+def _check_pairs() -> Finding:
+    from comt_cli.doctor.pairs import check_pairs
+
+    return check_pairs()
 
 
 def check_kernels() -> Finding:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.exchange.huggingface_layout import Layout, type_name
 from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
 from comt_cli.layers.residual.post_norm import PostNorm
 from comt_cli.models.bert import INIT_STD, SEGMENTS, Bert
-from comt_cli.models.transformer import PAD
 from comt_cli.tasks.settings.bert import BertSettings
 
 _EMBEDDINGS, _HEAD = "bert.embeddings", "cls.predictions"

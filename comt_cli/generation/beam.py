@@ -23,10 +23,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
 
-PAD = 0
-"""The id of padding in every model that reads pairs; no hypothesis holds it."""
 PENALTIES: dict[str, Callable[[float, float], float]] = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
     "average": lambda length, alpha: length**alpha,

@@ -12,6 +12,11 @@ from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, parse_json, read_text, write_text
 
 
+def one_line(text: str) -> str:
+    """A text as a line of a file: what is blank, line breaks too, is one space, and there is none around."""
+    return " ".join(text.split())
+
+
 class Transcript:
     """The texts of a split, by the numbers of its sentences, while one or several processes write them into a folder
     that all see: each into a file of its own, `<split>.part-<rank>.jsonl`, a text a line. In the end `finish` writes
@@ -29,11 +34,12 @@ class Transcript:
         self.done = self._written()
 
     def add(self, texts: Mapping[int, str]) -> None:
-        """Write the texts of some sentences; they are on disk afterwards.
+        """Write the texts of some sentences, as lines; they are on disk afterwards.
 
         Raises:
             StorageError: the disk is full or the folder gone.
         """
+        texts = {number: one_line(text) for number, text in texts.items()}
         # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable.
         lines = "".join(json.dumps([number, text]) + "\n" for number, text in texts.items())
         try:
@@ -49,10 +55,11 @@ class Transcript:
             ) from error
         self.done |= texts
 
-    def texts(self, numbers: Iterable[int]) -> list[str]:
-        """The texts of these sentences, of all processes, which must be done writing."""
+    def texts(self, numbers: Iterable[int]) -> list[str] | None:
+        """The texts of these sentences, of all processes, which must be done writing; None where one has none."""
         self.done |= self._written()
-        return [self.done[number] for number in numbers]
+        found = [self.done.get(number) for number in numbers]
+        return None if None in found else [text for text in found if text is not None]
 
     def finish(self, texts: Iterable[str]) -> None:
         """Write the whole, a line a text.
@@ -60,7 +67,7 @@ class Transcript:
         Raises:
             StorageError: the disk is full or the folder gone.
         """
-        write_text(self.folder / f"{self.split}.txt", "".join(" ".join(text.split()) + "\n" for text in texts))
+        write_text(self.folder / f"{self.split}.txt", "".join(f"{text}\n" for text in texts))
 
     def _written(self) -> dict[int, str]:
         found: dict[int, str] = {}

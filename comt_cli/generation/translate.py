@@ -13,11 +13,13 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_translation import LoadedTranslator
 from comt_cli.generation.attention import forced_attention
-from comt_cli.generation.beam import PAD, Decodes, Hypothesis, beam_search
+from comt_cli.generation.beam import Decodes, Hypothesis, beam_search
+from comt_cli.generation.transcript import one_line
 from comt_cli.tasks.settings.decoding import DecodeSettings
 
 POOL = 512
@@ -139,8 +141,10 @@ class Translator:
 
 
 def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:
-    """What translates with a loaded model; it is moved to the device."""
-    return Translator(loaded.model.to(device).eval(), loaded.tokenizer, device, longest=loaded.longest, warn=warn)
+    """What translates with a loaded model; it is moved to the device, and computes in fp32."""
+    return Translator(
+        loaded.model.to(device, torch.float32).eval(), loaded.tokenizer, device, longest=loaded.longest, warn=warn
+    )
 
 
 def batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> list[list[int]]:
@@ -154,8 +158,3 @@ def batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> list[list[in
         else:
             found.append([number])
     return found
-
-
-def one_line(text: str) -> str:
-    """A text without what any program takes for the end of a line, and without spaces around."""
-    return " ".join(text.splitlines()).strip()

@@ -15,8 +15,8 @@ from comt_cli.errors import UserError
 
 
 class DecodingCache:
-    """Keys and values of `rows` hypotheses of up to `capacity` tokens each, in the type and on the device of
-    `positions`, [C, D], which holds what is added to the embedding of each column's token.
+    """Keys and values of `rows` hypotheses of up to `capacity` tokens each, on the device of `positions`, [C, D], which
+    holds what is added to the embedding of each column's token, in its type, or the one that autocast multiplies in.
 
     Raises `UserError` where the memory does not suffice.
     """
@@ -27,8 +27,10 @@ class DecodingCache:
             raise ValueError(f"a cache of {rows} rows and {capacity} columns holds nothing")
         self.rows, self.capacity, self.stored = rows, capacity, 0
         self._positions_CD = positions_CD
+        device = positions_CD.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else positions_CD.dtype
         try:
-            self._L2RHCE = positions_CD.new_empty((layers, 2, rows, heads, capacity, width // heads))
+            self._L2RHCE = positions_CD.new_empty((layers, 2, rows, heads, capacity, width // heads), dtype=dtype)
         except RuntimeError as error:  # also torch.OutOfMemoryError
             reason = str(error).partition("\n")[0]
             raise UserError(f"cannot reserve a cache for {rows} texts of {capacity} tokens: {reason}") from None

@@ -70,7 +70,8 @@ class Projections(CarriesGates, Initialised):
         fill a row up to where the next should begin. Columns of x beyond D are taken to be zero."""
         width = x_TD.shape[-1]
         if self._frozen is not None:
-            return F.linear(x_TD, self._frozen[0][:, :width], self._frozen[1])
+            matrix = self._frozen[0]
+            return F.linear(x_TD, matrix[:, :width] if width < matrix.shape[1] else matrix, self._frozen[1])
         matrix = self._matrix(width)
         return F.linear(x_TD, matrix, self._shift(len(matrix)))
 

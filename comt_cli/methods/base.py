@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import MethodOptions, Sites, Stream
+from comt_cli.tasks.settings.transformer import PLACES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,10 +37,17 @@ SITE_SETS: dict[str, tuple[str, ...]] = {
     "only_first": ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"),
     "only_qk": ("q_proj", "k_proj"),
     "without_up_gate": ("q_proj", "k_proj", "v_proj", "o_proj", "down_proj"),
+    **{place: tuple(f"{place}.{name}" for name in names) for place, names in PLACES.items()},
 }
-"""The papers' names for sets of projections (CoMT, Table 4; Transponder, Table 5)."""
+"""The papers' names for sets of projections (CoMT, Table 4; Transponder, Table 5), and those of each place of an
+encoder-decoder."""
 
-Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+_EVERY = (*PROJECTIONS, *(name for place in PLACES for name in SITE_SETS[place]))
+
+if TYPE_CHECKING:
+    Projection = str
+else:
+    Projection = Literal[_EVERY]
 
 
 def _listed(given: Any) -> Any:
@@ -48,19 +57,22 @@ def _listed(given: Any) -> Any:
 def _refuse_twice(sites: tuple[str, ...]) -> None:
     if len(set(sites)) < len(sites):
         raise ValueError("a site stands twice")
+    for place, _, name in (site.rpartition(".") for site in sites):
+        if place and name in sites:
+            raise ValueError(f"{place}.{name} stands twice: {name} is that of every place")
 
 
 def _of_a_set(given: Any) -> Any:
     if not isinstance(given, str):
         return _listed(given)
     if given not in SITE_SETS:
-        raise ValueError(f"no set of projections is called {given!r}; there are {', '.join(SITE_SETS)}")
+        raise ValueError(f"no set of projections is called {given!r}; {nearest(given, SITE_SETS)}")
     return SITE_SETS[given]
 
 
 def _in_order(sites: tuple[str, ...]) -> tuple[str, ...]:
     _refuse_twice(sites)
-    return tuple(sorted(sites, key=PROJECTIONS.index))  # however they are said, one run
+    return tuple(sorted(sites, key=_EVERY.index))  # however they are said, one run
 
 
 ProjectionSites = Annotated[
@@ -79,16 +91,6 @@ MapNorm = Literal["norm1", "norm2", "norm3"]
 
 DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"))
 """What a LLaMA offers: the projections, what attention mixes (before `o_proj`), and the whole branches."""
-
-ENCODER_DECODER_SITES = Sites(
-    "tokens", ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "sdpa", "attention", "cross", "mlp")
-)
-"""What an encoder-decoder offers: the projections of self-attention, under the same names those of cross-attention, and
-of the feed-forward network; what each attention mixes; and the whole branches. A gate on `attention` is on `cross` as
-well, unless the wiring names that."""
-
-ENCODER_SITES = Sites("tokens", tuple(site for site in ENCODER_DECODER_SITES.names if site != "cross"))
-"""What an encoder alone offers."""
 
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
 """What residual blocks of maps offer; the stem, projections of the skip path and the last norm are no sites."""
@@ -198,6 +200,15 @@ class Method(MethodOptions):
     @classmethod
     def fits(cls, sites: Sites) -> bool:
         return sites.stream in cls.streams and {*cls.needs} <= {*sites.names}
+
+    def absent(self, sites: Sites) -> dict[str, str]:
+        named: tuple[str, ...] = getattr(self, "sites", ())
+        absent = [site for site in named if "." in site and site not in sites.names]
+        if not absent:
+            return {}
+        said = next((name for name, those in SITE_SETS.items() if those == named), absent[0])
+        valid = [name for name in (*SITE_SETS, *PROJECTIONS) if name not in PLACES]
+        return {"sites": f"the models have no {said}; {nearest(said, valid)}"}
 
 
 class ConnectionMethod(Method):

@@ -19,7 +19,7 @@ class CoMT(Method):
 
     name: ClassVar[str] = "comt"
     hidden: Width = 2
-    sites: ProjectionSites = PROJECTIONS  # type: ignore[assignment]
+    sites: ProjectionSites = PROJECTIONS
     residual: ResidualName = "pre-norm"
     init: GateInit = "torch-linear"
 

@@ -17,7 +17,7 @@ class FullRankGateMethod(Method):
     """`sites`: the projections that carry a gate."""
 
     name: ClassVar[str] = "full-rank-gate"
-    sites: ProjectionSites = SITE_SETS["self-attention"]  # type: ignore[assignment]
+    sites: ProjectionSites = SITE_SETS["self-attention"]
     residual: ResidualName = "pre-norm"
 
     def wiring(self) -> Wiring:

@@ -29,7 +29,7 @@ class Transponder(Method):
     name: ClassVar[str] = "transponder"
     granularity: Literal["scalar", "channel", "channel-scalar"] = "channel-scalar"
     rank: Width = 8
-    sites: ProjectionSites = PROJECTIONS  # type: ignore[assignment]
+    sites: ProjectionSites = PROJECTIONS
     residual: ResidualName = "pre-norm"
     init: GateInit = "kaiming-uniform"
     learnable_sigmoid: bool = True

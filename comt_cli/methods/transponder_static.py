@@ -18,7 +18,7 @@ class TransponderStatic(Method):
     """`sites`: the projections that carry a factor; `learnable_sigmoid`: whether alpha is learned, or stays 1."""
 
     name: ClassVar[str] = "transponder-static"
-    sites: ProjectionSites = PROJECTIONS  # type: ignore[assignment]
+    sites: ProjectionSites = PROJECTIONS
     residual: ResidualName = "pre-norm"
     learnable_sigmoid: bool = True
 

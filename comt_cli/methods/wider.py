@@ -24,6 +24,7 @@ from comt_cli.methods.base import (
     Wiring,
     residual_connection,
 )
+from comt_cli.recipe.schema import Sites
 
 
 class Wider(Method):
@@ -57,6 +58,13 @@ class Wider(Method):
         if self.of is not None and self.residual != type(self).model_fields["residual"].default:
             raise ValueError("residual: belongs to the plain network; of names another, with options of its own")
         return self
+
+    def absent(self, sites: Sites) -> dict[str, str]:
+        from comt_cli.methods import method_from
+
+        named = {key: options for key, options in (("like", self.like), ("of", self.of)) if isinstance(options, dict)}
+        absent = {key: method_from(options).absent(sites) for key, options in named.items()}
+        return {key: " ".join(problems.values()) for key, problems in absent.items() if problems}
 
     def wiring(self) -> Wiring:
         from comt_cli.methods import method_from

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from comt_cli.errors import UserError
 from comt_cli.kernels.modulation import Modulation
-from comt_cli.layers.gates import Gate, Site
+from comt_cli.layers.gates import Gate, GateFactory, Site
 from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.norms import NormFactory, NormPlace
 from comt_cli.layers.projection import GatedPath, Projections, Spread
@@ -26,6 +26,7 @@ from comt_cli.layers.residual.base import Junction, ResidualConnection
 from comt_cli.methods.base import Wiring
 from comt_cli.models.trace import Linear
 from comt_cli.recipe.schema import Stream
+from comt_cli.tasks.settings.transformer import PLACES
 
 
 class Model(nn.Module):
@@ -214,9 +215,17 @@ class BlockParts:
         """A site of this block."""
         return Site(name, self.stack, self.layer, self.layers, d_in, d_out, heads, window, part)
 
+    def gates(self, part: str) -> dict[str, GateFactory]:
+        """The gates of a branch, by the names of its sites: those that the wiring has for every site of a name, and
+        those for this place alone (`PLACES`)."""
+        place = part if part in PLACES else self.stack
+        gates = self.wiring.gates
+        return {site.rpartition(".")[2]: gate for site, gate in gates.items() if site.rpartition(".")[0] in ("", place)}
+
     def gate(self, site: Site) -> Gate | None:
         """The gate at a site; None if the wiring has none for it."""
-        return self.wiring.gates[site.name](site) if site.name in self.wiring.gates else None
+        gates = self.gates(site.part)
+        return gates[site.name](site) if site.name in gates else None
 
     def projections(
         self,
@@ -237,12 +246,12 @@ class BlockParts:
             return connection.initial_std(site, own)
 
         spread: Spread = "uniform" if self.init_std is None else "truncated" if self.truncated else "normal"
-        return Projections(sites, self.wiring.gates, std_of, later, bias=bias, spread=spread)
+        return Projections(sites, self.gates(part), std_of, later, bias=bias, spread=spread)
 
     def path(self, part: str, *instead: str) -> GatedPath | None:
         """The gate on a whole branch; None if the wiring has none for it. Where it names no such branch, the first of
         `instead` that it does name serves."""
-        gates = self.wiring.gates
+        gates = self.gates(part)
         named = next((name for name in (part, *instead) if name in gates), None)
         if named is None:
             return None

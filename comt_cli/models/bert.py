@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Affine
@@ -21,10 +22,11 @@ from comt_cli.layers.multi_head import GeluFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, normalised
-from comt_cli.methods.base import ENCODER_SITES, Wiring
+from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, Model, VocabularyModel, refuse_absent
-from comt_cli.models.transformer import PAD, SERVED_BY, EncoderBlock, final_norm
+from comt_cli.models.transformer import SERVED_BY, EncoderBlock, final_norm
 from comt_cli.tasks.settings.bert import BertSettings
+from comt_cli.tasks.settings.transformer import ENCODER_SITES
 
 SETTINGS = BertSettings
 INIT_STD = 0.02

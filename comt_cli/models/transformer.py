@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.layers.decoding_cache import DecodingCache, LayerColumns
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.multi_head import (
@@ -31,13 +32,11 @@ from comt_cli.layers.multi_head import (
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import ResidualConnection, State, normalised
-from comt_cli.methods.base import ENCODER_DECODER_SITES, Wiring
+from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, TransformerSettings
 
 SETTINGS = TransformerSettings
-PAD = 0
-"""The id of the padding token; no text holds it."""
 
 SERVED_BY = {"gate_proj": "up_proj"}
 """SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""
@@ -254,7 +253,8 @@ class Transformer(VocabularyModel):
 
     # ---- decoding
 
-    def _decoder_blocks(self) -> Iterator[DecoderBlock]:
+    def decoder_blocks(self) -> Iterator[DecoderBlock]:
+        """The blocks of the decoder, in order."""
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             yield block
@@ -263,7 +263,7 @@ class Transformer(VocabularyModel):
     def encode(self, source_BS: Tensor) -> Memory:
         """What `step` needs of the sources, computed once for each."""
         encoded_BSD, mask_BS = self.encoded(source_BS)
-        each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self._decoder_blocks()]
+        each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self.decoder_blocks()]
         # In the order in which every step reads them.
         return Memory(tuple(one.k.contiguous() for one in each), tuple(one.v.contiguous() for one in each), mask_BS)
 
@@ -285,7 +285,7 @@ class Transformer(VocabularyModel):
         b."""
         state: State = self.decoder_dropout(self.embedded(tokens_R1, cache.position))
         mask_B11S = memory.mask_BS[:, None, None, :]
-        for layer, block in enumerate(self._decoder_blocks()):
+        for layer, block in enumerate(self.decoder_blocks()):
             source = KeysValues(memory.keys[layer], memory.values[layer], mask_B11S)
             state = block.decoded(state, source, cache.columns(layer))
         cache.advance()

@@ -344,7 +344,11 @@ def _method(
         problems.append(Problem(dotted(path), f"{wrong}; {nearest(name, fitting)}", line_of(path)))
         return None
     config = validate(catalogue.methods[name], options, path, line_of, problems)
-    return None if config is None else {"name": name, **config.stored()}
+    if config is None:
+        return None
+    absent = config.absent(task.sites)
+    problems += [Problem(dotted((*path, key)), text, line_of((*path, key))) for key, text in absent.items()]
+    return None if absent else {"name": name, **config.stored()}
 
 
 def _fits(given: Any, task: TaskOptions, catalogue: Catalogue) -> bool:

@@ -65,6 +65,10 @@ class MethodOptions(Section):
         """Whether models that offer these sites can have the method."""
         raise NotImplementedError
 
+    def absent(self, sites: Sites) -> dict[str, str]:
+        """What is wrong with options that name what models with these sites do not have, by option."""
+        raise NotImplementedError
+
     def stored(self) -> dict[str, Any]:
         """The options as a run's `spec.json` has them, and so its identity: defaults included, but for `later` keys."""
         return self.model_dump(mode="json", exclude=self.later_at_default)

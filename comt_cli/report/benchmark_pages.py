@@ -20,12 +20,13 @@ def step_page(
     sizes: Sequence[str],
     best_plain: Sequence[str],
     unit: str,
-    peer: str | None,
+    peers: Sequence[str],
     goals: Mapping[str, str],
 ) -> Page:
-    """Training steps and forward passes of whole models that take in `unit`s, beside those of the library `peer`. The
-    best plain one is the quickest of `best_plain`; `goals` has the columns of what is asked, by what it is about."""
-    compared = [Column(f"step / {peer}", shown(f"step_ratio_to_{peer}", 3))] if peer is not None else []
+    """Training steps and forward passes of whole models that take in `unit`s, beside those of other libraries,
+    `peers`. The best plain one is the quickest of `best_plain`; `goals` has the columns of what is asked, by what it is
+    about."""
+    compared = [Column(f"step / {peer}", shown(f"step_ratio_to_{peer}", 3)) for peer in peers]
     per_second = f"{unit}_per_second"
     every = {
         "step": ("step_ratio_to_best_plain", "step", False, 3),
@@ -34,15 +35,17 @@ def step_page(
         "mfu": ("mfu", "MFU", True, 3),
         "speed": (per_second, f"{unit}/s", True, 0),
     }
+    if peers:
+        every["peer"] = (f"step_ratio_to_{peers[0]}", f"step / {peers[0]}", False, 3)
     return Page(
         name=name,
         title=title,
         said=(
             _IN_TURNS,
-            f"The best plain step is the quickest of {words.listing(best_plain)} (for the forward pass, the quickest",
-            "there). `forward`: training's forward pass without gradients, loss included. `saved`: what a forward pass",
-            "keeps for the backward pass, and its ratio to the least that any of these keeps. `peak`: the most that a",
-            "step takes beyond weights and the optimiser's states.",
+            *([f"The best plain step is the quickest of {words.listing(best_plain)}."] if len(best_plain) > 1 else []),
+            "`forward`: training's forward pass without gradients, loss included, beside the quickest plain one.",
+            "`saved`: what a forward pass keeps for the backward pass, and its ratio to the least that a plain variant",
+            "keeps. `peak`: the most that a step takes beyond weights and the optimiser's states.",
             *said,
             _COMMITS,
         ),
@@ -55,6 +58,7 @@ def step_page(
             Column(f"{unit}/s", shown(per_second, 0)),
             Column("MFU", shown("mfu", 3)),
             Column("step / best plain", shown("step_ratio_to_best_plain", 3)),
+            Column("FLOPs / plain", shown("flops_ratio_to_plain", 3)),
             Column("best plain", word("best_plain"), is_number=False),
             Column("predicted", shown("predicted_step_ratio", 3)),
             *compared,
@@ -138,6 +142,40 @@ def decode_page(variants: Mapping[str, str], sizes: Sequence[str], dtypes: Seque
             Column("reading / plain", shown("prefill_ratio_to_plain", 3)),
         ),
         goals=(Goal("decode_ratio_to_plain", "goal_decode_ratio", "decode"),),
+        meanings=variants,
+    )
+
+
+def decode_translation_page(variants: Mapping[str, str], sizes: Sequence[str], dtypes: Sequence[str]) -> Page:
+    """Whole translations by beam search."""
+    return Page(
+        name="decode-translation",
+        title="Translating",
+        said=(
+            _IN_TURNS,
+            "A search translates all sentences of the batch; no hypothesis may end before the last step, so that all",
+            "variants take as many. Ratios are to `plain` at the same beam. `peak`: the most memory that a search",
+            "takes beyond the weights (on a CPU that of all tensors), and its ratio to that of the same variant at",
+            "beam 1: `plain` holds what it needs of a source once for all its beams.",
+            _COMMITS,
+        ),
+        key=("device", "size", "shape", "dtype", "batch", "beam", "variant"),
+        sort=("size", "dtype", "shape", "batch", "beam", "variant"),
+        order={"size": sizes, "variant": list(variants), "dtype": dtypes},
+        columns=(
+            Column("size", word("size"), is_number=False),
+            Column("type", word("dtype"), is_number=False),
+            Column("sentences", word("batch")),
+            Column("tokens", word("tokens")),
+            Column("beam", word("beam")),
+            Column("variant", word("variant"), is_number=False),
+            Column("ms a search (p10 to p90)", spread("search_ms")),
+            Column("sentences/s", shown("sentences_per_second", 1)),
+            Column("time / plain", shown("ratio_to_plain", 3)),
+            Column("peak, MiB", shown("peak_mib", 1)),
+            Column("peak / beam 1", shown("peak_ratio_to_beam_1", 2)),
+        ),
+        goals=(Goal("ratio_to_plain", "goal_ratio_to_plain", "time / plain", at_least=True),),
         meanings=variants,
     )
 

@@ -9,7 +9,7 @@ import pandas as pd
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures.block_gradients import findings as block_findings
 from comt_cli.report.figures.gate_summary import has_saturated
-from comt_cli.report.figures.lines import BROKEN, SHARED
+from comt_cli.report.figures.lines import BROKEN, SHARED, site_names
 from comt_cli.report.figures.residual_stream import PAPERS_MEAN
 
 _LINES = "Above a thin line a token and their median, below the map of token and layer."
@@ -37,8 +37,12 @@ def summary_caption(trained: str, frame: pd.DataFrame) -> Caption:
     said = ["The saturated share is that of values within 5 % of either end of a gate's range."] if len(shares) else []
     if len(shares) and not has_saturated(frame):
         said.append(f"It is at most {100 * float(shares.max()):.2g} % everywhere, and not drawn.")
-    reading = ("A measure has one scale of colours for scalar and channel-wise factors.",)
-    return Caption("Mean, spread and saturation of the gates", trained, reading, tuple(said))
+    reading = ["A measure has one scale of colours for scalar and channel-wise factors."]
+    if (frame["kind"] == "evaluator").any():
+        reading.append(
+            "An Evaluator-Adjuster Unit makes x + a e of x: shown is e, the evaluator; it is no factor of x."
+        )
+    return Caption("Mean, spread and saturation of the gates", trained, tuple(reading), tuple(said))
 
 
 def maps_caption(trained: str, *, shared: bool) -> Caption:
@@ -62,7 +66,8 @@ def _of_values(frame: pd.DataFrame, *_: object) -> list[str]:
     value = frame["value"]
     said = [f"Values from {value.min():.2g} to {value.max():.2g}, mean {value.mean():.2f}."]
     keys = [key for key in ("site", "layer", "channel") if key in frame]
-    across = frame.groupby(keys)["value"].std(ddof=0).mean()
+    branches = [key for key in ("stack", "part") if key in frame]
+    across = frame.groupby([*branches, *keys])["value"].std(ddof=0).mean()
     said.append(f"Standard deviation over the tokens, averaged over {_all_of(keys)}: {across:.2g}.")
     return said
 
@@ -83,8 +88,22 @@ def _of_convolutions(frame: pd.DataFrame, *_: object) -> list[str]:
 
 def _of_shares(frame: pd.DataFrame, *_: object) -> list[str]:
     blocks = frame["block"].nunique()
-    ranges = [f"{share} {own['mean'].min():.3g} to {own['mean'].max():.3g}" for share, own in _by(frame, "share")]
-    return [f"Over {blocks} residual blocks: {', '.join(ranges)}."]
+    return [f"Over {blocks} residual blocks: {_ranges(frame)}."]
+
+
+def _of_junctions(frame: pd.DataFrame, *_: object) -> list[str]:
+    return [
+        f"{str(stack).capitalize()}, {own['tokens'].iloc[0]} tokens, means at its "
+        f"{len(own[['layer', 'part']].drop_duplicates())} junctions: {_ranges(own)}."
+        for stack, own in _by(frame, "stack")
+    ]
+
+
+def _ranges(frame: pd.DataFrame) -> str:
+    """The least and the greatest mean of each share."""
+    return ", ".join(
+        f"{share} {own['mean'].min():.3g} to {own['mean'].max():.3g}" for share, own in _by(frame, "share")
+    )
 
 
 def _by(frame: pd.DataFrame, key: str) -> list[tuple[str, pd.DataFrame]]:
@@ -99,7 +118,7 @@ def _read_stream(frame: pd.DataFrame) -> list[str]:
 def _read_values(frame: pd.DataFrame) -> list[str]:
     together = "All panels have one axis and one scale of colours."
     apart = "Every panel has an axis and a scale of colours of its own."
-    several = [together if frame.attrs[SHARED] else apart] if frame["site"].nunique() > 1 else []
+    several = [together if frame.attrs[SHARED] else apart] if site_names(frame).nunique() > 1 else []
     return [_LINES, *several, *_broken(frame, "the farthest value")]
 
 
@@ -121,8 +140,16 @@ def _read_convolutions(_: pd.DataFrame) -> list[str]:
 
 
 def _read_shares(frame: pd.DataFrame) -> list[str]:
-    several = ["All axes span as much, each about its own middle."] if frame["share"].nunique() > 1 else []
-    return ["Means over validation images.", *several]
+    return ["Means over validation images.", *_several_shares(frame)]
+
+
+def _read_junctions(frame: pd.DataFrame) -> list[str]:
+    over = "the tokens, and over the channels where each has a share of its own"
+    return [f"Means over {over}, with one standard deviation.", *_several_shares(frame)]
+
+
+def _several_shares(frame: pd.DataFrame) -> list[str]:
+    return ["All axes span as much, each about its own middle."] if frame["share"].nunique() > 1 else []
 
 
 def _read_blocks(_: pd.DataFrame) -> list[str]:
@@ -138,6 +165,7 @@ _READING: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "channel-gates": _read_channels,
     "conv-gradients": _read_convolutions,
     "residual-shares": _read_shares,
+    "junction-shares": _read_junctions,
     "block-gradients": _read_blocks,
 }
 _FINDINGS: dict[str, Callable[[pd.DataFrame, str, Collection[str]], list[str]]] = {
@@ -146,5 +174,6 @@ _FINDINGS: dict[str, Callable[[pd.DataFrame, str, Collection[str]], list[str]]] 
     "channel-gates": _of_values,
     "conv-gradients": _of_convolutions,
     "residual-shares": _of_shares,
+    "junction-shares": _of_junctions,
     "block-gradients": block_findings,
 }

@@ -228,11 +228,12 @@ class RunDirectory:
         except (OSError, ValueError):
             return None
 
-    def remove_outputs(self, after: int) -> None:
-        """Remove what evaluations of steps after this one put out: the run will come there with weights of its own."""
-        for folder in (self.path / "outputs").glob("step-*"):
+    def remove_outputs(self, after: int, *, is_final: bool) -> None:
+        """Remove what evaluations of steps after this one put out, and unless its weights are the final ones what those
+        put out: the run will come there with weights of its own."""
+        for folder in (self.path / "outputs").glob("*"):
             number = folder.name.removeprefix("step-")
-            if number.isdigit() and int(number) > after:
+            if int(number) > after if number.isdigit() else not is_final:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def note_error(self, reason: str, details: str = "") -> None:

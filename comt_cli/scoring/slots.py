@@ -13,8 +13,8 @@ _TAKEN = "\0"
 def slot_accuracy(hypotheses: Sequence[str], slots: Sequence[Sequence[str]]) -> Score:
     """The percentage of the values that stand in their hypotheses, letter by letter, anywhere in them.
 
-    A value stands as whole words and whole numbers: `3` is neither in `13` nor in `3.5`. One that is asked for twice
-    must be there twice, and none counts as part of a longer one.
+    A value stands as whole words and whole numbers: `3` is neither in `13` nor in `3.5`, `-3` or `3 000`. One that is
+    asked for twice must be there twice, and none counts as part of a longer one.
 
     Raises:
         ValueError: there are not as many hypotheses as lists of values, or no values at all.
@@ -38,6 +38,8 @@ def _whole(value: str) -> re.Pattern[str]:
     """A value between what is no part of its first and last word."""
     before = r"(?<!\w)" if re.match(r"\w", value) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", value) else ""
-    before += r"(?<!\d[.,:])" if value[:1].isdigit() else ""
-    after += r"(?![.,:]\d)" if value[-1:].isdigit() else ""
+    before += r"(?<!\d[.,:])(?<![-−])" if value[:1].isdigit() else ""
+    # French groups digits by spaces; two numbers of three digits side by side are taken for one.
+    before += r"(?<!\d )" if re.match(r"\d{3}(?!\d)", value) else ""
+    after += r"(?![.,:]\d)(?! \d{3}(?!\d))" if value[-1:].isdigit() else ""
     return re.compile(before + re.escape(value) + after)

@@ -44,7 +44,7 @@ BLEUS = {
 def _metrics() -> dict[str, Metric]:
     found = {}
     for prefix, split in SPLITS.items():
-        for key in BLEUS if prefix == "test_" else ("bleu",):
+        for key in BLEUS if prefix in ("test_", "last_test_") else ("bleu",):
             name, how = BLEUS[key]
             found[prefix + key] = Metric(
                 words=f"{name} of the {split} sentences ({how})",
@@ -52,7 +52,7 @@ def _metrics() -> dict[str, Metric]:
                 brief=name,
                 better="higher",
                 difference=BLEU_POINTS,
-                beside=f"{prefix}slot_accuracy" if key == "bleu" and prefix != "last_test_" else None,
+                beside=_beside(prefix, key),
             )
         if prefix != "last_test_":
             found[f"{prefix}slot_accuracy"] = Metric(
@@ -72,6 +72,13 @@ def _metrics() -> dict[str, Metric]:
         difference=PERCENT,
     )
     return found
+
+
+def _beside(prefix: str, key: str) -> str | None:
+    """What stands beside a score in tables: the values, else what the last weights come to."""
+    if prefix == "last_test_":
+        return None
+    return f"{prefix}slot_accuracy" if key == "bleu" else f"last_{prefix}{key}"
 
 
 class Translation(Task["TranslationSettings"]):
@@ -100,7 +107,7 @@ class Translation(Task["TranslationSettings"]):
     plain: ClassVar = "the plain Post-LN Transformer of the same size"
     differs: ClassVar = "whose width and vocabulary are other ones"
     model_kind: ClassVar = "a translator"
-    verbs: ClassVar = ("translate", "average")
+    verbs: ClassVar = ("translate", "analyze-gates", "average")
     counts_targets: ClassVar = True
     runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
@@ -122,10 +129,9 @@ class Translation(Task["TranslationSettings"]):
 
     @property
     def sites(self) -> Sites:
-        from comt_cli.recipe.schema import Sites
+        from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
 
-        projections = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
-        return Sites("tokens", (*projections, "sdpa", "attention", "cross", "mlp"))
+        return ENCODER_DECODER_SITES
 
     # ---- data
 

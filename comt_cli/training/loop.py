@@ -113,7 +113,9 @@ class Training:
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
         if self.world.is_main:
-            self.directory.remove_outputs(self.counters.step)
+            counters = self.counters
+            is_final = counters.step == self.settings.steps and (self._ends_with_last or bool(counters.chosen))
+            self.directory.remove_outputs(counters.step, is_final=is_final)
         if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
             load_start(task, self.directory)
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
@@ -278,7 +280,7 @@ class Training:
         counters, settings = self.counters, self.settings
         if self.saved_step != counters.step:
             return self._diverged()
-        if (settings.select == "best" or settings.averaged_steps) and not counters.chosen:
+        if not self._ends_with_last and not counters.chosen:
             if not math.isfinite(self._judge().loss):
                 return self._diverged()
             self._choose()
@@ -306,6 +308,11 @@ class Training:
             found[f"{name}_evaluation"] = {**tested.extent, **tested.signed}
         return found
 
+    @property
+    def _ends_with_last(self) -> bool:
+        """Whether the weights of the last step are those that the run ends with."""
+        return self.settings.select != "best" and not self.settings.averaged_steps
+
     def _choose(self) -> None:
         """Give the model the best weights, or the average of the last, and save them as the run's."""
         counters, averaged = self.counters, self.settings.averaged_steps
@@ -328,4 +335,4 @@ class Training:
         return min(self.settings.micro_batch_size or self.local_rows, self.local_rows)
 
     def _evaluation_rows(self) -> int:
-        return self.settings.evaluation_batch_size or self._rows_at_once()
+        return self.settings.evaluation_batch_size or self.task.evaluation_rows or self._rows_at_once()

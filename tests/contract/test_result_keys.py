@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiny_runs import tiny_spec, train, write_corpus
+from tiny_runs import pair_spec, tiny_spec, train, write_corpus
 
 from comt_cli.data.images.prepare import image_fingerprint, prepare_images
 from comt_cli.data.images.settings import ImageDataSettings
@@ -50,6 +50,13 @@ def test_every_key_that_is_shown_is_written(tmp_path, monkeypatch):
     corpus = write_corpus(tmp_path / "texts")
     diverging = tiny_spec(corpus, steps=3, warmup_steps=0, log_every=1, learning_rate=1e30)
     check(tiny_spec(corpus, steps=2, warmup_steps=0, log_every=1), diverging, tmp_path / "runs")
+
+
+def test_every_key_that_is_shown_of_a_translator_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    data = {"target": "de", "validation_pairs": 6, "test_pairs": 6}  # German alone has compounds to split
+    done = pair_spec(data=data, steps=2, warmup_steps=1, average_last=2, average_every=1)
+    check(done, pair_spec(data=data, steps=6, warmup_steps=1, learning_rate=1e30), tmp_path / "runs")
 
 
 def test_every_key_that_is_shown_of_an_image_classifier_is_written(tmp_path, monkeypatch):

@@ -129,7 +129,7 @@ def test_models_of_other_tasks_are_refused(trained, tmp_path: Path):
     translator = train(pair_spec(steps=1, save_every=1, evaluate_every=None, warmup_steps=1), tmp_path)
     with pytest.raises(UserError, match="is a translator, not a language model") as refused:
         load(translator.path, LoadedText)
-    assert refused.value.hint == "comt translate and average take it."
+    assert refused.value.hint == "comt translate, analyze-gates and average take it."
 
 
 def test_a_diverging_run_is_a_result(tiny_corpus, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from worlds import run_together
 from comt_cli.data.pairs.dataset import PairDataset
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import RunInterrupted
-from comt_cli.generation.beam import Hypothesis
+from comt_cli.generation.beam import Hypothesis, NotFinite
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.slots import slot_accuracy
@@ -216,7 +217,38 @@ def test_a_line_that_a_kill_cut_off_is_translated_again(expected, searches, tmp_
     part.write_bytes(part.read_bytes()[:-lost])
     train(spec, tmp_path / "runs")
     assert_same_translations(directory, expected)
-    assert searches.sentences == ONCE + (lost > 1)
+    # The whole of its batch, so that rounding is what it would have been.
+    assert searches.sentences == ONCE if lost == 1 else searches.sentences > ONCE
+
+
+def test_translations_of_other_weights_are_not_taken(expected, tmp_path):
+    """A run that was stopped in its test set, and begins anew without its checkpoint."""
+    spec = pair_spec(**AVERAGE)
+    for listener in (StopAt(18), InEvaluation(2, 3)):
+        with pytest.raises(Stopped):
+            train(spec, tmp_path / "runs", listener=listener)
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    for part in directory.path.glob("outputs/*/*.part-0.jsonl"):
+        numbers = [json.loads(line)[0] for line in part.read_text().split("\n") if line]
+        part.write_text("".join(f'[{number}, "of other weights"]\n' for number in numbers))
+    directory.checkpoint_file.unlink()
+    train(spec, tmp_path / "runs")
+    assert_same_translations(directory, expected)
+
+
+def test_where_a_search_finds_no_numbers_there_are_no_scores(tmp_path, monkeypatch):
+    """The loss is of the references, and may be finite where longer hypotheses overflow."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise NotFinite("the outputs of the network are not finite numbers")
+
+    monkeypatch.setattr(translation, "beam_search", fails)
+    result = train(pair_spec(steps=2, warmup_steps=1), tmp_path / "runs").result()
+    assert result["state"] == "done"
+    assert result["test_loss"] > 0
+    assert result["target_perplexity"] > 1
+    assert result["test_bleu"] is result["bleu"] is result["test_slot_accuracy"] is None
+    assert not any(path.stat().st_size for path in tmp_path.rglob("*.part-0.jsonl"))
 
 
 def test_a_diverging_run_is_a_result(tmp_path):
@@ -271,6 +303,12 @@ def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, search
         is_number = isinstance(single[key], int | float)
         expected = pytest.approx(single[key], rel=1e-4) if is_number else single[key]
         assert key == "evaluation" or result[key] == expected, key
+
+
+def test_pairs_that_are_left_out_are_counted_and_named_when_the_run_starts(tmp_path):
+    assert training(pair_spec(), tmp_path).task.caution(1) is None
+    cut = training(pair_spec(data={"max_length": 28}), tmp_path).task.caution(1)
+    assert re.match(r"training pairs left out: \d+ too long \(max_length\); first pair \d+ \(\d+ tokens\)", cut)
 
 
 def test_micro_batches_change_rounding_alone(tmp_path):

@@ -7,12 +7,14 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_translation_runs import far_from_the_start
 from tiny_runs import DECODE, PAIRS, TRAIN_PAIRS, TRANSFORMER, dataset_of, pair_spec
 
 from comt_cli import app
+from comt_cli.commands import translated_split
 from comt_cli.files import write_text
 from comt_cli.scoring.metrics import score
 
@@ -60,7 +62,7 @@ def comt(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_from_training_to_a_score(comt, tmp_path):
+def test_from_training_to_a_score(comt, tmp_path, monkeypatch):
     assert "4 runs" in comt("train-mt", "--recipe", "micro.yaml", "--dry-run", "--device", "cpu")
     table = comt("train-mt", "--recipe", "micro.yaml", "--device", "cpu")
     results = {}
@@ -106,5 +108,8 @@ def test_from_training_to_a_score(comt, tmp_path):
     by_memory = comt("score", names[0], "--against", "nearest", "--split", "validation", "--metric", "bleu")
     assert "against" in by_memory
     assert "has no split 'tset': did you mean test?" in comt("score", names[0], "--split", "tset", status=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(translated_split, "prepare", lambda *_: SimpleNamespace(content_hash="another"))
+        assert "is not the data any more" in comt("score", names[0], status=2)
     assert "final is a file" in comt("score", "final", status=2)
     assert "--split is of a run" in comt("score", "final", "references", "--split", "test", status=2)

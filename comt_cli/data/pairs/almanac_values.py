@@ -6,8 +6,8 @@ What is printed and what is not, since Babel 2.18 with CLDR 47 has traps:
   (python-babel/babel issue 1217): the short form is taken there, and an id is never printed. Of compound units only
   km/h and m/s are used.
 - No-break and thin spaces (French numbers, German per cent, English times) become plain ones.
-- Counts are 2 or more, so that nouns of the carriers are plurals; no date is the first of a month, which would be
-  "le 1er" in French and is "1" in CLDR. Both ends of an interval are in order.
+- Counts are 2 or more, so that nouns of the carriers are plurals; no date behind an article is the first of a month,
+  which would be "le 1er" in French and is "1" in CLDR. Both ends of an interval are in order.
 - Only Babel's public formatters and names are used.
 """
 

@@ -27,7 +27,7 @@ class PairDataset:
     Attributes:
         folder: where the prepared files lie.
         fingerprint: the identity of the pairs, their tokens and their buckets.
-        content_hash: 16 hexadecimal digits over tokens, texts and tokenizer.
+        content_hash: 16 hexadecimal digits over tokens, texts, tokenizer and packing.
         vocabulary_size: how many token ids there are, of both languages together.
         tokenizer: the joint one; padding is 0, and it has a begin token.
         train: the training split; no pair in it is longer than `max_length`.

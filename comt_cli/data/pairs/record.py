@@ -8,11 +8,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from comt_cli.data.manifest import FileRecord, PreparedFolder, content_hash
-from comt_cli.files import cache_folder
+from comt_cli.files import cache_folder, sha256
 
 PAIR_FORMAT = 1
-"""Raise it when the same settings may give other pairs, tokens, buckets or files than before
+"""Raise it when the same settings may give other pairs, tokens or files than before
 (tests/contract/test_cache_versions.py asks for it)."""
+PACKING = 1
+"""Raise it when the same pairs may be packed into other buckets, or in another order: runs get other ids then."""
 
 TEXTS = "texts.json"
 Side = Literal["source", "target"]
@@ -74,5 +76,6 @@ class PairManifest(PreparedFolder):
     files: tuple[FileRecord, ...]
 
     def content_hash(self) -> str:
-        """16 hexadecimal digits over tokens, texts and tokenizer."""
-        return content_hash(self.files)
+        """16 hexadecimal digits over tokens, texts and tokenizer, and how they are packed."""
+        content = content_hash(self.files)
+        return content if PACKING == 1 else sha256(f"{PACKING} {content}")[:16]  # the first runs' ids are without it

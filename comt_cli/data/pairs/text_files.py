@@ -8,6 +8,8 @@ names under which they are published, `train.en`, `tst2012.en` and so on.
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -17,8 +19,9 @@ from comt_cli.data.local_files import KnownHashes
 from comt_cli.data.pairs.corpus import PairTexts, TextPair, both_sides, split_of_source
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.sentencepiece_tokenizer import TRAINING_CHARACTERS
-from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.errors import UserError
+from comt_cli.data.storage import ProgressCallback, make_folder, no_progress
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import cache_folder, canonical_json, sha256, write_text
 
 PUBLISHED: dict[str, tuple[str, str, str]] = {
     "iwslt15-en-vi": ("train", "tst2012", "tst2013"),
@@ -29,6 +32,8 @@ PUBLISHED: dict[str, tuple[str, str, str]] = {
 
 FileSplit = Literal["train", "validation", "test"]
 FilePair = tuple[Path, Path]
+
+_BLOCK_BYTES = 1 << 20
 
 
 def names_in_folder(data: PairData) -> list[str]:
@@ -58,19 +63,60 @@ class TextFiles:
                 self._files["test"] = _two(data.test_files)
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """The hash of every file's name and content, and the shares; where the files lie does not count."""
+        """The hash of every file's name and content, and the shares; where the files lie does not count. Files of which
+        no call has seen that they can be used are read for it.
+
+        Raises:
+            UserError: as `check`.
+        """
+        if not all(path.is_file() for paths in self._files.values() for path in paths):
+            self.check(progress)
         hashes = {split: [self._hash(path, progress) for path in paths] for split, paths in self._files.items()}
+        checked = cache_folder() / "file-hashes" / f"{sha256(canonical_json(hashes))[:16]}.checked"
+        if not checked.exists():
+            self.check(progress)
+            with contextlib.suppress(StorageError):  # a cache that may only be read costs time, nothing else
+                make_folder(checked.parent)
+                write_text(checked, "")
         return ["pairs", hashes, self._data.validation_fraction, self._data.test_fraction]
+
+    def check(self, progress: ProgressCallback = no_progress) -> None:
+        """Look at every file, without splitting it into lines.
+
+        Raises:
+            UserError: with every file that is missing, empty, not UTF-8, or has more lines than its other.
+        """
+        problems: list[UserError] = []
+        for paths in self._files.values():
+            counts = []
+            for path in paths:
+                progress(f"looking at {path.name}", 0, None)
+                try:
+                    counts.append(_count(path))
+                except UserError as error:
+                    problems.append(error)
+                except FileNotFoundError:
+                    problems.append(self._missing(path))
+                except OSError as error:
+                    problems.append(UserError(f"corpus: cannot read {path}: {error.strerror or error}"))
+            if len(set(counts)) == 2:
+                problems.append(_unequal(*paths, *counts))
+        if len(problems) == 1:
+            raise problems[0]
+        if problems:
+            listing = "\n".join(f"  {problem.message}" for problem in problems)
+            hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
+            raise UserError(f"{len(problems)} problems with the files of pairs\n{listing}", "\n  ".join(hints))
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
         """The texts of validation and test; pairs with an empty side are left out.
 
         Raises:
-            UserError: a file is empty, has more lines than its other, or is not UTF-8; the message names file and line.
+            UserError: as `check`.
         """
+        self.check(progress)
         found: dict[str, tuple[list[str], list[str]]] = {"validation": ([], []), "test": ([], [])}
         for split, paths in self._files.items():
-            _check_counts(*paths)
             for number, (source, target) in enumerate(_pairs(paths)):
                 if number % 100_000 == 0:
                     progress(f"reading {paths[0].name} and {paths[1].name}", number, None)
@@ -97,8 +143,6 @@ class TextFiles:
         progress(f"hashing {path.name}", 0, None)
         try:
             digest = known.of(path)
-        except FileNotFoundError as error:
-            raise self._missing(path) from error
         except OSError as error:
             raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
         known.save()
@@ -135,18 +179,27 @@ def _lines(path: Path) -> Iterator[str]:
                 ) from error
 
 
-def _check_counts(source: Path, target: Path) -> None:
-    """Refuse an empty file, and two of different lengths."""
-    counts = []
-    for path in (source, target):
-        with path.open("rb") as handle:
-            counts.append(sum(1 for _ in handle))
-        if counts[-1] == 0:
-            raise UserError(f"corpus: {path} is empty", "Both files must have one sentence a line.")
-    if counts[0] != counts[1]:
-        longer = source if counts[0] > counts[1] else target
-        raise UserError(
-            f"corpus: {source} has {counts[0]:,} lines and {target} has {counts[1]:,}: "
-            f"line {min(counts) + 1:,} of {longer.name} has no counterpart",
-            "Line i of one file must be the translation of line i of the other; leave a line empty to skip it.",
-        )
+def _count(path: Path) -> int:
+    """How many lines a file has. Raises `OSError`, and `UserError` where there is none or the file is not UTF-8."""
+    lines, block, last = 0, b"", b""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as handle:
+        try:
+            while block := handle.read(_BLOCK_BYTES):
+                lines, last = lines + block.count(b"\n"), block
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            lines = sum(1 for _ in _lines(path))  # which names the line
+    if not last:
+        raise UserError(f"corpus: {path} is empty", "Both files must have one sentence a line.")
+    return lines + (not last.endswith(b"\n"))
+
+
+def _unequal(source: Path, target: Path, sources: int, targets: int) -> UserError:
+    longer = source if sources > targets else target
+    return UserError(
+        f"corpus: {source} has {sources:,} lines and {target} has {targets:,}: "
+        f"line {min(sources, targets) + 1:,} of {longer.name} has no counterpart",
+        "Line i of one file must be the translation of line i of the other; leave a line empty to skip it.",
+    )

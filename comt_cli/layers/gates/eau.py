@@ -32,9 +32,13 @@ class EvaluatorAdjuster(Gate):
         """None: it multiplies nothing."""
         return {}
 
+    def evaluation(self, z_TN: Tensor) -> Tensor:
+        """e, [T, N], each between 0 and 1."""
+        return torch.sigmoid(self.W2(F.relu(self.W1(z_TN))))
+
     def forward(self, z_TN: Tensor, u_Tr: Tensor | None) -> Tensor:
         """[T, N] -> [T, N]."""
-        e_TN = torch.sigmoid(self.W2(F.relu(self.W1(z_TN))))
+        e_TN = self.evaluation(z_TN)
         return z_TN + torch.tanh(self.W3(z_TN)) * e_TN
 
     def initialise(self, draw: Draw) -> None:

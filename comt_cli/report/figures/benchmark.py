@@ -25,6 +25,10 @@ _COLOURS = {
     "window": OKABE_ITO[0],
     "transponder": OKABE_ITO[5],
     "pixel": OKABE_ITO[5],
+    "sas": OKABE_ITO[3],
+    "grc": OKABE_ITO[4],
+    "torch": "#404040",
+    "marian": "#404040",
 }
 _GOAL = OKABE_ITO[2]
 _APART = 0.16

@@ -18,14 +18,16 @@ _MARKED = {0.5: "halved", 1.0: "unchanged"}
 def draw_gate_lines(frame: pd.DataFrame, *, shared: bool = True) -> tuple[Figure, pd.DataFrame]:
     """A column a site: a thin line a token with their median, and under it the map of token x layer.
 
-    `frame` has rows `site, layer, position, token, value` (`analysis.gates.scalar_frame`). Columns stand in the order
-    of the sites. All have one axis of values and one scale of colours, so that what is almost constant looks so; where
-    they are not `shared`, each has its own, as in the papers. Dotted lines mark 0.5 and 1 where these are in sight.
+    `frame` has rows `site, layer, position, token, value` (`analysis.gates.scalar_frame`), of a model with several
+    stacks also `stack, part, text`, of one stack and one text. Columns stand in the order of the sites. All have one
+    axis of values and one scale of colours, so that what is almost constant looks so; where they are not `shared`, each
+    has its own, as in the papers. Dotted lines mark 0.5 and 1 where these are in sight.
 
     Returns the figure, and the rows that were drawn: of long texts the first tokens.
     """
     drawn, tokens = lines.drawn_tokens(frame), frame["position"].nunique()
-    sites, shown = list(dict.fromkeys(frame["site"])), drawn["position"].nunique()
+    named, shown = drawn.assign(site=lines.site_names(drawn)), drawn["position"].nunique()
+    sites = list(dict.fromkeys(named["site"]))
     blocks = [sites[start : start + _ABREAST] for start in range(0, len(sites), _ABREAST)]
     heights = (1.2, max(0.6, lines.ROW * shown) + (0.0 if shared else 0.35))
     whole = _padded(robust_ends(drawn["value"].to_numpy()))
@@ -35,12 +37,13 @@ def draw_gate_lines(frame: pd.DataFrame, *, shared: bool = True) -> tuple[Figure
         parts = figure.subfigures(len(blocks), 1, squeeze=False)[:, 0]
         for part, block in zip(parts, blocks, strict=True):
             ends = {
-                site: whole if shared else _padded(robust_ends(drawn.loc[drawn["site"] == site, "value"].to_numpy()))
+                site: whole if shared else _padded(robust_ends(named.loc[named["site"] == site, "value"].to_numpy()))
                 for site in block
             }
-            strips = max(strips, _block(part, drawn, ends, heights, shared=shared, tokens=tokens))
+            strips = max(strips, _block(part, named, ends, heights, shared=shared, tokens=tokens))
         figure.set_figheight(figure.get_figheight() + strips * len(blocks))
-        figure.supxlabel("layer", fontsize=8)
+        stack = f" of the {drawn['stack'].iloc[0]}" if "stack" in drawn else ""
+        figure.supxlabel(f"layer{stack}", fontsize=8)
     drawn.attrs.update({lines.BROKEN: strips > 0, lines.SHARED: shared})
     return figure, drawn
 
@@ -71,7 +74,7 @@ def _block(
         lines.token_lines(above, here, "value")
         lines.value_axis(above, limits, least=_LEAST_SPAN)
         lines.over_layers(above, layers)
-        above.set_title(site)
+        above.set_title(site.replace(" ", "\n"))
         strips = max(strips, lines.off_scale(above, here, "value", limits, brief=True))
         lines.references(above, _MARKED, named=number == last, has_room=shared)
         image = lines.token_map(below, here, "value", limits, named=number == 0)
@@ -92,5 +95,6 @@ def _block(
         )
         bar.set_label("gate value")
     panels[0][0].set_ylabel("gate value")
-    panels[1][0].set_ylabel(f"token{lines.shown_tokens(shown, tokens)}")
+    token = f"{drawn['text'].iloc[0]} token" if "text" in drawn else "token"
+    panels[1][0].set_ylabel(f"{token}{lines.shown_tokens(shown, tokens)}")
     return strips

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from comt_cli.report.figures.lines import site_names
 from comt_cli.report.figures.style import PAGE_WIDTH, ROUND, SEQUENCE, layer_ticks, page_figure, style
 
 _MEASURES = {
@@ -16,6 +17,8 @@ _MEASURES = {
     "std": "standard deviation",
     "saturation": "saturated share",
 }
+KINDS = ("scalar", "head", "channel", "evaluator")
+"""A number a token, a head or a channel; of an Evaluator-Adjuster Unit, x + a e, the e of every channel."""
 _BARE = 10
 """Of more layers than this the cells have no room for numbers."""
 _SHOWN = 0.005
@@ -23,15 +26,16 @@ _SHOWN = 0.005
 
 
 def draw_gate_summary(frame: pd.DataFrame, layer: str = "layer") -> tuple[Figure, pd.DataFrame]:
-    """Maps (sites down, layers across) for each kind of factor, scalar and channel-wise: the mean, the standard
-    deviation, and the saturated share where any is saturated. A measure has one scale of colours for both kinds.
+    """Maps (sites down, layers across) for each kind of factor (`KINDS`): the mean, the standard deviation, and the
+    saturated share where any is saturated. A measure has one scale of colours for all kinds.
 
-    `frame` has rows `site, kind, layer, mean, std, saturation` (`analysis.gates.summary_frame`). Cells without a value
-    (a layer without this gate; the saturation of a gate of unknown range) stay empty. `layer` is what layers are
-    called. Returns the figure and `frame`.
+    `frame` has rows `site, kind, layer, mean, std, saturation` (`analysis.gates.summary_frame`), of a model with
+    several stacks also `stack, part`. Cells without a value (a layer without this gate; the saturation of a gate of
+    unknown range) stay empty. `layer` is what layers are called. Returns the figure and `frame`.
     """
-    kinds = [kind for kind in ("scalar", "channel") if (frame["kind"] == kind).any()]
-    sites = list(dict.fromkeys(frame["site"]))
+    kinds = [kind for kind in KINDS if (frame["kind"] == kind).any()]
+    named = frame.assign(site=site_names(frame))
+    sites = list(dict.fromkeys(named["site"]))
     shown = {key: name for key, name in _MEASURES.items() if key != "saturation" or has_saturated(frame)}
     with style():
         width = PAGE_WIDTH if len(shown) > 2 else 5.6
@@ -40,7 +44,7 @@ def draw_gate_summary(frame: pd.DataFrame, layer: str = "layer") -> tuple[Figure
         for column, (measure, title) in zip(panels.T, shown.items(), strict=True):
             ends = (0.0, 1.0) if measure == "saturation" else _ends(frame[measure].to_numpy(dtype=float))
             for axes, kind in zip(column, kinds, strict=True):
-                _map(axes, frame[frame["kind"] == kind], measure, sites, ends)
+                _map(axes, named[named["kind"] == kind], measure, sites, ends)
                 axes.set_title(f"{kind}: {title}")
         for axes in panels[-1]:
             axes.set_xlabel(layer)

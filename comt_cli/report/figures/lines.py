@@ -31,6 +31,17 @@ def drawn_tokens(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["position"] < MAX_LINES].reset_index(drop=True)
 
 
+def site_names(frame: pd.DataFrame) -> pd.Series[str]:
+    """What the site of each row is called: its name, and where the frame tells stacks and branches (`stack`, `part`)
+    apart, the branch before it, and the stack where there are several."""
+    names: pd.Series[str] = frame["site"]
+    if "part" in frame:
+        names = names.where(frame["part"] == names, frame["part"] + " " + names)
+        if frame["stack"].nunique() > 1:
+            names = frame["stack"] + " " + names
+    return names
+
+
 def token_names(frame: pd.DataFrame) -> list[str]:
     """The names of the tokens, in the order of the text."""
     names: list[str] = frame.drop_duplicates("position").sort_values("position")["token"].tolist()

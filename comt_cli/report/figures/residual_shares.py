@@ -10,15 +10,18 @@ from matplotlib.ticker import MaxNLocator
 from comt_cli.report.figures.blocks import block_axis, examples_of
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, page_figure, style
 
-_TITLES = {
+TITLES = {
     "alpha": "α, of x",
     "beta": "β, of F(x)",
     "(1-alpha)(1-beta)": "(1−α)(1−β), of N(x + F)",
     "gamma": "γ, of N(x + F)",
     "gate": "gate: share of F(x)",
+    "g": "g, of F(x)",
     "a": "a, of F(x)",
+    "b": "b, of x",
     "scale": "scale of F(x)",
 }
+"""What a share is, by its name."""
 _LEAST_SPAN = 0.1
 """A panel shows at least this much of the axis, so that rounding noise does not look like structure."""
 _ALONE = 3.6
@@ -33,15 +36,14 @@ def draw_residual_shares(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     `frame`.
     """
     shares = list(dict.fromkeys(frame["share"]))
-    ends = {share: _ends(frame[frame["share"] == share]) for share in shares}
-    span = max(_LEAST_SPAN, *(high - low for low, high in ends.values()))
+    limits = share_limits(frame)
     with style():
         figure = page_figure(2.3, page_width(len(shares)))
         row = figure.subplots(1, len(shares), squeeze=False)[0]
         for axes, share in zip(row, shares, strict=True):
             own = frame[frame["share"] == share].sort_values("block")
-            _panel(axes, own, OKABE_ITO[shares.index(share)], sum(ends[share]) / 2, span)
-            axes.set_title(_TITLES.get(share, share), pad=13)
+            _panel(axes, own, OKABE_ITO[shares.index(share)], limits[share])
+            axes.set_title(TITLES.get(share, share), pad=13)
         row[0].set_ylabel("factor")
         spread = ", band ± one standard deviation" if (frame["std"] > 0).any() else ""
         figure.supxlabel(f"residual block (mean over {examples_of(frame)} validation images{spread})", fontsize=8)
@@ -53,14 +55,21 @@ def page_width(panels: int) -> float:
     return min(_ALONE + 1.8 * (panels - 1), PAGE_WIDTH)
 
 
-def _ends(own: pd.DataFrame) -> tuple[float, float]:
-    return float((own["mean"] - own["std"]).min()), float((own["mean"] + own["std"]).max())
+def share_limits(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """The ends of each share's axis, from rows `share, mean, std`: all span as much, each about its own middle."""
+    low, high = ((frame["mean"] + sign * frame["std"]).groupby(frame["share"]) for sign in (-1, 1))
+    ends = pd.DataFrame({"low": low.min(), "high": high.max()})
+    half = 0.58 * max(_LEAST_SPAN, float((ends["high"] - ends["low"]).max()))
+    return {
+        str(share): (middle - half, middle + half)
+        for share, middle in zip(ends.index, (ends["low"] + ends["high"]) / 2, strict=True)
+    }
 
 
-def _panel(axes: Axes, frame: pd.DataFrame, colour: str, middle: float, span: float) -> None:
+def _panel(axes: Axes, frame: pd.DataFrame, colour: str, limits: tuple[float, float]) -> None:
     block, mean, std = (frame[key].to_numpy(dtype=float) for key in ("block", "mean", "std"))
     axes.fill_between(block, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
     axes.plot(block, mean, color=colour, linewidth=0.8, marker="o", clip_on=False)
-    axes.set_ylim(middle - 0.58 * span, middle + 0.58 * span)
+    axes.set_ylim(*limits)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
     block_axis(axes, frame)

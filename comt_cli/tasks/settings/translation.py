@@ -22,7 +22,7 @@ class TranslationTrainSettings(AdamSettings):
     schedule: Literal["cosine", "linear", "noam", "constant"] = "noam"
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
     epsilon: PositiveFloat = 1e-9
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.1
 
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()

@@ -41,6 +41,7 @@ class TaskRun(ABC, Generic[B]):
             are evaluated on. Many a data set has none.
         outputs: a folder for what an evaluation puts out sample by sample, by the loop; an evaluation that was stopped
             resumes from what is there.
+        evaluation_rows: how many samples go through the model together in evaluations; None: as many as in training.
         evaluation_targets: how many targets an evaluation goes over; None: all of the split.
         norms_every: after how many steps the gradient norms of the parameters in `observed` are logged; None: never.
         model, objective: what `build` makes.
@@ -48,6 +49,7 @@ class TaskRun(ABC, Generic[B]):
     """
 
     memory_format: ClassVar[torch.memory_format | None] = None
+    evaluation_rows: ClassVar[int | None] = None
     evaluation_targets: int | None = None
     outputs: Path
     norms_every: int | None = None
@@ -101,7 +103,8 @@ class TaskRun(ABC, Generic[B]):
         return "fsdp" if uses_fsdp(self.settings, self.world) else "none"
 
     def caution(self, local_rows: int) -> str | None:
-        """A note for the user where each process taking `local_rows` rows of the batch changes more than rounding."""
+        """A note for the user when the run starts: of data that is left out, or where each process taking `local_rows`
+        rows of the batch changes more than rounding."""
         return None
 
     def observed(self) -> dict[str, nn.Parameter]:

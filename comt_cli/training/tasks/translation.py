@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ from comt_cli.training.tasks.base import TaskRun
 class TranslationRun(TaskRun[PairBatch]):
     """An encoder-decoder that predicts every token of a target from its source and the tokens before it."""
 
+    # One bucket: what is translated together, and so the rounding, is the same for any number of devices.
+    evaluation_rows: ClassVar = 1
+
     model: Transformer
     objective: SummedLoss
 
@@ -52,6 +55,9 @@ class TranslationRun(TaskRun[PairBatch]):
     def loss_kernels(self) -> dict[str, Choice]:
         settings = self.settings
         return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
+
+    def caution(self, local_rows: int) -> str | None:
+        return str(self.dataset.left_out) or None
 
     @staticmethod
     def optimizer(model: nn.Module, settings: TranslationSettings) -> torch.optim.Optimizer:
@@ -89,38 +95,42 @@ class TranslationRun(TaskRun[PairBatch]):
         every = [key for key in METRICS if is_german or key != "bleu_compound"]
         keys = every if split is not self.validation else ["bleu"]
         extent = {"tokens": int(tokens), "sentences": len(pairs)}
+        named = (*keys, *(("slot_accuracy",) if texts.slots is not None else ()))
         if not math.isfinite(loss):
-            named = ("target_perplexity", *keys, *(("slot_accuracy",) if texts.slots is not None else ()))
-            return Evaluation(loss, dict.fromkeys(named), extent)
+            return Evaluation(loss, dict.fromkeys(("target_perplexity", *named)), extent)
+        perplexity = {"target_perplexity": finite(bounded_exp(loss))}
         self.world.barrier()  # all translations are written
         found = transcript.texts(pairs.tolist())
         self.world.barrier()  # all are read
+        if found is None:
+            return Evaluation(loss, {**perplexity, **dict.fromkeys(named)}, extent)
         if self.world.is_main:
             transcript.finish(found)
         references = [texts.references[pair] for pair in pairs]
         scored = {key: score(key, found, references) for key in keys}
         if texts.slots is not None:
             scored["slot_accuracy"] = slot_accuracy(found, [texts.slots[pair] for pair in pairs])
-        metrics: dict[str, float | None] = {key: score.value for key, score in scored.items()}
-        metrics = {"target_perplexity": finite(bounded_exp(loss)), **metrics}
+        metrics: dict[str, float | None] = {**perplexity, **{key: score.value for key, score in scored.items()}}
         return Evaluation(loss, metrics, extent, {key: score.signature for key, score in scored.items()})
 
     def _translated(
         self, batches: Iterable[PairBatch], split: PairBuckets, transcript: Transcript
     ) -> Iterable[tuple[Tensor, ...]]:
-        """The batches as tensors; each is translated on its way, unless the transcript has its pairs already."""
+        """The batches as tensors; each is translated on its way, unless the transcript has its pairs already. A batch
+        of which it has a part is translated as a whole, as it would have been: rounding may depend on what is together.
+        """
         for batch in batches:
             tensors = self._tensors(batch)
             pairs = split.numbers(batch)
             open_B = np.array([int(pair) not in transcript.done for pair in pairs])
             if batch.target_count and open_B.any():
-                texts = self._texts(tensors[0][torch.from_numpy(open_B)])
-                transcript.add(dict(zip(pairs[open_B].tolist(), texts, strict=True)))
+                texts = self._texts(tensors[0])
+                if texts is not None:
+                    transcript.add({int(pairs[row]): texts[row] for row in np.flatnonzero(open_B)})
             yield tensors
 
-    def _texts(self, source_BS: Tensor) -> list[str]:
-        """The translations of sources; empty where the network's outputs are not finite: it has none then, and the loss
-        says that the run diverged."""
+    def _texts(self, source_BS: Tensor) -> list[str] | None:
+        """The translations of sources; None where the network's outputs are not finite."""
         special, decode = self.dataset.tokenizer.special, self.translation.decode
         longest = [int(length) + decode.max_extra for length in (source_BS != special.pad).sum(1)]
         try:
@@ -136,7 +146,7 @@ class TranslationRun(TaskRun[PairBatch]):
                     end=special.end,
                 )
         except NotFinite:
-            return [""] * len(source_BS)
+            return None
         return [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
 
     @classmethod

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from comt_cli.analysis.gates import channel_frame, gate_values, scalar_frame, summary_frame
+from comt_cli.analysis.gates import GateValues, channel_frame, gate_values, scalar_frame, summary_frame
 from comt_cli.analysis.residual_stream import residual_stream
 from comt_cli.analysis.text import DEFAULT_TEXT, tokens_of
 from comt_cli.errors import UserError
@@ -69,6 +69,13 @@ def site_inputs(model: Llama) -> dict[tuple[str, int], torch.Tensor]:
         inputs["down_proj", layer] = (F.silu(gate) * up)[0]
         x = middle + block.mlp(h)
     return inputs
+
+
+def by_site(values: GateValues) -> dict[tuple[str, str], dict[int, np.ndarray]]:
+    """The factors of a language model, in which a site is named once."""
+    found = {(place.site, kind): by_layer for (place, kind), by_layer in values.factors.items()}
+    assert len(found) == len(values.factors)
+    return found
 
 
 def sigmoid(value: float) -> float:
@@ -133,7 +140,7 @@ def test_the_summary_counts_what_it_says() -> None:
     frame = summary_frame(values)
     assert len(frame) == 7 * 2 * 3
     for row in frame.itertuples():
-        numbers = values.factors[row.site, row.kind][row.layer].ravel().tolist()
+        numbers = by_site(values)[row.site, row.kind][row.layer].ravel().tolist()
         mean = sum(numbers) / len(numbers)
         assert row.mean == pytest.approx(mean, rel=1e-5)
         assert row.std == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in numbers) / len(numbers)), rel=1e-3)
@@ -153,8 +160,19 @@ def test_a_gate_of_unknown_range_has_no_saturation(monkeypatch) -> None:
 def test_a_network_without_gates_says_what_it_holds() -> None:
     with pytest.raises(UserError, match="method mix-ln, residual connection mix-ln, no gates, 3 layers of width 32"):
         gate_values(loaded(name="mix-ln"), TEXT)
-    with pytest.raises(UserError, match="has gates that multiply nothing: it holds method eau"):
-        gate_values(loaded(name="eau"), TEXT)
+
+
+@torch.no_grad()
+def test_a_unit_that_adds_shows_its_evaluator() -> None:
+    source = loaded(name="eau")
+    values = gate_values(source, TEXT)
+    gate = source.model.blocks[0].attention_path.gate("attention")
+    block, x = source.model.blocks[0], source.model.embedding(torch.tensor([Letters().prompt(TEXT)]))
+    z = block.attention(block.attention_connection.norm(x), rotation_table(len(TEXT), 8, 10000.0, x))[0]
+    e = torch.sigmoid(torch.relu(z @ gate.W1.weight.T + gate.W1.bias) @ gate.W2.weight.T + gate.W2.bias)
+    assert list(by_site(values)) == [("attention", "evaluator")]
+    np.testing.assert_allclose(by_site(values)["attention", "evaluator"][1], e.numpy(), rtol=1e-4)
+    assert summary_frame(values)[["low", "high"]].to_numpy().tolist() == [[0, 1]] * 3
 
 
 @pytest.mark.parametrize("method", ["pre-ln", "deepnorm", "transponder"])
@@ -212,7 +230,7 @@ def test_a_diverged_network_is_named_and_no_hook_stays() -> None:
 def test_weights_of_a_small_type_are_observed_in_fp32() -> None:
     source = loaded(name="comt")
     source.model.to(torch.bfloat16)
-    assert gate_values(source, TEXT).factors["q_proj", "scalar"][1].dtype == np.float32
+    assert by_site(gate_values(source, TEXT))["q_proj", "scalar"][1].dtype == np.float32
 
 
 GATED = {
@@ -228,7 +246,7 @@ GATED = {
 def test_gates_anywhere_are_found_and_summed_up(options, widths) -> None:
     network = loaded(**options)
     values = gate_values(network, TEXT)
-    assert {key: by_layer[1].shape for key, by_layer in values.factors.items()} == {
+    assert {key: by_layer[1].shape for key, by_layer in by_site(values).items()} == {
         key: (len(TEXT), width) for key, width in widths.items()
     }
     summary = summary_frame(values)
@@ -243,5 +261,5 @@ def test_a_path_gate_is_observed_on_what_it_reads() -> None:
     gate, h = block.attention_path.gate("attention"), block.attention_connection.norm(x)
     with torch.no_grad():
         gamma = 2 * torch.sigmoid(gate.log_alpha_channel.exp() * torch.sigmoid(h @ gate.A.T) @ gate.B_channel.T)
-    found = gate_values(network, TEXT).factors["attention", "channel"][1]
+    found = by_site(gate_values(network, TEXT))["attention", "channel"][1]
     np.testing.assert_allclose(found, gamma[0].numpy(), rtol=1e-5)

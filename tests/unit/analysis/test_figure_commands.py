@@ -83,6 +83,20 @@ def test_a_site_can_be_chosen_and_an_impossible_one_writes_nothing(tmp_path) -> 
 
 
 @pytest.mark.usefixtures("quick_figures")
+def test_residual_connections_that_learn_have_their_shares_drawn(tmp_path) -> None:
+    folder = save(tmp_path / "run", name="sas")
+    assert run("analyze-gates", folder, "--text", "a castle", "--out", tmp_path / "here").exit_code == 0
+    assert {path.stem for path in (tmp_path / "here").iterdir()} == {"residual-shares"}
+    frame = pd.read_csv(tmp_path / "here" / "residual-shares.csv")
+    assert frame.groupby(["layer", "part"], sort=False).size().to_dict() == {
+        (layer, part): 3 for layer in (1, 2) for part in ("attention", "mlp")
+    }
+    assert set(frame["tokens"]) == {len("a castle")}
+    refused = run("analyze-gates", save(tmp_path / "plain", name="pre-ln"), "--out", tmp_path / "there")
+    assert "has no gates to analyse: it holds method pre-ln" in refused.exception.message
+
+
+@pytest.mark.usefixtures("quick_figures")
 def test_plot_cosine_writes_its_figure_and_the_means(tmp_path) -> None:
     folder = save(tmp_path / "run", name="pre-ln")
     result = run("plot-cosine", folder, "--out", tmp_path / "here")

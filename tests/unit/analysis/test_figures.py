@@ -63,26 +63,54 @@ def summary(layers=6, kinds=("scalar", "channel")) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+STACKS = {"encoder": ["attention", "mlp"], "decoder": ["attention", "cross", "mlp"]}
+
+
+def junctions(layers=6, shares=("alpha", "beta", "(1-alpha)(1-beta)")) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    rows = [
+        (stack, layer, part, share, rng.uniform(0, 1), rng.uniform(0.05, 0.3), 20 + len(parts))
+        for stack, parts in STACKS.items()
+        for layer in range(1, layers + 1)
+        for part in parts
+        for share in shares
+    ]
+    return pd.DataFrame(rows, columns=["stack", "layer", "part", "share", "mean", "std", "tokens"])
+
+
+def of_decoder(layers=6, tokens=12) -> pd.DataFrame:
+    parts = {"attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "cross": ["q_proj", "o_proj"], "mlp": ["up_proj"]}
+    frames = [lines(layers, tokens, sites).assign(stack="decoder", part=part) for part, sites in parts.items()]
+    return pd.concat(frames, ignore_index=True).assign(text="target")
+
+
 CAPTION = Caption("What is shown?", "pre-ln: 480 steps", ("Lines are 95 % of it",), ("Mean 0.80.",))
 DRAWINGS = {
     "lines": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens)),
     "own-axes": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens), shared=False),
     "ten-sites": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens, [*SITES, "sdpa", "x", "y"])),
     "one-site": lambda layers, tokens: figures.draw_gate_lines(lines(layers, tokens, ["v_proj"])),
+    "decoder": lambda layers, tokens: figures.draw_gate_lines(of_decoder(layers, tokens)),
+    "junctions": lambda layers, tokens: figures.draw_junction_shares(junctions(layers)),
+    "one-share": lambda layers, tokens: figures.draw_junction_shares(junctions(layers, ["g"])),
     "stream": lambda layers, tokens: figures.draw_residual_stream(stream(layers, tokens)),
     "surfaces": lambda layers, tokens: figures.draw_gate_surfaces(surfaces(layers, tokens), "down_proj"),
     "summary": lambda layers, tokens: figures.draw_gate_summary(summary(layers)),
 }
 
 
+OF_STACKS = ("decoder", "junctions", "one-share")
 SIGNED = "a method: LLaMA tiny on python-docs, 480 steps of 4 x 128 tokens; seed 1; " * 3
 
 
 @pytest.mark.parametrize(
     ("name", "layers", "tokens"),
     [
-        *((name, 1, 2) for name in ("lines", "one-site", "stream", "surfaces", "summary")),
-        *((name, 30, 60) for name in ("own-axes", "ten-sites", "one-site", "stream", "surfaces", "summary")),
+        *((name, 1, 2) for name in ("lines", "one-site", "stream", "surfaces", "summary", *OF_STACKS)),
+        *(
+            (name, 30, 60)
+            for name in ("own-axes", "ten-sites", "one-site", "stream", "surfaces", "summary", *OF_STACKS)
+        ),
     ],
 )
 def test_everything_written_lies_inside_and_panels_do_not_overlap(name, layers, tokens) -> None:
@@ -338,3 +366,51 @@ def test_drawing_needs_neither_torch_nor_pyplot() -> None:
         "sys.exit(', '.join({'torch', 'matplotlib.pyplot'} & set(sys.modules)) or None)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_junctions_stand_in_order_of_depth_with_their_own_numbers() -> None:
+    frame = junctions(2)
+    figure, drawn = figures.draw_junction_shares(frame)
+    pd.testing.assert_frame_equal(drawn, frame)
+    order = [(stack, layer, part) for stack, parts in STACKS.items() for layer in (1, 2) for part in parts]
+    for axes, (share, own) in zip(figure.axes, frame.groupby("share", sort=False), strict=True):
+        expected = {
+            float(order.index((row.stack, row.layer, row.part)) + 1): (row.mean, row.std)
+            for row in own.itertuples(index=False)
+        }
+        found = {}
+        for container in axes.containers:
+            points, _, (bars,) = container
+            for x, y, bar in zip(*points.get_data(), bars.get_segments(), strict=True):
+                found[float(x)] = (y, pytest.approx((bar[1, 1] - bar[0, 1]) / 2))
+        assert expected == found, share
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "1", "2"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["attention", "cross", "mlp"]
+    said = caption("junction-shares", "A title", "a network", drawn).text()
+    encoder, alpha = frame[frame["stack"] == "encoder"], frame["share"] == "alpha"
+    ends = encoder.loc[alpha, "mean"]
+    assert f"Encoder, 22 tokens, means at its 4 junctions: alpha {ends.min():.3g} to {ends.max():.3g}" in said
+
+
+def test_sites_of_one_name_are_told_apart() -> None:
+    frame = of_decoder()
+    figure, drawn = figures.draw_gate_lines(frame)
+    pd.testing.assert_frame_equal(drawn, frame, check_like=True)
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert titles[3:6] == ["attention\no_proj", "cross\nq_proj", "cross\no_proj"]
+    across = frame.groupby(["part", "site", "layer"])["value"].std(ddof=0).mean()
+    assert f"averaged over sites and layers: {across:.2g}" in caption("gate-values", "A title", "", drawn).text()
+    by_stack = [summary(3).assign(stack=stack, part="attention") for stack in STACKS]
+    figure, _ = figures.draw_gate_summary(pd.concat(by_stack, ignore_index=True))
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()][6:8] == [
+        "encoder attention down_proj",
+        "decoder attention q_proj",
+    ]
+    assert len(figure.axes[0].texts) == 2 * 7 * 3
+
+
+@pytest.mark.parametrize("kind", ["head", "evaluator"])
+def test_every_kind_of_value_has_its_map(kind) -> None:
+    figure, _ = figures.draw_gate_summary(summary(3, kinds=[kind]))
+    assert figure.axes[0].get_title() == f"{kind}: mean"

@@ -11,11 +11,18 @@ import torch
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
-from comt_cli.benchmarks import decode
-from comt_cli.benchmarks.shapes import LLAMAS, RESNETS, llama, resnet
+from comt_cli.benchmarks import decode, decode_translation
+from comt_cli.benchmarks.shapes import LLAMAS, RESNETS, TRANSLATORS, llama, resnet, translator
 
 TINY_LLAMA = llama("bench", 16, 20, 2, 2, vocabulary=32, batch=2, length=8)
 TINY_RESNET = resnet("resnet18-b32", "resnet18", pixels=8, batch=2, width=4, blocks=(1, 1))
+TINY_TRANSLATOR = translator(
+    "mt-bench",
+    {"size": "nano", "width": 16, "ffn_width": 20, "heads": 2, "encoder_layers": 1},
+    vocabulary=32,
+    batch=2,
+    tokens=24,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +31,10 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("bench", "smoke"):
         monkeypatch.setitem(LLAMAS, name, TINY_LLAMA)
     monkeypatch.setitem(RESNETS, "resnet18-b32", TINY_RESNET)
+    monkeypatch.setitem(TRANSLATORS, "mt-bench", TINY_TRANSLATOR)
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(decode, "PROMPT", 8)
+    monkeypatch.setattr(decode_translation, "TOKENS", 5)
 
 
 @pytest.fixture

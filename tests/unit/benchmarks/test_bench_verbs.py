@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from comt_cli.benchmarks import gemm, kernel_cases
+from comt_cli.benchmarks import decode_translation, gemm, kernel_cases
+from comt_cli.benchmarks.decode_translation import run_translation_benchmark
 from comt_cli.benchmarks.failures import NotMeasured
 from comt_cli.benchmarks.gemm import Product, widths
 from comt_cli.benchmarks.kernels import run_kernel_benchmark
-from comt_cli.benchmarks.names import OPS
-from comt_cli.benchmarks.shapes import LLAMAS, Shape, llama
+from comt_cli.benchmarks.names import OPS, TRANSLATION_VARIANTS
+from comt_cli.benchmarks.peers import BEGIN, END, Marian
+from comt_cli.benchmarks.shapes import LLAMAS, TRANSLATORS, Shape, llama
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
 from comt_cli.layers import attention, projection
+from comt_cli.models.build import materialise, model_of
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -103,7 +106,8 @@ def test_all_forms_compute_the_same_where_rows_are_aligned(op, monkeypatch):
 
 
 def test_decode(bench, rows_of):
-    assert bench("decode", "--batch", "1,3", "--dtypes", "fp32", "--variants", "plain,transponder").exit_code == 0
+    arguments = ("decode", "--sizes", "bench", "--batch", "1,3", "--dtypes", "fp32")
+    assert bench(*arguments, "--variants", "plain,transponder").exit_code == 0
     rows = rows_of("decode")
     assert [(row["batch"], row["variant"]) for row in rows] == [
         ("1", "plain"), ("1", "transponder"), ("3", "plain"), ("3", "transponder"),
@@ -114,6 +118,56 @@ def test_decode(bench, rows_of):
             1e3 * int(row["batch"]) / float(row["decode_ms"]), rel=1e-2
         )
         assert row["goal_decode_ratio"] == "", "it is asked of GPUs"
+
+
+def test_translating(bench, rows_of, written):
+    """Every variant at its widths of the beam; goals at the usual one."""
+    result = bench("decode", "--sizes", "mt-bench", "--batch", "3")
+    assert result.exit_code == 0, result.output
+    rows = rows_of("decode-translation")
+    beams = [("1", "plain"), ("1", "marian"), ("4", "plain"), ("4", "plain-uncached"), ("4", "sas"), ("4", "marian"),
+             ("8", "plain"), ("8", "marian")]  # fmt: skip
+    assert [(row["batch"], row["beam"], row["variant"]) for row in rows] == [("3", *each) for each in beams]
+    assert written() == {"decode-translation.csv", "decode-translation.md"}
+    goals = {"plain-uncached": "2.0", "marian": "1.0"}
+    for row in rows:
+        assert (row["ratio_to_plain"] == "1.0") == (row["variant"] == "plain")
+        assert row["goal_ratio_to_plain"] == (goals.get(row["variant"], "") if row["beam"] == "4" else "")
+        assert float(row["sentences_per_second"]) == pytest.approx(
+            1e3 * int(row["batch"]) / float(row["search_ms"]), rel=1e-2
+        )
+        assert row["dtype"] == "fp32"
+        assert float(row["peak_mib"]) > 0
+
+
+def test_all_searches_take_all_steps_and_the_cache_changes_no_token():
+    """No sentence ends early, in ours or in transformers'; reading every prefix anew gives the same translations, in
+    fp64 and over several seeds."""
+    shape = TRANSLATORS["mt-bench"]
+    source = torch.randint(3, 32, (3, 6))
+    source[0, 4:] = 0
+    for seed in range(3):
+        model = model_of(shape.spec({"name": "post-ln"}))
+        materialise(model, CPU, seed)
+        model.double().eval()
+        cached = decode_translation._ours(model, source, 4, 7)
+        assert decode_translation._ours(decode_translation.Uncached(model), source, 4, 7) == cached
+        assert {len(tokens) for tokens in cached} == {7}
+        assert not {0, BEGIN, END} & {token for tokens in cached for token in tokens}
+    theirs = decode_translation._theirs(Marian(shape).eval(), source, 4, 7)
+    assert {len(tokens) for tokens in theirs} == {7}
+    assert not any(END in tokens for tokens in theirs)
+
+
+def test_translating_without_the_other_library(monkeypatch):
+    def missing(shape):
+        raise UserError("the comparison with transformers needs that library")
+
+    monkeypatch.setattr(decode_translation, "Marian", missing)
+    names, shapes = list(TRANSLATION_VARIANTS), [TRANSLATORS["mt-bench"]]
+    *news, rows, _ = run_translation_benchmark(shapes, names, ["fp32"], [1], CPU, 3, tokens=4)
+    assert {row["variant"] for row in rows} == {*names} - {"marian"}
+    assert "mt-bench fp32 marian: left out, the comparison with transformers needs that library" in news
 
 
 def test_predict(bench, tmp_path):
@@ -133,7 +187,7 @@ def test_everything_within_its_minutes(bench, rows_of, tmp_path):
     assert result.exit_code == 1
     assert isinstance(result.exception, NotMeasured)
     assert "nothing was measured" in str(result.exception)
-    assert result.output.count("left out for want of time") == 11
+    assert result.output.count("left out for want of time") == 14
     assert not (tmp_path / "bench").exists()
     result = bench("all", "--minutes", "0.4")
     assert result.exit_code == 0, result.output
@@ -156,6 +210,7 @@ def test_everything_within_its_minutes(bench, rows_of, tmp_path):
         (["kernels", "--tune"], "tile sizes are searched for on a CUDA device"),
         (["decode", "--batch", "1,x"], "batch sizes are whole numbers from 1"),
         (["decode", "--variants", "comt-compiled"], "did you mean comt-fused?"),
+        (["decode", "--sizes", "mt-bench", "--variants", "comt-fused"], "of mt-bench there are no such"),
         (["predict", "--sizes", "bench"], "there is no size 'bench'"),
     ],
     ids=" ".join,

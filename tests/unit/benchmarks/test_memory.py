@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from comt_cli.benchmarks.memory import mebibytes, peak_beyond, saved_bytes
+from comt_cli.benchmarks.memory import mebibytes, peak_beyond, peak_of, saved_bytes
 
 
 class TwoLayers(nn.Module):
@@ -64,3 +64,19 @@ def test_peaks_are_known_on_cuda_alone():
     assert mebibytes(None) is None
     assert mebibytes(3 * 2**19) == 1.5
     assert mebibytes(2**10) == 0.001
+
+
+def test_the_peak_by_hand():
+    """What is alive at once: b and c of 400 bytes each while c is made, then c and 600 of what it is joined
+    to; a view and an operation in place take nothing, nor does what was there before."""
+    a = torch.ones(100)
+
+    def part():
+        b = a.view(10, 10) + 1
+        b.add_(1)
+        c = b.exp()
+        del b
+        return torch.cat([c.flatten(), a[:50]])
+
+    assert peak_of(part, torch.device("cpu")) == 4 * (100 + 150)
+    assert peak_of(lambda: a.view(10, 10), torch.device("cpu")) == 0

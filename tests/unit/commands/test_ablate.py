@@ -246,6 +246,7 @@ def test_values_of_sites_are_sets_and_lists() -> None:
         ("hidden-size", "1.5", "should be a whole number"),
         ("hidden-size", " , ", "there is no value"),
         ("modules", "everything", "no set of projections is called 'everything'"),
+        ("modules", "encoder", "the models have no encoder"),
         ("modules", "q_proj+x_proj", "'x_proj' is not one of"),
         ("context", "3", "the rows of mine/one differ by more than one option"),
     ],

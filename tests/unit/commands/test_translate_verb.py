@@ -127,6 +127,22 @@ def test_attention_is_drawn(folder):
     assert "at most 20 lines" in run("-i", "many", "--attention", "figures").exception.message
 
 
+def test_lines_that_are_drawn_and_written_are_translated_once(folder, monkeypatch):
+    expected = run("-i", "in").stdout
+    search, translated = Translator.search, []
+
+    def counting(self, sources, options):
+        translated.extend(sources)
+        return search(self, sources, options)
+
+    monkeypatch.setattr(Translator, "search", counting)
+    run("-i", "in", "-o", "out", "--attention", "figures")
+    assert len(translated) == sum(bool(line.strip()) for line in LINES)
+    assert (folder / "out").read_text() == expected
+    numbers = [number for number, line in enumerate(LINES, 1) if line.strip()]
+    assert {path.name for path in (folder / "figures").glob("*.png")} == {f"attention-{n}.png" for n in numbers}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -135,7 +135,7 @@ def test_no_name_of_money_or_country_is_inflected() -> None:
                         assert before[-1].endswith(":")
 
 
-def test_ends_of_intervals_are_in_order_and_no_day_is_the_first() -> None:
+def test_ends_of_intervals_are_in_order_and_no_day_behind_an_article_is_the_first() -> None:
     limits = Limits(False, SEEN_YEARS)
     for number in range(500):
         numbers = [(number * step * 0.618034) % 1 for step in (1, 2, 3, 5, 7, 11)]

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from comt_cli.data import hub
+from comt_cli.data.pairs import text_files
 from comt_cli.data.pairs.corpus import split_of_source
 from comt_cli.data.pairs.gettext_catalogues import Catalogues
 from comt_cli.data.pairs.hub_pairs import HubPairs
@@ -99,6 +103,47 @@ def test_files_that_do_not_fit_are_named_with_their_line(cache: Path, two: tuple
     assert "iconv" in str(caught.value.hint)
     with pytest.raises(UserError, match=r"there is no file .*absent"):
         fingerprint(of_files(two[0], tmp_path / "absent"))
+
+
+def test_all_that_is_wrong_with_files_is_said_at_once_before_they_are_prepared(
+    cache: Path, two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    short, empty, latin = write(tmp_path / "s", ["eins"]), write(tmp_path / "e", []), tmp_path / "l"
+    latin.write_bytes(b"a" * (1 << 20) + b"\n\xc3\n")  # behind the first block that is read
+    data = of_files(two[0], short, validation_files=f"{latin},{empty}", test_files=f"{short},{tmp_path / 'absent'}")
+    for _ in range(2):
+        with pytest.raises(UserError) as caught:
+            fingerprint(data)
+        said = caught.value.message.splitlines()
+        assert said[0].startswith("4 problems")
+        assert ["has no counterpart" in said[1], "line 2" in said[2], "empty" in said[3], "no file" in said[4]] == [
+            1
+        ] * 4
+    fine = of_files(*two)
+    known = fingerprint(fine)
+    write(two[1], ["a line"] * 299)
+    with pytest.raises(UserError, match="has no counterpart"):
+        fingerprint(fine)
+    write(two[1], [f"Satz Nummer {n}" for n in range(300)])
+    assert fingerprint(fine) == known
+
+
+@given(st.binary(max_size=40))
+def test_lines_are_counted_as_they_are_read(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("counted") / "text"
+    path.write_bytes(content)
+    with patch.object(text_files, "_BLOCK_BYTES", 3):
+        try:
+            expected = len(list(text_files._lines(path)))
+        except UserError:
+            with pytest.raises(UserError, match="not UTF-8"):
+                text_files._count(path)
+            return
+        if expected:
+            assert text_files._count(path) == expected
+        else:
+            with pytest.raises(UserError, match="is empty"):
+                text_files._count(path)
 
 
 def test_a_corpus_too_small_for_its_shares_is_refused(cache: Path, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.data.dataset import Dataset
-from comt_cli.data.rows import PAD, PackedRows, PaddedRows
+from comt_cli.data.rows import PackedRows, PaddedRows
+from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 
 EOS = 1

@@ -11,7 +11,7 @@ import sentencepiece
 from fake_corpus import sentences
 
 from comt_cli.data.sentencepiece_tokenizer import TRAINER, SentencePieceTokenizer, train_sentencepiece
-from comt_cli.data.special_tokens import EXTRA_PIECES, Extra, SpecialTokens
+from comt_cli.data.special_tokens import EXTRA_PIECES, PAD, Extra, SpecialTokens
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
 from comt_cli.data.tokenizers import tokenizer_from_json
 
@@ -34,6 +34,7 @@ def test_what_there_was_has_the_ids_it_had(plain: SentencePieceTokenizer) -> Non
     assert ByteTokenizer().to_json() == {"format": 1, "kind": "bytes"}
     assert ByteTokenizer().vocabulary_size == 258
     assert plain.special == SpecialTokens(pad=0, end=1, unknown=2)
+    assert {PAD, TRAINER["pad_id"], ByteTokenizer.pad_id} == {0}
     assert plain.pieces([0, 1, 2, 3]) == ["<pad>", "</s>", "<unk>", "\\n"]
 
 

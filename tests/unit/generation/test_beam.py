@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 import torch
-from toy_decoder import BEGIN, END, PAD, ToyDecoder
+from toy_decoder import BEGIN, END, ToyDecoder
 
+from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
 from comt_cli.generation.beam import PENALTIES, Hypothesis, beam_search, top
 

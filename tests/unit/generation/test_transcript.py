@@ -10,7 +10,8 @@ import pytest
 from comt_cli.errors import StorageError
 from comt_cli.generation.transcript import Transcript
 
-TEXTS = {4: "Chuyến tàu", 0: "", 7: "a\u2028line\x85of\x1cits own\r\n", 2: "  two  spaces\ttoo "}
+TEXTS = {4: "Chuyến tàu", 0: "", 7: "a line of its own", 2: "two spaces too"}
+DECODED = TEXTS | {7: "a\u2028line\x85of\x1cits own\r\n", 2: "  two  spaces\ttoo "}
 
 
 @pytest.fixture
@@ -77,9 +78,12 @@ def test_splits_do_not_mix(folder):
 
 
 def test_the_whole_has_a_line_for_every_text(folder):
-    """Also for readers to whom U+2028 and others end a line."""
+    """Also for readers to whom U+2028 and others end a line; and what is scored is what is written."""
     transcript = Transcript(folder, "test")
-    transcript.finish(TEXTS.values())
+    transcript.add(DECODED)
+    texts = transcript.texts(TEXTS)
+    assert texts == Transcript(folder, "test").texts(TEXTS) == list(TEXTS.values())
+    transcript.finish(texts)
     content = (folder / "test.txt").read_text(encoding="utf-8")
     assert content == "Chuyến tàu\n\na line of its own\ntwo spaces too\n"
     assert len(content.splitlines()) == len(TEXTS)

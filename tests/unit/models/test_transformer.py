@@ -47,6 +47,30 @@ def empty(settings: TransformerSettings, method: str | dict, vocabulary: int = 3
 # ---- parameters
 
 
+@pytest.mark.parametrize("method", ["comt", "transponder", "transponder-static", "full-rank-gate"])
+def test_gates_may_stand_in_one_part_of_the_network(method):
+    """On the projections of the encoder, on those of the decoder without cross-attention, or on those of that: together
+    they are the gates on all, and each is on the sites that it names."""
+    gated = {}
+    for sites in ("all", "encoder", "decoder", "cross"):
+        model = empty(SETTINGS, {"name": method, "sites": sites})
+        modules = [module for module in model.modules() if isinstance(module, Projections)]
+        each = [
+            (site.stack, site.part, site.layer, name)
+            for part in modules
+            for site in part.sites
+            for name in [site.name]
+            if name in part.gates
+        ]
+        gated[sites] = set(each), parameter_count(model) - parameter_count(empty(SETTINGS, "pre-ln"))
+    parts = [gated[sites] for sites in ("encoder", "decoder", "cross")]
+    assert set.union(*(each for each, _ in parts)) == gated["all"][0]
+    assert sum(len(each) for each, _ in parts) == len(gated["all"][0]) == 2 * 6 + 3 * 6 + 3 * 4
+    assert sum(extra for _, extra in parts) == gated["all"][1]
+    for sites, (each, _) in zip(("encoder", "decoder", "cross"), parts, strict=True):
+        assert {"cross" if part == "cross" else stack for stack, part, *_ in each} == {sites}
+
+
 @pytest.mark.parametrize(
     ("settings", "vocabulary", "post_ln", "pre_ln"),
     [
@@ -370,3 +394,13 @@ def test_the_cache_says_what_it_cannot_hold():
     with pytest.raises(UserError, match="cannot reserve a cache"):
         model.decoding_cache(2**30, 2**20)
     assert not any(tensor.requires_grad for tensor in (*memory.keys, *memory.values))
+
+
+def test_the_cache_has_the_type_of_what_it_stores():
+    """In mixed precision keys and values are in bf16, while positions are added in fp32."""
+    model = pair_model({"name": "post-ln"}).eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        memory, cache = model.encode(SOURCE), model.decoding_cache(rows=3, capacity=2)
+        assert {tensor.dtype for tensor in (*cache.columns(0), *memory.keys)} == {torch.bfloat16}
+        logits_RV = model.step(TARGET[:, :1].clamp(min=1), cache, memory)
+        torch.testing.assert_close(logits_RV, model(SOURCE, TARGET[:, :1].clamp(min=1))[:, 0], rtol=0.05, atol=0.05)

@@ -133,7 +133,8 @@ def test_the_readme_explains_every_set_of_sites():
     text = README[README.index("### method options") :].replace("\n", " ")
     for name, sites in SITE_SETS.items():
         if sites != PROJECTIONS:
-            assert f"`{name}` ({', '.join(site.removesuffix('_proj') for site in sites)})" in text
+            said = [site.removesuffix("_proj").removeprefix(f"{name}.") for site in sites]
+            assert f"`{name}` ({', '.join(said)})" in text
 
 
 def test_the_readme_lists_every_recipe():

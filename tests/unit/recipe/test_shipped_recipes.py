@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,13 @@ def test_a_recipe_stands_where_it_says(loaded):
         f"comt {loaded.recipe.command} --recipe {f'{table}.yaml' if paper == 'comt' else f'{paper}/{table}'} " in text
     )  # how to run it
     assert (loaded.recipe.figure is not None) == (kind == "figure")
+
+
+def test_rows_of_a_method_that_is_only_like_the_published_one_say_so(loaded):
+    """What the first words of a method's file declare ("EAU-like"), tables and figures show beside its numbers."""
+    for row in loaded.recipe.rows:
+        described = sys.modules[methods()[loaded.methods[row]["name"]].__module__].__doc__
+        assert all(word.lower() in row for word in re.findall(r"\w+-like", described.splitlines()[0])), row
 
 
 def test_every_cell_and_increase_is_the_papers(loaded):

@@ -188,6 +188,9 @@ def test_the_accuracy_of_values():
     assert percent("Neu-York ist New York", "York", "New York") == 100  # the longer takes its own
     assert percent("nur New York", "York", "New York") == 50
     assert percent("ĐỨC và Đức", "Đức") == 100
+    assert percent("-12 Grad", "12 Grad") == percent("−12 Grad", "12 Grad") == 0
+    assert percent("1 234 €", "234 €") == percent("1 234", "1") == 0
+    assert percent("am 3 12 Euro", "12 Euro") == percent("2015 lúc 21", "2015") == 100
     found = slot_accuracy(["a 1", "b"], [["1"], ["2", "b"]])
     assert (found.value, found.signature) == (pytest.approx(200 / 3), "slots:3|match:exact")
     for hypotheses, slots in ((["a"], [[]]), (["a"], []), ([], [])):

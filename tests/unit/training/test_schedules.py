@@ -61,6 +61,19 @@ def test_noam():
     assert max(range(STEPS), key=lambda step: rate(step, "noam")) == WARMUP
 
 
+def test_tensor2tensors_rates_of_base():
+    """Its first version counts the first update as 1, so that our step t is its t - 1; its third has constant 2.0 and
+    counts as we do."""
+    width = 512
+    first = {"learning_rate": 6.99e-4, "warmup_steps": 4000, "steps": 20_001}
+    third = {"learning_rate": 9.88e-4, "warmup_steps": 8000, "steps": 20_001}
+    for step in range(0, 20_000, 7):
+        legacy = width**-0.5 * min((step + 1) * 4000**-1.5, (step + 1) ** -0.5)
+        assert rate(step + 1, "noam", **first) == pytest.approx(legacy, rel=5e-4)  # three digits of the peak
+        now = 2.0 * min(1.0, step / 8000) * max(step, 8000) ** -0.5 * width**-0.5
+        assert rate(step, "noam", **third) == pytest.approx(now, rel=5e-4)
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
 def test_without_warm_up_the_first_update_has_the_peak(schedule):
     assert rate(0, schedule, warmup_steps=0) == PEAK

@@ -1,0 +1,310 @@
+"""What is observed of translators, against the gates and the equations of the residual connections themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from toy_translation import TOKENIZER, toy_model, toy_spec
+
+from comt_cli.analysis.gates import Place, channel_frame, observed_gates, scalar_frame, summary_frame
+from comt_cli.analysis.junction_shares import junction_shares
+from comt_cli.analysis.sentence_pair import DEFAULT_SENTENCES, observed_pair
+from comt_cli.data.pairs.almanac_carriers import AlmanacLanguage
+from comt_cli.errors import UserError
+from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.generation.translate import Options, translator
+from comt_cli.layers.gates import EvaluatorAdjuster, Gate
+from comt_cli.layers.projection import Projections
+from comt_cli.layers.residual.base import ResidualConnection
+
+TEXT = "Trains at 9:30."
+MORE = 7  # the longest translation of an untrained network
+
+
+def loaded(seed: int = 0, **method) -> LoadedTranslator:
+    """A translator as if trained a little, whose encoder and decoder are of other depths; it says a few tokens."""
+    spec = toy_spec(method=method, encoder_layers=2, decoder_layers=3)
+    model = toy_model(spec, seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    decode = spec.settings.decode.model_copy(update={"max_extra": MORE})
+    return LoadedTranslator(model, "m", "a network", TOKENIZER, decode, 40, spec=spec)
+
+
+def test_the_pair_is_a_sentence_and_what_beam_search_makes_of_it() -> None:
+    one = loaded(name="comt")
+    on = observed_pair(one, f"  {TEXT}\n")
+    using = translator(one, torch.device("cpu"))
+    ((best, *_),) = using.translate([TEXT], Options(one.decode))
+    assert on.sequences["source"].ids.tolist() == [*TOKENIZER.encode(TEXT), TOKENIZER.eos_id]
+    assert on.sequences["target"].ids.tolist() == [using.begin, *best.hypothesis.tokens]
+    assert [*on.sequences] == ["source", "target"]  # as the model takes them
+    assert "".join(on.sequences["source"].pieces[:6]) == "Trains"
+    assert f"“{TEXT}”" in on.said[0]
+    assert best.text in on.said[0]
+
+
+def test_every_language_of_the_almanac_has_a_sentence_and_others_the_english_one() -> None:
+    assert set(DEFAULT_SENTENCES) == set(get_args(AlmanacLanguage))
+    one = replace(loaded(name="comt"), longest=300)
+
+    def said(corpus: str, source: str) -> str:
+        data = one.run.settings.data.model_copy(update={"corpus": corpus, "source": source})
+        settings = one.run.settings.model_copy(update={"data": data})
+        return observed_pair(replace(one, spec=one.run.model_copy(update={"settings": settings}))).said[0]
+
+    assert all(sentence in said("almanac", language) for language, sentence in DEFAULT_SENTENCES.items())
+    assert DEFAULT_SENTENCES["de"] in said("pairs:a,b", "de_AT")
+    assert DEFAULT_SENTENCES["en"] in said("pairs:a,b", "tlh")
+    short = observed_pair(replace(one, longest=10)).sequences["source"]
+    assert "".join(short.pieces) == "The<0x20>train</s>"
+
+
+def test_sentences_that_cannot_be_used_are_refused() -> None:
+    one = loaded(name="comt")
+    for text, count in (("", 0), (" \n ", 0), ("a" * 40, 40)):
+        with pytest.raises(UserError, match=f"the text has {count} tokens; m takes 1 to 39"):
+            observed_pair(one, text)
+    assert len(observed_pair(one, "a" * 39).sequences["source"].pieces) == 40
+    with torch.no_grad():
+        one.model.embedding.weight[5] = np.nan
+    with pytest.raises(UserError, match="not finite"):
+        observed_pair(one, TEXT)
+
+
+SITES = {
+    ("encoder", "attention", "source"): ["q_proj", "k_proj", "v_proj", "o_proj"],
+    ("encoder", "mlp", "source"): ["up_proj", "down_proj"],
+    ("decoder", "attention", "target"): ["q_proj", "k_proj", "v_proj", "o_proj"],
+    ("decoder", "cross", "target"): ["q_proj", "o_proj"],
+    ("decoder", "cross", "source"): ["k_proj", "v_proj"],
+    ("decoder", "mlp", "target"): ["up_proj", "down_proj"],
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", ["comt", "transponder"])
+def test_values_are_those_that_the_gates_multiply_with(method) -> None:
+    """What each gate made of its input while the network ran, in the place that its module has in the network."""
+    one = loaded(name=method, residual="post-norm")
+    on = observed_pair(one, TEXT)
+    model = one.model.eval()
+    expected: dict[tuple[Place, str, int], Tensor] = {}
+
+    def hook(gate: Gate, read: tuple[Tensor, Tensor], _: Tensor, place: Place, layer: int) -> None:
+        expected.update({(place, kind, layer): value[0] for kind, value in gate.values(read[1]).items()})
+
+    for stack, blocks in model.stacks.items():
+        for layer, block in enumerate(blocks, start=1):
+            for name, carrier in block.named_modules():
+                if isinstance(carrier, Projections):
+                    part = name.partition(".")[0]
+                    text = "source" if stack == "encoder" or name == "cross.key_value" else "target"
+                    for site, gate in carrier.gates.items():
+                        place = Place(site, stack, part, text)
+                        gate.register_forward_hook(
+                            lambda *call, place=place, layer=layer: hook(*call, place=place, layer=layer)
+                        )
+    model(*on.inputs)
+    values = observed_gates(one, on)
+    found = {
+        (place, kind, layer): value
+        for (place, kind), by_layer in values.factors.items()
+        for layer, value in by_layer.items()
+    }
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        assert len(value) == len(on.sequences[key[0].text].pieces)
+        np.testing.assert_allclose(value, expected[key].expand(len(value), -1).numpy(), rtol=1e-5, err_msg=str(key))
+    assert {tuple(place[1:]): [] for place in values.places("scalar")}.keys() == SITES.keys()
+    for (stack, part, text), sites in SITES.items():
+        mine = [place.site for place in values.places("scalar") if place[1:] == (stack, part, text)]
+        assert mine == sites
+    whole = [place.site for place in values.places("scalar") if place.part == "cross"]
+    assert whole == ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+
+@torch.no_grad()
+def test_a_gate_on_the_keys_of_cross_attention_reads_the_encoded_source() -> None:
+    one = loaded(name="comt")
+    on = observed_pair(one, TEXT)
+    encoded_SD = one.model.eval().encoded(on.inputs[0])[0][0]
+    gate = one.model.decoder[1].cross.key_value.gate("k_proj")
+    expected = torch.sigmoid(torch.sigmoid(encoded_SD @ gate.A.T) @ gate.B.T)
+    found = observed_gates(one, on).factors[Place("k_proj", "decoder", "cross", "source"), "scalar"][2]
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5)
+
+
+def test_frames_say_where_each_value_is_from() -> None:
+    one = loaded(name="transponder")
+    on = observed_pair(one, TEXT)
+    values = observed_gates(one, on)
+    scalar, summary = scalar_frame(values), summary_frame(values)
+    where = ["stack", "part", "text"]
+    assert list(scalar) == [*where, "site", "layer", "position", "token", "value"]
+    assert list(summary)[:6] == [*where, "site", "kind", "layer"]
+    assert not summary.duplicated([*where, "site", "kind", "layer"]).any()
+    assert len(summary) == 2 * (6 * 2 + 10 * 3)  # kinds, and in each stack its sites and layers
+    for text, own in scalar.groupby("text"):
+        pieces = on.sequences[text].pieces
+        assert own.drop_duplicates("position").sort_values("position")["token"].tolist() == pieces
+        assert set(own.groupby([*where, "site", "layer"]).size()) == {len(pieces)}
+    channel = channel_frame(values, "k_proj", 8)
+    assert list(channel) == [*where, "layer", "position", "token", "channel", "value"]
+    assert channel[where].drop_duplicates().to_numpy().tolist() == [
+        ["encoder", "attention", "source"],
+        ["decoder", "attention", "target"],
+        ["decoder", "cross", "source"],
+    ]
+    line = scalar[(scalar["part"] == "cross") & (scalar["site"] == "v_proj") & (scalar["layer"] == 3)]
+    stated = summary[(summary["part"] == "cross") & (summary["site"] == "v_proj") & (summary["layer"] == 3)]
+    assert stated.set_index("kind").loc["scalar", "mean"] == pytest.approx(line["value"].mean(), rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("place", ["after-o", "before-o"])
+def test_of_a_unit_that_adds_the_evaluator_is_shown(place) -> None:
+    one = loaded(name="eau", place=place)
+    on = observed_pair(one, TEXT)
+    expected: dict[tuple[str, str, int], np.ndarray] = {}
+
+    def compute(unit: EvaluatorAdjuster, read: tuple[Tensor, ...], y: Tensor, where: tuple[str, str, int]) -> None:
+        e = torch.sigmoid(affine(unit.W2, torch.relu(affine(unit.W1, read[0]))))
+        torch.testing.assert_close(y, read[0] + torch.tanh(affine(unit.W3, read[0])) * e)
+        expected[where] = e[0].numpy()
+
+    for stack, blocks in one.model.eval().stacks.items():
+        for layer, block in enumerate(blocks, start=1):
+            for name, unit in block.named_modules():
+                if isinstance(unit, EvaluatorAdjuster):
+                    where = (stack, name.partition(".")[0].removesuffix("_path"), layer)
+                    unit.register_forward_hook(lambda *call, where=where: compute(*call, where=where))
+    one.model(*on.inputs)
+    values = observed_gates(one, on)
+    assert {kind for _, kind in values.factors} == {"evaluator"}
+    found = {
+        (at.stack, at.part, layer): value
+        for (at, _), by_layer in values.factors.items()
+        for layer, value in by_layer.items()
+    }
+    assert found.keys() == expected.keys()
+    for where, value in found.items():
+        np.testing.assert_allclose(value, expected[where], rtol=1e-5)
+    summary = summary_frame(values)
+    assert len(summary) == 2 + 3 + 3
+    assert summary[["low", "high"]].drop_duplicates().to_numpy().tolist() == [[0, 1]]
+
+
+def affine(map_: nn.Module, x: Tensor) -> Tensor:
+    return x @ map_.weight.T + map_.bias
+
+
+def sas_gate(gate: nn.Module, both: Tensor) -> Tensor:
+    return torch.sigmoid(affine(gate.output, torch.tanh(affine(gate.hidden, both))))
+
+
+def sas(at: ResidualConnection, x: Tensor, branch) -> tuple[dict[str, Tensor], Tensor]:
+    out = branch(x)
+    both = torch.cat([x, out], dim=-1)
+    a, b = sas_gate(at.alpha_gate, both), sas_gate(at.beta_gate, both)
+    third = (
+        ("(1-alpha)(1-beta)", (1 - a) * (1 - b)) if at.gamma_gate is None else ("gamma", sas_gate(at.gamma_gate, both))
+    )
+    return {"alpha": a, "beta": b, third[0]: third[1]}, a * x + b * out + third[1] * at.norm(x + out)
+
+
+def highway(at, x, branch):
+    gate = torch.sigmoid(affine(at.transform_gate, x))
+    return {"gate": gate}, gate * branch(at.norm(x)) + (1 - gate) * x
+
+
+def grc(at, x, branch):
+    is_post = at.ends_in_norm
+    out = branch(x if is_post else at.norm(x))
+    if at.gate is None:
+        return {}, at.norm(x + out) if is_post else x + out
+    read = {"skip": x, "sublayer": out, "both": torch.cat([x, out], dim=-1)}[at.reads]
+    g = torch.sigmoid(affine(at.gate, read))
+    return {"g": g}, at.norm(x + g * out) if is_post else x + g * out
+
+
+def rezero(at, x, branch):
+    return {"a": at.a.value}, x + at.a.value * branch(x)
+
+
+def scaled(at, x, branch):
+    return {"scale": at.learned.value}, x + at.learned.value * branch(at.norm(x))
+
+
+def laurel(at, x, branch):
+    a, b = torch.softmax(at.weights.value, 0)
+    return {"a": a, "b": b}, a * branch(at.norm(x)) + b * x
+
+
+EQUATIONS = {
+    "sas": ({"name": "sas"}, sas),
+    "sas free": ({"name": "sas", "gamma": "free"}, sas),
+    "highway": ({"name": "highway"}, highway),
+    "grc": ({"name": "grc", "norm": "post"}, grc),
+    "grc reads sublayer": ({"name": "grc", "reads": "sublayer"}, grc),
+    "grc reads both": ({"name": "grc", "reads": "both"}, grc),
+    "grc at ffn": ({"name": "grc", "at": "ffn"}, grc),
+    "eau+grc": ({"name": "eau+grc"}, grc),
+    "rezero": ({"name": "rezero"}, rezero),
+    "scaled": ({"name": "scaled", "scale": "learned"}, scaled),
+    "laurel": ({"name": "laurel-rw"}, laurel),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("method", "equation"), EQUATIONS.values(), ids=list(EQUATIONS))
+def test_shares_are_those_of_the_connections_own_equation(method, equation) -> None:
+    one = loaded(**method)
+    on = observed_pair(one, TEXT)
+    expected = []
+
+    def compute(connection: ResidualConnection, read: tuple, y: Tensor) -> None:
+        shares, mine = equation(connection, *read)
+        torch.testing.assert_close(mine, y, rtol=1e-4, atol=1e-4)  # so the shares are the equation's
+        junction = connection.junction
+        tokens = len(on.sequences["source" if junction.stack == "encoder" else "target"].pieces)
+        for share, value in shares.items():
+            deviation = float(value.std(correction=0))
+            where = (junction.stack, junction.layer + 1, junction.part, share)
+            expected.append((*where, float(value.mean()), deviation, tokens))
+
+    for module in one.model.eval().modules():
+        if isinstance(module, ResidualConnection):
+            module.register_forward_hook(compute)
+    one.model(*on.inputs)
+    computed, expected = expected, []
+    frame = junction_shares(one, on)
+    assert list(frame) == ["stack", "layer", "part", "share", "mean", "std", "tokens"]
+    keys = ["stack", "layer", "part", "share", "tokens"]
+    assert [*frame[keys].itertuples(index=False, name=None)] == [(*each[:4], each[6]) for each in computed]
+    np.testing.assert_allclose(frame["mean"], [each[4] for each in computed], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(frame["std"], [each[5] for each in computed], rtol=1e-3, atol=1e-6)
+
+
+def test_what_has_none_says_so() -> None:
+    one = loaded(name="post-ln")
+    on = observed_pair(one, TEXT)
+    with pytest.raises(UserError, match="m has no gates to analyse: it holds a network"):
+        observed_gates(one, on)
+    with pytest.raises(UserError, match="of m have no learned shares: it holds a network"):
+        junction_shares(one, on)
+    assert not any(module._forward_hooks for module in one.model.modules())
+
+
+def test_gates_of_another_kind_are_not_taken_for_factors(monkeypatch) -> None:
+    monkeypatch.setattr("comt_cli.analysis.gates.EvaluatorAdjuster", ())
+    one = loaded(name="eau")
+    with pytest.raises(UserError, match="m has gates that multiply nothing: it holds a network"):
+        observed_gates(one, observed_pair(one, TEXT))
