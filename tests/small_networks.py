@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import caption_cases as captions
 import image_method_cases as images
+import masked_method_cases as masked
 import method_cases as language
 import pair_method_cases as pairs
 import pytest
@@ -109,6 +110,19 @@ SMALL = {
         causal=False,  # a word sees all regions
         methods=captions.CAPTION_METHODS,
     ),
+    "train-bert": Small(
+        networks={"bert": masked.SETTINGS},
+        medium=masked.MEDIUM,
+        dimensions={"vocabulary": masked.VOCABULARY},
+        batch=(masked.TOKENS,),
+        other=lambda batch: (torch.where(batch[0] > 0, batch[0] % (masked.VOCABULARY - 1) + 1, 0),),
+        loss=masked.loss_of_logits,
+        bf16_error=0.05,
+        stream="tokens",
+        normal=False,
+        causal=False,
+        methods=masked.MASKED_METHODS,
+    ),
 }
 
 
@@ -160,5 +174,5 @@ def cases(*, networks: bool = False, kinds: Mapping[str, tuple[str, ...]] | None
     return pytest.mark.parametrize("case", found, ids=["-".join(case) for case in found])
 
 
-KINDS = {"train-lm": language.KINDS, "train-resnet": images.IMAGE_KINDS}
+KINDS = {"train-lm": language.KINDS, "train-resnet": images.IMAGE_KINDS, "train-bert": masked.KINDS}
 """By task, for each class of gate, residual connection and norm a method that has it; of other tasks all methods."""

@@ -17,14 +17,16 @@ from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.pairs.dataset import PairDataset
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.prepare import prepare
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.settings import DataSettings, MaskedData
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import tasks
+from comt_cli.tasks.settings.bert import BertSettings
 from comt_cli.tasks.settings.decoding import DecodeSettings
 from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
 from comt_cli.tasks.settings.language import Settings, TrainSettings
 from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.masked_lm import MaskedSettings, MaskedTrainSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
 from comt_cli.tasks.settings.transformer import TransformerSettings
 from comt_cli.tasks.settings.translation import TranslationSettings, TranslationTrainSettings
@@ -156,6 +158,50 @@ def image_spec(
     )
 
 
+BERT = {"size": "tiny", "width": 16, "ffn_width": 24, "layers": 2, "heads": 2, "positions": 48}
+TRAIN_MASKED = {
+    "kernels": "reference",
+    "steps": 12,
+    "batch_size": 4,
+    "learning_rate": 5e-3,
+    "warmup_steps": 2,
+    "log_every": 1,
+    "save_every": 3,
+    "evaluate_every": 6,
+}
+
+
+def masked_spec(
+    corpus: str,
+    *,
+    method: dict[str, Any] | str = "post-ln",
+    seed: int = 1,
+    data: dict[str, Any] | None = None,
+    **train: Any,
+) -> RunSpec:
+    """A run over packed bytes of which some are hidden; dropout is on."""
+    rows = {"corpus": corpus, "tokenizer": "bytes", "sequence_length": 48, "validation_fraction": 0.2}
+    settings = MaskedSettings(
+        model=BertSettings(**BERT),
+        data=MaskedData(**rows | (data or {})),
+        train=MaskedTrainSettings(**TRAIN_MASKED | train),
+    )
+    task = tasks()["train-bert"]
+    return RunSpec(
+        paper="comt",
+        table="tiny-masked",
+        command="train-bert",
+        scale="smoke",
+        row="a-row",
+        column="tiny",
+        seed=seed,
+        method={"name": method} if isinstance(method, str) else method,
+        settings=settings,
+        data_fingerprint=task.fingerprint(settings),
+        data_content=task.prepare(settings).content_hash,
+    )
+
+
 TRANSFORMER = {"size": "nano", "width": 24, "ffn_width": 32, "encoder_layers": 1, "decoder_layers": 1, "heads": 2}
 PAIRS = {
     "corpus": "almanac",
@@ -212,7 +258,7 @@ def pair_spec(
     )
 
 
-def dataset_of(spec: RunSpec) -> Dataset | ImageDataset | PairDataset:
+def dataset_of(spec: RunSpec) -> Any:
     """What a tiny run is trained on."""
     return pictures() if spec.data_fingerprint == PICTURES else spec.task.prepare(spec.settings)
 

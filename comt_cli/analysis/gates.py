@@ -20,7 +20,7 @@ from comt_cli.analysis.text import Observation, observed_text
 from comt_cli.analysis.watch import Observer, watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_text import LoadedText
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
 from comt_cli.layers.residual.base import State, stream_of
 from comt_cli.methods.base import PROJECTIONS
@@ -79,8 +79,8 @@ def _carriers(loaded: Loaded) -> list[CarriesGates]:
     return [module for module in loaded.model.modules() if isinstance(module, CarriesGates) and module.gates]
 
 
-def gate_values(loaded: LoadedModel, text: str | None = None) -> GateValues:
-    """`observed_gates` of a language model on `text` (None: `DEFAULT_TEXT`). Raises as that, and as `tokens_of`."""
+def gate_values(loaded: LoadedText, text: str | None = None) -> GateValues:
+    """`observed_gates` of a model of one text on `text` (None: `DEFAULT_TEXT`). Raises as that, and as `tokens_of`."""
     return observed_gates(loaded, observed_text(loaded, text))
 
 

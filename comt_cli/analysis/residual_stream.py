@@ -10,11 +10,11 @@ import torch.nn.functional as F
 
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import watch
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_text import LoadedText
 from comt_cli.layers.residual.base import State, stream_of
 
 
-def residual_stream(loaded: LoadedModel, text: str | None = None) -> pd.DataFrame:
+def residual_stream(loaded: LoadedText, text: str | None = None) -> pd.DataFrame:
     """Compare every decoder layer's input x with its output y, on each token of `text` (None: `DEFAULT_TEXT`).
 
     Rows `layer` (from 1), `position` (from 0), `token`, and

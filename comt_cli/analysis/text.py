@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_text import LoadedText
 
 DEFAULT_TEXT = "Once a king left his castle by the sea."
 """Of the papers' kind: content words, function words, punctuation."""
@@ -49,7 +49,7 @@ class Observation:
         return self.read.get(module, [*self.sequences][-1])
 
 
-def tokens_of(loaded: LoadedModel, text: str | None = None) -> Tokens:
+def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
     """Cut `text` into the model's tokens, with the special one that its texts begin with, if there is one.
 
     What ends a text is not added: nobody wrote it, and gates take other values on it than on words. None stands for
@@ -71,6 +71,6 @@ def tokens_of(loaded: LoadedModel, text: str | None = None) -> Tokens:
     return Tokens(torch.tensor(ids), codec.pieces(ids))
 
 
-def observed_text(loaded: LoadedModel, text: str | None = None) -> Observation:
-    """A text for a language model (see `tokens_of`)."""
+def observed_text(loaded: LoadedText, text: str | None = None) -> Observation:
+    """A text for a model that reads one (see `tokens_of`)."""
     return Observation({"text": tokens_of(loaded, text)})

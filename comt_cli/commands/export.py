@@ -33,9 +33,10 @@ def export(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Write a model as a folder that the transformers library reads as LlamaForCausalLM.
+    """Write a model as a folder that the transformers library reads as LlamaForCausalLM or BertForMaskedLM.
 
-    Only pre-norm models without gates can be expressed there; weights keep their types. The tokenizer is written too.
+    Only models without gates can be expressed there, pre-norm language models and post-norm BERTs; weights keep their
+    types. The tokenizer is written too.
 
     Example:
 
@@ -49,8 +50,8 @@ def export(
     loading_model(checkpoint)
     from comt_cli.exchange.huggingface import write_huggingface
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded_language import LoadedModel
+    from comt_cli.exchange.loaded_text import LoadedText
 
     writers = {Layout.huggingface: write_huggingface}
-    for path, words in writers[to](load(checkpoint, LoadedModel), folder):
+    for path, words in writers[to](load(checkpoint, LoadedText), folder):
         typer.echo(f"{path}  {words}")

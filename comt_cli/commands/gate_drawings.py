@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from comt_cli.analysis.text import Observation
     from comt_cli.exchange.loaded import Loaded
     from comt_cli.exchange.loaded_images import LoadedImageModel
-    from comt_cli.exchange.loaded_language import LoadedModel
+    from comt_cli.exchange.loaded_text import LoadedText
     from comt_cli.exchange.loaded_translation import LoadedTranslator
     from comt_cli.report.caption import Caption
 
@@ -48,16 +48,18 @@ def kinds() -> dict[type[Loaded], Kind]:
     """Every kind of model whose gates are drawn."""
     from comt_cli.exchange.loaded_images import LoadedImageModel
     from comt_cli.exchange.loaded_language import LoadedModel
+    from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
     from comt_cli.exchange.loaded_translation import LoadedTranslator
 
     return {
-        LoadedModel: Kind(("--text", "--site"), _of_language_model),
+        LoadedModel: Kind(("--text", "--site"), _of_text),
+        LoadedMaskedModel: Kind(("--text", "--site"), _of_text),
         LoadedTranslator: Kind(("--text", "--site"), _of_translator),
         LoadedImageModel: Kind(("--images",), _of_image_classifier),
     }
 
 
-def _of_language_model(loaded: LoadedModel, asked: Asked) -> Drawings:
+def _of_text(loaded: LoadedText, asked: Asked) -> Drawings:
     from comt_cli.analysis.text import observed_text
 
     return _of_tokens(loaded, lambda: observed_text(loaded, asked.text), asked)

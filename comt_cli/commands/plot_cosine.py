@@ -15,8 +15,8 @@ def plot_cosine(
     model: Annotated[
         str,
         typer.Argument(
-            help=f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a "
-            ".gguf file.",
+            help=f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name of a LLaMA "
+            "or BERT, or a .gguf file.",
             show_default=False,
             autocompletion=completion.selectors,
         ),
@@ -29,8 +29,8 @@ def plot_cosine(
 ) -> None:
     """Draw the cosine similarity and the norm ratio between every layer's input and output, per token.
 
-    This is CoMT's Figure 1, for any LLaMA. Writes PNG, PDF, caption and the CSV it was drawn from, which also has the
-    angular distance, and the cosine between a layer's input and its change.
+    This is CoMT's Figure 1, for any LLaMA or BERT. Writes PNG, PDF, caption and the CSV it was drawn from, which also
+    has the angular distance, and the cosine between a layer's input and its change.
 
     Examples:
 
@@ -46,11 +46,11 @@ def plot_cosine(
     loading_model(model)
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded_language import LoadedModel
+    from comt_cli.exchange.loaded_text import LoadedText
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
 
-    loaded = load(model, LoadedModel)
+    loaded = load(model, LoadedText)
     figure, drawn = figures.draw_residual_stream(residual_stream(loaded, text))
     trained = figure_options.trained_words(loaded)
     said = caption("residual-stream", "What each layer makes of the residual stream", trained, drawn)

@@ -16,6 +16,10 @@ def corpus_for(data: DataSettings) -> Corpus:
         from comt_cli.data.python_docs import PythonDocs
 
         return PythonDocs()
+    if data.corpus == "wikitext-103":
+        from comt_cli.data.wikitext import wikitext
+
+        return wikitext(data.folder)
     from comt_cli.data.hub import hub_corpus
 
     return hub_corpus(data.corpus)

@@ -68,5 +68,5 @@ def tokenizer_identity(data: DataSettings) -> list[Any]:
     """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
     if data.tokenizer == "sentencepiece":
         made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
-        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by]
-    return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes"]
+        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by, *data.extras]
+    return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes", *data.extras]

@@ -57,7 +57,7 @@ def prepare_corpus(
 def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
     """The tokenizer; a trained one is kept in the cache, since layouts and limits of the same text share it."""
     if data.tokenizer == "bytes":
-        return ByteTokenizer()
+        return ByteTokenizer(data.extras)
     if data.tokenizer == "t5":
         return t5_tokenizer(progress)
     key = canonical_json([FORMAT, corpus.identity(progress), data.validation_fraction, tokenizer_identity(data)])
@@ -66,7 +66,8 @@ def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallba
         with file_lock(path.with_suffix(".lock"), progress):
             if not path.exists():
                 progress("training the tokenizer", 0, None)
-                train_sentencepiece(train_texts(corpus, data.validation_fraction), data.vocabulary_size).save(path)
+                texts = train_texts(corpus, data.validation_fraction)
+                train_sentencepiece(texts, data.vocabulary_size, data.extras).save(path)
     return load_tokenizer(path)
 
 

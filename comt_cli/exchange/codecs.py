@@ -35,6 +35,23 @@ class OwnCodec:
         return self.tokenizer.pieces(ids)
 
 
+class BegunCodec(OwnCodec):
+    """The same where a text begins with a token as well."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises `ValueError` where the tokenizer has no begin token."""
+        super().__init__(tokenizer)
+        self.begin_id = tokenizer.special.need("begin")
+
+    def encode(self, text: str) -> list[int]:
+        """The begin token, the ids of `text`, and the end-of-text token."""
+        return [self.begin_id, *super().encode(text)]
+
+    def prompt(self, text: str) -> list[int]:
+        """The same without the end."""
+        return [self.begin_id, *self.tokenizer.encode(text)]
+
+
 class LibraryCodec:
     """A `tokenizer.json`, with the special tokens that its own post-processor adds.
 

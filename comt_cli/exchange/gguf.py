@@ -17,7 +17,8 @@ from torch import Tensor
 from comt_cli.errors import UserError
 from comt_cli.exchange.gguf_tokenizer import gguf_codec
 from comt_cli.exchange.huggingface_weights import join_weights
-from comt_cli.exchange.loaded_language import LoadedModel, describe
+from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_text import describe
 from comt_cli.installing import install_extra
 from comt_cli.tasks.settings.llama import ModelSettings
 

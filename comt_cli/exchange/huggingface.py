@@ -1,4 +1,4 @@
-"""Folders in Hugging Face's layout: plain LLaMA checkpoints out of and into comt."""
+"""Folders in Hugging Face's layout: plain LLaMA and BERT checkpoints out of and into comt."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import tokenizers
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.exchange.codecs import LibraryCodec
-from comt_cli.exchange.huggingface_config import ARCHITECTURE, huggingface_config, settings_from_config, type_name
+from comt_cli.exchange.huggingface_layout import Layout, layout_of, read_here, type_name
 from comt_cli.exchange.huggingface_weights import join_weights, split_weights
-from comt_cli.exchange.loaded_language import LoadedModel, describe, gated_sites, residual_name
+from comt_cli.exchange.loaded_text import LoadedText, describe, gated_sites, residual_name
 from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.pre_norm import PreNorm
-from comt_cli.layers.residual.scaled_init import ScaledInit
-from comt_cli.models.llama import Llama
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
 """What is fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
 
 
-def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str]]:
-    """Write `loaded` as a folder that `transformers` reads as LlamaForCausalLM. Weights keep their types.
+def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]]:
+    """Write `loaded` as a folder that `transformers` reads as LlamaForCausalLM or BertForMaskedLM. Weights keep their
+    types.
 
     Returns every path with a few words on what it holds. The configuration is written last, so that a folder whose
     writing was cut short is not taken for a model.
 
     Raises:
-        UserError: LLaMA cannot express the network (gates, another residual connection), or the folder is in use.
+        UserError: the layout cannot express the network (gates, another residual connection), or the folder is in use.
         StorageError: the disk is full or the folder cannot be written.
     """
-    _refuse_inexpressible(loaded.model)
+    layout = layout_of(loaded.model.settings.family)
+    assert layout is not None  # of every model of text
+    _refuse_inexpressible(loaded.model, layout)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     try:
@@ -58,52 +58,49 @@ def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str
             with atomic_file(folder / name) as handle:
                 handle.write(data)
             written.append((folder / name, words))
-    write_json(folder / CONFIG, huggingface_config(loaded.model, loaded.context_length) | special)
-    written.append((folder / CONFIG, f"{ARCHITECTURE}: {loaded.description}"))
+    write_json(folder / CONFIG, layout.config(loaded.model, loaded.context_length) | special)
+    written.append((folder / CONFIG, f"{layout.architectures[0]}: {loaded.description}"))
     return written
 
 
-def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
-    """Read a LLaMA from a folder with config.json, model.safetensors (one or several files) and tokenizer.json.
+def read_huggingface(folder: Path, name: str | None = None) -> LoadedText:
+    """Read a LLaMA or BERT from a folder with config.json, model.safetensors (one or several files) and tokenizer.json.
 
     `name` replaces the folder's name in what is written about the model.
 
     Raises:
-        UserError: a file is missing, damaged, or of another architecture; or an option is one that our LLaMA lacks.
+        UserError: a file is missing, damaged, or of another architecture; or an option is one that our models lack.
     """
     config = _read_json(folder / CONFIG)
-    settings, vocabulary = settings_from_config(config, str(folder / CONFIG))
-    tensors = _read_weights(folder)
-    # Written by old versions of transformers, recomputed by all: not weights.
-    tensors = {key: value for key, value in tensors.items() if not key.endswith("rotary_emb.inv_freq")}
-    if settings.tied_embeddings:
-        tensors.pop("lm_head.weight", None)
-    model = join_weights(settings, vocabulary, tensors, str(folder))
+    layout, kind = layout_of(config.get("model_type")), config.get("model_type")
+    if layout is None:
+        raise UserError(f"{folder / CONFIG} describes {config.get('architectures')} of type {kind!r}", read_here())
+    settings, vocabulary = layout.settings_from(config, str(folder / CONFIG))
+    model = join_weights(settings, vocabulary, _read_weights(folder), str(folder))
     context = config.get("max_position_embeddings")
-    return LoadedModel(
+    return layout.loaded(
         model=model,
         name=name or folder.resolve().name,
-        description=describe(model),
+        description=describe(model, plain=f"a plain {layout.ours}"),
         codec=_read_tokenizer(folder / TOKENIZER, config),
         context_length=context if isinstance(context, int) and context > 0 else None,
     )
 
 
-def _refuse_inexpressible(model: Llama) -> None:
+def _refuse_inexpressible(model: Any, layout: Layout) -> None:
     reasons = []
     if sites := gated_sites(model):
         reasons.append(f"gates at {', '.join(sites)}")
     connections = [module for module in model.modules() if isinstance(module, ResidualConnection)]
-    norms = [module for connection in connections for module in connection.children()] + [model.final_norm]
-    # Scaled initialisation is Pre-LN: how a network started is no part of it.
-    if not all(type(connection) in (PreNorm, ScaledInit) for connection in connections):
+    norms = [module for connection in connections for module in connection.children()] + layout.outer_norms(model)
+    if not all(type(connection) in layout.connections for connection in connections):
         reasons.append(f"the residual connection {residual_name(model)}")
-    elif not all(isinstance(norm, nn.RMSNorm) for norm in norms):
-        reasons.append("norms other than RMSNorm")
+    elif not all(isinstance(norm, layout.norm) for norm in norms):
+        reasons.append(f"norms other than {layout.norm_words}")
     if reasons:
         raise UserError(
-            f"Hugging Face's LLaMA cannot express {' and '.join(reasons)}",
-            "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is.",
+            f"Hugging Face's {layout.ours} cannot express {' and '.join(reasons)}",
+            f"Only {layout.joined} models without gates can be exported; the checkpoint itself loads wherever comt is.",
         )
 
 

@@ -36,7 +36,11 @@ def load(source: str | Path, kind: type[L]) -> L:
         if checkpoint is None and not path.is_file():
             raise UserError(f"there is {_no(kind)} {source}", kind.accepted())
         loaded = _read_own(checkpoint or path, kind)
-    assert isinstance(loaded, kind)  # the command of a checkpoint was compared
+    if not isinstance(loaded, kind):
+        raise UserError(
+            f"{source} is {loaded.kind()}, not {kind.kind()}",
+            kind.accepted() if loaded.spec is None else who_takes(loaded.spec.task),
+        )
     return loaded
 
 

@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import sentencepiece
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
-from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
-from comt_cli.exchange.loaded_language import TextCodec
+from comt_cli.exchange.codecs import BegunCodec, LibraryCodec, OwnCodec, byte_alphabet
+from comt_cli.exchange.loaded_text import TextCodec
 
 Files = dict[str, tuple[bytes, str]]
 """File name -> (content, a few words for people)."""
@@ -50,14 +50,28 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         files["tokenizer.model"] = (model, "the SentencePiece model")
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
+        if isinstance(codec, BegunCodec):
+            converted.post_processor = _surrounding(tokenizer, codec.begin_id)
         files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")
         files["tokenizer_config.json"] = (_configuration(tokenizer, context_length), "its special tokens")
     return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
 
 
+def _surrounding(tokenizer: Tokenizer, begin_id: int) -> processors.TemplateProcessing:
+    """What puts the begin token before a text and the end token behind it."""
+    ids = [begin_id, tokenizer.eos_id]
+    begin, end = tokenizer.pieces(ids)
+    return processors.TemplateProcessing(
+        single=f"{begin} $A {end}", special_tokens=list(zip((begin, end), ids, strict=True))
+    )
+
+
 def _configuration(tokenizer: Tokenizer, context_length: int | None) -> bytes:
     pad, end = tokenizer.pieces([tokenizer.pad_id, tokenizer.eos_id])
     values: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "eos_token": end}
+    special = tokenizer.special
+    named = {"cls_token": special.begin, "mask_token": special.mask, "sep_token": special.separator}
+    values |= {name: tokenizer.pieces([token])[0] for name, token in named.items() if token is not None}
     if context_length is not None:
         values["model_max_length"] = context_length
     return (json.dumps(values, indent=2) + "\n").encode()

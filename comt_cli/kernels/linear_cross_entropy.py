@@ -6,8 +6,9 @@ softmax and gradient while it is in the cache. The gradient is computed in the f
 it only remains to be multiplied by the incoming derivative).
 
 Shapes: T tokens, D width, V vocabulary.
-    z = h W^T,  loss = sum_t [logsumexp(z_t) - z_t[target]],  dz = softmax(z) - onehot(target)
-    dh = dz W,  dW = dz^T h
+    z = h W^T + b,  loss = sum_t [logsumexp(z_t) - z_t[target]],  dz = softmax(z) - onehot(target)
+    dh = dz W,  dW = dz^T h,  db = sum_t dz_t
+b is the bias of those heads that have one (BERT's).
 
 With label smoothing e (Szegedy et al. 2016) the targets' distribution is (1 - e) onehot(target) + e / V, the target's
 own e / V included: the convention of `torch.nn.functional.cross_entropy`.
@@ -39,9 +40,14 @@ BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 
 
 def linear_cross_entropy(
-    h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, wanted: Wanted = "auto", smoothing: float = 0.0
+    h_TD: Tensor,
+    W_VD: Tensor,
+    targets_T: Tensor,
+    wanted: Wanted = "auto",
+    smoothing: float = 0.0,
+    bias_V: Tensor | None = None,
 ) -> Tensor:
-    """The sum over targets other than `IGNORE` of -log softmax(h W^T)[target], in nats, fp32.
+    """The sum over targets other than `IGNORE` of -log softmax(h W^T + b)[target], in nats, fp32.
 
     With `smoothing` in [0, 1) it is the cross entropy against the smoothed targets.
 
@@ -50,29 +56,33 @@ def linear_cross_entropy(
     """
     if not torch.is_grad_enabled():  # inside the function this is no longer known
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
+        bias_V = None if bias_V is None else bias_V.detach()
     W_VD = W_VD.to(h_TD.dtype)
+    bias_V = None if bias_V is None else bias_V.to(h_TD.dtype)
     # liger-kernel computes no gradient for W alone, and divides by the number of rows.
     takes = len(h_TD) > 0 and (h_TD.requires_grad or not W_VD.requires_grad)
     if takes and choose_loss(wanted, h_TD.device, h_TD.dtype).fused:
-        return _of_liger(h_TD, W_VD, targets_T, smoothing)
-    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD, targets_T, smoothing)  # type: ignore[no-untyped-call]
+        return _of_liger(h_TD, W_VD, targets_T, smoothing, bias_V)
+    loss: Tensor = _LinearCrossEntropy.apply(h_TD, W_VD, targets_T, smoothing, bias_V)  # type: ignore[no-untyped-call]
     return loss
 
 
-def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float) -> Tensor:
+def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None = None) -> Tensor:
     found = liger()
     assert isinstance(found, tuple)  # it was chosen
     with torch.autocast(h_TD.device.type, enabled=False):
         # By position: bias, weights of classes, ignore_index, share of logsumexp squared, label smoothing, reduction,
         # soft cap, whether to return that square, type of dW's sum over blocks: bf16 would lose the small late terms.
-        arguments = (h_TD, W_VD, targets_T, None, None, IGNORE, 0.0, smoothing, "sum", None, False, torch.float32)
+        arguments = (h_TD, W_VD, targets_T, bias_V, None, IGNORE, 0.0, smoothing, "sum", None, False, torch.float32)
         loss: Tensor = found[1].apply(*arguments)[0]  # type: ignore[no-untyped-call]
     return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float) -> Tensor:
+    def forward(
+        ctx: Any, h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None
+    ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         rows = max(1, BLOCK_ELEMENTS.get(h_TD.device.type, BLOCK_ELEMENTS["cuda"]) // len(W_VD))
         wide = torch.promote_types(h_TD.dtype, torch.float32)
@@ -80,12 +90,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dh_TD = torch.empty_like(h_TD) if needs_gradient else None
         # Sums over blocks are kept in fp32: in bf16 the small late terms would be lost.
         dW_VD = torch.zeros_like(W_VD, dtype=wide) if needs_gradient else None
+        db_V = torch.zeros_like(bias_V, dtype=wide) if needs_gradient and bias_V is not None else None
         with torch.autocast(h_TD.device.type, enabled=False):
             for start in range(0, len(h_TD), rows):
                 h, targets = h_TD[start : start + rows], targets_T[start : start + rows]
                 counted = (targets != IGNORE).unsqueeze(1)
                 index = targets.clamp(min=0).unsqueeze(1)
                 z = (h @ W_VD.T).to(wide)
+                if bias_V is not None:
+                    z += bias_V
                 z_target = z.gather(1, index)
                 z_max = z.amax(1, keepdim=True)
                 z.sub_(z_max)
@@ -101,18 +114,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if smoothing:
                     dz.add_(on_target, alpha=smoothing / len(W_VD))
                     on_target = on_target * (1 - smoothing)
-                dz = dz.scatter_add_(1, index, on_target).to(h.dtype)
+                dz = dz.scatter_add_(1, index, on_target)
+                if db_V is not None:
+                    db_V += dz.sum(0)
+                dz = dz.to(h.dtype)
                 torch.mm(dz, W_VD, out=dh_TD[start : start + rows])
                 if dW_VD.dtype == dz.dtype:
                     dW_VD.addmm_(dz.T, h)
                 else:
                     dW_VD += dz.T @ h
         if dh_TD is not None and dW_VD is not None:
-            ctx.save_for_backward(dh_TD, dW_VD.to(W_VD.dtype))
+            db = None if bias_V is None or db_V is None else db_V.to(bias_V.dtype)
+            ctx.save_for_backward(dh_TD, dW_VD.to(W_VD.dtype), db)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, Tensor | None]:
         (gradient,) = gradients
-        dh_TD, dW_VD = ctx.saved_tensors
-        return dh_TD * gradient.to(dh_TD.dtype), dW_VD * gradient.to(dW_VD.dtype), None, None
+        dh_TD, dW_VD, db_V = ctx.saved_tensors
+        db = None if db_V is None else db_V * gradient.to(db_V.dtype)
+        return dh_TD * gradient.to(dh_TD.dtype), dW_VD * gradient.to(dW_VD.dtype), None, None, db

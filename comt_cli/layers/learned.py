@@ -31,11 +31,11 @@ class Constant(Initialised):
 
 
 class Affine(Initialised):
-    """x W^T + b, [T, D] -> [T, N]; W starts as N(0, 0.02^2), the model's own, and b at `bias`."""
+    """x W^T + b, [T, D] -> [T, N]; W starts as N(0, 0.02^2), the model's own, or `truncated` as BERT's, b at `bias`."""
 
-    def __init__(self, d_in: int, d_out: int, bias: float = 0.0) -> None:
+    def __init__(self, d_in: int, d_out: int, bias: float = 0.0, *, truncated: bool = False) -> None:
         super().__init__()
-        self.start = bias
+        self.start, self.truncated = bias, truncated
         self.weight = nn.Parameter(torch.empty(d_out, d_in))
         self.bias = nn.Parameter(torch.empty(d_out))
 
@@ -43,7 +43,7 @@ class Affine(Initialised):
         return F.linear(x_TD, self.weight, self.bias)
 
     def initialise(self, draw: Draw) -> None:
-        draw.normal_(self.weight, "weight", 0.02)
+        (draw.truncated_ if self.truncated else draw.normal_)(self.weight, "weight", 0.02)
         nn.init.constant_(self.bias, self.start)
 
 

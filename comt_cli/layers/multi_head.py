@@ -1,5 +1,5 @@
-"""The branches of an encoder-decoder's blocks (Vaswani et al. 2017, section 3): attention of a sequence to itself and
-to another one, and the ReLU feed-forward network; and the positions that its embeddings are given.
+"""The branches of the blocks of an encoder-decoder (Vaswani et al. 2017, section 3) and of BERT: attention of a
+sequence to itself and to another one, the feed-forward network of two layers; and the positions that embeddings get.
 
 Shapes: B batch, T tokens that attend, S tokens that are attended to, D width, H heads, E head width, F feed-forward
 width, R rows of tokens that attend, K = R / B of them for each sequence that is attended to.
@@ -31,12 +31,12 @@ class KeysValues(NamedTuple):
 
 
 class MultiHead(nn.Module):
-    """softmax(Q K^T / sqrt(E)) V W_o, without biases; dropout, if any, is on the softmax."""
+    """softmax(Q K^T / sqrt(E)) V W_o, whose four projections may have a `bias`; dropout, if any, is on the softmax."""
 
-    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections, *, bias: bool = False) -> None:
         super().__init__()
         self.heads, self.head_width = heads, width // heads
-        self.output = make({"o_proj": (width, width)})
+        self.output = make({"o_proj": (width, width)}, bias=bias)
         self.dropout = Dropout(dropout)
 
     def attend(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
@@ -75,9 +75,9 @@ def attention_weights(q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None, *, ca
 class SelfAttention(MultiHead):
     """Attention of a sequence to itself."""
 
-    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections) -> None:
-        super().__init__(width, heads, dropout, make)
-        self.qkv = make(dict.fromkeys(("q_proj", "k_proj", "v_proj"), (width, width)), heads=heads)
+    def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections, *, bias: bool = False) -> None:
+        super().__init__(width, heads, dropout, make, bias=bias)
+        self.qkv = make(dict.fromkeys(("q_proj", "k_proj", "v_proj"), (width, width)), heads=heads, bias=bias)
 
     def mixed(self, x_BTD: Tensor, mask: Tensor | None = None, columns: LayerColumns | None = None) -> Tensor:
         """What the output projection reads, [B, T, D]: of all tokens that `mask` ([B, 1, 1, T]) has; without a mask, of
@@ -112,8 +112,13 @@ class CrossAttention(MultiHead):
         return self.gated(mixed_BTD, self.query, *read).view_as(x_RTD)
 
 
-class ReluFeedForward(nn.Module):
-    """W_down relu(W_up x + b_up) + b_down; dropout, if any, behind the ReLU."""
+class TwoLayerFeedForward(nn.Module):
+    """W_down f(W_up x + b_up) + b_down; dropout, if any, behind f, which subclasses choose."""
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        """f, number by number."""
+        raise NotImplementedError
 
     def __init__(self, width: int, ffn_width: int, dropout: float, make: MakeProjections) -> None:
         super().__init__()
@@ -123,8 +128,24 @@ class ReluFeedForward(nn.Module):
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         """What the down projection reads, [B, T, F]."""
-        inner_BTF: Tensor = self.dropout(F.relu(self.up(x_BTD)[0]))
+        inner_BTF: Tensor = self.dropout(self.activation(self.up(x_BTD)[0]))
         return inner_BTF
+
+
+class ReluFeedForward(TwoLayerFeedForward):
+    """With f = ReLU."""
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        return F.relu(x)
+
+
+class GeluFeedForward(TwoLayerFeedForward):
+    """With f = GELU, by the error function: x Phi(x) (Hendrycks & Gimpel 2016)."""
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        return F.gelu(x)
 
 
 def sinusoids(length: int, width: int, like: Tensor) -> Tensor:

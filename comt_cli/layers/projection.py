@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,8 @@ from comt_cli.layers.gates import CarriesGates, GateFactory, Site
 from comt_cli.layers.initialise import Draw, Initialised
 
 StdOf = Callable[[Site], float]
+Spread = Literal["normal", "uniform", "truncated"]
+"""How numbers lie around 0 at the start; `truncated`: normal ones within two standard deviations."""
 
 
 class Projections(CarriesGates, Initialised):
@@ -43,14 +45,14 @@ class Projections(CarriesGates, Initialised):
         later: Sequence[Site] = (),
         *,
         bias: bool = False,
-        uniform: bool = False,
+        spread: Spread = "normal",
     ) -> None:
-        """`std_of` is the standard deviation of a site's weights at the start; they are normal, or `uniform`. With
+        """`std_of` is the standard deviation of a site's weights at the start, `spread` how they lie around 0. With
         `bias` each z_i is gamma_i(x) * (x W_i^T + b_i), b_i zero at the start."""
         super().__init__()
         self.sites = tuple(sites)
         self.std_of = std_of
-        self.is_uniform = uniform
+        self.spread = spread
         self._frozen: tuple[Tensor, Tensor | None, Modulation | None] | None = None
         self.widths = [site.d_out for site in sites]
         self.weight = nn.Parameter(torch.empty(sum(self.widths), sites[0].d_in))
@@ -181,11 +183,14 @@ class Projections(CarriesGates, Initialised):
     def initialise(self, draw: Draw) -> None:
         weights = self.site_weights()
         for site in self.sites:
-            std = self.std_of(site)
-            if self.is_uniform:
-                draw.uniform_(weights[site.name], site.name, math.sqrt(3) * std)
-            else:
-                draw.normal_(weights[site.name], site.name, std)
+            weight, std = weights[site.name], self.std_of(site)
+            match self.spread:
+                case "uniform":
+                    draw.uniform_(weight, site.name, math.sqrt(3) * std)
+                case "truncated":
+                    draw.truncated_(weight, site.name, std)
+                case "normal":
+                    draw.normal_(weight, site.name, std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -221,12 +226,12 @@ class GatedPath(CarriesGates):
 
 
 class TokenEmbedding(Initialised):
-    """Token ids to vectors, N(0, std^2) at the start. No row is special: the original scripts freeze a real token's
-    row at zero through `padding_idx=-1`; here no method does."""
+    """Token ids to vectors, N(0, std^2) at the start, or `truncated`. No row is special: the original scripts freeze a
+    real token's row at zero through `padding_idx=-1`; here no method does."""
 
-    def __init__(self, vocabulary: int, width: int, std: float) -> None:
+    def __init__(self, vocabulary: int, width: int, std: float, *, truncated: bool = False) -> None:
         super().__init__()
-        self.std = std
+        self.std, self.truncated = std, truncated
         self.weight = nn.Parameter(torch.empty(vocabulary, width))
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
@@ -234,4 +239,4 @@ class TokenEmbedding(Initialised):
         return F.embedding(tokens_BT, self.weight)
 
     def initialise(self, draw: Draw) -> None:
-        draw.normal_(self.weight, "weight", self.std)
+        (draw.truncated_ if self.truncated else draw.normal_)(self.weight, "weight", self.std)

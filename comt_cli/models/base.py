@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -20,7 +21,7 @@ from comt_cli.kernels.modulation import Modulation
 from comt_cli.layers.gates import Gate, GateFactory, Site
 from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.norms import NormFactory, NormPlace
-from comt_cli.layers.projection import GatedPath, Projections
+from comt_cli.layers.projection import GatedPath, Projections, Spread
 from comt_cli.layers.residual.base import Junction, ResidualConnection
 from comt_cli.methods.base import Wiring
 from comt_cli.models.trace import Linear
@@ -82,12 +83,55 @@ class Model(nn.Module):
 
 
 class VocabularyModel(Model):
-    """A model whose head gives every position logits over a vocabulary."""
+    """A model whose head gives positions logits over a vocabulary; in its blocks they attend to each other.
+
+    `shape` has its widths and heads, `length` the positions of a sequence of its example, `sequences` how many of these
+    a sample has.
+    """
+
+    shape: Any
+    length: int
+    sequences = 1
 
     @property
     def head_weight(self) -> Tensor:
         """The head's matrix, [V, D]."""
         raise NotImplementedError
+
+    @property
+    def head_bias(self) -> Tensor | None:
+        """What the head adds, [V]; None: nothing."""
+        return None
+
+    @property
+    def read_by_head(self) -> int:
+        """The positions of a sequence that the head reads."""
+        return self.length
+
+    @property
+    def keeps_attention(self) -> bool:
+        """Whether the weights of attention are kept for the backward pass: where dropout is on them."""
+        return False
+
+    def outputs(self, body: Tensor) -> Tensor:
+        """What the head makes of `body`: logits, [B, T, V]."""
+        return F.linear(body, self.head_weight, self.head_bias)
+
+    @property
+    def largest(self) -> int:
+        return int(self.sequences * self.shape.heads * self.length**2)
+
+    @property
+    def kept_behind_body(self) -> Linear:
+        """The gradients of the head's input and of its matrix: its loss never keeps logits."""
+        return Linear(self.sequences * self.read_by_head * self.shape.width, self.head_weight.numel())
+
+    def keeps(self, tensor: Tensor, samples: int) -> bool:
+        """On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do not,
+        unless dropout is on them."""
+        T = self.length
+        is_weights = (tensor.shape[-2:], tensor.numel()) == ((T, T), samples * self.largest)
+        return self.keeps_attention or not is_weights
 
 
 class Joint(NamedTuple):
@@ -136,8 +180,8 @@ class BlockParts:
     """Makes what a wiring puts into one block: block `layer` of `layers` in its stack, whose stream is `width` wide.
 
     `parts` names the block's branches in order; `norm` is the model's usual norm. Its projections start as normal
-    numbers of the standard deviation `init_std`; where that is None, as uniform ones of Glorot's. `depths` are those of
-    all its stacks, where it has several.
+    numbers of the standard deviation `init_std`, or `truncated` ones; where that is None, as uniform ones of Glorot's.
+    `depths` are those of all its stacks, where it has several.
     """
 
     wiring: Wiring
@@ -150,6 +194,7 @@ class BlockParts:
     epsilon: float
     init_std: float | None = 0.0
     depths: Mapping[str, int] = field(default_factory=dict)
+    truncated: bool = False
 
     def connection(
         self, part: str, *before: ResidualConnection, norm: Callable[[], nn.Module] | None = None
@@ -200,8 +245,8 @@ class BlockParts:
             own = xavier_std(site.d_in, site.d_out) if self.init_std is None else self.init_std
             return connection.initial_std(site, own)
 
-        uniform = self.init_std is None
-        return Projections(sites, self.gates(part), std_of, later, bias=bias, uniform=uniform)
+        spread: Spread = "uniform" if self.init_std is None else "truncated" if self.truncated else "normal"
+        return Projections(sites, self.gates(part), std_of, later, bias=bias, spread=spread)
 
     def path(self, part: str, *instead: str) -> GatedPath | None:
         """The gate on a whole branch; None if the wiring has none for it. Where it names no such branch, the first of

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import nn
 
+from comt_cli.errors import UserError
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from, naming_mistakes
 from comt_cli.methods.base import Wiring
@@ -19,11 +20,13 @@ from comt_cli.models.base import Model
 from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.recipe.settings import NetworkSettings
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.bert import BertSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
 from comt_cli.tasks.settings.transformer import TransformerSettings
 
 if TYPE_CHECKING:
+    from comt_cli.models.bert import Bert
     from comt_cli.models.llama import Llama
     from comt_cli.models.resnet import ResNet
     from comt_cli.models.transformer import Transformer
@@ -35,6 +38,8 @@ def empty_network(settings: ModelSettings, wiring: Wiring, **dimensions: int) ->
 def empty_network(settings: ResNetSettings, wiring: Wiring, **dimensions: int) -> ResNet: ...
 @overload
 def empty_network(settings: TransformerSettings, wiring: Wiring, **dimensions: int) -> Transformer: ...
+@overload
+def empty_network(settings: BertSettings, wiring: Wiring, **dimensions: int) -> Bert: ...
 @overload
 def empty_network(settings: NetworkSettings, wiring: Wiring, **dimensions: int) -> Model: ...
 @naming_mistakes()
@@ -65,7 +70,7 @@ def settings_from(text: str) -> Any:
 def _widened(settings: Any, wiring: Wiring, dimensions: Mapping[str, int]) -> Any:
     """The settings with the feed-forward width that makes the cost nearest to that of the model to equal.
 
-    The cost is linear in that width, so two counts give it.
+    The cost is linear in that width, so two counts give it. Raises `UserError` where no width is so small.
     """
     widening = wiring.widening
     assert widening is not None
@@ -76,7 +81,13 @@ def _widened(settings: Any, wiring: Wiring, dimensions: Mapping[str, int]) -> An
         return parameter_count(model) if widening.equal == "parameters" else flops_per_sample(model)
 
     one, next_one, wanted = cost(plain, width), cost(plain, width + 1), cost(widening.like, width)
-    return settings.model_copy(update={"ffn_width": width + round((wanted - one) / (next_one - one))})
+    found = width + round((wanted - one) / (next_one - one))
+    if found < 1:
+        raise UserError(
+            f"like: no feed-forward network is so narrow that this one costs as little: it would have {found} channels",
+            "Compare it with a dearer method, or use a wider feed-forward network.",
+        )
+    return settings.model_copy(update={"ffn_width": found})
 
 
 def model_of(spec: RunSpec) -> Model:

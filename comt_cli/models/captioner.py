@@ -74,7 +74,7 @@ class Captioner(EncoderDecoder):
     def example(self, samples: int) -> tuple[Tensor, Tensor, Tensor]:
         """Regions, their mask and captions: a sample has as many captions, each with the image, and these as many
         words, as the model was built with."""
-        B, R = samples * self.pairs, self.source_length
+        B, R = samples * self.sequences, self.source_length
         regions_BRV = torch.zeros(B, R, self.features, device="meta")
         mask_BR = torch.ones(B, R, dtype=torch.bool, device="meta")
         return regions_BRV, mask_BR, torch.zeros(B, self.length, dtype=torch.long, device="meta")

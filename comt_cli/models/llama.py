@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.layers.attention import Attention, FeedForward
@@ -22,7 +21,6 @@ from comt_cli.layers.residual.base import State, normalised, settled
 from comt_cli.layers.rotary import Rotation, rotation_table
 from comt_cli.methods.base import DECODER_SITES, Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
-from comt_cli.models.trace import Linear
 from comt_cli.tasks.settings.llama import ModelSettings
 
 if TYPE_CHECKING:
@@ -127,25 +125,6 @@ class Llama(VocabularyModel):
         """What the head reads: its loss never keeps logits."""
         (tokens_BT,) = inputs
         return self.hidden(tokens_BT)
-
-    def outputs(self, hidden_BTD: Tensor) -> Tensor:
-        """What the head makes of `hidden`: logits, [B, T, V]."""
-        return F.linear(hidden_BTD, self.head_weight)
-
-    @property
-    def largest(self) -> int:
-        return self.shape.heads * self.length**2
-
-    @property
-    def kept_behind_body(self) -> Linear:
-        """The gradients of the head's input and of its matrix."""
-        return Linear(self.length * self.shape.width, self.head_weight.numel())
-
-    def keeps(self, tensor: Tensor, samples: int) -> bool:
-        """On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do
-        not."""
-        T = self.length
-        return (tensor.shape[-2:], tensor.numel()) != ((T, T), samples * self.shape.heads * T * T)
 
 
 def build(settings: ModelSettings, wiring: Wiring, *, vocabulary: int, length: int = 1) -> Llama:

@@ -13,28 +13,52 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.data.special_tokens import PAD
 from comt_cli.layers.decoding_cache import DecodingCache, LayerColumns
 from comt_cli.layers.dropout import Dropout
-from comt_cli.layers.multi_head import CrossAttention, KeysValues, ReluFeedForward, SelfAttention, sinusoids
+from comt_cli.layers.multi_head import (
+    CrossAttention,
+    KeysValues,
+    ReluFeedForward,
+    SelfAttention,
+    TwoLayerFeedForward,
+    sinusoids,
+)
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import ResidualConnection, State, normalised
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
-from comt_cli.models.trace import Linear
 from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, EncoderDecoderSettings, TransformerSettings
 
 SETTINGS = TransformerSettings
 
 SERVED_BY = {"gate_proj": "up_proj"}
 """SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""
+
+
+class EncoderSettings(Protocol):
+    """What the blocks of an encoder ask of a model's settings."""
+
+    @property
+    def attention_dropout(self) -> float:
+        """The probability of dropout on the weights of attention."""
+
+    @property
+    def relu_dropout(self) -> float:
+        """The same behind the activation of the feed-forward network."""
+
+    @property
+    def residual_dropout(self) -> float:
+        """The probability of dropout on embeddings and branches."""
+
+    def shape(self) -> Any:
+        """`width`, `heads` and `ffn_width`."""
 
 
 class Memory(NamedTuple):
@@ -49,16 +73,19 @@ class Memory(NamedTuple):
 class EncoderBlock(TokenBlock):
     """Self-attention and feed-forward network, each joined to the stream by its residual connection."""
 
-    def __init__(self, settings: EncoderDecoderSettings, wiring: Wiring, layer: int) -> None:
+    attention_bias: ClassVar[bool] = False
+    feed_forward: ClassVar[type[TwoLayerFeedForward]] = ReluFeedForward
+
+    def __init__(self, settings: EncoderSettings, parts: BlockParts) -> None:
         super().__init__()
         shape, dropout = settings.shape(), settings.residual_dropout
-        parts = _parts(settings, wiring, "encoder", layer, "attention", "mlp")
         self.attention_connection = parts.connection("attention")
         self.mlp_connection = parts.connection("mlp", self.attention_connection)
         make = partial(parts.projections, self.attention_connection)
-        self.attention = SelfAttention(shape.width, shape.heads, settings.attention_dropout, make)
+        bias, dropped = self.attention_bias, settings.attention_dropout
+        self.attention = SelfAttention(shape.width, shape.heads, dropped, make, bias=bias)
         make = partial(parts.projections, self.mlp_connection)
-        self.mlp = ReluFeedForward(shape.width, shape.ffn_width, settings.relu_dropout, make)
+        self.mlp = self.feed_forward(shape.width, shape.ffn_width, settings.relu_dropout, make)
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
@@ -142,6 +169,12 @@ def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: 
     )
 
 
+def final_norm(wiring: Wiring, last: ResidualConnection, width: int, epsilon: float) -> nn.Module:
+    """The norm behind a stack; the identity where its `last` connection ends in one, or its method has none there."""
+    keeps_norm = last.keeps_final_norm and not last.ends_in_norm
+    return wiring.norm(NormPlace(width, epsilon, "final"), layer_norm) if keeps_norm else nn.Identity()
+
+
 class EncoderDecoder(VocabularyModel):
     """A source and token ids [B, T] -> logits [B, T, V]. Logits at t depend on the source and on targets up to t;
     columns of padding behind either change nothing. What the encoder reads of a source, a subclass says
@@ -165,22 +198,18 @@ class EncoderDecoder(VocabularyModel):
         refuse_absent(wiring.gates, ENCODER_DECODER_SITES.names, "an encoder-decoder", SERVED_BY)
         refuse_absent(wiring.norms.keys() - {"*"}, ("attention", "cross", "mlp", "final"), "an encoder-decoder")
         self.settings, self.shape = settings, shape
-        self.vocabulary, self.length, self.pairs = vocabulary, length, pairs
+        self.vocabulary, self.length, self.sequences = vocabulary, length, pairs
         self.source_length = length if source_length is None else source_length
         self.embedding = TokenEmbedding(vocabulary, shape.width, shape.width**-0.5)
         self.entry = None if wiring.entry is None else wiring.entry(shape.width)
         self.encoder_dropout, self.decoder_dropout = (Dropout(settings.residual_dropout) for _ in range(2))
-        encoder = [EncoderBlock(settings, wiring, layer) for layer in range(shape.encoder_layers)]
+        parts = partial(_parts, settings, wiring, "encoder")
+        encoder = [EncoderBlock(settings, parts(layer, "attention", "mlp")) for layer in range(shape.encoder_layers)]
         decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
-        place = NormPlace(shape.width, settings.norm_eps, "final")
-
-        def final_norm(last: ResidualConnection) -> nn.Module:
-            keeps_norm = last.keeps_final_norm and not last.ends_in_norm
-            return wiring.norm(place, layer_norm) if keeps_norm else nn.Identity()
-
-        self.encoder_norm = final_norm(encoder[-1].mlp_connection)
-        self.decoder_norm = final_norm(decoder[-1].mlp_connection)
+        of = shape.width, settings.norm_eps
+        self.encoder_norm = final_norm(wiring, encoder[-1].mlp_connection, *of)
+        self.decoder_norm = final_norm(wiring, decoder[-1].mlp_connection, *of)
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
@@ -225,10 +254,6 @@ class EncoderDecoder(VocabularyModel):
         for block in self.decoder:
             state = self.run_block(block, state, encoded_BSD, mask_BS)
         return normalised(state, self.decoder_norm)[1]
-
-    def outputs(self, hidden_BTD: Tensor) -> Tensor:
-        """What the head makes of `body`: logits, [B, T, V]."""
-        return F.linear(hidden_BTD, self.head_weight)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
@@ -277,23 +302,21 @@ class EncoderDecoder(VocabularyModel):
     # ---- what is counted without storage
 
     @property
-    def largest(self) -> int:
-        return self.pairs * self.shape.heads * max(self.length, self.source_length) ** 2
+    def keeps_attention(self) -> bool:
+        return self.settings.attention_dropout > 0
 
     @property
-    def kept_behind_body(self) -> Linear:
-        """The gradients of the head's input and of its matrix."""
-        return Linear(self.pairs * self.length * self.shape.width, self.head_weight.numel())
+    def largest(self) -> int:
+        return int(self.sequences * self.shape.heads * max(self.length, self.source_length) ** 2)
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
-        """On the meta device attention runs unfused and keeps its weights, [T, T], [S, S] or [T, S]; real devices run
-        it fused and do not, unless dropout is on them."""
+        """As of any model with a vocabulary; the weights are [T, T], [S, S] or [T, S]."""
         T, S = self.length, self.source_length
         last = tuple(tensor.shape[-2:])
         are_weights = last in {(T, T), (S, S), (T, S)} and tensor.numel() == (
-            samples * self.pairs * self.shape.heads * last[0] * last[1]
+            samples * self.sequences * self.shape.heads * last[0] * last[1]
         )
-        return self.settings.attention_dropout > 0 or not are_weights
+        return self.keeps_attention or not are_weights
 
 
 class Transformer(EncoderDecoder):
@@ -302,7 +325,7 @@ class Transformer(EncoderDecoder):
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
         """Source and target, [B, T] each: B the `pairs` of a sample, T the `length`, that the model was built with."""
         source, target = (
-            torch.zeros(samples * self.pairs, self.length, dtype=torch.long, device="meta") for _ in range(2)
+            torch.zeros(samples * self.sequences, self.length, dtype=torch.long, device="meta") for _ in range(2)
         )
         return source, target
 

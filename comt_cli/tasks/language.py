@@ -83,7 +83,7 @@ class LanguageModelling(Task["Settings"]):
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
     differs: ClassVar = "whose width and vocabulary are other ones"
-    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset()}
+    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
     provenance: ClassVar = (
         "Networks: {model:networks}{parameters}.",

@@ -77,15 +77,18 @@ class SummedLoss(Objective):
         prepare_compiler(keep_others=keep_others)
         self._body = torch.compile(self.model.body, dynamic=False, fullgraph=True)
 
+    def logits(self, *inputs: Tensor) -> Tensor:
+        """The model's logits, [B, T, V], all of them, for what an evaluation counts beside the loss."""
+        return self.model.outputs(self._body(*inputs))
+
     def forward(self, *given: Tensor) -> Tensor:
         *inputs, targets_BT = given
         hidden_TD = self._body(*inputs).flatten(0, 1)
         device = hidden_TD.device.type
         if torch.is_autocast_enabled(device):
             hidden_TD = hidden_TD.to(torch.get_autocast_dtype(device))
-        return linear_cross_entropy(
-            hidden_TD, self.model.head_weight, targets_BT.flatten(), self.kernels, self.smoothing
-        )
+        weight, bias = self.model.head_weight, self.model.head_bias
+        return linear_cross_entropy(hidden_TD, weight, targets_BT.flatten(), self.kernels, self.smoothing, bias)
 
 
 class ClassifierLoss(Objective):

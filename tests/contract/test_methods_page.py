@@ -28,6 +28,7 @@ NETWORKS = {
     "train-resnet": "ResNets",
     "train-mt": "translators",
     "train-caption": "captioners",
+    "train-bert": "BERTs",
 }
 
 

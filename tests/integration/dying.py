@@ -27,6 +27,7 @@ import torch._dynamo  # every optimiser imports it
 from tiny_runs import MODEL, train, training
 
 import comt_cli.training.tasks.images
+import comt_cli.training.tasks.masked_lm
 import comt_cli.training.tasks.translation  # noqa: F401 - these are trained too
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.flops import parameter_count

@@ -33,6 +33,9 @@ ENCODER_DECODER_SITES = Sites(
 of the feed-forward network; what each attention mixes; the whole branches; and the projections of one of its `PLACES`.
 A gate on `attention` is on `cross` as well, unless the wiring names that."""
 
+ENCODER_SITES = Sites("tokens", (*_PROJECTIONS, "sdpa", "attention", "mlp"))
+"""What an encoder alone offers."""
+
 
 class TransformerSize(NamedTuple):
     """Widths and depths of an encoder-decoder, and the probability of dropout on embeddings and branches."""

@@ -14,7 +14,8 @@ from comt_cli.analysis.gates import GateValues, channel_frame, gate_values, scal
 from comt_cli.analysis.residual_stream import residual_stream
 from comt_cli.analysis.text import DEFAULT_TEXT, tokens_of
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_language import LoadedModel, describe
+from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_text import describe
 from comt_cli.layers.gates import TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.rotary import rotation_table

@@ -118,7 +118,7 @@ def test_without_a_text_a_checkpoint_is_enough(run) -> None:
         (["analyze-gates", "--images", "3"], "grc is a translator; --images is for image classifiers"),
         (["analyze-gates", "--site", "q_proj"], "has no gates but those of its residual connections"),
         (["analyze-gates", "--text", "a" * 40], "the text has 40 tokens; grc-c-seed1 takes 1 to 39"),
-        (["plot-cosine"], "is a checkpoint of comt train-mt, not of a language model"),
+        (["plot-cosine"], "grc is a translator, not a language model"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(run, arguments, said) -> None:

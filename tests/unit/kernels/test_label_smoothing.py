@@ -122,6 +122,8 @@ def test_what_spreads_over_the_other_words_alone_is_a_little_more_here():
 class Says(nn.Module):
     """As much of a network as the losses need: a row of its matrix for every input, as hidden state and as logits."""
 
+    head_bias = None
+
     def __init__(self) -> None:
         super().__init__()
         self.head_weight = nn.Parameter(torch.eye(7) + 0.1)

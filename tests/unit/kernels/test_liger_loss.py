@@ -62,6 +62,18 @@ def ours(h: Tensor, W: Tensor, targets: Tensor, factor: float = 1.0) -> list[Ten
     return [loss.detach(), *torch.autograd.grad(loss * factor, (h, W))]
 
 
+def test_a_bias_is_added_to_every_row(calls):
+    h, W, targets = inputs(9, 16, 24)
+    b = torch.linspace(-2, 3, 24, device=DEVICE).requires_grad_()
+    found = linear_cross_entropy(h, W, targets, bias_V=b)
+    exact = [tensor.detach().double().requires_grad_() for tensor in (h, W, b)]
+    expected = F.cross_entropy(exact[0] @ exact[1].T + exact[2], targets, ignore_index=IGNORE, reduction="sum")
+    pairs = zip(torch.autograd.grad(found * 3, (h, W, b)), torch.autograd.grad(expected * 3, exact), strict=True)
+    for mine, theirs in ((found, expected), *pairs):
+        assert (mine.double() - theirs).abs().max() <= TOLERANCE[torch.float32] * theirs.abs().max()
+    assert calls
+
+
 def assert_near(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
     for mine, right in zip(found, expected, strict=True):
         assert (mine.double() - right).abs().max() <= tolerance * max(1e-6, right.abs().max())
@@ -157,6 +169,8 @@ def test_what_it_cannot_do_is_ours(calls):
 
 class OneLayer(nn.Module):
     """As much of a network as the loss needs."""
+
+    head_bias = None
 
     def __init__(self) -> None:
         super().__init__()

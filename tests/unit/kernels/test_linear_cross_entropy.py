@@ -89,6 +89,24 @@ def test_the_incoming_derivative_multiplies_both_gradients():
     torch.testing.assert_close([-3 * once[1], -3 * once[2]], thrice[1:], rtol=1e-14, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("rows", [5, 1000])
+def test_a_bias_is_added_to_every_row(dtype, rows, small_blocks):
+    small_blocks(rows, 29)
+    h, W, targets = inputs(16, 40, 29, dtype)
+    b = torch.linspace(-2, 3, 29, dtype=dtype).requires_grad_()
+    found = linear_cross_entropy(h, W, targets, smoothing=0.1, bias_V=b)
+    exact = [tensor.detach().double().requires_grad_() for tensor in (h, W, b)]
+    logits = exact[0] @ exact[1].T + exact[2]
+    expected = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum", label_smoothing=0.1)
+    pairs = zip(torch.autograd.grad(found * 3, (h, W, b)), torch.autograd.grad(expected * 3, exact), strict=True)
+    for mine, theirs in ((found, expected), *pairs):
+        assert mine.dtype == dtype
+        assert (mine.double() - theirs).abs().max() <= TOLERANCE[dtype] * theirs.abs().max()
+    with torch.no_grad():
+        assert torch.equal(linear_cross_entropy(h, W, targets, smoothing=0.1, bias_V=b), found)
+
+
 def test_gradcheck(small_blocks):
     small_blocks(2, 6)
     h, W, targets = inputs(5, 4, 6)

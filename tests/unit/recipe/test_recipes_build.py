@@ -14,6 +14,7 @@ from comt_cli.models.build import model_of, wiring_of
 from comt_cli.models.flops import flops_per_sample
 from comt_cli.recipe.load import available_recipes, load_recipe
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import tasks
 from comt_cli.tasks.settings.images import ImageSettings
 
 SHIPPED = Path(__file__).parents[3] / "recipes"
@@ -43,12 +44,7 @@ def _parameters(model: str, vocabulary: int, method: str) -> int:
 
 _BY_KEY: dict[tuple[str, int, str], RunSpec] = {}
 
-PLAIN = {
-    "train-lm": {"name": "pre-ln"},
-    "train-resnet": {"name": "addition"},
-    "train-mt": {"name": "post-ln"},
-    "train-caption": {"name": "post-ln"},
-}
+PLAIN = {command: {"name": task.plain_method} for command, task in tasks().items()}
 MISPRINTED = {
     ("comt/tableA7", "sliding-window-1/16", "cifar10/resnet18"): 5.71,
     ("comt/tableA7", "pixel-8", "cifar10/resnet152"): 0.99,

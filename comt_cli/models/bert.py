@@ -1,0 +1,213 @@
+"""BERT (Devlin et al. 2019): the encoder of a Transformer over token, position and segment embeddings, all learned,
+with biases in attention, GELU, and normal initial values cut off at two standard deviations of 0.02.
+
+How a block joins skip and branch, and which sites carry a gate, comes from outside (`Wiring`). `post-ln` is the network
+of the paper; `pre-ln` has a norm behind the last block, as every method has whose last connection does not end in one.
+Shapes: B batch, T tokens, K tokens that are predicted of a sequence, D width, V vocabulary, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.data.special_tokens import PAD
+from comt_cli.layers.dropout import Dropout
+from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.learned import Affine
+from comt_cli.layers.multi_head import GeluFeedForward
+from comt_cli.layers.norms import NormPlace, layer_norm
+from comt_cli.layers.projection import TokenEmbedding
+from comt_cli.layers.residual.base import State, normalised
+from comt_cli.methods.base import Wiring
+from comt_cli.models.base import BlockParts, Model, VocabularyModel, refuse_absent
+from comt_cli.models.transformer import SERVED_BY, EncoderBlock, final_norm
+from comt_cli.tasks.settings.bert import BertSettings
+from comt_cli.tasks.settings.transformer import ENCODER_SITES
+
+SETTINGS = BertSettings
+INIT_STD = 0.02
+SEGMENTS = 2
+"""The texts that one sequence can hold, told apart by what is added to their tokens."""
+
+
+class BertBlock(EncoderBlock):
+    """A block of the encoder with BERT's biases and activation."""
+
+    attention_bias = True
+    feed_forward = GeluFeedForward
+
+
+class MaskedHead(Initialised):
+    """What the decoder reads: N(gelu(W h + b)). Its matrix is the embedding's; the bias that it adds, [V], is here."""
+
+    def __init__(self, vocabulary: int, width: int, norm: nn.Module) -> None:
+        super().__init__()
+        self.dense = Affine(width, width, truncated=True)
+        self.norm = norm
+        self.bias = nn.Parameter(torch.empty(vocabulary))
+
+    def forward(self, h_BKD: Tensor) -> Tensor:
+        """[B, K, D] -> [B, K, D]."""
+        read_BKD: Tensor = self.norm(F.gelu(self.dense(h_BKD)))
+        return read_BKD
+
+    def initialise(self, draw: Draw) -> None:
+        nn.init.zeros_(self.bias)
+
+
+class BertEncoder(Model):
+    """What all BERTs have, under the names by which a run that starts from another's weights finds it: token ids [B, T]
+    -> vectors [B, T, D]. Columns of padding change nothing for the other tokens."""
+
+    stream = "tokens"
+
+    def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int) -> None:
+        super().__init__()
+        shape = settings.shape()
+        refuse_absent(wiring.gates, ENCODER_SITES.names, "a BERT", SERVED_BY)
+        places = ("embedding", "attention", "mlp", "final", "head")
+        refuse_absent(wiring.norms.keys() - {"*"}, places, "a BERT")
+        self.settings, self.shape, self.vocabulary, self.length = settings, shape, vocabulary, length
+
+        def embedding(rows: int) -> TokenEmbedding:
+            return TokenEmbedding(rows, shape.width, INIT_STD, truncated=True)
+
+        self.embedding, self.positions = embedding(vocabulary), embedding(settings.positions)
+        self.segments = embedding(SEGMENTS)
+        self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
+        self.embedding_norm = wiring.norm(NormPlace(shape.width, settings.norm_eps, "embedding"), layer_norm)
+        self.embedding_dropout = Dropout(settings.dropout)
+        names = ("attention", "mlp")
+        depth, eps = shape.layers, settings.norm_eps
+        blocks = [
+            BertBlock(
+                settings,
+                BlockParts(
+                    wiring, "encoder", layer, depth, shape.width, names, layer_norm, eps, INIT_STD, truncated=True
+                ),
+            )
+            for layer in range(depth)
+        ]
+        self.blocks = nn.ModuleList(blocks)
+        self.final_norm = final_norm(wiring, blocks[-1].mlp_connection, shape.width, eps)
+
+    @property
+    def stacks(self) -> Mapping[str, nn.ModuleList]:
+        return {"encoder": self.blocks}
+
+    @property
+    def keeps_attention(self) -> bool:
+        """Whether the weights of attention are kept for the backward pass."""
+        return self.settings.attention_dropout > 0
+
+    def hidden(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
+        """The stream behind the last block, [B, T, D]; `segments` are 0 or 1 for every token, and 0 where left out.
+
+        Raises:
+            ValueError: there are more tokens than positions.
+        """
+        length = tokens_BT.shape[1]
+        if length > self.settings.positions:
+            raise ValueError(f"{length} tokens are more than the model's {self.settings.positions} positions")
+        segment = self.segments.weight[0] if segments_BT is None else self.segments(segments_BT)
+        x_BTD = self.entry(self.embedding(tokens_BT) + self.positions.weight[:length] + segment)
+        state: State = self.embedding_dropout(self.embedding_norm(x_BTD))
+        mask_BT = tokens_BT != PAD
+        for block in self.blocks:
+            state = self.run_block(block, state, mask_BT)
+        return normalised(state, self.final_norm)[1]
+
+
+class Bert(BertEncoder, VocabularyModel):
+    """Token ids [B, T], some of them hidden -> logits of the original ones, [B, T, V], or [B, K, V] at `places`, int64
+    [B, K]: a loss that counts hidden tokens alone needs no others."""
+
+    def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, masked: int) -> None:
+        super().__init__(settings, vocabulary, wiring, length)
+        self.masked = masked
+        width = self.shape.width
+        self.head = MaskedHead(vocabulary, width, wiring.norm(NormPlace(width, settings.norm_eps, "head"), layer_norm))
+
+    def example(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Token ids, [B, T], and the places of K hidden ones, [B, K]."""
+        tokens, places = (
+            torch.zeros(samples, width, dtype=torch.long, device="meta") for width in (self.length, self.masked)
+        )
+        return tokens, places
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The head's matrix, [V, D]: the embedding's."""
+        return self.embedding.weight
+
+    @property
+    def head_bias(self) -> Tensor:
+        return self.head.bias
+
+    @property
+    def read_by_head(self) -> int:
+        return self.masked
+
+    def body(self, *inputs: Tensor) -> Tensor:
+        """What the decoder reads, [B, K, D], of tokens and places."""
+        tokens_BT, *places = inputs
+        h_BTD = self.hidden(tokens_BT)
+        if places:
+            h_BTD = h_BTD.gather(1, places[0][:, :, None].expand(-1, -1, h_BTD.shape[-1]))
+        read_BKD: Tensor = self.head(h_BTD)
+        return read_BKD
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits at `places`, [B, K, V], of tokens and places; of tokens alone at all positions, [B, T, V]."""
+        return self.outputs(self.body(*inputs))
+
+
+class BertClassifier(BertEncoder):
+    """Token ids and segments, [B, T] each -> logits [B, C] of the sequences' classes, or of one number.
+
+    `pooler` and `classifier` are new to a run that starts from the weights of a masked language model, whose `head` it
+    drops.
+    """
+
+    def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, classes: int) -> None:
+        super().__init__(settings, vocabulary, wiring, length)
+        self.pooler = Affine(self.shape.width, self.shape.width, truncated=True)
+        self.pooled_dropout = Dropout(settings.dropout)
+        self.classifier = Affine(self.shape.width, classes, truncated=True)
+
+    def example(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Token ids and segments, [B, T] each."""
+        tokens, segments = (torch.zeros(samples, self.length, dtype=torch.long, device="meta") for _ in range(2))
+        return tokens, segments
+
+    @property
+    def largest(self) -> int:
+        return int(self.shape.heads * self.length**2)
+
+    def pooled(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
+        """What stands for a sequence, [B, D]: tanh(W h + b) of its first token, which is the begin token."""
+        return torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
+
+    def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
+        logits_BC: Tensor = self.classifier(self.pooled_dropout(self.pooled(tokens_BT, segments_BT)))
+        return logits_BC
+
+
+def build(
+    settings: BertSettings,
+    wiring: Wiring,
+    *,
+    vocabulary: int,
+    length: int = 1,
+    masked: int = 1,
+    classes: int | None = None,
+) -> Bert | BertClassifier:
+    """A masked language model over so many tokens, `masked` of which are predicted in each sequence of its example,
+    `length` long; with `classes` a classifier of sequences."""
+    if classes is not None:
+        return BertClassifier(settings, vocabulary, wiring, length, classes)
+    return Bert(settings, vocabulary, wiring, length, masked)

@@ -1,0 +1,165 @@
+"""Masked language modelling: some tokens of a text are hidden, and predicted from those on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from comt_cli import words
+from comt_cli.tasks.base import PERCENT, POINTS, DifferenceUnit, Metric, Task, Unit
+
+if TYPE_CHECKING:
+    from comt_cli.data.masking import MaskedDataset
+    from comt_cli.data.storage import ProgressCallback
+    from comt_cli.recipe.schema import Sites
+    from comt_cli.tasks.settings.masked_lm import MaskedSettings
+
+NATS = DifferenceUnit(
+    "nats",
+    "nats",
+    "nats",
+    is_relative=False,
+    pairing="in nats against {baseline}, with the 95 % interval of Student's t",
+)
+"""Differences of a loss, which is a logarithm already."""
+
+
+class MaskedLanguageModelling(Task["MaskedSettings"]):
+    """Train every run of a recipe of masked language models and write the table beside the paper's numbers.
+
+    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The loss counts
+    hidden tokens alone; in validation the same tokens are hidden in every run.
+
+    Examples:
+
+      comt train-bert --recipe eau-grc/bert
+
+      comt train-bert --recipe eau-grc/bert --rows baseline,grc --seeds 1-3
+
+      comt train-bert --recipe eau-grc/bert --scale paper --slurm site.yaml
+
+      comt train-bert --recipe mine.yaml --set "data.corpus=files:texts/*.txt"
+    """
+
+    name: ClassVar = "masked_lm"
+    command: ClassVar = "train-bert"
+    unit: ClassVar = Unit("tokens", "tok")
+    model_kind: ClassVar = "a masked language model"
+    verbs: ClassVar = ("analyze-gates", "plot-cosine", "export")
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "masked_loss": Metric(
+            words="loss of a hidden validation token, in nats",
+            label="masked loss, nats",
+            brief="masked loss",
+            better="lower",
+            difference=NATS,
+            decimals=3,
+            beside="masked_accuracy",
+        ),
+        "masked_perplexity": Metric(
+            words="perplexity of a hidden validation token",
+            label="masked perplexity",
+            brief="masked perplexity",
+            better="lower",
+            difference=PERCENT,
+            beside="masked_accuracy",
+        ),
+        "masked_accuracy": Metric(
+            words="hidden validation tokens that are predicted exactly, in per cent",
+            label="masked accuracy, %",
+            brief="masked accuracy",
+            better="higher",
+            difference=POINTS,
+            sign=" %",
+        ),
+    }
+    plain_method: ClassVar = "post-ln"
+    plain: ClassVar = "the plain Post-LN BERT of the same size"
+    differs: ClassVar = "whose width and vocabulary are other ones"
+    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
+    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+    provenance: ClassVar = (
+        "Networks: {model:networks}{parameters}.",
+        "Text: {corpus}.",
+        "Hidden tokens a run: {tokens:done}.",
+    )
+
+    @property
+    def settings(self) -> type[MaskedSettings]:
+        from comt_cli.tasks.settings.masked_lm import MaskedSettings
+
+        return MaskedSettings
+
+    @property
+    def sites(self) -> Sites:
+        from comt_cli.recipe.schema import Sites
+
+        projections = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+        return Sites("tokens", (*projections, "sdpa", "attention", "mlp"))
+
+    # ---- data
+
+    def fingerprint(self, settings: MaskedSettings, progress: ProgressCallback | None = None) -> str:
+        from comt_cli.data.identity import fingerprint
+
+        return fingerprint(settings.data.text, progress)  # no other task has a vocabulary with these special tokens
+
+    def known_content(self, settings: MaskedSettings, fingerprint: str) -> str | None:
+        from comt_cli.data.identity import known_content
+
+        return known_content(fingerprint)
+
+    def prepare(self, settings: MaskedSettings, progress: ProgressCallback | None = None) -> MaskedDataset:
+        from comt_cli.data.masking import prepare_masked
+
+        return prepare_masked(settings.data, progress)
+
+    def data_name(self, settings: MaskedSettings) -> str:
+        return settings.data.corpus
+
+    # ---- the model
+
+    def dimensions(self, settings: MaskedSettings) -> dict[str, int]:
+        data = settings.data
+        return {"vocabulary": data.vocabulary_size, "length": data.sequence_length, "masked": data.masked}
+
+    def positions(self, settings: MaskedSettings) -> int:
+        return settings.data.sequence_length
+
+    def work(self, settings: MaskedSettings) -> float:
+        shape = settings.model.shape()
+        return float(settings.data.sequence_length * shape.layers * shape.width**2)
+
+    # ---- words
+
+    def network_and_data(self, settings: MaskedSettings, size: Sequence[str] = ()) -> str:
+        shape, data, train = settings.model.shape(), settings.data, settings.train
+        what = ", ".join([f"{shape.layers} layers", f"{shape.width} wide", *size])
+        return (
+            f"BERT {settings.model.size} ({what}) on {words.in_words(data.corpus)}, "
+            f"{words.plural(train.steps, 'step')} of {train.batch_size:,} x {data.sequence_length:,} tokens"
+        )
+
+    def describe(self, settings: MaskedSettings, size: str = "", seen: str = "") -> str:
+        model, data, train = settings.model, settings.data, settings.train
+        shape = model.shape()
+        amount = f" ({seen} hidden tokens a run)" if seen else ""
+        return (
+            f"BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. Corpus "
+            f"{data.corpus}, {data.vocabulary_size:,} tokens ({data.tokenizer}), {100 * data.mask_share:g} % of them "
+            f"hidden; {train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
+        )
+
+    def columns(self, settings: MaskedSettings) -> dict[str, Any]:
+        model, data, train = settings.model, settings.data, settings.train
+        return {
+            "model": model.size,
+            "corpus": data.corpus,
+            "vocabulary": data.vocabulary_size,
+            "sequence_length": data.sequence_length,
+            "batch_size": train.batch_size,
+            "precision": train.precision,
+        }
+
+    def networks(self, sizes: Sequence[str]) -> str:
+        return f"BERT {words.listing(sizes)}"

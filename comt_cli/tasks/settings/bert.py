@@ -1,0 +1,84 @@
+"""The settings of a BERT, and the sizes that a recipe can name.
+
+`base` is that of Devlin et al. 2019, the others are the miniatures that were published with it (Turc et al. 2019):
+heads of 64, feed-forward networks four times as wide as the stream.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from comt_cli.recipe.problems import nearest
+from comt_cli.recipe.settings import MAX_LENGTH, FFNWidth, Layers, NetworkSettings, Section, WholeNumber, Width
+from comt_cli.tasks.settings.transformer import Dropped
+
+
+class BertSize(NamedTuple):
+    """Width and depth of a BERT; the vocabulary comes from the tokenizer."""
+
+    width: int
+    layers: int
+
+
+BERT_SIZES: dict[str, BertSize] = {
+    "tiny": BertSize(width=128, layers=2),
+    "mini": BertSize(width=256, layers=4),
+    "small": BertSize(width=512, layers=4),
+    "medium": BertSize(width=512, layers=8),
+    "base": BertSize(width=768, layers=12),
+}
+HEAD_WIDTH = 64
+
+
+class BertShape(Section):
+    """The widths and depth of a BERT, all given."""
+
+    width: Width
+    ffn_width: FFNWidth
+    layers: Layers
+    heads: Width
+
+
+class BertSettings(NetworkSettings):
+    """A BERT: a named size, any of whose numbers may be overridden, its longest sequence, and its dropout."""
+
+    family: Literal["bert"] = "bert"
+    size: str = "base"
+    width: Width | None = None
+    ffn_width: FFNWidth | None = None
+    layers: Layers | None = None
+    heads: Width | None = None
+    positions: Annotated[WholeNumber, Field(gt=0, le=MAX_LENGTH)] = 512
+    dropout: Dropped = 0.1
+    attention_dropout: Dropped = 0.1
+    norm_eps: PositiveFloat = 1e-12
+
+    relu_dropout: ClassVar[float] = 0.0
+    """Dropout within the feed-forward network, which BERT has not."""
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> Self:
+        if self.size not in BERT_SIZES:
+            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, BERT_SIZES)}")
+        shape = self.shape()
+        if shape.width % shape.heads:
+            raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
+        return self
+
+    def shape(self) -> BertShape:
+        """The numbers the model is built from: the named size with the overrides applied."""
+        size = BERT_SIZES[self.size]
+        width = self.width or size.width
+        return BertShape(
+            width=width,
+            ffn_width=self.ffn_width or 4 * width,
+            layers=self.layers or size.layers,
+            heads=self.heads or max(1, width // HEAD_WIDTH),
+        )
+
+    @property
+    def residual_dropout(self) -> float:
+        """The probability of dropout on embeddings and branches."""
+        return self.dropout

@@ -1,0 +1,100 @@
+"""Masked language modelling as the loop sees it, and its evaluation: loss, perplexity and accuracy of hidden tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from comt_cli.data.masking import MaskedBatch, MaskedDataset
+from comt_cli.data.split import IGNORE, Split
+from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.layers.dropout import Masks
+from comt_cli.models.bert import Bert
+from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.settings.masked_lm import MaskedSettings
+from comt_cli.training.devices import product_dtype
+from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
+from comt_cli.training.objective import ClassifierLoss, SummedLoss
+from comt_cli.training.optimisation import Group, adam
+from comt_cli.training.parallel import World
+from comt_cli.training.tasks.base import TaskRun
+
+
+class MaskedRun(TaskRun[MaskedBatch]):
+    """A BERT that predicts the hidden tokens of every sequence; its targets are these alone."""
+
+    model: Bert
+    objective: SummedLoss
+
+    def __init__(self, spec: RunSpec, dataset: MaskedDataset, world: World) -> None:
+        super().__init__(spec, dataset, world)
+        self.masked, self.dataset = spec.settings_as(MaskedSettings), dataset
+        self.evaluation_targets = self.masked.train.evaluation_tokens
+
+    def build(self) -> None:
+        super().build()
+        self.masks = Masks(self.model)
+
+    def objective_of(self, model: Bert) -> SummedLoss:
+        return SummedLoss(model, self.settings.kernels)
+
+    def loss_kernels(self) -> dict[str, Choice]:
+        settings = self.settings
+        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
+
+    @staticmethod
+    def optimizer(model: nn.Module, settings: MaskedSettings) -> torch.optim.Optimizer:
+        """Without weight decay on biases, norms and single numbers, as BERT's."""
+        small = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+        return adam(model, settings.train, [Group(small, weight_decay=0.0)])
+
+    def inputs(self, batch: MaskedBatch) -> tuple[Tensor, ...]:
+        """Tokens, places and targets; dropout moves to the samples' positions."""
+        self.masks.move_to(self.spec.seed, batch.positions, self.world.device)
+        tensors, device = _tensors(batch), self.world.device
+        if device.type == "cuda":
+            return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+        return tensors
+
+    def evaluate(self, batches: Iterable[MaskedBatch], split: Split[MaskedBatch]) -> Evaluation:
+        """Loss, perplexity and accuracy over the hidden tokens of all processes' batches."""
+
+        def tally(tokens_BT: Tensor, places_BK: Tensor, targets_BK: Tensor) -> Tensor:
+            """Loss, tokens that are predicted exactly, tokens."""
+            logits_BKV = self.objective.logits(tokens_BT, places_BK)
+            loss = ClassifierLoss.loss_of(logits_BKV.flatten(0, 1), targets_BK.flatten())
+            right = (logits_BKV.argmax(-1) == targets_BK).sum()
+            return torch.stack([loss, right, (targets_BK != IGNORE).sum()])
+
+        sums = sums_over(self.objective, map(_tensors, batches), tally, self.settings.precision, self.world)
+        loss_sum, right, tokens = sums
+        if not tokens:
+            raise ValueError("there is no target to evaluate on")
+        loss = loss_sum / tokens
+        metrics = {
+            "masked_loss": finite(loss),
+            "masked_perplexity": finite(bounded_exp(loss)),
+            "masked_accuracy": 100 * right / tokens,
+        }
+        return Evaluation(loss, metrics, {"tokens": int(tokens)})
+
+    @classmethod
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
+        settings = spec.settings_as(MaskedSettings)
+        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
+        Masks(model).move_to(0, np.arange(rows, dtype=np.int64), torch.device("cpu"))
+        tokens = torch.randint(1, model.vocabulary, (rows, model.length))
+        places = torch.randint(model.length, (rows, model.masked))
+        return SummedLoss(model, "reference"), (tokens, places, tokens.gather(1, places))
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        return {"vocabulary": self.dataset.vocabulary_size, "tokenizer": self.dataset.tokenizer.to_json()}
+
+
+def _tensors(batch: MaskedBatch) -> tuple[Tensor, ...]:
+    return tuple(torch.from_numpy(array) for array in (batch.tokens, batch.places, batch.targets))

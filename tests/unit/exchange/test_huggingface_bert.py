@@ -1,0 +1,140 @@
+"""BERT in Hugging Face folders: equal logits both ways, and what cannot be expressed or read."""
+
+from __future__ import annotations
+
+import json
+import pydoc_data.topics
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from initialised import initialised, shaken
+
+from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
+from comt_cli.errors import UserError
+from comt_cli.exchange.codecs import BegunCodec
+from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
+from comt_cli.methods import method_from
+from comt_cli.models.bert import Bert
+from comt_cli.tasks.settings.bert import BertSettings
+
+TOKENS = torch.randint(1, 61, (3, 17), generator=torch.Generator().manual_seed(3))
+TOKENS[1, 12:] = 0
+SETTINGS = BertSettings(size="tiny", width=64, ffn_width=96, heads=4, positions=32, norm_eps=1e-10)
+
+
+@pytest.fixture(scope="module")
+def library():
+    return pytest.importorskip("transformers")
+
+
+def make(method: dict | None = None) -> Bert:
+    wiring = method_from(method or {"name": "post-ln"}).wiring()
+    return shaken(initialised(SETTINGS, wiring, 1, vocabulary=61)).eval()
+
+
+def export(model: Bert, folder: Path, codec: BegunCodec | None = None) -> Path:
+    write_huggingface(LoadedMaskedModel(model, "m", "a test", codec, 128), folder)
+    return folder
+
+
+def close(ours: Bert, theirs) -> None:
+    with torch.no_grad():
+        mine, other = ours(TOKENS), theirs.eval()(TOKENS, attention_mask=(TOKENS != 0).long()).logits
+    kept = TOKENS != 0
+    # fp32 in another order of additions: some units in the last place of the largest logit, over two layers.
+    tolerance = 128 * torch.finfo(torch.float32).eps * mine.abs().max().item()
+    torch.testing.assert_close(mine[kept], other[kept], rtol=0, atol=tolerance)
+
+
+def test_transformers_computes_the_same_from_an_export_and_back(library, tmp_path) -> None:
+    model = make()
+    theirs = library.BertForMaskedLM.from_pretrained(export(model, tmp_path / "out"))
+    assert theirs.config.layer_norm_eps == 1e-10
+    close(model, theirs)
+    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
+    back = load(tmp_path / "theirs", LoadedMaskedModel)
+    assert back.model.settings == SETTINGS.model_copy(update={"size": "base", "layers": 2})
+    assert back.context_length == 32
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(back.model.state_dict()[name], tensor), name
+
+
+def test_a_checkpoint_of_pre_training_loads_without_its_other_heads(library, tmp_path) -> None:
+    """Such as the first ones, which call a norm's gain and shift gamma and beta."""
+    config = library.BertConfig.from_pretrained(export(make(), tmp_path / "out"))
+    torch.manual_seed(5)
+    theirs = library.BertForPreTraining(config)
+    folder = tmp_path / "theirs"
+    theirs.save_pretrained(folder)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in weights.items()
+    }
+    assert any("pooler" in name for name in old)
+    safetensors.torch.save_file(old, folder / "model.safetensors", {"format": "pt"})
+    ours = read_huggingface(folder).model.eval()
+    with torch.no_grad():
+        mask = (TOKENS != 0).long()
+        expected = theirs.eval()(TOKENS, attention_mask=mask).prediction_logits
+        torch.testing.assert_close(ours(TOKENS)[TOKENS != 0], expected[TOKENS != 0], rtol=0, atol=1e-5)
+
+
+def test_the_tokenizer_comes_along_with_what_surrounds_a_text(library, tmp_path) -> None:
+    extras = ("begin", "mask", "separator")
+    tokenizer = train_sentencepiece(list(pydoc_data.topics.topics.values())[:20], 400, extras)
+    folder = export(make(), tmp_path / "out", codec := BegunCodec(tokenizer))
+    theirs = library.AutoTokenizer.from_pretrained(folder)
+    text = "The value\nis  returned."
+    assert theirs(text)["input_ids"] == codec.encode(text)
+    assert codec.encode(text)[0] == theirs.cls_token_id == tokenizer.special.begin
+    assert theirs.mask_token_id == tokenizer.special.mask
+    read = read_huggingface(folder).text_codec()
+    assert read.encode(text) == codec.encode(text)
+    assert read.prompt(text) == codec.prompt(text) == codec.encode(text)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ({"name": "pre-ln"}, "Hugging Face's BERT cannot express the residual connection pre-norm"),
+        ({"name": "comt", "residual": "post-norm"}, "gates at o_proj, q_proj"),
+        ({"name": "grc", "norm": "post"}, "the residual connection grc"),
+    ],
+)
+def test_what_bert_cannot_express_is_refused(method, words, tmp_path) -> None:
+    with pytest.raises(UserError, match=words):
+        export(make(method), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_act": "relu"}, 'hidden_act = "relu" is not supported'),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"type_vocab_size": 3}, "type_vocab_size = 3"),
+        ({"pad_token_id": 5}, "pad_token_id = 5"),
+        ({"architectures": ["BertForQuestionAnswering"]}, "BertForQuestionAnswering.*of type 'bert'"),
+        ({"model_type": "roberta"}, "of type 'roberta'"),
+        ({"num_hidden_layers": 900}, "says it has 900 layers"),
+        ({"max_position_embeddings": 64}, r"position_embeddings.weight is \[32, 64\]"),
+    ],
+)
+def test_configurations_that_do_not_fit_are_refused_by_name(changes, words, tmp_path) -> None:
+    folder = export(make(), tmp_path / "out")
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=words):
+        load(folder, LoadedMaskedModel)
+
+
+def test_a_bert_is_no_language_model_that_continues_texts(tmp_path) -> None:
+    folder = export(make(), tmp_path / "out")
+    with pytest.raises(UserError, match="is a masked language model, not a language model"):
+        load(folder, LoadedModel)

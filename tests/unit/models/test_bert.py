@@ -1,0 +1,200 @@
+"""BERT: its sizes and what methods add, its equations, padding, its start, and what other tasks take of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from initialised import initialised, shaken
+from masked_method_cases import MASKED_METHODS, SETTINGS, TOKENS, VOCABULARY
+from method_cases import wiring_of
+from pydantic import ValidationError
+
+from comt_cli.errors import UserError
+from comt_cli.layers.dropout import Masks
+from comt_cli.layers.projection import Projections
+from comt_cli.models.bert import Bert
+from comt_cli.models.build import empty_network, settings_from
+from comt_cli.models.flops import flops_per_sample, parameter_count
+from comt_cli.tasks import task_of
+from comt_cli.tasks.settings.bert import BERT_SIZES, BertSettings
+from comt_cli.tasks.settings.transformer import ENCODER_SITES
+
+PIECES = 30_522
+PLAIN = {"tiny": 4_416_698, "mini": 11_201_594, "small": 28_795_194, "medium": 41_404_730, "base": 109_514_298}
+
+
+def counted(size: str, method: str | dict, **dimensions: int) -> int:
+    wiring = wiring_of({"name": method} if isinstance(method, str) else method)
+    return parameter_count(empty_network(BertSettings(size=size), wiring, vocabulary=PIECES, **dimensions))
+
+
+def model_of(method: str | dict = "post-ln", **dimensions: int):
+    wiring = wiring_of({"name": method} if isinstance(method, str) else method)
+    return shaken(initialised(SETTINGS, wiring, 1, vocabulary=VOCABULARY, **dimensions)).double().eval()
+
+
+# ---- parameters
+
+
+@pytest.mark.parametrize("size", BERT_SIZES)
+def test_parameters_are_those_of_the_public_models(size):
+    d, L = BERT_SIZES[size]
+    assert counted(size, "post-ln") == PLAIN[size]
+    assert counted(size, "pre-ln") == PLAIN[size] + 2 * d
+    assert counted(size, {"name": "grc", "norm": "post"}) == PLAIN[size] + 2 * L * (d * d + d)
+    r = d // 4
+    eau = L * (d * d + d + 2 * d * r + r + d)
+    assert counted(size, {"name": "eau", "residual": "post-norm"}) == PLAIN[size] + eau
+
+
+def test_a_classifier_has_the_body_and_a_pooler():
+    assert counted("base", "post-ln", classes=3) == 109_482_240 + 3 * 768 + 3
+
+
+@pytest.mark.parametrize("method", [{"name": "grc", "norm": "post"}, {"name": "eau+grc", "norm": "post"}])
+@pytest.mark.parametrize("size", ["tiny", "base"])
+def test_reduced_networks_have_the_parameters_of_the_plain_one(size, method):
+    d, L = BERT_SIZES[size]
+    reduced = {"name": "wider", "of": method, "like": "post-ln"}
+    assert abs(counted(size, reduced) - PLAIN[size]) <= L * (2 * d + 1) / 2  # half a channel of each network
+    model = empty_network(BertSettings(size=size), wiring_of(reduced), vocabulary=PIECES)
+    assert model.settings.shape().ffn_width < 4 * d
+
+
+def test_a_network_that_cannot_be_so_narrow_is_refused():
+    wiring = wiring_of({"name": "wider", "of": "sas", "like": "post-ln"})
+    settings = BertSettings(size="tiny", ffn_width=16)
+    with pytest.raises(UserError, match="no feed-forward network is so narrow"):
+        empty_network(settings, wiring, vocabulary=PIECES)
+    with pytest.raises(ValidationError, match="residual: belongs to the plain network"):
+        wiring_of({"name": "wider", "of": "sas", "like": "post-ln", "residual": "post-norm"})
+
+
+# ---- what it computes
+
+
+def test_it_starts_with_truncated_numbers_and_predicts_nothing():
+    """An untrained model's loss is ln V: its logits have a standard deviation of 0.02 sqrt(D)."""
+    settings = BertSettings(size="tiny", positions=64)
+    model = initialised(settings, wiring_of({"name": "post-ln"}), 3, vocabulary=2048).eval()
+    tokens = torch.randint(3, 2048, (16, 64), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flip(1).flatten())
+    assert loss.item() == pytest.approx(math.log(2048), rel=0.05)
+    spread = 0.02 * 0.8796  # of a normal distribution without what is beyond two standard deviations
+    matrices = [("embedding", model.embedding.weight), ("head", model.head.dense.weight)]
+    matrices += [(path, part.weight) for path, part in model.named_modules() if isinstance(part, Projections)]
+    for name, weight in matrices:
+        assert weight.abs().max() <= 0.04, name
+        assert weight.std().item() == pytest.approx(spread, rel=5 / math.sqrt(2 * weight.numel())), name
+    assert all(not parameter.any() for name, parameter in model.named_parameters() if name.endswith("bias"))
+
+
+def test_the_equations():
+    """Against PyTorch's own encoder layers with our weights, and the embeddings and head by hand."""
+    model, L = model_of(), SETTINGS.shape()
+    reference = torch.nn.TransformerEncoderLayer(
+        L.width, L.heads, L.ffn_width, activation="gelu", layer_norm_eps=1e-12, batch_first=True, dtype=torch.float64
+    ).eval()
+    x = model.embedding.weight[TOKENS] + model.positions.weight[: TOKENS.shape[1]] + model.segments.weight[0]
+    norms = model.embedding_norm, model.head.norm
+    x = F.layer_norm(x, (L.width,), norms[0].weight, norms[0].bias, 1e-12)
+    for block in model.blocks:
+        reference.load_state_dict(
+            {
+                "self_attn.in_proj_weight": block.attention.qkv.weight,
+                "self_attn.in_proj_bias": block.attention.qkv.bias,
+                "self_attn.out_proj.weight": block.attention.output.weight,
+                "self_attn.out_proj.bias": block.attention.output.bias,
+                "linear1.weight": block.mlp.up.weight,
+                "linear1.bias": block.mlp.up.bias,
+                "linear2.weight": block.mlp.down.weight,
+                "linear2.bias": block.mlp.down.bias,
+                "norm1.weight": block.attention_connection.norm.weight,
+                "norm1.bias": block.attention_connection.norm.bias,
+                "norm2.weight": block.mlp_connection.norm.weight,
+                "norm2.bias": block.mlp_connection.norm.bias,
+            }
+        )
+        with torch.no_grad():
+            x = reference(x, src_key_padding_mask=TOKENS == 0)
+    h = F.layer_norm(F.gelu(model.head.dense(x)), (L.width,), norms[1].weight, norms[1].bias, 1e-12)
+    expected = h @ model.embedding.weight.T + model.head.bias
+    is_token = TOKENS != 0
+    torch.testing.assert_close(model(TOKENS)[is_token], expected[is_token], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", MASKED_METHODS.values(), ids=list(MASKED_METHODS))
+def test_padding_changes_nothing_and_later_tokens_do(options):
+    model = model_of(options)
+    with torch.no_grad():
+        plain, padded = model(TOKENS), model(F.pad(TOKENS, (0, 5)))
+        torch.testing.assert_close(padded[:, :9], plain, rtol=1e-9, atol=1e-9)
+        changed = TOKENS.clone()
+        changed[0, -1] = changed[0, -1] % (VOCABULARY - 1) + 1
+        assert not torch.allclose(model(changed)[0, 0], plain[0, 0], rtol=1e-6, atol=0)  # it reads both sides
+
+
+def test_logits_at_places_are_those_of_all_positions():
+    model = model_of()
+    places = torch.tensor([[3, 0], [5, 5], [8, 1]])
+    with torch.no_grad():
+        every = model(TOKENS)
+        chosen = every.gather(1, places[:, :, None].expand(-1, -1, VOCABULARY))
+        torch.testing.assert_close(model(TOKENS, places), chosen, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="17 tokens are more than the model's 16 positions"):
+        model(torch.ones(1, 17, dtype=torch.long))
+
+
+def test_a_pooled_output_reads_segments_and_all_tokens():
+    model = model_of(classes=3)
+    segments = torch.zeros_like(TOKENS)
+    with torch.no_grad():
+        plain = model(TOKENS)
+        assert plain.shape == (3, 3)
+        assert torch.equal(model(TOKENS, segments), plain)
+        segments[:, 4:] = 1
+        assert not torch.allclose(model(TOKENS, segments), plain)
+        assert model.pooled(TOKENS).abs().max() < 1
+    model.train()(TOKENS, segments).sum().backward()
+    assert all(parameter.grad.any() for parameter in model.parameters())
+
+
+def test_a_classifier_differs_from_the_model_by_its_heads_alone():
+    """What a run that starts from another's weights names: new: [pooler, classifier], drop: [head]."""
+    of_model, of_classifier = ({*model.state_dict()} for model in (model_of(), model_of(classes=2)))
+    assert {name.split(".")[0] for name in of_classifier - of_model} == {"pooler", "classifier"}
+    assert {name.split(".")[0] for name in of_model - of_classifier} == {"head"}
+
+
+# ---- what it has from `Model`
+
+
+def test_flops_count_the_head_at_hidden_tokens_alone():
+    settings = BertSettings(size="tiny")
+    wiring = wiring_of({"name": "post-ln"})
+    few, many = (
+        flops_per_sample(empty_network(settings, wiring, vocabulary=512, length=64, masked=masked)) for masked in (8, 9)
+    )
+    assert many - few == 3 * 2 * (128 * 128 + 128 * 512)  # forward, and backward to both factors
+
+
+def test_dropout_is_in_every_place_that_bert_has_it():
+    model = empty_network(BertSettings(size="mini"), wiring_of({"name": "post-ln"}), vocabulary=9)
+    sites = {path: module.p for path, module in Masks(model)._sites.items() if module.p}
+    assert set(sites.values()) == {0.1}
+    assert len(sites) == 1 + 4 * 3  # embeddings; the weights of attention and both branches of each block
+
+
+def test_settings_come_back_from_json_and_the_task_offers_its_sites():
+    assert settings_from(SETTINGS.model_dump_json()) == SETTINGS
+    assert task_of("train-bert").sites == ENCODER_SITES
+    assert BertSettings(size="small").shape().heads == 8
+    with pytest.raises(ValidationError, match="must split evenly into 5 heads"):
+        BertSettings(heads=5)
+    with pytest.raises(ValidationError, match=r"no size is called 'bas'; did you mean base\?"):
+        BertSettings(size="bas")
+    assert isinstance(model_of(), Bert)
