@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from comt_cli.methods import catalogue
-from comt_cli.recipe.load import LoadedRecipe, load_recipe_text
+from comt_cli.recipe.load import LoadedRecipe, available_recipes, load_recipe, load_recipe_text
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.tasks.settings.translation import TranslationTrainSettings
 
@@ -74,3 +74,16 @@ def test_steps_between_averaged_weights_may_be_a_share():
     assert train_of("train.steps=40").averaged_steps == (32, 34, 36, 38, 40)
     assert train_of("train.average_every=10") == train
     assert train_of("train.average_last=1", "train.average_every=null").averaged_steps == ()
+
+
+def test_no_shipped_column_asks_for_a_score_that_its_target_has_not():
+    """Compounds are split in German alone: a column of another target that inherits their score would stay empty."""
+    for name, path in available_recipes().items():
+        loaded = load_recipe(path, catalogue())
+        if loaded.recipe.command != "train-mt":
+            continue
+        for scale in loaded.recipe.scales:
+            for column in loaded.columns(scale):
+                (row, *_) = loaded.recipe.rows
+                target = loaded.settings[scale][row, column].data.target
+                assert target == "de" or "compound" not in loaded.recipe.metric_at(scale, column), (name, scale, column)
