@@ -45,7 +45,7 @@ OTHER = {
     },
     "data": {
         "corpus": "c4", "tokenizer": "bytes", "vocabulary": 301, "rows": "pad", "sequence_length": 128,
-        "validation_fraction": 0.1, "max_train_tokens": 1000,
+        "validation_fraction": 0.1, "max_train_tokens": 1000, "folder": "texts",
     },
     "train": {
         "steps": 101, "batch_size": 16, "micro_batch_size": 8, "learning_rate": 3e-4, "schedule": "linear",
@@ -57,7 +57,7 @@ OTHER = {
     },
 }  # fmt: skip
 ONLY_ONE_VALUE = {("model", "family")}  # no other model yet
-NOT_PART_OF_THE_ID = {("train", "save_every"), ("train", "sharding"), ("train", "kernels")}
+NOT_PART_OF_THE_ID = {("train", "save_every"), ("train", "sharding"), ("train", "kernels"), ("data", "folder")}
 ALL_SETTINGS = [
     (section, key)
     for section, kind in (("model", ModelSettings), ("data", DataSettings), ("train", TrainSettings))
@@ -66,6 +66,7 @@ ALL_SETTINGS = [
 WITH_IT = {
     "corpus": {"max_train_tokens": 5, "validation_fraction": None},
     "tokenizer": {"vocabulary": None},
+    "folder": {"corpus": "wikitext-103", "validation_fraction": None},
     "select": {"evaluate_every": 50},
     "average_last": {"average_every": 5},
     "average_every": {"average_last": 2},
@@ -84,7 +85,7 @@ def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
         return
     beside = WITH_IT.get(key, {})
     changed = with_setting(section, {**beside, key: OTHER[section][key]})
-    without = with_setting(section, beside) if key in ("corpus", "select") else SPEC
+    without = with_setting(section, beside) if key in ("corpus", "select", "folder") else SPEC
     assert changed.settings != without.settings
     assert (changed.id == without.id) == ((section, key) in NOT_PART_OF_THE_ID)
 
