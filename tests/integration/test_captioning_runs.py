@@ -18,7 +18,7 @@ from PIL import Image
 from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, train, training
 
 from comt_cli import app
-from comt_cli.campaign import dispatch
+from comt_cli.campaign import dispatch, server
 from comt_cli.data.split import IGNORE
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -166,8 +166,11 @@ SECOND = (
 def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")  # of the processes that train, too: there is no Java
-    # A server of processes that another test has started has the path of then.
-    monkeypatch.setattr(dispatch, "context_for", lambda devices: multiprocessing.get_context("spawn"))
+    # A server of processes that another test has started has the path of then; and one that was started here would keep
+    # this one, and its signals, for the tests behind.
+    monkeypatch.setattr(server, "start_server", lambda specs: None)
+    for module in (server, dispatch):
+        monkeypatch.setattr(module, "context_for", lambda devices: multiprocessing.get_context("spawn"))
     Path("first.yaml").write_text(FIRST)
     Path("second.yaml").write_text(SECOND)
 

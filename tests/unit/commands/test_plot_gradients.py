@@ -116,7 +116,7 @@ def test_options_of_the_other_kind_of_model_are_refused(runs, tmp_path) -> None:
     for option in ("--text", "--site"):
         error = refused("analyze-gates", runs["pixel"].path, option, "conv1", "--out", tmp_path / "x")
         assert error.message.startswith(f"{option}: ")
-        assert error.message.endswith(f"is an image classifier; {option} is for language models and translators")
+        assert f"is an image classifier; {option} is for language models, masked language models" in error.message
     (tmp_path / "a.txt").write_text("a text " * 60)
     (tmp_path / "b.txt").write_text("another text " * 60)
     spec = tiny_spec(f"files:{tmp_path}/*.txt", steps=1, warmup_steps=0, data={"validation_fraction": 0.5})

@@ -31,10 +31,11 @@ def names(*arguments: str) -> list[str]:
 def test_each_recipe_is_a_line_with_its_file_verb_and_title(shelf: Shelf):
     Path("recipes/mine/bad.yaml").write_text("title: only\nrow: 3\n")
     lines = comt().output.splitlines()
+    words = [" ".join(line.split()) for line in lines]
     assert "in recipes:" in lines
-    assert "  mine/gates.yaml            train-lm      Gates of our own" in lines
-    assert "  comt/figure1.yaml          train-lm      figure: Residual stream of a Pre-LN LLaMA" in lines
-    assert "  mine/bad.yaml              broken" in lines
+    assert "mine/gates.yaml train-lm Gates of our own" in words
+    assert "comt/figure1.yaml train-lm figure: Residual stream of a Pre-LN LLaMA" in words
+    assert "mine/bad.yaml broken" in words
     assert any("unknown key; did you mean rows?" in line for line in lines)
     assert len([line for line in lines if ".yaml  " in line]) == len(available_recipes())
     assert all(find_recipe(line.split()[0]) for line in lines if line.startswith("  ") and line[2] != " ")
