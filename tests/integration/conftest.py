@@ -16,6 +16,11 @@ def only_nursery() -> Nursery:
     return Nursery()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def server_of_these_tests(only_nursery: Nursery) -> None:
+    """All of them fork from the nursery's server, whichever needs one first."""
+
+
 @pytest.fixture
 def nursery(only_nursery: Nursery) -> Iterator[Nursery]:
     yield only_nursery

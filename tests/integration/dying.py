@@ -131,6 +131,8 @@ class Nursery:
 
     def __init__(self) -> None:
         self.started: list[BaseProcess] = []
+        # One that an earlier test's command started has that test's PATH, and blocks signals.
+        multiprocessing.forkserver._forkserver._stop()
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["dying"])
         with pytest.MonkeyPatch.context() as patch:
