@@ -85,7 +85,7 @@ class Captioning(Task["CaptioningSettings"]):
     plain: ClassVar = "the plain Post-LN captioner of the same size"
     differs: ClassVar = "whose width, regions and vocabulary are other ones"
     model_kind: ClassVar = "a captioner"
-    verbs: ClassVar = ("caption",)
+    verbs: ClassVar = ("caption", "analyze-gates")
     counts_targets: ClassVar = True
     runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
