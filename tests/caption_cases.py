@@ -46,7 +46,9 @@ TRAIN = {
 CIDER = {"objective": "cider", "schedule": "constant", "warmup_steps": 0, "samples": 3}
 
 
-def caption_spec(*, start: RunSpec | None = None, row: str = "a-row", **train: Any) -> RunSpec:
+def caption_spec(
+    *, start: RunSpec | None = None, row: str = "a-row", method: dict[str, Any] | None = None, **train: Any
+) -> RunSpec:
     """A run on sixty scenes, of dropout and words drawn from 81."""
     settings = CaptioningSettings.model_validate(
         {"model": MODEL, "data": DATA, "train": TRAIN | train, "decode": {"beam": 2}}
@@ -56,7 +58,7 @@ def caption_spec(*, start: RunSpec | None = None, row: str = "a-row", **train: A
     return RunSpec(
         **names,
         seed=1,
-        method={"name": "post-ln"},
+        method=method or {"name": "post-ln"},
         settings=settings,
         data_fingerprint=print_,
         data_content=content,

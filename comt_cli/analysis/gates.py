@@ -1,5 +1,5 @@
-"""What the gates of a network do on a text, or on a sentence and its translation: their values, and what they amount
-to per layer and module.
+"""What the gates of a network do on a text, a sentence and its translation, or an image and its caption: their values,
+and what they amount to per layer and module.
 
 Shapes: L layers, T tokens, N channels.
 """

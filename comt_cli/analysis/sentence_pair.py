@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from comt_cli.analysis.text import MAX_TOKENS, Observation, Tokens
+from comt_cli.analysis.text import MAX_TOKENS, Observation, Tokens, encoded_and_decoded
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_translation import LoadedTranslator
 from comt_cli.generation.transcript import one_line
@@ -26,8 +26,8 @@ def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observat
     """A sentence, `source`, and what beam search translates it to with the run's settings, `target`: the tokens that
     the decoder reads, from the begin token to the last before the end. The model becomes fp32.
 
-    All modules of the encoder read the source, and those that make the keys and values of cross-attention. None stands
-    for a sentence of the source language (`DEFAULT_SENTENCES`), of which a model of short sentences gets the beginning.
+    None stands for a sentence of the source language (`DEFAULT_SENTENCES`), of which a model of short sentences gets
+    the beginning.
 
     Raises:
         UserError: the text is empty or too long; the network's outputs are not finite.
@@ -43,14 +43,8 @@ def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observat
     source = (*ids, using.end)
     found = using.search([source], Options(loaded.decode))[0][0]
     assert found.hypothesis is not None
-    target = (using.begin, *found.hypothesis.tokens)
-    sequences = {
-        name: Tokens(torch.tensor(each), tokenizer.pieces(each))
-        for name, each in (("source", source), ("target", target))
-    }
-    of_source = [*loaded.model.encoder.modules(), *(block.cross.key_value for block in loaded.model.decoder_blocks())]
-    said = (
-        f"Source: “{tokenizer.decode(ids)}”; its translation, by the network itself: “{found.text}”.",
-        "The decoder's tokens are those that it reads, from the begin token on.",
+    source_tokens, target_tokens = (
+        Tokens(torch.tensor(each), tokenizer.pieces(each)) for each in (source, (using.begin, *found.hypothesis.tokens))
     )
-    return Observation(sequences, dict.fromkeys(of_source, "source"), said)
+    said = f"Source: “{tokenizer.decode(ids)}”; its translation, by the network itself: “{found.text}”."
+    return encoded_and_decoded(loaded.model, {"source": source_tokens}, {"target": target_tokens}, said)

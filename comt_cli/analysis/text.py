@@ -1,4 +1,4 @@
-"""What a network of tokens is observed on, and the text of a language model."""
+"""What a network of tokens is observed on: a text, or what an encoder and a decoder read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.models.transformer import EncoderDecoder
 
 DEFAULT_TEXT = "Once a king left his castle by the sea."
 """Of the papers' kind: content words, function words, punctuation."""
@@ -24,6 +25,24 @@ class Tokens:
     ids: Tensor
     pieces: list[str]
 
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What the model takes of it: int64 [1, T]."""
+        return (self.ids[None],)
+
+
+@dataclass(frozen=True)
+class Regions:
+    """An image as the model sees it: `vectors` float32 [R, F], and the name of each region."""
+
+    vectors: Tensor
+    pieces: list[str]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What the model takes of it: the vectors, [1, R, F], and where there are any, bool [1, R]."""
+        return self.vectors[None], torch.ones(1, len(self.vectors), dtype=torch.bool)
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -35,14 +54,14 @@ class Observation:
         said: sentences for a caption, which say what the sequences are.
     """
 
-    sequences: Mapping[str, Tokens]
+    sequences: Mapping[str, Tokens | Regions]
     read: Mapping[nn.Module, str] = field(default_factory=dict)
     said: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The model's inputs, int64 [1, T] each."""
-        return tuple(tokens.ids[None] for tokens in self.sequences.values())
+        """The model's inputs, a batch of one."""
+        return tuple(each for sequence in self.sequences.values() for each in sequence.inputs)
 
     def read_by(self, module: nn.Module) -> str:
         """The name of the sequence whose tokens a module of the network reads."""
@@ -74,3 +93,16 @@ def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
 def observed_text(loaded: LoadedText, text: str | None = None) -> Observation:
     """A text for a model that reads one (see `tokens_of`)."""
     return Observation({"text": tokens_of(loaded, text)})
+
+
+def encoded_and_decoded(
+    model: EncoderDecoder, source: Mapping[str, Tokens | Regions], target: Mapping[str, Tokens], *said: str
+) -> Observation:
+    """A source and a target, each by its name, for a model that encodes the one and decodes the other.
+
+    All modules of the encoder read the source, and those that make the keys and values of cross-attention.
+    """
+    (name,) = source
+    of_source = [*model.encoder.modules(), *(block.cross.key_value for block in model.decoder_blocks())]
+    last = "The decoder's tokens are those that it reads, from the begin token on."
+    return Observation({**source, **target}, dict.fromkeys(of_source, name), (*said, last))

@@ -16,7 +16,7 @@ Observer = Callable[[State, State], None]
 
 
 def watch(loaded: Loaded, inputs: Iterable[Tensor], observers: Iterable[tuple[nn.Module, Observer]] = ()) -> None:
-    """Run the model once on its inputs, int64 [1, T] each, in fp32 and without gradients, and call each observer as its
+    """Run the model once on its inputs, a batch of one, in fp32 and without gradients, and call each observer as its
     module runs.
 
     The weights of the given model become fp32: values in a figure should not show the rounding of a storage type.

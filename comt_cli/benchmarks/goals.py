@@ -95,7 +95,7 @@ OF_RESNETS = Asked(
     cpu={"window": {"step": 1.15}, "pixel": {"step": 1.25}},
     speed={"resnet18": 60_000},
 )
-OF_TRANSLATORS = Asked(peer=1.0)
+OF_TRANSLATORS = OF_BERTS = Asked(peer=1.0)
 
 
 def goal_device(device_type: str, name: str) -> str:

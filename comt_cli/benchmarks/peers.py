@@ -17,9 +17,13 @@ from torch import Tensor, nn
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.data.special_tokens import PAD
+from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
+from comt_cli.exchange.huggingface_bert import LAYOUT as BERT
 from comt_cli.installing import install_package
 from comt_cli.layers.multi_head import sinusoids
+from comt_cli.models.bert import Bert
+from comt_cli.models.build import model_of
 from comt_cli.tasks.settings.transformer import TransformerSettings
 from comt_cli.training.objective import ClassifierLoss, Objective, prepare_compiler
 
@@ -89,10 +93,30 @@ class TransformersLoss(Objective):
         prepare_compiler(keep_others=keep_others)
         self._called = torch.compile(self.model, dynamic=False)
 
-    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+    def forward(self, *given: Tensor) -> Tensor:
+        tokens_BT, targets_BT = given
         # `shift_labels` are targets that stand where they are predicted, as ours do; the loss is their mean
         loss: Tensor = self._called(input_ids=tokens_BT, labels=tokens_BT, shift_labels=targets_BT).loss
         return loss * targets_BT.numel()
+
+
+def transformers_bert(shape: Shape) -> nn.Module:
+    """transformers' BERT of a shape, with its head for hidden tokens. Raises `UserError` without the library."""
+    library = import_transformers()
+    ours = model_of(shape.spec({"name": BERT.method}))
+    assert isinstance(ours, Bert)
+    model: nn.Module = library.BertForMaskedLM(library.BertConfig.from_dict(BERT.config(ours, None)))
+    return model
+
+
+class MaskedTransformersLoss(TransformersLoss):
+    """(tokens [B, T], places, targets [B, K] each) -> the same, whose labels are the targets at their places."""
+
+    def forward(self, *given: Tensor) -> Tensor:
+        tokens_BT, places_BK, targets_BK = given
+        labels_BT = torch.full_like(tokens_BT, IGNORE).scatter(1, places_BK, targets_BK)
+        loss: Tensor = self._called(input_ids=tokens_BT, attention_mask=tokens_BT != PAD, labels=labels_BT).loss
+        return loss * targets_BK.numel()
 
 
 def torchvision_resnet(shape: Shape) -> nn.Module:
@@ -218,4 +242,5 @@ PEERS = {
     "torchvision": Peer(import_torchvision_models, torchvision_resnet, ClassifierLoss),
     "torch": Peer(lambda: torch, TorchTransformer, TokensLoss),
     "marian": Peer(import_transformers, Marian, TokensLoss),
+    "bertformaskedlm": Peer(import_transformers, transformers_bert, MaskedTransformersLoss),
 }

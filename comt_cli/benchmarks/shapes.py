@@ -10,8 +10,10 @@ from typing import Any
 from comt_cli.recipe.settings import Precision, RunSettings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task, task_of
+from comt_cli.tasks.settings.bert import BertSettings
+from comt_cli.tasks.settings.captioner import CaptionerSettings
 from comt_cli.tasks.settings.llama import LLAMA_SIZES
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.transformer import EncoderDecoderSettings, TransformerSettings
 
 VOCABULARY = 32000
 LENGTH = 256
@@ -128,11 +130,28 @@ def resnet(
 def translator(size: str, model: Mapping[str, Any], *, vocabulary: int, batch: int, tokens: int) -> Shape:
     """An encoder-decoder on `batch` buckets of `tokens` tokens of sources, and as many of targets."""
     data = {"vocabulary_size": vocabulary, "batch_tokens": tokens, "max_length": min(tokens, 256)}
-    built = TransformerSettings.model_validate(dict(model)).shape()
-    layers = f"l{built.encoder_layers}+{built.decoder_layers}"
-    return Shape(
-        size, "train-mt", f"d{built.width}-f{built.ffn_width}-{layers}-h{built.heads}", dict(model), data, batch
-    )
+    name = _encoder_decoder(TransformerSettings.model_validate(dict(model)))
+    return Shape(size, "train-mt", name, dict(model), data, batch)
+
+
+def captioner(size: str, model: Mapping[str, Any], *, vocabulary: int, batch: int) -> Shape:
+    """A captioner on batches of `batch` images, of 36 regions of 2,048 numbers, as many as detectors give."""
+    data = {"corpus": "mscoco", "vocabulary_size": vocabulary}
+    name = _encoder_decoder(CaptionerSettings.model_validate(dict(model)))
+    return Shape(size, "train-caption", name, dict(model), data, batch)
+
+
+def _encoder_decoder(settings: EncoderDecoderSettings) -> str:
+    built = settings.shape()
+    return f"d{built.width}-f{built.ffn_width}-l{built.encoder_layers}+{built.decoder_layers}-h{built.heads}"
+
+
+def bert(size: str, model: Mapping[str, Any], *, vocabulary: int, batch: int, length: int) -> Shape:
+    """A BERT on batches of `batch` x `length` tokens, 15 % of which it predicts."""
+    data = {"vocabulary": vocabulary, "sequence_length": length}
+    built = BertSettings.model_validate(dict(model)).shape()
+    name = f"d{built.width}-f{built.ffn_width}-l{built.layers}-h{built.heads}"
+    return Shape(size, "train-bert", name, dict(model), data, batch)
 
 
 def _published(name: str) -> Shape:
@@ -170,3 +189,18 @@ TRANSLATORS = _by_size(
     translator("base", {"size": "base"}, vocabulary=32000, batch=8, tokens=4096),
 )
 """One for a CPU, and the Transformer (base) of Vaswani et al. on a step of their eight GPUs."""
+CAPTIONERS = _by_size(
+    captioner(
+        "caption-bench",
+        {"size": "tiny", "width": 256, "ffn_width": 1024, "encoder_layers": 3, "decoder_layers": 3},
+        vocabulary=4096,
+        batch=64,
+    ),
+    captioner("caption-base", {"size": "base"}, vocabulary=9567, batch=256),
+)
+"""One for a CPU, and that of scale paper on larger batches."""
+BERTS = _by_size(
+    bert("bert-bench", {"size": "mini"}, vocabulary=4096, batch=16, length=128),
+    bert("bert-base", {"size": "base"}, vocabulary=30522, batch=256, length=128),
+)
+"""One for a CPU, as large as its LLaMA, and that of scale paper."""

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from comt_cli.benchmarks.goals import NOTHING, OF_LLAMAS, OF_RESNETS, OF_TRANSLATORS, Asked, goal_device
+from comt_cli.benchmarks.goals import NOTHING, OF_BERTS, OF_LLAMAS, OF_RESNETS, OF_TRANSLATORS, Asked, goal_device
 from comt_cli.benchmarks.names import DECODE_VARIANTS, TRANSLATION_VARIANTS
-from comt_cli.benchmarks.shapes import LLAMAS, RESNETS, TRANSLATORS, Shape
+from comt_cli.benchmarks.shapes import BERTS, CAPTIONERS, LLAMAS, RESNETS, TRANSLATORS, Shape
 from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Precision
 from comt_cli.tasks import task_of
@@ -135,6 +135,7 @@ class Subject:
 
 
 _EAGER = "the reference path, uncompiled"
+_PRODUCTS = f"{FUSED} (the gates of a product in one pass)"
 _BATCH_NORM = f"{FUSED} (batch norm with gate, addition and ReLU)"
 
 LANGUAGE = Subject(
@@ -205,12 +206,12 @@ TRANSLATION = Subject(
         "comt": Base(
             {"name": "comt", "residual": "post-norm"},
             "Post-LN with CoMT, h = 2, at the projections of all branches",
-            f"{FUSED} (the gates of a product in one pass)",
+            _PRODUCTS,
         ),
         "transponder": Base(
             {"name": "transponder", "residual": "post-norm"},
             "Post-LN with Transponder, r = 8, at the projections of all branches",
-            f"{FUSED} (the gates of a product in one pass)",
+            _PRODUCTS,
         ),
     },
     precision="bf16-mixed",
@@ -228,7 +229,63 @@ TRANSLATION = Subject(
         "pairs in a bucket: v4096-l32-b1x64.",
     ),
 )
-SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION)
+CAPTIONING = Subject(
+    page="step-captioning",
+    title="Training step of captioners",
+    stage="captioning step",
+    command="train-caption",
+    shapes=CAPTIONERS,
+    gpu_sizes=("caption-base",),
+    cpu_sizes=("caption-bench",),
+    bases={
+        "plain": Base({"name": "post-ln"}, "our captioner, Post-LN, no gates", None),
+        "sas": Base({"name": "sas"}, "SAS at all junctions, which adds products of its own", None),
+        "transponder": Base(
+            {"name": "transponder", "residual": "post-norm"},
+            "Post-LN with Transponder, r = 8, at the projections of all branches",
+            _PRODUCTS,
+        ),
+    },
+    precision="bf16-mixed",
+    compiles=False,
+    fused_eager=True,
+    said=(
+        "Nothing is compiled: in training every batch has captions of another length. Steps are of cross-entropy; in",
+        "self-critical training drawing captions comes on top. `FLOPs / plain` is how much more arithmetic a network",
+        "has. A shape ends in words known, regions, numbers of a region, words of a caption, and images with the",
+        "captions of each: v4096-r36-f2048-l13-b64x1.",
+    ),
+)
+MASKED_LM = Subject(
+    page="step-bert",
+    title="Training step of BERTs",
+    stage="BERT step",
+    command="train-bert",
+    shapes=BERTS,
+    gpu_sizes=("bert-base",),
+    cpu_sizes=("bert-bench",),
+    bases={
+        "plain": Base({"name": "post-ln"}, "our BERT, Post-LN, no gates", None),
+        "eau": Base({"name": "eau", "residual": "post-norm"}, "EAU-like units on what attention puts out", None),
+        "grc": Base({"name": "grc", "norm": "post"}, "GRC at all junctions: a gate a channel", None),
+        "transponder": Base(
+            {"name": "transponder", "residual": "post-norm"},
+            "Post-LN with Transponder, r = 8, at the projections of all branches",
+            _PRODUCTS,
+        ),
+    },
+    precision="bf16-mixed",
+    peers={"bertformaskedlm": "BertForMaskedLM of the transformers library, the same sizes, as it comes"},
+    compiles=False,
+    fused_eager=True,
+    asked=OF_BERTS,
+    said=(
+        "Nothing is compiled, as at scale smoke. All have dropout on embeddings, branches and attention's weights.",
+        "Our head reads the hidden tokens alone, the library's all of them. A shape ends in tokens known, tokens of a",
+        "sequence, and sequences with the hidden tokens of each: v4096-l128-b16x19.",
+    ),
+)
+SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM)
 
 
 def subject_of(size: str) -> Subject:

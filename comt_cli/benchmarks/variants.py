@@ -151,20 +151,23 @@ def noise(
     model: Model, samples: int, memory_format: torch.memory_format | None, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
     """Random inputs of a model, as its `example` has them, and targets among its outputs, on `device`: whole numbers
-    are below the number of outputs, real ones normal, in `dtype`. The same for all models of one shape."""
+    are below the number of outputs, or different places in a sequence (`Model.places`), real ones normal, in `dtype`.
+    The same for all models of one shape."""
     generator = torch.Generator().manual_seed(0)
     example = model.example(samples)
     with torch.no_grad():
         outputs: Tensor = model(*example)
 
-    def like(of: Tensor) -> Tensor:
+    def like(number: int, of: Tensor) -> Tensor:
+        if (there := model.places.get(number)) is not None:
+            return torch.rand(*of.shape[:-1], there, generator=generator).argsort(-1)[..., : of.shape[-1]]
         if not of.is_floating_point():
             return torch.randint(0, outputs.shape[-1], of.shape, generator=generator).to(of.dtype)
         real = torch.randn(of.shape, generator=generator).to(dtype)
         return real if memory_format is None or of.dim() != 4 else real.contiguous(memory_format=memory_format)
 
     targets = torch.randint(0, outputs.shape[-1], outputs.shape[:-1], generator=generator)
-    return tuple(each.to(device) for each in (*map(like, example), targets))
+    return tuple(each.to(device) for each in (*map(like, range(len(example)), example), targets))
 
 
 def not_fused(choices: Mapping[Any, Choice]) -> list[str]:

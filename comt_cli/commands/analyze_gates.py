@@ -1,4 +1,4 @@
-"""`comt analyze-gates`: what the gates of a trained model do with a text, a sentence and its translation, or images."""
+"""`comt analyze-gates`: what the gates of a trained model do with a text, a sentence pair or images."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def analyze_gates(
     text: Annotated[
         str | None,
         typer.Option(
-            help="The text to observe a language model on, 2 to 512 tokens, or the sentence that a translator "
-            "translates; by default a sentence about a castle, or in the translator's language about a train."
+            help="The text to observe a language model on, 2 to 512 tokens, the sentence that a translator translates, "
+            "or the caption that a captioner is given; by default a sentence about a castle, in the translator's "
+            "language about a train, or the captioner's own caption."
         ),
     ] = None,
     site: Annotated[
@@ -42,7 +43,7 @@ def analyze_gates(
         typer.Option(
             metavar="N or A,B",
             help="Of an image classifier: how many validation images are shown, or their numbers, from 0 (one: 7,); "
-            f"{IMAGES} if not given.",
+            f"{IMAGES} if not given. Of a captioner: which of its test images (7,); the first if not given.",
         ),
     ] = None,
     scale: options.ScaleOfRuns = None,
@@ -51,15 +52,15 @@ def analyze_gates(
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw the values that a trained model's gates take on a text, a sentence pair, or validation images.
+    """Draw the values that a trained model's gates take on a text, a sentence pair, or images.
 
     Of a language model: scalar gates per token across layers, channel-wise gates as surfaces and maps, and mean, spread
     and saturation per layer and module. Of a translator the same for each stack and branch, on one sentence and what
-    beam search makes of it; an Evaluator-Adjuster Unit has its evaluator's mean and spread. Of both: where residual
-    connections have gates or learned numbers (SAS, GRC, Highway, ReZero), what these give to skip path and branch at
-    every junction. Of an image classifier: maps of its gates beside the images, and mean, spread and saturation per
-    block and site; the shares of its residual connections per block. Each as PNG, PDF, caption (text and LaTeX) and
-    the CSV it was drawn from.
+    beam search makes of it; of a captioner, on one image, region by region, and what is said of it, word by word. An
+    Evaluator-Adjuster Unit has its evaluator's mean and spread. Of all these: where residual connections have gates or
+    learned numbers (SAS, GRC, Highway, ReZero), what these give to skip path and branch at every junction. Of an image
+    classifier: maps of its gates beside the images, and mean, spread and saturation per block and site; the shares of
+    its residual connections per block. Each as PNG, PDF, caption (text and LaTeX) and the CSV it was drawn from.
 
     Examples:
 
@@ -68,6 +69,8 @@ def analyze_gates(
       comt analyze-gates checkpoint.pt --text "The king left the castle." --out figures
 
       comt analyze-gates sas/table3:sas --text "The train leaves at noon."
+
+      comt analyze-gates sas/table5:sas --images 7,
 
       comt analyze-gates table1:pixel:glyphs10-resnet18 --images 3,8,15
     """

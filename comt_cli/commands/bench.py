@@ -55,7 +55,8 @@ def step(
             metavar="A,B",
             help="Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. Image "
             "classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, resnet18-b32, which is for a "
-            "CPU. Translators: base, mt-bench, which is for a CPU. All that are for the device if not given.",
+            "CPU. Translators: base, captioners: caption-base, BERTs: bert-base; mt-bench, caption-bench, bert-bench "
+            "are for a CPU. All that are for the device if not given.",
         ),
     ] = None,
     precision: Annotated[
@@ -71,7 +72,7 @@ def step(
         typer.Option(
             metavar="A,B",
             help="Only these variants, such as plain-compiled,transponder-fused; window-fused for images; sas-eager "
-            "for translators.",
+            "for translators and captioners.",
         ),
     ] = None,
     rounds: Rounds = 15,
@@ -87,12 +88,12 @@ def step(
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, of ResNets without and
-    with CoMT's modulators beside torchvision's, and of translators beside torch's and transformers', and count its
-    memory.
+    with CoMT's modulators beside torchvision's, of translators beside torch's and transformers', of captioners, and of
+    BERTs beside transformers', and count its memory.
 
-    Writes bench/DEVICE/step.csv, step-images.csv and step-translation.csv, a page and a figure of each; rows of an
-    earlier measurement of the same variant are replaced. Where a batch does not fit on a GPU, a smaller one is taken,
-    for all variants.
+    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning and step-bert, a page and a figure
+    of each; rows of an earlier measurement of the same variant are replaced. Where a batch does not fit on a GPU, a
+    smaller one is taken, for all variants.
 
     Examples:
 
@@ -101,6 +102,8 @@ def step(
       comt bench step --sizes resnet18-b32 --precision fp32
 
       comt bench step --sizes mt-bench --variants plain,sas-eager,torch
+
+      comt bench step --sizes bert-bench,caption-bench --precision fp32
     """
     from typing import get_args
 

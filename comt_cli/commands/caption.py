@@ -101,14 +101,19 @@ def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: Loa
     if image.pixels is not None:
         figure, frame = figures.draw_captioned(image.pixels, best.text, weights_TR, words)
         title = f"An image, its caption ({best.text}), and where the model looks as it says each word"
+        drawn = ["Over them the image in black, as far as it differs from its paper."]
     else:
         names = [str(number) for number in range(1, weights_TR.shape[1] + 1)]
         figure, frame = figures.draw_attention(weights_TR, words, names)
         title = f"Which regions of an image the model looks at as it says each word of {best.text}"
+        drawn = []
     said = Caption(
         title,
         of_runs([loaded.run]),
-        ("The weights of the last decoder block's cross-attention, the mean over its heads; each word's sum to 1.",),
+        (
+            "The weights of the last decoder block's cross-attention, the mean over its heads; each word's sum to 1.",
+            *drawn,
+        ),
     )
     figures.sign(figure, said.trained)
     for path in figures.write_figure(figure, frame, folder, stem, said):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from comt_cli.analysis.gates import GateValues
     from comt_cli.analysis.text import Observation
     from comt_cli.exchange.loaded import Loaded
+    from comt_cli.exchange.loaded_captioning import LoadedCaptioner
     from comt_cli.exchange.loaded_images import LoadedImageModel
     from comt_cli.exchange.loaded_text import LoadedText
     from comt_cli.exchange.loaded_translation import LoadedTranslator
@@ -46,6 +47,7 @@ class Kind(NamedTuple):
 
 def kinds() -> dict[type[Loaded], Kind]:
     """Every kind of model whose gates are drawn."""
+    from comt_cli.exchange.loaded_captioning import LoadedCaptioner
     from comt_cli.exchange.loaded_images import LoadedImageModel
     from comt_cli.exchange.loaded_language import LoadedModel
     from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
@@ -56,6 +58,7 @@ def kinds() -> dict[type[Loaded], Kind]:
         LoadedMaskedModel: Kind(("--text", "--site"), _of_text),
         LoadedTranslator: Kind(("--text", "--site"), _of_translator),
         LoadedImageModel: Kind(("--images",), _of_image_classifier),
+        LoadedCaptioner: Kind(("--images", "--text", "--site"), _of_captioner),
     }
 
 
@@ -69,6 +72,17 @@ def _of_translator(loaded: LoadedTranslator, asked: Asked) -> Drawings:
     from comt_cli.analysis.sentence_pair import observed_pair
 
     return _of_tokens(loaded, lambda: observed_pair(loaded, asked.text), asked)
+
+
+def _of_captioner(loaded: LoadedCaptioner, asked: Asked) -> Drawings:
+    from comt_cli.analysis.captioned_image import observed_image
+
+    number, *others = asked.images or [0]
+    if others:
+        raise UserError(
+            f"--images: {loaded.name} is observed on one image at a time", f"Give a number with a comma: {number},"
+        )
+    return _of_tokens(loaded, lambda: observed_image(loaded, number, asked.text), asked)
 
 
 def _of_tokens(loaded: Loaded, observe: Callable[[], Observation], asked: Asked) -> Drawings:

@@ -79,6 +79,7 @@ def all_checks(runs: Path) -> list[Check]:
         Check("offline data", check_offline_data),
         Check("images", _check_images),
         Check("parallel text", _check_pairs),
+        Check("captions", _check_captions),
         Check("kernels", check_kernels),
         Check("compilation", check_compilation),
         Check("recipes", check_recipes),
@@ -313,6 +314,12 @@ def _check_pairs() -> Finding:
     from comt_cli.doctor.pairs import check_pairs
 
     return check_pairs()
+
+
+def _check_captions() -> Finding:
+    from comt_cli.doctor.captions import check_captions
+
+    return check_captions()
 
 
 def check_kernels() -> Finding:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from comt_cli.data.captions.regions import patches, read_features
@@ -52,14 +53,29 @@ def look_at(path: Path, data: CaptionData) -> Seen:
 
 
 def _picture(path: Path, side: int) -> NDArray[np.uint8]:
-    from PIL import Image
-
     try:
         with Image.open(path) as image:
-            return np.array(image.convert("RGB").resize((side, side), Image.Resampling.LANCZOS))
+            colours = _colours(ImageOps.exif_transpose(image), path)
+            return np.array(colours.resize((side, side), Image.Resampling.LANCZOS))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = getattr(error, "strerror", None) or "it is no picture that can be read"
         raise UserError(f"{path} cannot be read: {reason}", "PNG and JPEG files can be captioned.") from None
+
+
+def _colours(image: Image.Image, path: Path) -> Image.Image:
+    """A picture of any kind in three colours of 8 bits; what is transparent lies on white paper. Raises `UserError`
+    where nothing says which of its numbers is white."""
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # convert() would make most of it white
+    if image.mode in ("I", "F"):
+        raise UserError(
+            f"{path}: its pixels are single numbers of 32 bits, and nothing says which is white",
+            "Save it with 8 or 16 bits a pixel.",
+        )
+    if image.has_transparency_data:
+        seen = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
+    return image.convert("RGB")
 
 
 class ImageCaptioner:

@@ -47,6 +47,11 @@ class Model(nn.Module):
         """Inputs of so many samples, without storage (on the meta device)."""
         raise NotImplementedError
 
+    @property
+    def places(self) -> Mapping[int, int]:
+        """Which inputs of the `example` are places in a sequence, by number, and how many places there are."""
+        return {}
+
     def body(self, *inputs: Tensor) -> Tensor:
         """The forward pass, without an end whose loss keeps less than autograd would (`kept_behind_body`)."""
         output: Tensor = self(*inputs)

@@ -140,6 +140,10 @@ class Bert(BertEncoder, VocabularyModel):
         return tokens, places
 
     @property
+    def places(self) -> Mapping[int, int]:
+        return {1: self.length}
+
+    @property
     def head_weight(self) -> Tensor:
         """The head's matrix, [V, D]: the embedding's."""
         return self.embedding.weight

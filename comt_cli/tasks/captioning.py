@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS, Metric, Task, Unit
+from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric
+from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 
 if TYPE_CHECKING:
     from comt_cli.data.captions.dataset import CaptionDataset
     from comt_cli.data.storage import ProgressCallback
-    from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.captioning import CaptioningSettings
 
 TYPICAL_LENGTH = 13
@@ -51,17 +51,11 @@ def _metrics() -> dict[str, Metric]:
             sign=" %",
             remark="CIDEr-D hardly sees whether relations are true; scene F1 does, where the scene is known.",
         )
-    found["target_perplexity"] = Metric(
-        words="perplexity of a word of a validation caption, given those before it",
-        label="word perplexity",
-        brief="perplexity",
-        better="lower",
-        difference=PERCENT,
-    )
+    found["target_perplexity"] = perplexity("a word of a validation caption", "word perplexity")
     return found
 
 
-class Captioning(Task["CaptioningSettings"]):
+class Captioning(EncoderDecoderTask["CaptioningSettings"]):
     """Train every run of a captioning recipe and write the table beside the paper's numbers.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. Self-critical
@@ -79,16 +73,12 @@ class Captioning(Task["CaptioningSettings"]):
 
     name: ClassVar = "captioning"
     command: ClassVar = "train-caption"
-    unit: ClassVar = Unit("tokens", "tok")
+    family: ClassVar = "Captioner"
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
-    plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN captioner of the same size"
     differs: ClassVar = "whose width, regions and vocabulary are other ones"
     model_kind: ClassVar = "a captioner"
-    verbs: ClassVar = ("caption",)
-    counts_targets: ClassVar = True
-    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
-    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+    verbs: ClassVar = ("caption", "analyze-gates")
     at_scale: ClassVar = {
         "smoke": "The captioners see drawn scenes of one to three symbols for minutes.",
         "paper": "The captioners train on MSCOCO.",
@@ -104,12 +94,6 @@ class Captioning(Task["CaptioningSettings"]):
         from comt_cli.tasks.settings.captioning import CaptioningSettings
 
         return CaptioningSettings
-
-    @property
-    def sites(self) -> Sites:
-        from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
-
-        return ENCODER_DECODER_SITES
 
     # ---- data
 
@@ -152,16 +136,8 @@ class Captioning(Task["CaptioningSettings"]):
 
     # ---- words
 
-    def network_and_data(self, settings: CaptioningSettings, size: Sequence[str] = ()) -> str:
-        model, train = settings.model, settings.train
-        shape = model.shape()
-        layers = f"{shape.encoder_layers}+{shape.decoder_layers} layers"
-        what = ", ".join([layers, f"{shape.width} wide", *size])
-        return (
-            f"Captioner {model.size} ({what}) on {self.data_name(settings)}, "
-            f"{words.plural(train.steps, 'step')} of {words.plural(train.batch_size, 'image')}"
-            f"{self._samples(settings)}"
-        )
+    def step(self, settings: CaptioningSettings) -> str:
+        return f"{words.plural(settings.train.batch_size, 'image')}{self._samples(settings)}"
 
     def _samples(self, settings: CaptioningSettings) -> str:
         samples = settings.train.samples

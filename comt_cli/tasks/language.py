@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from comt_cli import words
-from comt_cli.tasks.base import PERCENT, Drawing, Metric, Task, Unit
+from comt_cli.tasks.base import PERCENT, Drawing, Metric
+from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
     from comt_cli.data.dataset import Dataset
@@ -22,7 +22,7 @@ It is read as worse than any other, and no difference in per cent is taken from 
 ORIGINAL = "validation perplexity as the original scripts print it"
 
 
-class LanguageModelling(Task["Settings"]):
+class LanguageModelling(TextTask["Settings"]):
     """Train every run of a language-model recipe and write the table beside the paper's numbers.
 
     Finished runs are skipped and stopped ones resume, so the same command can always be given again; on several
@@ -43,7 +43,7 @@ class LanguageModelling(Task["Settings"]):
 
     name: ClassVar = "language"
     command: ClassVar = "train-lm"
-    unit: ClassVar = Unit("tokens", "tok")
+    family: ClassVar = "LLaMA"
     model_kind: ClassVar = "a language model"
     verbs: ClassVar = ("analyze-gates", "plot-cosine", "generate", "export")
     metrics: ClassVar[Mapping[str, Metric]] = {
@@ -82,9 +82,6 @@ class LanguageModelling(Task["Settings"]):
     }
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
-    differs: ClassVar = "whose width and vocabulary are other ones"
-    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
-    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
     provenance: ClassVar = (
         "Networks: {model:networks}{parameters}.",
         "Text: {corpus}.",
@@ -109,36 +106,13 @@ class LanguageModelling(Task["Settings"]):
 
         return fingerprint(settings.data, progress)
 
-    def known_content(self, settings: Settings, fingerprint: str) -> str | None:
-        from comt_cli.data.identity import known_content
-
-        return known_content(fingerprint)
-
     def prepare(self, settings: Settings, progress: ProgressCallback | None = None) -> Dataset:
         from comt_cli.data.prepare import prepare
 
         return prepare(settings.data, progress)
 
-    def data_name(self, settings: Settings) -> str:
-        return settings.data.corpus
-
     def dimensions(self, settings: Settings) -> dict[str, int]:
         return {"vocabulary": settings.data.vocabulary_size, "length": settings.data.sequence_length}
-
-    def positions(self, settings: Settings) -> int:
-        return settings.data.sequence_length
-
-    def work(self, settings: Settings) -> float:
-        shape = settings.model.shape()
-        return float(settings.data.sequence_length * shape.layers * shape.width**2)
-
-    def network_and_data(self, settings: Settings, size: Sequence[str] = ()) -> str:
-        shape, data, train = settings.model.shape(), settings.data, settings.train
-        what = ", ".join([f"{shape.layers} layers", f"{shape.width} wide", *size])
-        return (
-            f"LLaMA {settings.model.size} ({what}) on {words.in_words(data.corpus)}, "
-            f"{words.plural(train.steps, 'step')} of {train.batch_size:,} x {data.sequence_length:,} tokens"
-        )
 
     def describe(self, settings: Settings, size: str = "", seen: str = "") -> str:
         model, data, train = settings.model, settings.data, settings.train
@@ -149,17 +123,3 @@ class LanguageModelling(Task["Settings"]):
             f"{data.vocabulary_size:,} tokens ({data.tokenizer}); {train.steps:,} steps of {train.batch_size} x "
             f"{data.sequence_length}{amount}"
         )
-
-    def columns(self, settings: Settings) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
-        return {
-            "model": model.size,
-            "corpus": data.corpus,
-            "vocabulary": data.vocabulary_size,
-            "sequence_length": data.sequence_length,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
-        }
-
-    def networks(self, sizes: Sequence[str]) -> str:
-        return f"LLaMA {words.listing(sizes)}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from comt_cli import words
-from comt_cli.tasks.base import PERCENT, POINTS, DifferenceUnit, Metric, Task, Unit
+from comt_cli.tasks.base import PERCENT, POINTS, DifferenceUnit, Metric
+from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
     from comt_cli.data.masking import MaskedDataset
@@ -24,7 +24,7 @@ NATS = DifferenceUnit(
 """Differences of a loss, which is a logarithm already."""
 
 
-class MaskedLanguageModelling(Task["MaskedSettings"]):
+class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     """Train every run of a recipe of masked language models and write the table beside the paper's numbers.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The loss counts
@@ -43,7 +43,7 @@ class MaskedLanguageModelling(Task["MaskedSettings"]):
 
     name: ClassVar = "masked_lm"
     command: ClassVar = "train-bert"
-    unit: ClassVar = Unit("tokens", "tok")
+    family: ClassVar = "BERT"
     model_kind: ClassVar = "a masked language model"
     verbs: ClassVar = ("analyze-gates", "plot-cosine", "export")
     metrics: ClassVar[Mapping[str, Metric]] = {
@@ -75,9 +75,6 @@ class MaskedLanguageModelling(Task["MaskedSettings"]):
     }
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN BERT of the same size"
-    differs: ClassVar = "whose width and vocabulary are other ones"
-    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
-    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
     provenance: ClassVar = (
         "Networks: {model:networks}{parameters}.",
         "Text: {corpus}.",
@@ -104,18 +101,10 @@ class MaskedLanguageModelling(Task["MaskedSettings"]):
 
         return fingerprint(settings.data.text, progress)  # no other task has a vocabulary with these special tokens
 
-    def known_content(self, settings: MaskedSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.identity import known_content
-
-        return known_content(fingerprint)
-
     def prepare(self, settings: MaskedSettings, progress: ProgressCallback | None = None) -> MaskedDataset:
         from comt_cli.data.masking import prepare_masked
 
         return prepare_masked(settings.data, progress)
-
-    def data_name(self, settings: MaskedSettings) -> str:
-        return settings.data.corpus
 
     # ---- the model
 
@@ -123,22 +112,7 @@ class MaskedLanguageModelling(Task["MaskedSettings"]):
         data = settings.data
         return {"vocabulary": data.vocabulary_size, "length": data.sequence_length, "masked": data.masked}
 
-    def positions(self, settings: MaskedSettings) -> int:
-        return settings.data.sequence_length
-
-    def work(self, settings: MaskedSettings) -> float:
-        shape = settings.model.shape()
-        return float(settings.data.sequence_length * shape.layers * shape.width**2)
-
     # ---- words
-
-    def network_and_data(self, settings: MaskedSettings, size: Sequence[str] = ()) -> str:
-        shape, data, train = settings.model.shape(), settings.data, settings.train
-        what = ", ".join([f"{shape.layers} layers", f"{shape.width} wide", *size])
-        return (
-            f"BERT {settings.model.size} ({what}) on {words.in_words(data.corpus)}, "
-            f"{words.plural(train.steps, 'step')} of {train.batch_size:,} x {data.sequence_length:,} tokens"
-        )
 
     def describe(self, settings: MaskedSettings, size: str = "", seen: str = "") -> str:
         model, data, train = settings.model, settings.data, settings.train
@@ -149,17 +123,3 @@ class MaskedLanguageModelling(Task["MaskedSettings"]):
             f"{data.corpus}, {data.vocabulary_size:,} tokens ({data.tokenizer}), {100 * data.mask_share:g} % of them "
             f"hidden; {train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
         )
-
-    def columns(self, settings: MaskedSettings) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
-        return {
-            "model": model.size,
-            "corpus": data.corpus,
-            "vocabulary": data.vocabulary_size,
-            "sequence_length": data.sequence_length,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
-        }
-
-    def networks(self, sizes: Sequence[str]) -> str:
-        return f"BERT {words.listing(sizes)}"

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import PERCENT, POINTS, SCORE_POINTS, Metric, Task, Unit
+from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric
+from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 
 if TYPE_CHECKING:
     from comt_cli.data.pairs.dataset import PairDataset
     from comt_cli.data.storage import ProgressCallback
-    from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.translation import TranslationSettings
 
 TYPICAL_LENGTH = 32
@@ -55,13 +55,7 @@ def _metrics() -> dict[str, Metric]:
                 sign=" %",
                 remark="Values are counted where the data says what they are.",
             )
-    found["target_perplexity"] = Metric(
-        words="perplexity of a validation target token, given those before it",
-        label="target perplexity",
-        brief="perplexity",
-        better="lower",
-        difference=PERCENT,
-    )
+    found["target_perplexity"] = perplexity("a validation target token", "target perplexity")
     return found
 
 
@@ -72,7 +66,7 @@ def _beside(prefix: str, key: str) -> str | None:
     return f"{prefix}slot_accuracy" if key == "bleu" else f"last_{prefix}{key}"
 
 
-class Translation(Task["TranslationSettings"]):
+class Translation(EncoderDecoderTask["TranslationSettings"]):
     """Train every run of a translation recipe and write the table beside the paper's numbers.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The test set is
@@ -92,16 +86,11 @@ class Translation(Task["TranslationSettings"]):
 
     name: ClassVar = "translation"
     command: ClassVar = "train-mt"
-    unit: ClassVar = Unit("tokens", "tok")
+    family: ClassVar = "Transformer"
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
-    plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN Transformer of the same size"
-    differs: ClassVar = "whose width and vocabulary are other ones"
     model_kind: ClassVar = "a translator"
     verbs: ClassVar = ("translate", "analyze-gates", "average")
-    counts_targets: ClassVar = True
-    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
-    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
     at_scale: ClassVar = {
         "smoke": "The translators see sentences made from templates and localised values for minutes.",
         "paper": "The translators train on the published corpora.",
@@ -117,12 +106,6 @@ class Translation(Task["TranslationSettings"]):
         from comt_cli.tasks.settings.translation import TranslationSettings
 
         return TranslationSettings
-
-    @property
-    def sites(self) -> Sites:
-        from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
-
-        return ENCODER_DECODER_SITES
 
     # ---- data
 
@@ -164,15 +147,8 @@ class Translation(Task["TranslationSettings"]):
 
     # ---- words
 
-    def network_and_data(self, settings: TranslationSettings, size: Sequence[str] = ()) -> str:
-        model, train = settings.model, settings.train
-        shape = model.shape()
-        layers = f"{shape.encoder_layers}+{shape.decoder_layers} layers"
-        what = ", ".join([layers, f"{shape.width} wide", *size])
-        return (
-            f"Transformer {model.size} ({what}) on {self.data_name(settings)}, "
-            f"{words.plural(train.steps, 'step')} of {train.batch_size * settings.data.batch_tokens:,} tokens"
-        )
+    def step(self, settings: TranslationSettings) -> str:
+        return f"{settings.train.batch_size * settings.data.batch_tokens:,} tokens"
 
     def describe(self, settings: TranslationSettings, size: str = "", seen: str = "") -> str:
         model, data, train, decode = settings.model, settings.data, settings.train, settings.decode

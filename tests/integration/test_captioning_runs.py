@@ -212,4 +212,4 @@ def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys):
     assert "9 captions of each image cannot be had from a beam of 5" in comt(
         "caption", run, "scene.png", "--n-best", "9", status=2
     )
-    assert "comt caption takes it" in comt("translate", run, "-i", "text.png", status=2)
+    assert "comt caption and analyze-gates take it" in comt("translate", run, "-i", "text.png", status=2)

@@ -19,11 +19,14 @@ MAX_CHANNELS = 64
 """More channels than this are thinned out before they are drawn: finer ridges than that cannot be seen in print."""
 _ABREAST = 4
 _MOST_MAPS = 8
-"""Layers that have a map, at even distances, of deeper networks."""
+"""Layers that have a map, at even distances, of deeper networks; half as many where the maps of long texts would not
+fit on a page."""
+_LONG = 24
 
 
 def draw_gate_surfaces(frame: pd.DataFrame, site: str) -> tuple[Figure, pd.DataFrame]:
-    """Above a surface a layer, for at most four, below a map of token x channel, for at most eight; all of one scale.
+    """Above a surface a layer, for at most four, below a map of token x channel, for at most eight, of long texts four;
+    all of one scale.
 
     `frame` has rows `layer, position, token, channel, value` (`analysis.gates.channel_frame`). Channels that are not
     next to each other are taken as thinned out, and the axis says so. A few values far from all others do not rule the
@@ -33,10 +36,11 @@ def draw_gate_surfaces(frame: pd.DataFrame, site: str) -> tuple[Figure, pd.DataF
     """
     drawn, tokens = lines.drawn_tokens(frame), frame["position"].nunique()
     layers = sorted(drawn["layer"].unique())
-    deep, few = _spread(layers, _MOST_MAPS), _spread(layers, _ABREAST)
+    shown = drawn["position"].nunique()
+    few = _spread(layers, _ABREAST)
+    deep = few if shown > _LONG else _spread(layers, _MOST_MAPS)
     ends = robust_ends(drawn["value"].to_numpy())
     norm = Normalize(ends.low, ends.high)
-    shown = drawn["position"].nunique()
     lines_of_maps = -(-len(deep) // _ABREAST)
     heights = 1.75, 0.55 + (max(0.7, lines.ROW * shown) + 0.35) * lines_of_maps
     with style():

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-MAX_LINES = 24
-"""So many tokens get a line of their own; the legend says how many the text has."""
+MAX_LINES = 36
+"""So many tokens get a line of their own, as many as an image of scenes has regions; the legend says how many the text
+has."""
 _LONGEST = 14
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 

@@ -286,7 +286,7 @@ def test_the_lines_are_the_csv() -> None:
     below = next(axes for axes in figure.axes if axes.images)
     shown = drawn.pivot(index="position", columns="layer", values="cosine").to_numpy()
     np.testing.assert_array_equal(below.images[0].get_array(), shown)
-    assert below.get_ylabel() == "token (the first 24 tokens of 27)"
+    assert below.get_ylabel() == f"token (the first {MAX_LINES} tokens of {MAX_LINES + 3})"
 
 
 def test_panels_are_the_sites_in_their_order() -> None:

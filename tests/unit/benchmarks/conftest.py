@@ -12,7 +12,18 @@ from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
 from comt_cli.benchmarks import decode, decode_translation
-from comt_cli.benchmarks.shapes import LLAMAS, RESNETS, TRANSLATORS, llama, resnet, translator
+from comt_cli.benchmarks.shapes import (
+    BERTS,
+    CAPTIONERS,
+    LLAMAS,
+    RESNETS,
+    TRANSLATORS,
+    bert,
+    captioner,
+    llama,
+    resnet,
+    translator,
+)
 
 TINY_LLAMA = llama("bench", 16, 20, 2, 2, vocabulary=32, batch=2, length=8)
 TINY_RESNET = resnet("resnet18-b32", "resnet18", pixels=8, batch=2, width=4, blocks=(1, 1))
@@ -23,6 +34,15 @@ TINY_TRANSLATOR = translator(
     batch=2,
     tokens=24,
 )
+TINY_CAPTIONER = captioner(
+    "caption-bench",
+    {"size": "nano", "width": 16, "ffn_width": 20, "heads": 2, "encoder_layers": 1},
+    vocabulary=32,
+    batch=2,
+)
+TINY_BERT = bert(
+    "bert-bench", {"size": "tiny", "width": 16, "ffn_width": 20, "heads": 2}, vocabulary=32, batch=2, length=20
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +52,8 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(LLAMAS, name, TINY_LLAMA)
     monkeypatch.setitem(RESNETS, "resnet18-b32", TINY_RESNET)
     monkeypatch.setitem(TRANSLATORS, "mt-bench", TINY_TRANSLATOR)
+    monkeypatch.setitem(CAPTIONERS, "caption-bench", TINY_CAPTIONER)
+    monkeypatch.setitem(BERTS, "bert-bench", TINY_BERT)
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(decode, "PROMPT", 8)
     monkeypatch.setattr(decode_translation, "TOKENS", 5)

@@ -8,9 +8,9 @@ import torch
 from comt_cli.benchmarks import peers, subjects, variants
 from comt_cli.benchmarks.failures import Failed
 from comt_cli.benchmarks.peers import PEERS, import_peer, torchvision_resnet
-from comt_cli.benchmarks.shapes import RESNETS, Shape, llama, resnet
+from comt_cli.benchmarks.shapes import RESNETS, Shape, bert, llama, resnet
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, TRANSLATION, Base, Subject
+from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, MASKED_LM, SUBJECTS, TRANSLATION, Base, Subject
 from comt_cli.benchmarks.variants import Variants
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice
@@ -126,6 +126,24 @@ def test_the_other_library_computes_the_same_loss():
     assert ours.loss().item() == pytest.approx(theirs.loss().item(), rel=0.05), "both are new: about log 32"
 
 
+def test_bert_of_the_other_library_is_as_large_and_computes_the_same_loss():
+    """Over the hidden tokens alone, which stand at different places; with dropout off, to rounding in fp32."""
+    builder = Variants(MASKED_LM, tiny(MASKED_LM), "fp32", CPU, "whole")
+    theirs = builder.prepare("bertformaskedlm")
+    builder.prepare("plain")
+    theirs_model, ours_model = (builder._networks[name][0].eval() for name in ("bertformaskedlm", "plain"))
+    assert parameter_count(theirs_model) == parameter_count(ours_model)
+    tokens, places, targets = builder.inputs
+    assert places.shape == targets.shape == (2, 3)
+    assert places.max() < 20
+    assert all(len(set(row)) == 3 for row in places.tolist())
+    logits = theirs_model(input_ids=tokens, attention_mask=tokens != 0).logits
+    hidden = logits.gather(1, places[:, :, None].expand(-1, -1, 32)).flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(hidden, targets.flatten()).item()
+    assert theirs.loss().item() == pytest.approx(expected, rel=1e-5)
+    assert ours_model(tokens, places).shape == (2, 3, 32)
+
+
 def test_torch_translates_as_we_do():
     """Of our weights, put into the network of torch's layers, whose attention has biases that ours lacks: the same
     smoothed loss, to rounding in fp32; padding in the middle of sources, and dropout off, whose masks differ."""
@@ -172,14 +190,17 @@ def test_marian_is_as_large():
 
 
 @pytest.mark.parametrize("device", ["An EPYC, 2 threads", "NVIDIA H200"])
-def test_the_goal_beside_another_library(device):
+@pytest.mark.parametrize(("subject", "peer"), [(TRANSLATION, "torch"), (MASKED_LM, "bertformaskedlm")])
+def test_the_goal_beside_another_library(subject, peer, device):
     """It is asked of the plain network on the whole batch, beside the first peer."""
-    shape = TRANSLATION.shapes["base"]
-    row = {"size": "base", "shape": str(shape), "device": device, "precision": "bf16-mixed", "best_plain": "plain"}
+    (size,) = subject.gpu_sizes
+    shape = subject.shapes[size]
+    row = {"size": size, "shape": str(shape), "device": device, "precision": "bf16-mixed", "best_plain": "plain"}
     kind = "cuda" if "H200" in device else "cpu"
-    assert TRANSLATION.goals(row | {"variant": "plain"}, kind) == {"goal_step_ratio_to_torch": 1.0}
-    for other in ({"variant": "sas-eager"}, {"variant": "plain", "shape": str(shape.halved())}):
-        assert TRANSLATION.goals(row | other, kind) == {"goal_step_ratio_to_torch": None}
+    goal = f"goal_step_ratio_to_{peer}"
+    assert subject.goals(row | {"variant": "plain"}, kind) == {goal: 1.0}
+    for other in ({"variant": "grc-eager"}, {"variant": "plain", "shape": str(shape.halved())}):
+        assert subject.goals(row | other, kind) == {goal: None}
 
 
 @every_subject
@@ -225,7 +246,9 @@ def test_what_does_not_fit(monkeypatch, subject, form):
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize(
     "shape", [llama("bench", 16, 20, 2, 2, vocabulary=32, batch=2, length=8),
-              resnet("resnet18-b32", "resnet18", pixels=8, batch=2)], ids=lambda shape: shape.size,
+              resnet("resnet18-b32", "resnet18", pixels=8, batch=2),
+              bert("bert-bench", {"size": "tiny", "width": 16, "heads": 2}, vocabulary=32, batch=2, length=8)],
+    ids=lambda shape: shape.size,
 )  # fmt: skip
 def test_without_the_other_library(bench, written, monkeypatch, named, shape):
     """Asked for by name: an error before anything is built. Otherwise its variants are left out, and all is well."""
@@ -235,7 +258,8 @@ def test_without_the_other_library(bench, written, monkeypatch, named, shape):
 
     monkeypatch.setattr(peers, "import_peer", missing)
     (peer,) = subjects.subject_of(shape.size).peers
-    names = ["plain-compiled", peer, f"{peer}-compiled"]
+    is_compiled = subjects.subject_of(shape.size).compiles
+    names = ["plain-compiled", peer, f"{peer}-compiled"] if is_compiled else ["plain", peer]
     if named:
         monkeypatch.setattr(Variants, "prepare", lambda *_: pytest.fail("something was built"))
         result = bench("step", "--sizes", shape.size, "--precision", "fp32", "--variants", ",".join(names))
@@ -245,7 +269,7 @@ def test_without_the_other_library(bench, written, monkeypatch, named, shape):
         assert written() == set()
         return
     *news, rows = run_step_benchmark(shape, "fp32", names, CPU, 3)
-    assert [row["variant"] for row in rows] == ["plain-compiled"]
+    assert [row["variant"] for row in rows] == names[:1]
     for name in names[1:]:
         assert any(line.startswith(f"{shape.size} fp32 {name}: left out, the comparison with") for line in news)
     assert not any(isinstance(each, Failed) for each in news)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import comt_cli.campaign.launch
 import comt_cli.commands.outcome
 from comt_cli.app import app
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.commands.reproduce import _planned
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.recipe.problems import RecipeError
@@ -253,3 +255,17 @@ def test_a_second_call_with_nothing_left_to_do_imports_no_torch(calls, monkeypat
     assert "4 of 4 runs are finished already" in done.stderr
     assert Path("runs/results/smoke/mine/two.md").exists()
     assert "[mine, two](smoke/mine/two.md)" in Path("runs/results/README.md").read_text()
+
+
+def test_every_experiment_of_two_papers_is_planned_and_the_demo_trains_none_of_them() -> None:
+    """Scale smoke, as shipped: translators, captioners in both stages, BERTs. `make demo` stays as short as it is."""
+    planned = _planned("smoke", "sas,eau-grc", None, None)
+    specs = [spec for table in planned for spec in table.specs]
+    assert {"train-caption", "train-bert", "train-mt"} <= {spec.command for spec in specs}
+    started = [spec for spec in specs if spec.start is not None]
+    ids = {spec.id for spec in specs}
+    assert {spec.table for spec in started} >= {"table5"}
+    assert {spec.start.run.id for spec in started} <= ids, "what a run starts from is trained in the same queue"
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    demo = makefile.partition("\ndemo:")[2].partition("\n\n")[0]
+    assert re.findall(r"train-\S+ --recipe \S+|reproduce", demo) == ["train-lm --recipe table3.yaml"]

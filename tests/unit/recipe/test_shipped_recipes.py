@@ -120,6 +120,36 @@ def test_every_cell_of_the_papers_has_a_recipe(all_loaded):
         if loaded.recipe.figure is None and loaded.recipe.table not in {*BESIDE, *OURS}
     }
     assert len(CELLS) == 161 + 81 + 14 + 16  # of language models, image classifiers, translators and captioners
+    assert {cell["source"] for cell in CELLS} == {"printed", "second-hand"}
+
+
+def test_a_cell_without_a_recipe_and_a_value_without_a_cell_are_found(all_loaded, monkeypatch):
+    """The two tests above can fail: at a cell that is nowhere, and at each kind of difference of one that is."""
+    (own,) = (loaded for name, loaded in all_loaded.items() if name == "sas/table5")
+    first, *others = CELLS
+    number = next(number for number, cell in enumerate(CELLS) if cell["table"] == "table5" and cell["paper"] == "sas")
+    wrong = [
+        [cell for place, cell in enumerate(CELLS) if place != number],
+        *(
+            [*CELLS[:number], CELLS[number] | change, *CELLS[number + 1 :]]
+            for change in ({"value": "80.3"}, {"row": "grc"})
+        ),
+    ]
+    for cells in wrong:
+        monkeypatch.setattr(sys.modules[__name__], "CELLS", cells)
+        with pytest.raises(AssertionError):
+            test_every_cell_and_increase_is_the_papers(own)
+    monkeypatch.setattr(sys.modules[__name__], "CELLS", [first | {"table": "table9"}, *others])
+    with pytest.raises(AssertionError):
+        test_every_cell_of_the_papers_has_a_recipe(all_loaded)
+
+
+def test_values_that_are_known_second_hand_are_said_to_be(loaded):
+    sources = {
+        cell["source"] for cell in CELLS if (cell["paper"], cell["table"]) == (loaded.recipe.paper, loaded.recipe.table)
+    }
+    comment = re.sub(r"\n# ?", " ", loaded.path.read_text().partition("\n\n")[0])
+    assert ("values are second-hand" in comment) == ("second-hand" in sources)
 
 
 def test_every_scale_can_be_planned(loaded):

@@ -42,3 +42,26 @@ def test_any_length_has_room_on_a_page(rows, columns):
     assert 2 < height <= 9
     axes = figure.axes[0]
     assert axes.get_yticklabels()[0].get_fontsize() <= 72 * height / rows
+
+
+def test_regions_are_coloured_under_the_ink_of_the_image():
+    pixels = np.full((48, 48, 3), (229, 207, 158), dtype=np.uint8)
+    pixels[4:12, 8:16] = 255, 210, 0  # nearly as bright as the paper
+    drawn = weights(7, 36)
+    said = ["a", "yellow", "square", "with", "a", "7", "</s>"]
+    figure, frame = figures.draw_captioned(pixels, " ".join(said[:-1]), drawn, said)
+    assert list(frame)[:8] == ["word", "1-1", "1-2", "1-3", "1-4", "1-5", "1-6", "2-1"]
+    np.testing.assert_allclose(frame.drop(columns="word").to_numpy(), drawn)
+    image, *words = [axes for axes in figure.axes if axes.images]
+    np.testing.assert_array_equal(image.images[0].get_array(), pixels)
+    assert [axes.get_title() for axes in words] == [f"{number} {word}" for number, word in enumerate(said, 1)]
+    for axes, row in zip(words, drawn, strict=True):
+        colours, ink = axes.images
+        np.testing.assert_array_equal(colours.get_array(), row.reshape(6, 6))
+        assert colours.get_clim() == (0, drawn.max())
+        assert ink.get_extent() == colours.get_extent()
+        opaque = np.asarray(ink.get_array())[..., 3]
+        assert (opaque[4:12, 8:16] > 0.7).all()
+        assert opaque.sum() == opaque[4:12, 8:16].sum(), "the paper is bare"
+    with pytest.raises(ValueError, match="35 regions are no square grid"):
+        figures.draw_captioned(pixels, "a", weights(1, 35), ["a"])

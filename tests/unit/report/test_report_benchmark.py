@@ -283,7 +283,7 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
     from comt_cli.benchmarks.decode_translation import run_translation_benchmark
     from comt_cli.benchmarks.kernels import run_gemm_benchmark
     from comt_cli.benchmarks.roofline import PREDICTED, predictions
-    from comt_cli.benchmarks.shapes import llama, resnet, translator
+    from comt_cli.benchmarks.shapes import bert, captioner, llama, resnet, translator
     from comt_cli.benchmarks.step import run_step_benchmark
     from comt_cli.benchmarks.subjects import SUBJECTS
     from comt_cli.commands.bench_pages import pages
@@ -292,11 +292,13 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
         llama("bench", 16, 20, 1, 2, vocabulary=32, batch=2, length=8),
         resnet("resnet18-b32", "resnet18", pixels=8, batch=2, width=4, blocks=(1,)),
         translator("mt-bench", {"size": "nano", "width": 16, "heads": 2}, vocabulary=32, batch=1, tokens=16),
+        captioner("caption-bench", {"size": "nano", "width": 16, "heads": 2}, vocabulary=32, batch=1),
+        bert("bert-bench", {"size": "tiny", "width": 16, "heads": 2}, vocabulary=32, batch=1, length=8),
     )
     cpu = torch.device("cpu")
     products = [rows for rows in run_gemm_benchmark(tiny[:1], ["fp32"], cpu, 3) if isinstance(rows, list)]
     decoded = list(run_decode_benchmark(tiny[:1], ["plain"], ["fp32"], [1], cpu, 3, prompt=8))
-    translated = list(run_translation_benchmark(tiny[2:], ["plain"], ["fp32"], [1], cpu, 3, tokens=3))
+    translated = list(run_translation_benchmark(tiny[2:3], ["plain"], ["fp32"], [1], cpu, 3, tokens=3))
     columns = {"kernels": {*products[0][0]}, "decode": {*decoded[0][0]}, "decode-translation": {*translated[0][0]}}
     for subject, shape in zip(SUBJECTS, tiny, strict=True):
         *_, rows = run_step_benchmark(shape, "fp32", ["plain"], cpu, 3)

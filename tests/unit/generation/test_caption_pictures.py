@@ -1,0 +1,60 @@
+"""Pictures of every kind as a captioner sees them: the same picture is the same pixels, or it is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from comt_cli.data.captions.settings import CaptionData
+from comt_cli.errors import UserError
+from comt_cli.generation.caption import look_at
+
+DATA = CaptionData()
+GREY = np.add.outer(np.arange(48), 4 * np.arange(48)).astype(np.uint8)  # from black to 235
+
+
+def seen(path, image: Image.Image, **options) -> np.ndarray:
+    image.save(path, **options)
+    return look_at(path, DATA).pixels
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGB", "RGBA", "LA", "CMYK"])
+def test_the_same_picture_is_the_same_pixels(tmp_path, mode) -> None:
+    picture = Image.fromarray(GREY)
+    name = "one.tif" if mode == "CMYK" else "one.png"
+    np.testing.assert_array_equal(seen(tmp_path / name, picture.convert(mode)), np.stack([GREY] * 3, axis=-1))
+
+
+def test_sixteen_bits_are_scaled(tmp_path) -> None:
+    found = seen(tmp_path / "one.png", Image.fromarray(GREY.astype(np.uint16) * 257))
+    np.testing.assert_array_equal(found, np.stack([GREY] * 3, axis=-1))
+    (black, white) = (seen(tmp_path / "one.png", Image.new("1", (9, 5), colour)) for colour in (0, 1))
+    assert (black.max(), white.min()) == (0, 255)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_lies_on_white(tmp_path, mode) -> None:
+    """Not on what is hidden below it, which is black as a rule."""
+    half = np.where(np.arange(48) < 24, 255, 0).astype(np.uint8)[None].repeat(48, 0)
+    picture = Image.merge("LA", (Image.fromarray(np.zeros_like(GREY)), Image.fromarray(half)))
+    if mode == "P":
+        found = seen(tmp_path / "one.png", Image.fromarray(half).convert("P"), transparency=0)
+        assert (found == 255).all()
+        return
+    found = seen(tmp_path / "one.png", picture.convert(mode))
+    np.testing.assert_array_equal(found, np.stack([255 - half] * 3, axis=-1))
+
+
+def test_a_photo_lies_as_its_camera_says(tmp_path) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 3  # upside down
+    found = seen(tmp_path / "one.png", Image.fromarray(GREY), exif=turned)
+    np.testing.assert_array_equal(found[..., 0], GREY[::-1, ::-1])
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_numbers_without_a_white_are_refused(tmp_path, kind) -> None:
+    with pytest.raises(UserError, match=r"one.tif: its pixels are single numbers of 32 bits") as refused:
+        seen(tmp_path / "one.tif", Image.fromarray(GREY.astype(kind)))
+    assert "8 or 16 bits" in str(refused.value.hint)
