@@ -87,8 +87,9 @@ def _checked(
 ) -> LoadedGrid:
     def report(at: KeyPath, message: str) -> None:
         whole = (*path, *at)
-        if not any(problem.key.startswith(dotted(whole)) for problem in problems):
-            problems.append(Problem(dotted(whole), message, document.line(whole)))
+        name = dotted(whole)
+        if not any(f"{problem.key}.".startswith((f"{name}.", f"{name}[")) for problem in problems):
+            problems.append(Problem(name, message, document.line(whole)))
 
     values: dict[str, list[tuple[Any, Origin]]] = {}
     if not grid.settings:

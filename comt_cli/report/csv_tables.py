@@ -54,7 +54,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "devices": _distinct(cell, "device"),
         "git_commits": _distinct(cell, "git_commit"),
         "data_contents": " ".join(dict.fromkeys(run.content for run in cell.runs if run.result and run.content)),
-        "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None),
+        "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None and not cell.is_open),
         "recipe": table.recipe_origin,
         "changed_settings": shlex.join(table.overrides),
     }

@@ -165,6 +165,11 @@ def test_what_is_wrong_is_told_once_with_its_line(old, new, expected):
     assert found.startswith(expected)
 
 
+def test_a_problem_of_one_key_hides_none_of_a_longer_or_shorter_one():
+    text = GRIDDED.replace("[3e-4, 1e-3]", "[]\n    train.learning_rat: [1]\n    train.learning_rate_: [1]")
+    assert len(problems(text)) == 3
+
+
 def test_everything_wrong_is_told_at_once():
     text = GRIDDED.replace("1e-3]", "fast, 3e-4]\n    train.kernels: [fused]\n    model.widht: [1]")
     text = text.replace("metric: perplexity", "metric: accuracy").replace("baseline: plain", "baseline: plan")

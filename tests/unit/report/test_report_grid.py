@@ -291,3 +291,22 @@ def test_without_a_grid_no_file_speaks_of_one(mixed: Bench) -> None:
     for spec in mixed.specs():
         noted = mixed.runs / "by-id" / spec.id / "spec.json"
         assert not noted.exists() or "point" not in json.loads(noted.read_text(encoding="utf-8"))
+
+
+def test_a_choice_that_is_written_is_not_lost_to_one_that_is_open_again(whole: Bench) -> None:
+    """Though of all points together more runs have ended than the table has."""
+    assert write_report(whole.loaded(), whole.specs(), whole.runs, whole.results).files is not None
+    gone = next(spec for spec in whole.specs() if spec.row == "pre-ln")
+    RunDirectory.of(whole.runs, gone).result_file.unlink()
+    again = write_report(whole.loaded(), whole.specs(), whole.runs, whole.results)
+    assert again.unwritten is not None
+    assert "has 3 finished runs of pre-ln at tiny, and this table 0" in again.unwritten
+
+
+def test_a_table_with_an_open_choice_is_written_over_as_runs_end(gridded: Bench) -> None:
+    for seeds in ((1,), (1, 2), (1, 2, 3)):
+        finish(gridded, "pre-ln", {rate: {seed: CLEAR[rate][seed] for seed in seeds} for rate in RATES})
+        report = write_report(gridded.loaded(), gridded.specs(), gridded.runs, gridded.results)
+        assert report.files is not None
+        (line,) = (line for line in lines(report.files.csv) if line["row"] == "pre-ln")
+        assert (line["n"], len(line["run_ids"].split())) == (("3", 3) if len(seeds) == 3 else ("0", 0))
