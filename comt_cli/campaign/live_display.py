@@ -13,7 +13,7 @@ from comt_cli.campaign.display import Stage, StatefulDisplay, WorkerState
 from comt_cli.campaign.opening import Workload, opening
 from comt_cli.campaign.outcomes import RunOutcome, run_name
 from comt_cli.campaign.screen import Bar, Line, Row, lay_out
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.training.events import Event, Note
 from comt_cli.words import duration, wrap
 
@@ -137,7 +137,8 @@ def short_names(specs: Sequence[RunSpec]) -> Callable[[RunSpec], str]:
     def name(spec: RunSpec) -> str:
         table = f"{spec.paper}/{spec.table} " if tables else ""
         column = f", {spec.column}" if columns else ""
-        return f"{table}{spec.row}{column}" + (f", seed {spec.seed}" if seeds else "")
+        point = f", {point_in_words(spec.point)}" if spec.point else ""
+        return f"{table}{spec.row}{column}{point}" + (f", seed {spec.seed}" if seeds else "")
 
     return name
 

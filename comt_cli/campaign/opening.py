@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.words import duration
 
 
@@ -82,6 +82,9 @@ def _shape(workload: Workload) -> str:
         _count({spec.column for spec in specs}, "column"),
         _count({spec.seed for spec in specs}, "seed"),
     ]
+    points = {point_in_words(spec.point) for spec in specs}
+    if len(points) > 1:
+        sizes.append(f"a grid of {len(points)}")
     return f"{tables.pop()}: {', '.join(sizes)}" if len(tables) == 1 else f"{len(tables)} tables"
 
 

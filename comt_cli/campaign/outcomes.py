@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal
@@ -139,9 +139,11 @@ class Summary:
 
 
 def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
-    """A run in words: `pre-ln, 130m, seed 1`, after its table's name where there are several."""
+    """A run in words: `pre-ln, 130m, seed 1`, with its values of a grid, after its table's name where there are several
+    tables."""
     table = f"{spec.paper}/{spec.table} " if with_table else ""
-    return f"{table}{spec.row}, {spec.column}, seed {spec.seed}"
+    point = f", {point_in_words(spec.point)}" if spec.point else ""
+    return f"{table}{spec.row}, {spec.column}{point}, seed {spec.seed}"
 
 
 def result_text(task: Task[Any], result: dict[str, Any]) -> str:

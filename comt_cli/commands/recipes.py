@@ -113,6 +113,7 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
             "rows": len(recipe.rows),
             "columns": len(loaded.columns(scale)),
             "seeds": len(settings.seeds or recipe.seeds),
+            **({"points": len(loaded.grids[scale].points)} if scale in loaded.grids else {}),
             "column_names": list(loaded.columns(scale)),
         }
         for scale, settings in recipe.scales.items()
@@ -178,6 +179,7 @@ def _print_details(recipe: dict[str, Any]) -> None:
     typer.echo(f"  {recipe['metric']}, against the row {recipe['baseline']}")
     for name, scale in recipe["scales"].items():
         shape = " x ".join(format.plural(scale[f"{noun}s"], noun) for noun in ("row", "column", "seed"))
+        shape += f" x {scale['points']} points of a grid" if "points" in scale else ""
         typer.echo(f"  {name}: {shape} ({', '.join(scale['column_names'])})")
         typer.echo(textwrap.fill(scale["description"], 78, initial_indent="    ", subsequent_indent="    "))
 

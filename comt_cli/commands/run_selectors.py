@@ -6,8 +6,8 @@ Parts after the recipe may be left out from the end, and any of them may be empt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from comt_cli.recipe.find import also_called, available_recipes, find_recipe, fu
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.known import KnownRun, Place, Standing, known_runs
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks import FIRST
+from comt_cli.words import plural
 
 _ID = re.compile(r"[0-9a-f]{3,12}(\.replaced-\d+)?")
 _MOST_LISTED = 12
@@ -68,7 +69,7 @@ def _with_checkpoints(text: str, runs: Path, scale: str | None) -> list[KnownRun
     """The runs of a selector whose weights can be loaded, the likeliest alone; None where `text` is no selector.
 
     Those that are done come before the others, and those that the recipe, as it is, would train before those that were
-    trained with other settings.
+    trained with other settings. Of a grid, those that its table shows.
     """
     if Path(text).exists() or not is_selector(text):
         return None
@@ -79,7 +80,16 @@ def _with_checkpoints(text: str, runs: Path, scale: str | None) -> list[KnownRun
     if not usable:
         raise UserError(f"{text} has saved no checkpoint yet\n{_listing(selection.runs)}", "Train it first.")
     done = [run for run in usable if run.standing is Standing.done] or usable
-    return [run for run in done if run in selection.planned] or done
+    done = [run for run in done if run in selection.planned] or done
+    done = [run for run in done if run.id not in selection.passed_over] or done
+    if any(run.id in selection.unchosen for run in done):
+        listed = [run for run in usable if run.id in selection.unchosen]
+        raise UserError(
+            f"{text} could be any of {plural(len(listed), 'run')} of a grid: nothing is chosen before all runs of the "
+            f"cell have ended\n{_listing(listed, selection.unchosen)}",
+            "Say which: the beginning of its id.",
+        )
+    return done
 
 
 def is_selector(text: str) -> bool:
@@ -94,10 +104,14 @@ def _is_id(text: str) -> bool:
 @dataclass(frozen=True)
 class SelectedRuns:
     """The runs that a selector means, as they are there; `planned` of them are what its recipe, as it is, asks for:
-    those on the data that is prepared here, else all that were asked the same."""
+    those on the data that is prepared here, else all that were asked the same. Where it has a grid,
+    `unchosen` are by id those of cells whose choice is open, with their values of it, and `passed_over` those of points
+    that were not chosen."""
 
     runs: list[KnownRun]
     planned: list[KnownRun]
+    unchosen: dict[str, str] = field(default_factory=dict)
+    passed_over: frozenset[str] = frozenset()
 
 
 def select_runs(text: str, runs: Path, scale: str | None = None) -> SelectedRuns:
@@ -116,7 +130,32 @@ def select_runs(text: str, runs: Path, scale: str | None = None) -> SelectedRuns
     if not found:
         raise _nothing(text, wanted, table, matching, known, scale, runs)
     exactly = [run for run in found if run.id in table.planned]
-    return SelectedRuns(found, exactly or [run for run in found if table.plans(run) is not None])
+    planned = exactly or [run for run in found if table.plans(run) is not None]
+    return SelectedRuns(found, planned, *_of_grids(table, runs))
+
+
+def _of_grids(table: _Table, runs: Path) -> tuple[dict[str, str], frozenset[str]]:
+    """`SelectedRuns.unchosen` and `passed_over`: what the table, with the seeds of its recipe, shows of its grids."""
+    from comt_cli.commands.planning import plan_loaded
+    from comt_cli.report.collect import collect
+    from comt_cli.runs.contents import adopt_contents
+
+    unchosen: dict[str, str] = {}
+    passed_over: set[str] = set()
+    loaded = table.loaded
+    for scale, grid in loaded.grids.items() if loaded is not None else ():
+        if loaded is None or table.scale not in (None, scale):
+            continue
+        try:
+            specs = adopt_contents(plan_loaded(loaded, scale).specs, runs, ambiguous=True)
+        except UserError:  # its data cannot be identified here
+            continue
+        for run in collect(specs, runs, choose_by=grid.metric).runs():
+            if run.chosen is None:
+                unchosen[run.spec.id] = point_in_words(run.spec.point)
+            elif not run.chosen:
+                passed_over.add(run.spec.id)
+    return unchosen, frozenset(passed_over)
 
 
 def runs_of_table(text: str, known: Sequence[KnownRun]) -> list[tuple[KnownRun, Place]]:
@@ -304,13 +343,15 @@ def _namesakes_of(text: str) -> str:
     return "" if others is None else f"\n  {others}"
 
 
-def _listing(found: Sequence[KnownRun]) -> str:
-    """A line for each run: its folder's name, which means it alone, the selector of its place, its scale and state."""
+def _listing(found: Sequence[KnownRun], points: Mapping[str, str] | None = None) -> str:
+    """A line for each run: its folder's name, which means it alone, the selector of its place, its scale and state;
+    `points` are values of a grid by id."""
     lines = []
     for run in found[:_MOST_LISTED]:
         seed = "?" if run.seed is None else run.seed
         name = f"{run.home.recipe}:{run.home.row}:{run.home.column}:{seed}"
-        lines.append(f"  {run.name}  {name}  {run.label('scale')}, {run.standing}")
+        point = f"{points[run.id]}, " if points else ""
+        lines.append(f"  {run.name}  {name}  {run.label('scale')}, {point}{run.standing}")
     if len(found) > _MOST_LISTED:
         lines.append(f"  ... and {len(found) - _MOST_LISTED} more (comt runs lists them)")
     return "\n".join(lines)

@@ -156,6 +156,7 @@ def _row(
         "row": spec.row,
         "column": spec.column,
         "seed": spec.seed,
+        **({"grid": spec.point} if spec.point else {}),
         "id": spec.id if spec.is_known else None,  # not known before the data is prepared
         "data_content": spec.data_content,
         "start": spec.start.run.id if spec.start is not None and spec.start.run.is_known else None,
@@ -288,7 +289,8 @@ def _column_table(column: str, rows: list[dict[str, Any]], specs: list[RunSpec])
     has_costs, has_times = (rows[0][key] is not None for key in ("parameters", "estimated_seconds"))
     before = ("parameters", "+%", "paper's") if has_costs else ()
     after = ("FLOPs", *(("time",) if has_times else ()), "memory") if has_costs else ()
-    for header in (column, "seed", *before, counted, *after, "state"):
+    tried = [key.partition(".")[2] for key in specs[0].point]
+    for header in (column, "seed", *tried, *before, counted, *after, "state"):
         is_text = header in (column, "state")
         table.add_column(header, justify="left" if is_text else "right", no_wrap=True)
     for row in rows:
@@ -298,5 +300,6 @@ def _column_table(column: str, rows: list[dict[str, Any]], specs: list[RunSpec])
             cells = [f"{row['parameters']:,}", increase, row["paper_increase"] or "-", *cells, f"{row['flops']:.2g}"]
             cells += [duration(row["estimated_seconds"])] if has_times else []
             cells.append(_memory(row["estimated_memory_bytes"]))
-        table.add_row(row["row"], str(row["seed"]), *cells, row["state"])
+        values = [each if isinstance(each, str) else json.dumps(each) for each in row.get("grid", {}).values()]
+        table.add_row(row["row"], str(row["seed"]), *values, *cells, row["state"])
     return table

@@ -57,11 +57,17 @@ def settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iter
         origin = Origin(path, loaded.document) if path[:2] in loaded.document.lines else Origin(argument="--also")
         yield Setting(f"method.{key}", value, _place(loaded, origin) if is_given else "default")
     settings, origins = loaded.settings[scale][row, column], loaded.origins[scale][row, column]
+    grid = loaded.grids.get(scale)
+    tried = [] if grid is None else [grid.of(point) for point in loaded.points[scale][row, column]]
     shape = settings.model.shape()
     for section, values in settings.model_dump(mode="json").items():
         for key, value in values.items():
             name = f"{section}.{key}"
-            if section == "model" and value is None and hasattr(shape, key):
+            if tried and name in tried[0]:
+                every = [point[name] for point in tried]
+                several = [each for number, each in enumerate(every) if each not in every[:number]]
+                yield Setting(name, several, _place(loaded, origins[name]))
+            elif section == "model" and value is None and hasattr(shape, key):
                 yield Setting(name, getattr(shape, key), f"size {settings.model.size}")
             else:
                 yield Setting(name, value, _place(loaded, origins[name]) if name in origins else "default")

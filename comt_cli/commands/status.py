@@ -144,7 +144,8 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
                 raise
             tables.append(Progress({**where, "error": error.message}))  # for instance a corpus that is not in the cache
             continue
-        collection = collect(specs, runs)
+        grid = loaded.grids.get(name)
+        collection = collect(specs, runs, choose_by=None if grid is None else grid.metric)
         every = list(collection.runs())
         own = {run.spec.id for run in every}
         sources = list(collect([source for source in sources_of(specs) if source.id not in own], runs).runs())
@@ -197,6 +198,7 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
         "row": spec.row,
         "column": spec.column,
         "seed": spec.seed,
+        **({"grid": spec.point} if spec.point else {}),
         "id": spec.id,
         "request": spec.request,
         "state": run.state.value,
@@ -215,6 +217,7 @@ def _print(progress: Progress) -> None:
     from comt_cli.report import format
     from comt_cli.report.progress_table import print_progress
     from comt_cli.runs.directory import RunState
+    from comt_cli.runs.plan import point_in_words
 
     table = progress.data
     heading = " ".join(part for part in (table["recipe"], table.get("scale")) if part)
@@ -234,7 +237,8 @@ def _print(progress: Progress) -> None:
         typer.echo(f"  to start from: {source['recipe']} {source['scale']}: {counted(source)}")
     for run in table["open"]:
         place = "" if run["recipe"] == table["recipe"] else f"{run['recipe']} "
-        typer.echo(f"  {place}{run['row']}, {run['column']}, seed {run['seed']}: {_progress(run)}")
+        point = f", {point_in_words(run['grid'])}" if "grid" in run else ""
+        typer.echo(f"  {place}{run['row']}, {run['column']}{point}, seed {run['seed']}: {_progress(run)}")
     for note in table["notes"]:
         typer.echo(f"  {note}")
 

@@ -12,6 +12,7 @@ from comt_cli.errors import UserError
 from comt_cli.recipe.also import Also, with_rows
 from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
+from comt_cli.recipe.grid import LoadedGrid, load_grids, same_runs
 from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
 from comt_cli.recipe.names import disagreements
 from comt_cli.recipe.overrides import overrides_of, typed_settings
@@ -29,8 +30,9 @@ class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
     `methods[row]` has the method's name and all its options, defaults included; `settings[scale][row, column]` are
-    those of a run of that cell, and `origins[scale][row, column]` says where each was given; `starts` says which cells
-    start from a run of another recipe. `task` is what the runs are of, `document` the file.
+    those of a run of that cell, and `origins[scale][row, column]` says where each was given. At a scale with a grid
+    (`grids`) `points` has those of each of its points, and `settings` the first. `starts` says which cells start from
+    a run of another recipe. `task` is what the runs are of, `document` the file.
     """
 
     path: Path
@@ -38,8 +40,10 @@ class LoadedRecipe:
     task: TaskOptions
     methods: dict[str, dict[str, Any]]
     settings: dict[str, dict[tuple[str, str], RunSettings]]
+    points: dict[str, dict[tuple[str, str], tuple[RunSettings, ...]]]
     origins: dict[str, dict[tuple[str, str], Origins]]
     starts: Starts[LoadedRecipe]
+    grids: dict[str, LoadedGrid]
     document: Document
 
     @property
@@ -132,6 +136,7 @@ _STAND_INS: dict[str, Any] = {
     "title": "x",
     "baseline": "x",
     "seeds": [0],
+    "settings": {},
     "method": "x",
     "description": "x",
 }
@@ -178,6 +183,7 @@ def check_recipe(
     whole = recipe or salvage(Recipe, data, {**_STAND_INS, "command": task.command, "metric": task.metric})
     kind = overrides_of(task.settings)
     given = {} if whole is None else typed_settings(whole, kind, document.line, shape)
+    grids = {} if whole is None else load_grids(whole, task, kind, document, shape)
     problems.extend(problem for problem in shape if problem.key not in unreadable)
     arguments = parse_arguments(overrides, kind, problems)
     if whole is None:
@@ -186,29 +192,37 @@ def check_recipe(
         raise RecipeError(path, [*problems, *many])
     setups = load_setups(whole, path, document, catalogue, task, problems)
     found = list(disagreements(whole, resolved, catalogue, task, document))
+    changed = {str(name): arguments if scale in (None, name) else Arguments() for name in whole.scales}
+    grids = {name: left for name, grid in grids.items() if (left := grid.without(changed[name])) is not None}
     merged = {
-        name: merged_settings(
+        str(name): merged_settings(
             whole,
             name,
             task.settings,
             given,
             document,
             setups,
-            arguments if scale in (None, name) else Arguments(),
+            changed[name],
             found,
+            points=grids[name].points if name in grids else ({},),
             complete=not problems,
         )
         for name in whole.scales
     }
-    settings = {str(name): {cell: found for cell, (found, _) in cells.items()} for name, cells in merged.items()}
-    origins = {str(name): {cell: given for cell, (_, given) in cells.items()} for name, cells in merged.items()}
+    found.extend(same_runs(grids, merged, document))
+    points = {
+        name: {cell: tuple(settings for settings, _ in every) for cell, every in cells.items()}
+        for name, cells in merged.items()
+    }
+    settings = {name: {cell: every[0] for cell, every in cells.items()} for name, cells in points.items()}
+    origins = {name: {cell: every[0][1] for cell, every in cells.items()} for name, cells in merged.items()}
     found.extend(undrawable(whole, task, resolved, settings, document))
     sources = _Sources(document, path, catalogue, also or {}, (*started, path.resolve()), problems)
     starts = load_starts(whole, document, sources.load, found)
     problems.extend([problem for problem in found if not _follows(problem, problems)])
     if recipe is None or problems:
         raise RecipeError(path, problems)
-    return LoadedRecipe(path, recipe, task, resolved, settings, origins, starts, document)
+    return LoadedRecipe(path, recipe, task, resolved, settings, points, origins, starts, grids, document)
 
 
 class _Sources:
@@ -262,8 +276,8 @@ class _Sources:
 
 
 MAX_CELLS = 3_000
-"""Rows x columns of all scales; each is checked by itself, in a millisecond or two. No published table has more than a
-few hundred."""
+"""Rows x columns of all scales, times the points of their grids; each is checked by itself, in a millisecond or two.
+No published table has more than a few hundred."""
 
 
 def _too_many_cells(recipe: Recipe, document: Document) -> Iterable[Problem]:
@@ -272,12 +286,15 @@ def _too_many_cells(recipe: Recipe, document: Document) -> Iterable[Problem]:
     for name in recipe.scales:
         scale = recipe.scales[name]
         rows, columns = len(recipe.rows), len(scale.columns or recipe.columns)
-        cells += rows * columns
+        grid = recipe.grid_at(name)
+        points = 1 if grid is None else grid.size
+        cells += rows * columns * points
         if cells > MAX_CELLS:
             key: KeyPath = ("scales", name, "columns") if scale.columns else ("columns",)
+            times = f" x {points:,} points of its grid" if points > 1 else ""
             message = (
-                f"{rows:,} rows x {columns:,} columns are too many: at most {MAX_CELLS:,} cells in all scales; divide "
-                "the table"
+                f"{rows:,} rows x {columns:,} columns{times} are too many: at most {MAX_CELLS:,} cells in all scales; "
+                "divide the table"
             )
             yield Problem(dotted(key), message, document.line(key))
             return

@@ -1,4 +1,4 @@
-"""The settings of a run: the recipe's, then the scale's, the column's, the row's, then the command line's.
+"""The settings of a run: the recipe's, then the scale's, the column's, the row's, the grid's, then the command line's.
 
 The later wins, key by key; a setup comes just before the settings of the place that names it. Each key remembers where
 it came from, so that a combination that cannot work is blamed on the line that made it so.
@@ -47,6 +47,10 @@ class Origin:
 
 Origins = Mapping[str, Origin]
 """By the dotted key of a setting, `train.steps`; what stands nowhere has its default."""
+
+
+Point = Mapping[str, tuple[Any, Origin]]
+"""Values of a grid by dotted key, each with where it stands."""
 
 
 @dataclass
@@ -99,14 +103,16 @@ def merged_settings(
     arguments: Arguments,
     problems: list[Problem],
     *,
+    points: Sequence[Point] = ({},),
     complete: bool = True,
-) -> dict[tuple[str, str], tuple[RunSettings, Origins]]:
-    """The settings of every (row, column) of a scale, and where each was given; a problem that several cells share is
-    reported once. `kind` is the class of the settings, `given` those of each place (`overrides.typed_settings`).
+) -> dict[tuple[str, str], list[tuple[RunSettings, Origins]]]:
+    """The settings of every (row, column) of a scale at each of the `points` of its grid, and where each was given; a
+    problem that several cells share is reported once. `kind` is the class of the settings, `given` those of each place
+    (`overrides.typed_settings`).
 
     `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
     """
-    settings: dict[tuple[str, str], tuple[RunSettings, Origins]] = {}
+    settings: dict[tuple[str, str], list[tuple[RunSettings, Origins]]] = {}
     seen = {(problem.source, problem.key, problem.message) for problem in problems}
     chosen = recipe.scales[scale]  # type: ignore[index]
     in_scale = chosen.columns is not None
@@ -122,18 +128,19 @@ def merged_settings(
                 _Layer(given.get((*column_path, "settings")), (*column_path, "settings"), document),
                 _Layer(given.get(("rows", row_name, "settings")), ("rows", row_name, "settings"), document),
             ]
-            merged, origin = _merge(kind.model_fields, layers, arguments)
-            found: list[Problem] = []
-            result = validate(kind, merged, (), lambda _: None, found)
-            for problem in found:
-                if not complete and problem.key not in origin:
-                    continue
-                located = _locate(problem, origin, document, column_path)
-                if (located.source, located.key, located.message) not in seen:
-                    seen.add((located.source, located.key, located.message))
-                    problems.append(located)
-            if result is not None:
-                settings[row_name, column_name] = result, origin
+            for point in points:
+                merged, origin = _merge(kind.model_fields, layers, point, arguments)
+                found: list[Problem] = []
+                result = validate(kind, merged, (), lambda _: None, found)
+                for problem in found:
+                    if not complete and problem.key not in origin:
+                        continue
+                    located = _locate(problem, origin, document, column_path)
+                    if (located.source, located.key, located.message) not in seen:
+                        seen.add((located.source, located.key, located.message))
+                        problems.append(located)
+                if result is not None:
+                    settings.setdefault((row_name, column_name), []).append((result, origin))
     return settings
 
 
@@ -145,7 +152,7 @@ def _setup(name: str | None, setups: Mapping[str, Setup]) -> Iterable[_Layer]:
 
 
 def _merge(
-    sections: Iterable[str], layers: Iterable[_Layer], arguments: Arguments
+    sections: Iterable[str], layers: Iterable[_Layer], point: Point, arguments: Arguments
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Origin]]:
     """Merged values, and where each was given."""
     merged: dict[str, dict[str, Any]] = {section: {} for section in sections}
@@ -156,6 +163,10 @@ def _merge(
             for key, value in (values or {}).items():
                 merged[section][key] = value
                 origin[f"{section}.{key}"] = Origin((*layer.path, section, key), layer.document, layer.source)
+    for name, (value, place) in point.items():
+        section, _, key = name.partition(".")
+        merged[section][key] = value
+        origin[name] = place
     for section, values in arguments.values.items():
         for key, value in values.items():
             merged[section][key] = value

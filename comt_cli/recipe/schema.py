@@ -5,6 +5,7 @@ Tasks and methods stand above recipes: what a recipe must know of them is said h
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -102,6 +103,8 @@ class TaskOptions(Protocol):
     def sites(self) -> Sites: ...
     @property
     def drawings(self) -> Mapping[str, DrawingRule]: ...
+    @property
+    def runtime_keys(self) -> Mapping[str, frozenset[str]]: ...
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,19 @@ class Start(Section):
     drop: Parts = ()
 
 
+class Grid(Section):
+    """Settings of which every cell tries several values, all combinations of them, and shows the runs of those that are
+    best by `metric` on validation. `settings` are values by dotted key, `train.learning_rate`."""
+
+    settings: dict[str, list[Any]]
+    metric: str
+
+    @property
+    def size(self) -> int:
+        """How many combinations there are."""
+        return math.prod(map(len, self.settings.values()))
+
+
 class Row(Section):
     """One method under one name, with the paper's value in every column."""
 
@@ -178,6 +194,7 @@ class Scale(Section):
     settings: Given | None = None
     columns: dict[Name, Column] | None = None
     seeds: Seeds | None = None
+    grid: Grid | None = None
 
 
 AblationName = Literal[
@@ -231,6 +248,7 @@ class Recipe(Section):
     setup: SetupName | None = None
     settings: Given | None = None
     start: Start | None = None
+    grid: Grid | None = None
     rows: dict[Name, Row] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)
     ablations: dict[AblationName, Ablation] = Field(default_factory=dict)
@@ -239,6 +257,11 @@ class Recipe(Section):
     def columns_at(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""
         return self.scales[scale].columns or self.columns  # type: ignore[index]
+
+    def grid_at(self, scale: str) -> Grid | None:
+        """The grid of a scale: its own, which may be none, or the recipe's."""
+        own = self.scales[scale]  # type: ignore[index]
+        return own.grid if "grid" in own.model_fields_set else self.grid
 
     def metric_at(self, scale: str, column: str) -> str:
         """What the cells of a column show: the metric of the column, of the paper's column that it is compared to, or

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -18,6 +18,8 @@ class SourceRecipe(Protocol):
     def recipe(self) -> Recipe: ...
     @property
     def file(self) -> str: ...
+    @property
+    def grids(self) -> Mapping[str, object]: ...
     def columns(self, scale: str) -> dict[str, Column]: ...
 
 
@@ -97,6 +99,10 @@ def _wrong(
     if scale not in source.recipe.scales:
         has = ", ".join(source.recipe.scales)
         yield problem("recipe", f"{source.file} has no scale {scale}, which this recipe has; there it has {has}")
+        return
+    if scale in source.grids:
+        which = "which of its runs are the best is known only after them: name one of its values in a recipe of its own"
+        yield problem("recipe", f"{source.file} has a grid at scale {scale}; {which}")
         return
     rows, columns = source.recipe.rows, source.columns(scale)
     wanted = start.row or row

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import UserError
+from comt_cli.files import canonical_json
 from comt_cli.report import format
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
@@ -33,13 +35,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run and what its directory holds. `problem` says why a directory could not be read."""
+    """One planned run and what its directory holds. `problem` says why a directory could not be read;
+    `chosen` whether its cell shows it, None where there is no grid, or nothing is chosen of it yet."""
 
     spec: RunSpec
     state: RunState
     result: dict[str, Any] | None = None
     progress: Progress | None = None
     problem: str | None = None
+    chosen: bool | None = None
 
     def number(self, key: str) -> float | None:
         """A finite number of `result.json`; None where there is none."""
@@ -78,15 +82,46 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What a cell shows of the grid of its recipe.
+
+    Attributes:
+        point: the values of the runs that are shown, by dotted key; None while a run of the cell has not ended: nothing
+            is chosen from a part.
+        others: the runs of the other points.
+        points: how many points there are; `without`: how many have no mean, since a run diverged or has no value.
+    """
+
+    point: Mapping[str, Any] | None
+    others: tuple[Run, ...] = ()
+    points: int = 1
+    without: int = 0
+
+
+@dataclass(frozen=True)
 class Cell:
-    """One row under one column: a run per seed."""
+    """One row under one column: a run per seed. With a grid, those of the point that was chosen, or all while nothing
+    is: then the cell has no values."""
 
     row: str
     column: str
     runs: tuple[Run, ...]
+    choice: Choice | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to choose, and not every run has ended."""
+        return self.choice is not None and self.choice.point is None
+
+    @property
+    def every(self) -> tuple[Run, ...]:
+        """All planned runs, those that are shown first."""
+        return self.runs if self.choice is None else (*self.runs, *self.choice.others)
 
     def values(self, metric: str) -> dict[int, float]:
-        """The metric by seed, of the runs that are done."""
+        """The metric by seed, of the runs that are done. While a choice is open there is none."""
+        if self.is_open:
+            return {}
         pairs = ((run.spec.seed, run.value(metric)) for run in self.runs)
         return {seed: value for seed, value in pairs if value is not None}
 
@@ -109,6 +144,7 @@ class Cell:
         return ", ".join(f"{count} {state}" for state, count in present.items())
 
 
+_ENDED = (RunState.done, RunState.diverged)
 _ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 
 
@@ -122,7 +158,7 @@ class Collection:
     def runs(self) -> Iterator[Run]:
         """Every planned run."""
         for cell in self.cells.values():
-            yield from cell.runs
+            yield from cell.every
 
     def check_contents(self) -> None:
         """Refuse to set numbers beside each other that were computed on different data.
@@ -163,9 +199,12 @@ def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:
     return [name for name in names if (runs / name).is_dir()]
 
 
-def collect(specs: Sequence[RunSpec], runs: Path, metrics: Mapping[str, str] | None = None) -> Collection:
+def collect(
+    specs: Sequence[RunSpec], runs: Path, metrics: Mapping[str, str] | None = None, choose_by: str | None = None
+) -> Collection:
     """Look up every planned run below the folder `runs` by its id, whichever table it was trained for.
 
+    Of the points of a grid, a cell shows the one with the best mean of the metric `choose_by` over its seeds.
     With `metrics`, by column, a run that is done but holds no such number, and does not say why, is remarked on. A
     directory that cannot be read counts as unfinished and is remarked on: one broken run must not hide a table.
     """
@@ -174,9 +213,41 @@ def collect(specs: Sequence[RunSpec], runs: Path, metrics: Mapping[str, str] | N
         grouped.setdefault((spec.row, spec.column), []).append(
             _look_up(spec, runs, None if metrics is None else metrics[spec.column])
         )
-    cells = {key: Cell(*key, tuple(sorted(found, key=lambda run: run.spec.seed))) for key, found in grouped.items()}
-    problems = [run.problem for cell in cells.values() for run in cell.runs if run.problem]
+    cells = {key: _cell(*key, found, choose_by) for key, found in grouped.items()}
+    problems = [run.problem for cell in cells.values() for run in cell.every if run.problem]
     return Collection(cells, (*problems, *_remarks(specs, runs)))
+
+
+def _cell(row: str, column: str, found: Iterable[Run], choose_by: str | None) -> Cell:
+    runs = tuple(sorted(found, key=lambda run: run.spec.seed))
+    points: dict[str, list[Run]] = {}
+    for run in runs:
+        points.setdefault(canonical_json(run.spec.point), []).append(run)
+    if not runs[0].spec.point:
+        return Cell(row, column, runs)
+    if len(points) > 1 and (choose_by is None or any(run.state not in _ENDED for run in runs)):
+        return Cell(row, column, runs, Choice(None, points=len(points)))
+    means = {} if choose_by is None else _means(points, choose_by)
+    lasting = (point for point, each in points.items() if all(run.state is RunState.done for run in each))
+    first = next(lasting, next(iter(points)))
+    shown = max(means, key=lambda point: means[point], default=first)  # of equal ones the first
+    chosen = tuple(replace(run, chosen=True) for run in points.pop(shown))
+    others = tuple(replace(run, chosen=False) for each in points.values() for run in each)
+    every = len(points) + 1
+    return Cell(row, column, chosen, Choice(chosen[0].spec.point, others, every, every - len(means)))
+
+
+def _means(points: Mapping[str, Sequence[Run]], metric: str) -> dict[str, float]:
+    """The mean of each point over its runs, the greatest being the best; without the points of which a run has no
+    value."""
+    found: dict[str, float] = {}
+    for point, runs in points.items():
+        values = [run.value(metric) for run in runs]
+        numbers = [value for value in values if value is not None]
+        if len(numbers) == len(runs):
+            better = 1 if runs[0].spec.task.metrics[metric].better == "higher" else -1
+            found[point] = better * math.fsum(numbers) / len(numbers)
+    return found
 
 
 def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
@@ -218,20 +289,25 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
 def _remarks(specs: Sequence[RunSpec], runs: Path) -> Iterator[str]:
     """What else is finished in the planned cells' folders: seeds that were not asked for, and runs with another id."""
     planned = {runs / spec.relative_path for spec in specs}
-    one_per_cell = {(spec.row, spec.column): spec for spec in specs}
+    cells: dict[tuple[str, str], dict[str, RunSpec]] = {}
+    for spec in specs:
+        cells.setdefault((spec.row, spec.column), {})[canonical_json(spec.point)] = spec
     more_seeds: set[int] = set()
     others = 0
-    for spec in one_per_cell.values():
+    for points in cells.values():
+        of_seed: Counter[int] = Counter()
+        spec = next(iter(points.values()))
         folder = (runs / spec.relative_path).parent  # of links
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             name = _RUN_NAME.fullmatch(path.name)
             if name is None or path in planned or not RunDirectory(path).result_file.exists():
                 continue
             seed = int(name[1])
-            if spec.model_copy(update={"seed": seed}).id == name[2]:
-                more_seeds.add(seed)
+            if name[2] in {each.model_copy(update={"seed": seed}).id for each in points.values()}:
+                of_seed[seed] += 1
             elif _may_be_of_scale(path, spec.scale):
                 others += 1
+        more_seeds |= {seed for seed, count in of_seed.items() if count == len(points)}
     if more_seeds:
         every = format.seeds(more_seeds | {spec.seed for spec in specs})
         yield f"Seeds that are finished and not shown here: {format.seeds(more_seeds)} (--seeds {every} shows them)."

@@ -38,6 +38,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "n": ours.n if ours else 0,
         "seeds": " ".join(str(seed) for seed in cell.values(key)),
         "state": cell.state,
+        **_grid({} if cell.choice is None else dict.fromkeys(cell.runs[0].spec.point) | dict(cell.choice.point or {})),
         **({} if metric.beside is None else {metric.beside: entry.beside}),
         "baseline": table.baseline,
         "paper_column": entry.paper_column,
@@ -53,10 +54,14 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "devices": _distinct(cell, "device"),
         "git_commits": _distinct(cell, "git_commit"),
         "data_contents": " ".join(dict.fromkeys(run.content for run in cell.runs if run.result and run.content)),
-        "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None),
+        "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None and not cell.is_open),
         "recipe": table.recipe_origin,
         "changed_settings": shlex.join(table.overrides),
     }
+
+
+def _grid(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"grid.{key}": value for key, value in point.items()}
 
 
 def _distinct(cell: Cell, key: str) -> str:
@@ -80,6 +85,7 @@ def runs_csv(runs: Iterable[Run], recipe: str) -> str:
 def _run_record(run: Run, recipe: str) -> dict[str, Any]:
     spec, result = run.spec, run.result
     who = {"row": spec.row, "column": spec.column, "seed": spec.seed, "id": spec.id, "state": run.state.value}
+    tried = {**_grid(spec.point), "chosen": run.chosen} if spec.point else {}
     if result is None and run.progress is not None:
         result = {"step": run.progress.step, "steps": run.progress.steps}
     where: dict[str, Any] = {"recipe": recipe, "command": spec.command, "scale": spec.scale}
@@ -87,7 +93,7 @@ def _run_record(run: Run, recipe: str) -> dict[str, Any]:
     task, train = spec.task, spec.settings.train
     shown = list(task.result_keys)
     shown += (["chosen_step"] if train.select == "best" else []) + (["averaged_steps"] if train.averaged_steps else [])
-    return {**who, **where, **task.columns(spec.settings), **{key: (result or {}).get(key) for key in shown}}
+    return {**who, **tried, **where, **task.columns(spec.settings), **{key: (result or {}).get(key) for key in shown}}
 
 
 def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:

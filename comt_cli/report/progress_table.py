@@ -9,13 +9,15 @@ from comt_cli.report import format
 from comt_cli.report.collect import Cell, Collection, Run
 from comt_cli.report.statistics import summarise
 from comt_cli.runs.directory import RunState
+from comt_cli.runs.plan import point_in_words
 
 _OTHERS = (RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 
 
 def cells_as_json(collection: Collection, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
     """One dictionary a cell, in the order of the table: mean, standard error and number of the runs that are done, and
-    how many stand otherwise. `metrics` says by column what a cell shows."""
+    how many stand otherwise. `metrics` says by column what a cell shows. With a grid, what was chosen, and all its runs
+    are counted."""
     rows = []
     for cell in collection.cells.values():
         done = summarise(list(cell.values(metrics[cell.column]).values()))
@@ -26,16 +28,23 @@ def cells_as_json(collection: Collection, metrics: Mapping[str, str]) -> list[di
                 "metric": metrics[cell.column],
                 "mean": None if done is None else done.mean,
                 "stderr": None if done is None else done.stderr,
-                "runs": {state.value: len(cell.having(state)) for state in RunState if cell.having(state)},
+                **({} if cell.choice is None else {"grid": cell.choice.point}),
+                "runs": {state.value: count for state in RunState if (count := _count(cell, state))},
             }
         )
     return rows
+
+
+def _count(cell: Cell, state: RunState) -> int:
+    return sum(run.state is state for run in cell.every)
 
 
 def cell_text(cell: Cell, metric: str) -> str:
     """`26.73 ± 0.12 (3)`; of a cell that is not done what there is: `26.51 (2), running 120/480, 3 min to go`."""
     done = summarise(list(cell.values(metric).values()))
     parts = []
+    if cell.is_open and cell.having(RunState.done):
+        parts.append(f"{len(cell.having(RunState.done))} of {len(cell.runs)} done")
     if done is not None:
         decimals = cell.runs[0].spec.task.metrics[metric].decimals
         parts.append(format.value(done.mean, decimals) if len(cell.runs) == 1 else format.summary(done, decimals))
@@ -45,6 +54,8 @@ def cell_text(cell: Cell, metric: str) -> str:
             parts.append(state.value if len(runs) == len(cell.runs) else f"{len(runs)} {state}")
         else:
             parts += [_how_far(run) for run in runs]
+    if cell.choice is not None and cell.choice.point is not None and done is not None:
+        parts.append(point_in_words(cell.choice.point))
     return ", ".join(parts) or "done, without a value"
 
 

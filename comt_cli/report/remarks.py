@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from comt_cli.recipe.grid import OF_TEST, LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.directory import RunState
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks.base import Metric
 
 _ENDED = (RunState.done, RunState.diverged)
@@ -19,7 +20,37 @@ _ENDED = (RunState.done, RunState.diverged)
 def cell_remarks(
     cell: Cell, values: Mapping[int, float], difference: Paired | None, metric: Metric, paper: float | None
 ) -> Iterator[str]:
-    """The footnotes of a cell: seeds that diverged or are absent, unpaired seeds, a collapsed value of the paper's."""
+    """The footnotes of a cell: what was chosen for it, seeds that diverged or are absent, unpaired seeds, a collapsed
+    value of the paper's."""
+    yield from _of_grid(cell)
+    if not cell.is_open:
+        yield from _of_seeds(cell, values)
+    if difference and difference.n < len(values):
+        yield f"The difference is over the {format.plural(difference.n, 'seed')} that the baseline has too."
+    if metric.collapsed(paper):
+        limit = f"a {metric.brief} above {metric.collapsed_above:g}"
+        yield f"Collapsed in the paper: {limit} is how a run that diverged looks there."
+
+
+def _of_grid(cell: Cell) -> Iterator[str]:
+    """What was chosen for the cell, and how many points could not be; while it is open, how many runs have ended."""
+    choice = cell.choice
+    if choice is None or choice.points == 1:
+        return
+    if choice.point is None:
+        if ended := len(cell.having(*_ENDED)):
+            yield f"{ended} of the {len(cell.runs)} runs of its grid have ended: nothing is chosen from a part of them."
+        return
+    named = point_in_words(choice.point)
+    if choice.without == choice.points:
+        yield f"Of its grid {named}: every point has a run that diverged, or that has no value."
+    else:
+        lost = f"; {choice.without} of {choice.points} points had a run that diverged, or that has no value"
+        yield f"Chosen of its grid: {named}{lost if choice.without else ''}."
+
+
+def _of_seeds(cell: Cell, values: Mapping[int, float]) -> Iterator[str]:
+    """Seeds that diverged or are absent."""
     total = len(cell.runs)
     diverged = cell.having(RunState.diverged)
     if diverged:
@@ -32,17 +63,25 @@ def cell_remarks(
         done = cell.having(RunState.done)
         absent += [f"seed {run.spec.seed} has no value" for run in done if run.spec.seed not in values]
         yield f"{ended} of {format.plural(total, 'seed')} ended: {format.listing(absent)}."
-    if difference and difference.n < len(values):
-        yield f"The difference is over the {format.plural(difference.n, 'seed')} that the baseline has too."
-    if metric.collapsed(paper):
-        limit = f"a {metric.brief} above {metric.collapsed_above:g}"
-        yield f"Collapsed in the paper: {limit} is how a run that diverged looks there."
 
 
 def _diverged(seed: int, result: Mapping[str, Any]) -> str:
     loss = result.get("last_finite_loss")
     ending = "" if loss is None else f", last finite loss {loss:.2f}"
     return f"seed {seed} at step {result.get('diverged_at', '?')}{ending}"
+
+
+def grid_notes(grid: LoadedGrid, metrics: Iterable[str]) -> Iterator[str]:
+    """What is tried in every cell, and how a point is chosen; and that it may have been chosen by the very data of the
+    numbers that are shown. `metrics` are those of the columns."""
+    tried = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in grid.values.items())
+    yield (
+        f"Grid: {tried}. A cell shows the runs of the point with the best mean of {grid.metric} over its seeds, on "
+        "validation data."
+    )
+    same = [metric for metric in dict.fromkeys(metrics) if not metric.startswith(OF_TEST)]
+    if same:
+        yield f"The same validation data chose the points and give {format.listing(same)}, which is to their advantage."
 
 
 def selection_notes(

@@ -103,12 +103,15 @@ def _step(run: KnownRun) -> int | None:
 
 def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, Any]:
     """The settings and options of a run that the recipe of its place gives other values, by dotted key: `train.steps`,
-    `method.hidden`. Of a row that the recipe does not have, the method is one of them."""
-    cells = loaded.settings.get(spec.scale, {})
+    `method.hidden`. Of a row that the recipe does not have, the method is one of them; those of a grid are too, which
+    gives them several."""
+    cells = loaded.points.get(spec.scale, {})
     ours = _flat(spec.identity)
-    planned = cells.get((place.row, place.column)) or cells.get((loaded.recipe.baseline, place.column))
-    theirs = {} if planned is None else _flat(identity_of(planned, spec.task))
-    found = {key: value for key, value in ours.items() if planned is not None and theirs.get(key) != value}
+    planned = cells.get((place.row, place.column)) or cells.get((loaded.recipe.baseline, place.column)) or ()
+    grid = loaded.grids.get(spec.scale)
+    tried = {} if grid is None else {key: ours[key] for key in grid.values if key in ours}  # said of every run
+    found = min((_unequal(ours, _flat(identity_of(point, spec.task))) for point in planned), key=len, default={})
+    found = tried | found
     method = loaded.methods.get(place.row)
     if method is None or method["name"] != spec.method["name"]:
         if method is not None or spec.method["name"] != place.row:
@@ -116,6 +119,10 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
         return found
     options = {key: value for key, value in spec.method.items() if method.get(key) != value}
     return found | {f"method.{key}": value for key, value in options.items()}
+
+
+def _unequal(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in ours.items() if theirs.get(key) != value}
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import Cell, Collection, Run, collect
-from comt_cli.report.remarks import cell_remarks, other_settings, selection_notes, signatures
+from comt_cli.report.remarks import cell_remarks, grid_notes, other_settings, selection_notes, signatures
 from comt_cli.report.statistics import Paired, Summary, difference, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, Verdict, judge, published_direction
 from comt_cli.runs.directory import RunState
@@ -127,7 +127,7 @@ class Table:
         """Every planned run, columns outermost."""
         for column in self.columns:
             for entry in self.column(column):
-                yield from entry.cell.runs
+                yield from entry.cell.every
 
     def column(self, name: str) -> list[Entry]:
         """The cells of a column, in the order of the rows."""
@@ -157,10 +157,15 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
     recipe = loaded.recipe
     scale, task = specs[0].scale, specs[0].task
     metrics = {column: recipe.metric_at(scale, column) for column in loaded.columns(scale)}
-    collection = collect(specs, runs, metrics)
+    grid = loaded.grids.get(scale)
+    collection = collect(specs, runs, metrics, None if grid is None else grid.metric)
     collection.check_contents()
     rows = tuple(row for row in recipe.rows if any(spec.row == row for spec in specs))
     columns = tuple(name for name in loaded.columns(scale) if any(spec.column == name for spec in specs))
+    shown = [run.spec for cell in collection.cells.values() for run in cell.runs]
+    first: dict[tuple[str, str], RunSpec] = {}  # of every cell, and so of a grid the first point
+    for spec in specs:
+        first.setdefault((spec.row, spec.column), spec)
     footnotes = _Footnotes()
     entries: dict[tuple[str, str], Entry] = {}
     for column in columns:
@@ -189,11 +194,12 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         columns=columns,
         seeds=tuple(sorted({spec.seed for spec in specs})),
         entries=entries,
-        specs={column: _reference(specs, column, recipe.baseline) for column in columns},
+        specs={column: _reference(shown, column, recipe.baseline) for column in columns},
         footnotes=tuple(footnotes.texts),
         notes=(
             *selection_notes(loaded, rows, columns, scale, overrides),
-            *other_settings(specs, recipe.baseline),
+            *(grid_notes(grid, [metrics[column] for column in columns]) if grid is not None else ()),
+            *other_settings(list(first.values()), recipe.baseline),
             *signatures(collection.runs(), metrics),
             *collection.notes,
         ),
@@ -256,7 +262,7 @@ def _mean(values: dict[int, float]) -> float | None:
 
 
 def _outcome(cell: Cell | None, values: dict[int, float]) -> Outcome:
-    return Outcome(len(values), len(cell.having(RunState.diverged)) if cell else 0)
+    return Outcome(len(values), len(cell.having(RunState.diverged)) if cell and not cell.is_open else 0)
 
 
 def _best(entries: Sequence[Entry], baseline: str, metric: Metric) -> set[str]:

@@ -111,7 +111,8 @@ def write_report(
         )
         return Report(table, None, unwritten)
     files = ReportFiles.of(results, table.scale, loaded)
-    ended = [run.spec for run in table.runs() if run.result is not None]
+    settled = [entry.cell for entry in table.entries.values() if not entry.cell.is_open]
+    ended = [run.spec for cell in settled for run in cell.runs if run.result is not None]
     kept = None if overwrite else _kept(files, loaded, ended, changed=bool(overrides))
     if kept is not None:
         return Report(table, None, kept)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import SerializeAsAny, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
@@ -71,6 +79,16 @@ class RunSpec(Section):
     not prepared here."""
     start: RunStart | None = None
     """The run whose weights it starts from; None where it starts from initial values of its own."""
+    point: dict[str, Any] = Field(default_factory=dict)
+    """The values that it has of its recipe's grid, by dotted key: a label, since they are among the settings. Stored
+    only where there is a grid."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty_point(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        stored: dict[str, Any] = as_usual(self)
+        if not self.point:
+            stored.pop("point", None)
+        return stored
 
     @field_validator("settings", mode="before")
     @classmethod
@@ -166,6 +184,12 @@ RunStart.model_rebuild()
 RunSpec.model_rebuild()
 
 
+def point_in_words(point: Mapping[str, Any]) -> str:
+    """`learning_rate 0.001`, of several keys with commas; "" where there is no grid."""
+    values = ((key, each if isinstance(each, str) else json.dumps(each)) for key, each in point.items())
+    return ", ".join(f"{key.partition('.')[2]} {value}" for key, value in values)
+
+
 def sources_of(specs: Iterable[RunSpec]) -> list[RunSpec]:
     """The runs that `specs` start from, directly or not: each once, none before its own source."""
     return list({source.id: source for spec in specs for source in spec.sources}.values())
@@ -212,7 +236,8 @@ def plan(
     columns: str | None = None,
     seeds: list[int] | None = None,
 ) -> list[RunSpec]:
-    """Every run of the recipe at `scale`: columns outermost, then seeds, then rows, so that a table fills evenly.
+    """Every run of the recipe at `scale`: columns outermost, then seeds, points of a grid, and rows, so that a table
+    fills evenly.
 
     `rows` and `columns` are comma-separated selections.
 
@@ -225,11 +250,13 @@ def plan(
     chosen_rows = select(rows, recipe.rows, "row")
     chosen_columns = select(columns, loaded.columns(scale), "column")
     chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
+    grid = loaded.grids.get(scale)
     planner = _Planner(scale)
     return [
-        planner.run(loaded, row, column, seed)
+        planner.run(loaded, row, column, seed, point)
         for column in chosen_columns
         for seed in chosen_seeds
+        for point in range(1 if grid is None else len(grid.points))
         for row in chosen_rows
     ]
 
@@ -242,9 +269,14 @@ class _Planner:
         self._data: dict[tuple[str, str], tuple[str, str | None]] = {}
         self._folders: dict[str, tuple[str | None, str]] = {}
 
-    def run(self, loaded: LoadedRecipe, row: str, column: str, seed: int) -> RunSpec:
-        """The run of a cell. Raises `UserError` where its data cannot be identified."""
-        settings = loaded.settings[self._scale][row, column]
+    def run(self, loaded: LoadedRecipe, row: str, column: str, seed: int, point: int = 0) -> RunSpec:
+        """The run of a cell, at the point of that number of the grid, where there is one.
+
+        Raises:
+            UserError: its data cannot be identified.
+        """
+        settings = loaded.points[self._scale][row, column][point]
+        grid = loaded.grids.get(self._scale)
         command = loaded.recipe.command
         key = (command, settings.data.model_dump_json())
         if key not in self._data:
@@ -272,6 +304,7 @@ class _Planner:
                 new=start.new,
                 drop=start.drop,
             ),
+            point={} if grid is None else grid.of(settings),
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from comt_cli.errors import UserError
-from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.training.trackers.names import names_of
 
 PROJECT = "comt"
@@ -47,7 +47,7 @@ class WeightsAndBiases:
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             id=spec.id,
             resume="allow",
-            name=f"{spec.row}, {spec.column}, seed {spec.seed}",
+            name=", ".join(filter(None, (spec.row, spec.column, point_in_words(spec.point), f"seed {spec.seed}"))),
             group=f"{spec.paper}/{spec.table} {spec.scale}",
             config={"names": names_of(spec), **spec.model_dump(mode="json")},
             dir=str(folder),

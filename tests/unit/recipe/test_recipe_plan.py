@@ -98,6 +98,7 @@ def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
         ({"row": "other"}, True),
         ({"column": "other"}, True),
         ({"scale": "paper"}, True),
+        ({"point": {"train.learning_rate": 1}}, True),
         ({"command": "train-resnet"}, False),
         ({"seed": 2}, False),
         ({"method": {"name": "comt", "hidden": 3}}, False),
@@ -111,7 +112,7 @@ def test_labels_are_no_part_of_the_id_and_all_else_is(change, same):
 
 
 def test_no_field_of_a_run_was_forgotten_here():
-    labels = {"paper", "table", "row", "column", "scale"}
+    labels = {"paper", "table", "row", "column", "scale", "point"}
     assert set(RunSpec.model_fields) == labels | {
         "command", "seed", "method", "data_fingerprint", "data_content", "settings", "start",
     }  # fmt: skip

@@ -1,0 +1,228 @@
+"""`grid`: the runs that it plans, what takes it away, and what can be wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planning_on import plan_on
+from small_recipe import SMALL
+
+from comt_cli.methods import catalogue
+from comt_cli.recipe.load import LoadedRecipe, load_recipe, load_recipe_text
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.runs.plan import RunSpec, point_in_words
+
+GRID = """\
+grid:
+  settings:
+    train.learning_rate: [3e-4, 1e-3]
+  metric: perplexity
+"""
+GRIDDED = SMALL.replace("settings:\n  data", f"{GRID}settings:\n  data", 1)
+
+
+def load(text: str, *overrides: str, scale: str | None = None) -> LoadedRecipe:
+    return load_recipe_text(text, catalogue(), overrides, scale)
+
+
+def planned(text: str, *overrides: str, scale: str = "paper", **selection: Any) -> list[RunSpec]:
+    return plan_on(load(text, *overrides, scale=scale), scale, lambda _: ("print", "content"), **selection)
+
+
+def test_every_cell_has_a_run_for_every_point_and_seed():
+    specs = planned(GRIDDED)
+    assert len(specs) == 3 * 2 * 2 * 2
+    assert len({spec.id for spec in specs}) == len(specs)
+    for spec in specs:
+        assert spec.point == {"train.learning_rate": spec.settings.train.learning_rate}
+    places = [(spec.column, spec.seed, spec.point["train.learning_rate"], spec.row) for spec in specs]
+    assert places[:6] == [("c4/130m", 1, rate, row) for rate in (3e-4, 1e-3) for row in ("plain", "gated", "extra")]
+
+
+def test_several_keys_are_all_combinations_and_shares_are_whole_steps():
+    text = GRIDDED.replace("1e-3]", "1e-3]\n    train.warmup_steps: [0.25, 5]\n    model.width: [288, null]")
+    points = [spec.point for spec in planned(text, "model.layers=2", rows="plain", columns="c4/130m", seeds=[1])]
+    assert [tuple(point.values()) for point in points] == [
+        (rate, warm_up, width) for rate in (3e-4, 1e-3) for warm_up in (25, 5) for width in (288, None)
+    ]
+    assert point_in_words(points[0]) == "learning_rate 0.0003, warmup_steps 25, width 288"
+
+
+def test_a_point_is_the_run_that_setting_its_values_gives():
+    """So ids say nothing of a grid, and what was trained by hand is not trained again."""
+    of_grid = planned(GRIDDED)
+    by_hand = [spec for rate in ("3e-4", "1e-3") for spec in planned(SMALL, f"train.learning_rate={rate}")]
+    assert {spec.id for spec in of_grid} == {spec.id for spec in by_hand}
+    assert not any(spec.point or "point" in spec.model_dump() for spec in by_hand)
+    assert all(RunSpec.model_validate(spec.model_dump(mode="json")) == spec for spec in (of_grid[0], by_hand[0]))
+    assert of_grid[0].model_dump(mode="json")["point"] == {"train.learning_rate": 3e-4}
+
+
+def test_it_wins_over_the_settings_of_files_and_loses_to_the_command_line():
+    text = GRIDDED.replace("    in_paper: false", "    in_paper: false\n    settings: {train: {learning_rate: 0.5}}")
+    rates = [spec.settings.train.learning_rate for spec in planned(text, rows="extra", columns="c4/130m", seeds=[1])]
+    assert rates == [3e-4, 1e-3]
+    fixed = planned(text, "train.learning_rate=3e-4")
+    assert {spec.id for spec in fixed} == {spec.id for spec in planned(SMALL, "train.learning_rate=3e-4")}
+    assert not any(spec.point for spec in fixed)
+    two_keys = text.replace("1e-3]", "1e-3]\n    train.batch_size: [4, 8]")
+    assert {tuple(spec.point) for spec in planned(two_keys, "train.batch_size=2")} == {("train.learning_rate",)}
+    other_scale = load(text, "train.learning_rate=3e-4", scale="smoke")
+    assert set(other_scale.grids) == {"paper"}
+
+
+@pytest.mark.parametrize(
+    ("scales", "points"),
+    [
+        ("grid: null", 1),
+        ("grid: {settings: {train.batch_size: [2, 4, 8]}, metric: bits_per_byte}", 3),
+        ("seeds: [7]", 2),
+    ],
+)
+def test_a_scale_has_its_own_or_the_recipes(scales, points):
+    text = GRIDDED.replace("    seeds: [7]", f"    {scales}")
+    smoke = planned(text, scale="smoke", rows="plain", seeds=[1])
+    assert len(smoke) == points
+    assert len(planned(text, rows="plain", columns="c4/130m", seeds=[1])) == 2
+
+
+WRONG = {
+    "unknown key": (
+        "  metric: perp", "  metrics: a\n  metric: perp",
+        "line 10: grid.metrics: unknown key; did you mean metric?",
+    ),
+    "no metric": ("  metric: perplexity\n", "", "line 7: grid.metric: is missing"),
+    "no settings": ("  settings:\n    train.learning_rate: [3e-4, 1e-3]\n", "", "line 7: grid.settings: is missing"),
+    "empty settings": (
+        "  settings:\n    train.learning_rate: [3e-4, 1e-3]", "  settings: {}",
+        "line 8: grid.settings: has no keys: say what is tried",
+    ),
+    "no list": (
+        "[3e-4, 1e-3]", "3e-4",
+        "line 9: grid.settings.train.learning_rate: 0.0003 does not fit: should be a list",
+    ),
+    "empty list": ("[3e-4, 1e-3]", "[]", "line 9: grid.settings.train.learning_rate: is empty"),
+    "a value twice": ("1e-3]", "1e-3, 3.0e-4]", "line 9: grid.settings.train.learning_rate[2]: 0.0003 stands twice"),
+    "a value of another type": (
+        "1e-3]", "fast]", 'line 9: grid.settings.train.learning_rate[1]: "fast" does not fit: should be a number',
+    ),
+    "a value out of range": ("1e-3]", "-1]", "line 9: grid.settings.train.learning_rate[1]: -1 does not fit: "),
+    "no number": ("1e-3]", ".nan]", "line 9: grid.settings.train.learning_rate[1]: NaN does not fit: "),
+    "unknown setting": (
+        "train.learning_rate", "train.learning_rat",
+        "line 9: grid.settings.train.learning_rat: unknown key; did you mean learning_rate?",
+    ),
+    "unknown section": (
+        "train.learning_rate", "trian.learning_rate",
+        "line 9: grid.settings.trian.learning_rate: there is no section 'trian'; did you mean train?",
+    ),
+    "no section": ("train.learning_rate", "learning_rate", "line 9: grid.settings.learning_rate: write SECTION.KEY"),
+    "data": (
+        "train.learning_rate: [3e-4, 1e-3]", "data.vocabulary: [300, 400]",
+        "line 9: grid.settings.data.vocabulary: other data have another validation set",
+    ),
+    "what changes no number": (
+        "train.learning_rate: [3e-4, 1e-3]", "train.kernels: [fused, reference]",
+        "line 9: grid.settings.train.kernels: changes no number",
+    ),
+    "unknown metric": (
+        "metric: perplexity", "metric: perplexty",
+        "line 10: grid.metric: 'perplexty' is not one of perplexity, galore_perplexity, bits_per_byte; did you mean",
+    ),
+    "metric of another task": ("metric: perplexity", "metric: bleu", "line 10: grid.metric: 'bleu' is not one of"),
+    "shares of one step": (
+        "train.learning_rate: [3e-4, 1e-3]", "train.warmup_steps: [0.1, 0.101]",
+        "line 8: grid.settings: two of its points are the same run: plain under tiny has the same settings there",
+    ),
+    "what cannot work": (
+        "train.learning_rate: [3e-4, 1e-3]", "train.warmup_steps: [10, 101]",
+        "line 9: grid.settings.train.warmup_steps[1]: warm-up of 101 steps is longer than 100 steps",
+    ),
+    "too many points": (
+        "[3e-4, 1e-3]", f"[{', '.join(f'{n}e-6' for n in range(1, 402))}]",
+        "line 31: columns: 3 rows x 2 columns x 401 points of its grid are too many: at most 3,000 cells",
+    ),
+    "a figure": ("rows:", "figure: {draw: residual-stream}\nrows:", "line 7: grid: a figure is drawn of runs"),
+    "ablations": ("scales:", "ablations: {hidden-size: {}}\nscales:", "line 7: grid: rows of ablations are compared"),
+    "at a scale": (
+        "    seeds: [7]", "    grid: {settings: {train.learning_rate: []}, metric: perplexity}",
+        "line 39: scales.smoke.grid.settings.train.learning_rate: is empty",
+    ),
+}  # fmt: skip
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(RecipeError) as error:
+        load(text)
+    return [str(problem) for problem in error.value.problems]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), WRONG.values(), ids=list(WRONG))
+def test_what_is_wrong_is_told_once_with_its_line(old, new, expected):
+    assert old in GRIDDED
+    (found,) = problems(GRIDDED.replace(old, new, 1))
+    assert found.startswith(expected)
+
+
+def test_a_problem_of_one_key_hides_none_of_a_longer_or_shorter_one():
+    text = GRIDDED.replace("[3e-4, 1e-3]", "[]\n    train.learning_rat: [1]\n    train.learning_rate_: [1]")
+    assert len(problems(text)) == 3
+
+
+def test_everything_wrong_is_told_at_once():
+    text = GRIDDED.replace("1e-3]", "fast, 3e-4]\n    train.kernels: [fused]\n    model.widht: [1]")
+    text = text.replace("metric: perplexity", "metric: accuracy").replace("baseline: plain", "baseline: plan")
+    keys = [problem.split(": ")[1] for problem in problems(text)]
+    assert keys == [
+        "baseline",
+        "grid.settings.train.learning_rate[1]",
+        "grid.settings.train.learning_rate[2]",
+        "grid.settings.train.kernels",
+        "grid.settings.model.widht",
+        "grid.metric",
+    ]
+
+
+@pytest.mark.parametrize("metric", ["test_bleu", "unseen_bleu", "last_test_bleu"])
+def test_test_data_decide_nothing(metric):
+    text = f"""\
+title: Translators
+command: train-mt
+baseline: plain
+seeds: [1]
+setup: mt-smoke
+grid: {{settings: {{train.learning_rate: [3e-4, 1e-3]}}, metric: {metric}}}
+rows:
+  plain: {{method: post-ln}}
+columns:
+  one: {{}}
+scales:
+  smoke: {{description: quick}}
+"""
+    (found,) = problems(text)
+    assert found.startswith(f"line 6: grid.metric: {metric} is not computed on validation data, and other data must")
+    assert "choose by bleu" in found
+    assert "test_bleu," not in found
+    assert load(text.replace(metric, "bleu")).grids["smoke"].metric == "bleu"
+
+
+def test_nothing_starts_from_a_recipe_with_a_grid_and_one_with_a_grid_starts(tmp_path):
+    started = SMALL.replace("settings:\n  data", "start: {recipe: source.yaml}\nsettings:\n  data", 1)
+    (tmp_path / "started.yaml").write_text(started, encoding="utf-8")
+    (tmp_path / "source.yaml").write_text(GRIDDED, encoding="utf-8")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(tmp_path / "started.yaml", catalogue())
+    smoke, paper = map(str, error.value.problems)
+    assert smoke.startswith(
+        "line 7: start.recipe: source.yaml has a grid at scale smoke; which of its runs are the best"
+    )
+    assert "scale paper" in paper
+    (tmp_path / "source.yaml").write_text(SMALL, encoding="utf-8")
+    gridded = started.replace("start:", f"{GRID}start:", 1)
+    (tmp_path / "started.yaml").write_text(gridded, encoding="utf-8")
+    loaded = load_recipe(tmp_path / "started.yaml", catalogue())
+    specs = plan_on(loaded, "smoke", lambda _: ("print", "content"), rows="plain")
+    assert len({spec.id for spec in specs}) == 2
+    assert len({spec.sources[0].id for spec in specs}) == 1
+    assert not specs[0].sources[0].point
