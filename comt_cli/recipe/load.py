@@ -13,7 +13,7 @@ from comt_cli.recipe.also import Also, with_rows
 from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
 from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
-from comt_cli.recipe.names import disagreements
+from comt_cli.recipe.names import disagreements, unmeasured
 from comt_cli.recipe.overrides import overrides_of, typed_settings
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
 from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
@@ -203,6 +203,7 @@ def check_recipe(
     settings = {str(name): {cell: found for cell, (found, _) in cells.items()} for name, cells in merged.items()}
     origins = {str(name): {cell: given for cell, (_, given) in cells.items()} for name, cells in merged.items()}
     found.extend(undrawable(whole, task, resolved, settings, document))
+    found.extend(unmeasured(whole, task, settings, document))
     sources = _Sources(document, path, catalogue, also or {}, (*started, path.resolve()), problems)
     starts = load_starts(whole, document, sources.load, found)
     problems.extend([problem for problem in found if not _follows(problem, problems)])
