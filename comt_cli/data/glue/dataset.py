@@ -100,7 +100,9 @@ def source_for(data: GlueData) -> GlueSource:
         from comt_cli.data.glue.scene_tasks import SceneExamples
 
         return SceneExamples(data)
-    raise UserError(f"task: there is no {data.task}")
+    from comt_cli.data.glue.text_tasks import TextExamples
+
+    return TextExamples(data)
 
 
 def fingerprint(data: GlueData, progress: ProgressCallback | None = None) -> str:
