@@ -15,6 +15,7 @@ from comt_cli.data.captions.dataset import CAPTION_FORMAT
 from comt_cli.data.captions.scenes import SCENES_VERSION
 from comt_cli.data.glue.dataset import GLUE_FORMAT
 from comt_cli.data.glue.scene_tasks import SCENE_TASKS_VERSION
+from comt_cli.data.glue.sentences import SENTENCES_VERSION
 from comt_cli.data.identity import FORMAT
 from comt_cli.data.images.glyph_render import VERSION as GLYPH_VERSIONS
 from comt_cli.data.images.prepare import FORMAT as IMAGE_FORMAT
@@ -101,13 +102,25 @@ MADE = {
         SCENE_TASKS_VERSION,
         (1, "c306d9d2f0a2871f"),
     ),
+    "examples of sentences": (
+        ("glue/sentences.py", "glue/text_tasks.py", "corpus.py", "pairs/almanac_draws.py", "order.py"),
+        SENTENCES_VERSION,
+        (1, "a19efdbefde12aa8"),
+    ),
     "prepared examples": (
         (
-            *("glue/corpus.py", "glue/dataset.py", "glue/batches.py", "corpus.py", "pair_batches.py"),
+            *(
+                "glue/corpus.py",
+                "glue/dataset.py",
+                "glue/batches.py",
+                "glue/published.py",
+                "corpus.py",
+                "pair_batches.py",
+            ),
             *("tokenizer.py", "tokenizers.py"),
         ),
         GLUE_FORMAT,
-        (1, "d49ef81a3ba594a8"),
+        (1, "55378a7452eefd97"),
     ),
     # Not cached, but a part of the ids of runs.
     "buckets of pairs": (

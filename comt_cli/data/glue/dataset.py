@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt
 from comt_cli import __version__ as comt_version
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.glue.corpus import Example, GlueSource, GlueSplitName, divided
-from comt_cli.data.glue.settings import OF_SCENES, GlueData
+from comt_cli.data.glue.settings import OF_SCENES, OF_TEXT, GlueData
 from comt_cli.data.identity import vocabulary_identity
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, PreparedFolder, content_hash, damaged, verify
 from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
@@ -100,7 +100,13 @@ def source_for(data: GlueData) -> GlueSource:
         from comt_cli.data.glue.scene_tasks import SceneExamples
 
         return SceneExamples(data)
-    raise UserError(f"task: there is no {data.task}")
+    if data.task in OF_TEXT:
+        from comt_cli.data.glue.text_tasks import TextExamples
+
+        return TextExamples(data)
+    from comt_cli.data.glue.published import FolderExamples, HubExamples
+
+    return HubExamples(data) if data.glue_folder is None else FolderExamples(data)
 
 
 def fingerprint(data: GlueData, progress: ProgressCallback | None = None) -> str:

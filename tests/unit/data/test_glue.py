@@ -236,11 +236,19 @@ def test_other_data_has_another_fingerprint(nli: GlueDataset, change: dict[str, 
     assert fingerprint(GlueData(**NLI.model_dump() | change)) != nli.fingerprint
 
 
-@pytest.mark.parametrize("version", ["comt_cli.data.glue.dataset.GLUE_FORMAT",
-                                     "comt_cli.data.glue.scene_tasks.SCENE_TASKS_VERSION"])  # fmt: skip
-def test_versions_are_part_of_the_fingerprint(nli: GlueDataset, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(version, 99)
-    assert fingerprint(NLI) != nli.fingerprint
+@pytest.mark.parametrize(
+    ("task", "version"),
+    [
+        ("scene-nli", "dataset.GLUE_FORMAT"),
+        ("scene-nli", "scene_tasks.SCENE_TASKS_VERSION"),
+        ("follows", "text_tasks.SENTENCES_VERSION"),
+    ],
+)
+def test_versions_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch, task: GlueTask, version: str) -> None:
+    data = NLI.model_copy(update={"task": task})
+    before = fingerprint(data)
+    monkeypatch.setattr(f"comt_cli.data.glue.{version}", 99)
+    assert fingerprint(data) != before
 
 
 def test_what_was_killed_begins_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
