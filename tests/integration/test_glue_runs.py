@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -109,9 +110,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("undisturbed")
 
 
-@pytest.mark.parametrize("task", ["scene-nli", "scene-similarity"])
-def test_stopped_at_any_event_it_ends_the_same(task, undisturbed, source, tiny_corpus, tmp_path):
-    spec = glue_spec(tiny_corpus, task=task, start=source)
+def test_stopped_at_any_event_it_ends_the_same(undisturbed, source, tiny_corpus, tmp_path):
+    spec = glue_spec(tiny_corpus, task="scene-similarity", start=source)
     for folder in (undisturbed, tmp_path):
         train(source, folder)
     expected = train(spec, undisturbed)
@@ -124,6 +124,16 @@ def test_stopped_at_any_event_it_ends_the_same(task, undisturbed, source, tiny_c
     train(spec, tmp_path)
     assert stops > 3
     assert_same_run(RunDirectory.of(tmp_path, spec), expected)
+
+
+def test_killed_it_ends_with_the_same_bits(undisturbed, source, nursery, tiny_corpus, tmp_path):
+    spec = glue_spec(tiny_corpus, start=source)
+    for folder in (undisturbed, tmp_path):
+        train(source, folder)
+    expected = train(spec, undisturbed)
+    for moment in (("half of a checkpoint is written", 1), ("after a checkpoint is renamed", 1)):
+        assert nursery.run(spec, tmp_path, moment) == -signal.SIGKILL
+    assert_same_run(train(spec, tmp_path), expected)
 
 
 def test_micro_batches_change_rounding_alone(tiny_corpus, tmp_path):
