@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import caption_cases as captions
+import glue_cases as glue
 import image_method_cases as images
 import masked_method_cases as masked
 import method_cases as language
@@ -123,6 +124,19 @@ SMALL = {
         causal=False,
         methods=masked.MASKED_METHODS,
     ),
+    "finetune": Small(
+        networks={"classifier": masked.SETTINGS},
+        medium=masked.MEDIUM,
+        dimensions={"vocabulary": masked.VOCABULARY, "classes": glue.CLASSES},
+        batch=(masked.TOKENS, glue.SEGMENTS),
+        other=lambda batch: (torch.where(batch[0] > 0, batch[0] % (masked.VOCABULARY - 1) + 1, 0), 1 - batch[1]),
+        loss=glue.loss_of_logits,
+        bf16_error=0.05,
+        stream="tokens",
+        normal=False,
+        causal=False,
+        methods=masked.MASKED_METHODS,
+    ),
 }
 
 
@@ -174,5 +188,10 @@ def cases(*, networks: bool = False, kinds: Mapping[str, tuple[str, ...]] | None
     return pytest.mark.parametrize("case", found, ids=["-".join(case) for case in found])
 
 
-KINDS = {"train-lm": language.KINDS, "train-resnet": images.IMAGE_KINDS, "train-bert": masked.KINDS}
+KINDS = {
+    "train-lm": language.KINDS,
+    "train-resnet": images.IMAGE_KINDS,
+    "train-bert": masked.KINDS,
+    "finetune": masked.KINDS,
+}
 """By task, for each class of gate, residual connection and norm a method that has it; of other tasks all methods."""

@@ -41,6 +41,7 @@ TIMES = {
     "train_seconds",
     "tokens_per_second",
     "images_per_second",
+    "examples_per_second",
     "waiting_share",
     "peak_memory_bytes",
     "mfu",

@@ -48,6 +48,7 @@ class Kind(NamedTuple):
 def kinds() -> dict[type[Loaded], Kind]:
     """Every kind of model whose gates are drawn."""
     from comt_cli.exchange.loaded_captioning import LoadedCaptioner
+    from comt_cli.exchange.loaded_glue import LoadedClassifier
     from comt_cli.exchange.loaded_images import LoadedImageModel
     from comt_cli.exchange.loaded_language import LoadedModel
     from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
@@ -56,6 +57,7 @@ def kinds() -> dict[type[Loaded], Kind]:
     return {
         LoadedModel: Kind(("--text", "--site"), _of_text),
         LoadedMaskedModel: Kind(("--text", "--site"), _of_text),
+        LoadedClassifier: Kind(("--text", "--site"), _of_text),
         LoadedTranslator: Kind(("--text", "--site"), _of_translator),
         LoadedImageModel: Kind(("--images",), _of_image_classifier),
         LoadedCaptioner: Kind(("--images", "--text", "--site"), _of_captioner),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from comt_cli.data.corpus import Corpus
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.settings import TextSettings
 
 
-def corpus_for(data: DataSettings) -> Corpus:
+def corpus_for(data: TextSettings) -> Corpus:
     """The corpus that `data.corpus` names."""
     if data.corpus.startswith("files:"):
         from comt_cli.data.local_files import LocalFiles

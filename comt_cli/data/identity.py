@@ -11,7 +11,7 @@ from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus
 from comt_cli.data.manifest import Manifest
 from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.settings import DataSettings, TextSettings
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.t5 import T5_SHA256
 from comt_cli.errors import UserError
@@ -64,7 +64,12 @@ def corpus_fingerprint(data: DataSettings, corpus: Corpus, progress: ProgressCal
     return sha256(canonical_json(content))[:16]
 
 
-def tokenizer_identity(data: DataSettings) -> list[Any]:
+def vocabulary_identity(data: TextSettings, corpus: Corpus, progress: ProgressCallback = no_progress) -> list[Any]:
+    """What decides the tokenizer and the text that it is trained on."""
+    return [corpus.identity(progress), data.validation_fraction, tokenizer_identity(data)]
+
+
+def tokenizer_identity(data: TextSettings) -> list[Any]:
     """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
     if data.tokenizer == "sentencepiece":
         made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]

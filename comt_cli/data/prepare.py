@@ -13,10 +13,10 @@ from comt_cli import __version__ as comt_version
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus, train_texts
 from comt_cli.data.dataset import Dataset, check_rows, open_dataset
-from comt_cli.data.identity import FORMAT, corpus_fingerprint, prepared_folder, tokenizer_identity
+from comt_cli.data.identity import FORMAT, corpus_fingerprint, prepared_folder, vocabulary_identity
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.settings import DataSettings, TextSettings
 from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
 from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
 from comt_cli.data.t5 import t5_tokenizer
@@ -54,13 +54,18 @@ def prepare_corpus(
     return open_dataset(data, folder, name, report)
 
 
-def _make_tokenizer(data: DataSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
-    """The tokenizer; a trained one is kept in the cache, since layouts and limits of the same text share it."""
+def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
+    """The tokenizer of `data`; a trained one is kept in the cache, since layouts and limits of the same text share it.
+
+    Raises:
+        UserError: the corpus that it is trained on cannot be read.
+        StorageError: the disk refuses.
+    """
     if data.tokenizer == "bytes":
         return ByteTokenizer(data.extras)
     if data.tokenizer == "t5":
         return t5_tokenizer(progress)
-    key = canonical_json([FORMAT, corpus.identity(progress), data.validation_fraction, tokenizer_identity(data)])
+    key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress)])
     path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
     if not path.exists():
         with file_lock(path.with_suffix(".lock"), progress):
@@ -76,7 +81,7 @@ def _write(data: DataSettings, corpus: Corpus, name: str, progress: ProgressCall
     make_folder(folder)
     tokenizer_path = folder / TOKENIZER
     if not tokenizer_path.exists():
-        _make_tokenizer(data, corpus, progress).save(tokenizer_path)
+        tokenizer_for(data, corpus, progress).save(tokenizer_path)
     tokenizer = load_tokenizer(tokenizer_path)
     dtype = token_dtype(tokenizer.vocabulary_size)
     writer = PartWriter(folder, dtype, part_bytes)

@@ -18,8 +18,8 @@ SPLIT_CORPORA = ("c4", "wikitext-103")
 """Corpora whose authors divided them into training and validation."""
 
 
-class DataSettings(Section):
-    """What the model reads: the corpus, how it is cut into tokens, and how the tokens are laid out in rows."""
+class TextSettings(Section):
+    """The corpus, and how it is cut into tokens."""
 
     later: ClassVar[frozenset[str]] = frozenset({"folder"})
 
@@ -29,8 +29,6 @@ class DataSettings(Section):
     corpus: Annotated[str, Field(pattern=r"^(python-docs|c4|openwebtext|wikitext-103|files:.+)$")] = "python-docs"
     tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
     vocabulary: Vocabulary | None = None
-    rows: Literal["pad", "pack"] = "pack"
-    sequence_length: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 256
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     max_train_tokens: Tokens | None = None
     folder: str | None = None
@@ -77,6 +75,13 @@ class DataSettings(Section):
         size = self._fixed(self.tokenizer) or self.vocabulary
         assert size is not None  # the validator above saw to it
         return size
+
+
+class DataSettings(TextSettings):
+    """What the model reads: the corpus, how it is cut into tokens, and how the tokens are laid out in rows."""
+
+    rows: Literal["pad", "pack"] = "pack"
+    sequence_length: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 256
 
 
 class MaskedData(DataSettings):

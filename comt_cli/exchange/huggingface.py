@@ -26,8 +26,8 @@ HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
 
 
 def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]]:
-    """Write `loaded` as a folder that `transformers` reads as LlamaForCausalLM or BertForMaskedLM. Weights keep their
-    types.
+    """Write `loaded` as a folder that `transformers` reads: as LlamaForCausalLM, BertForMaskedLM, or
+    BertForSequenceClassification. Weights keep their types.
 
     Returns every path with a few words on what it holds. The configuration is written last, so that a folder whose
     writing was cut short is not taken for a model.
@@ -58,8 +58,9 @@ def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]
             with atomic_file(folder / name) as handle:
                 handle.write(data)
             written.append((folder / name, words))
-    write_json(folder / CONFIG, layout.config(loaded.model, loaded.context_length) | special)
-    written.append((folder / CONFIG, f"{layout.architectures[0]}: {loaded.description}"))
+    config = layout.config(loaded.model, loaded.context_length)
+    write_json(folder / CONFIG, config | special)
+    written.append((folder / CONFIG, f"{config['architectures'][0]}: {loaded.description}"))
     return written
 
 

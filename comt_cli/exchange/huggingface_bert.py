@@ -1,4 +1,4 @@
-"""The plain BERT as `transformers` writes and reads it.
+"""The plain BERT as `transformers` writes and reads it; one that was fine-tuned is written alone.
 
 What a checkpoint of pre-training has beside a masked language model (the pooler, the head that tells next sentences) is
 left out when it is read, and so is the decoder's matrix, which is the embedding.
@@ -15,7 +15,7 @@ from comt_cli.data.special_tokens import PAD
 from comt_cli.exchange.huggingface_layout import Layout, type_name
 from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
 from comt_cli.layers.residual.post_norm import PostNorm
-from comt_cli.models.bert import INIT_STD, SEGMENTS, Bert
+from comt_cli.models.bert import INIT_STD, SEGMENTS, Bert, BertClassifier
 from comt_cli.tasks.settings.bert import BertSettings
 
 _EMBEDDINGS, _HEAD = "bert.embeddings", "cls.predictions"
@@ -26,7 +26,7 @@ def _norm(ours: str, public: str) -> dict[str, str]:
 
 
 class BertLayout(Layout):
-    """BertForMaskedLM."""
+    """BertForMaskedLM, and BertForSequenceClassification of one that was fine-tuned."""
 
     words: ClassVar = "a BERT"
     ours: ClassVar = "BERT"
@@ -46,6 +46,10 @@ class BertLayout(Layout):
         "head.dense.bias": f"{_HEAD}.transform.dense.bias",
         **_norm("head.norm", f"{_HEAD}.transform"),
         "head.bias": f"{_HEAD}.bias",
+        "pooler.weight": "bert.pooler.dense.weight",
+        "pooler.bias": "bert.pooler.dense.bias",
+        "classifier.weight": "classifier.weight",
+        "classifier.bias": "classifier.bias",
     }
     inner: ClassVar = _norm("attention_connection.norm", "attention.output") | _norm("mlp_connection.norm", "output")
     sites: ClassVar = {
@@ -68,10 +72,10 @@ class BertLayout(Layout):
         "quantization_config": (None,),
     }
 
-    def config(self, model: Bert, context_length: int | None) -> dict[str, Any]:
+    def config(self, model: Bert | BertClassifier, context_length: int | None) -> dict[str, Any]:
         shape, settings = model.shape, model.settings
         return {
-            "architectures": list(self.architectures[:1]),
+            **_head(model),
             "model_type": "bert",
             "vocab_size": model.vocabulary,
             "hidden_size": shape.width,
@@ -103,8 +107,8 @@ class BertLayout(Layout):
             norm_eps=config.get("layer_norm_eps", 1e-12),
         )
 
-    def outer_norms(self, model: Bert) -> list[nn.Module]:
-        return [model.embedding_norm, model.head.norm]
+    def outer_norms(self, model: Bert | BertClassifier) -> list[nn.Module]:
+        return [model.embedding_norm, *([model.head.norm] if isinstance(model, Bert) else [])]
 
     def sizes(self, settings: BertSettings, vocabulary: int) -> Mapping[str, list[int]]:
         shape = settings.shape()
@@ -120,6 +124,19 @@ class BertLayout(Layout):
             return None
         # The first checkpoints call a norm's gain and shift so.
         return public.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _head(model: Bert | BertClassifier) -> dict[str, Any]:
+    """What of a configuration says what stands on the encoder."""
+    if isinstance(model, Bert):
+        return {"architectures": ["BertForMaskedLM"]}
+    classes = model.classifier.weight.shape[0]
+    return {
+        "architectures": ["BertForSequenceClassification"],
+        "problem_type": "regression" if classes == 1 else "single_label_classification",
+        "id2label": {str(number): f"LABEL_{number}" for number in range(classes)},
+        "label2id": {f"LABEL_{number}": number for number in range(classes)},
+    }
 
 
 LAYOUT = BertLayout()

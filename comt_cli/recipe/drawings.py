@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from comt_cli.recipe.names import Methods
+from comt_cli.recipe.names import Methods, Settings
 from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
 from comt_cli.recipe.schema import DrawingRule, Figure, Recipe, TaskOptions
-from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.yaml_lines import Document
-
-Settings = Mapping[str, Mapping[tuple[str, str], RunSettings]]
-"""By scale, then by row and column."""
 
 
 def undrawable(

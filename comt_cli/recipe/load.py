@@ -14,7 +14,7 @@ from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
 from comt_cli.recipe.grid import LoadedGrid, load_grids, same_runs
 from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
-from comt_cli.recipe.names import disagreements
+from comt_cli.recipe.names import disagreements, unmeasured
 from comt_cli.recipe.overrides import overrides_of, typed_settings
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
 from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
@@ -217,6 +217,7 @@ def check_recipe(
     settings = {name: {cell: every[0] for cell, every in cells.items()} for name, cells in points.items()}
     origins = {name: {cell: every[0][1] for cell, every in cells.items()} for name, cells in merged.items()}
     found.extend(undrawable(whole, task, resolved, settings, document))
+    found.extend(unmeasured(whole, task, settings, document))
     sources = _Sources(document, path, catalogue, also or {}, (*started, path.resolve()), problems)
     starts = load_starts(whole, document, sources.load, found)
     problems.extend([problem for problem in found if not _follows(problem, problems)])

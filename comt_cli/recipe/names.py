@@ -7,10 +7,14 @@ from typing import Any
 
 from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
 from comt_cli.recipe.schema import Ablation, Catalogue, Recipe, Row, TaskOptions
+from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.yaml_lines import Document
 
 Methods = Mapping[str, Mapping[str, Any]]
 """Every row's method with all its options; without the rows whose method is wrong."""
+
+Settings = Mapping[str, Mapping[tuple[str, str], RunSettings]]
+"""By scale, then by row and column."""
 
 
 def disagreements(
@@ -48,6 +52,23 @@ def _metrics(recipe: Recipe, task: TaskOptions, document: Document) -> Iterator[
     for path, metric in named.items():
         if metric is not None and metric not in task.metrics:
             yield _not_one_of(metric, task.metrics, path, document)
+
+
+def unmeasured(recipe: Recipe, task: TaskOptions, settings: Settings, document: Document) -> Iterator[Problem]:
+    """Columns that show a metric which their runs have no number for."""
+    for scale, cells in settings.items():
+        columns = recipe.columns_at(scale)
+        for name, column in columns.items():
+            metric = recipe.metric_at(scale, name)
+            own = (
+                [cell for (_, of_column), cell in cells.items() if of_column == name] if metric in task.metrics else []
+            )
+            reasons = dict.fromkeys(reason for cell in own if (reason := task.lacks(cell, metric)) is not None)
+            if reasons:
+                in_scale: KeyPath = () if columns is recipe.columns else ("scales", scale)
+                at: KeyPath = (*in_scale, "columns", name, *(["metric"] if column.metric else []))
+                message = f"there is no {metric} at scale {scale}: {'; '.join(reasons)}"
+                yield Problem(dotted(at), message, document.line(at))
 
 
 def _not_one_of(given: str, names: Iterable[str], path: KeyPath, document: Document) -> Problem:

@@ -192,6 +192,17 @@ class Task(ABC, Generic[S]):
     def sites(self) -> Sites:
         """What its models offer to methods."""
 
+    # ---- what can be wrong with a recipe
+
+    def lacks(self, settings: S, metric: str) -> str | None:
+        """Why runs of these settings have no number for a metric, where that follows from the settings."""
+        return None
+
+    def start_mismatch(self, settings: S, source: RunSettings) -> str | None:
+        """Why a run must not start from the weights of one with the settings `source`, of any task, where the shapes of
+        the tensors do not tell."""
+        return None
+
     # ---- data
 
     @abstractmethod

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from comt_cli.data.split import IGNORE, B, Split
-from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.generation.beam import NotFinite, beam_search
 from comt_cli.generation.transcript import Transcript
 from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.layers.dropout import Masks
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import Score
@@ -28,17 +26,10 @@ from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_o
 from comt_cli.training.objective import Objective, SummedLoss
 from comt_cli.training.optimisation import adam
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.text_run import TextRun
 
 
-class TextDataset(Protocol):
-    """A data set whose targets are texts."""
-
-    tokenizer: Tokenizer
-    vocabulary_size: int
-
-
-class EncoderDecoderRun(TaskRun[B]):
+class EncoderDecoderRun(TextRun[B]):
     """An encoder-decoder that predicts every token of a target from its source and the tokens before it.
 
     Attributes:
@@ -49,18 +40,13 @@ class EncoderDecoderRun(TaskRun[B]):
 
     counted: ClassVar[str]
     model: EncoderDecoder
-    dataset: TextDataset
     beam: BeamSettings
     likelihood: SummedLoss
 
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         super().__init__(spec, dataset, world)
         settings: Any = spec.settings  # of a task whose models decode
-        self.dataset, self.beam = dataset, settings.decode
-
-    def build(self) -> None:
-        super().build()
-        self.masks = Masks(self.model)
+        self.beam = settings.decode
 
     def objective_of(self, model: EncoderDecoder) -> Objective:
         assert isinstance(self.settings, DecoderTrainSettings)
@@ -99,19 +85,6 @@ class EncoderDecoderRun(TaskRun[B]):
     @abstractmethod
     def scores(self, split: str, numbers: Sequence[int], texts: Sequence[str]) -> Mapping[str, Score | str]:
         """These scores, of texts that were made of the sources with these numbers; where there is none, why."""
-
-    def inputs(self, batch: B) -> tuple[Tensor, ...]:
-        """The batch on the device; dropout moves to its positions."""
-        self.masks.move_to(self.spec.seed, batch.positions, self.world.device)  # type: ignore[attr-defined]
-        return self.tensors(batch)
-
-    def tensors(self, batch: B) -> tuple[Tensor, ...]:
-        """`arrays` on the device."""
-        tensors = tuple(torch.from_numpy(array) for array in self.arrays(batch))
-        device = self.world.device
-        if device.type == "cuda":
-            return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
-        return tensors
 
     def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
         """Loss and perplexity over the references of this process's batches, and the scores of the texts, which are in
@@ -176,9 +149,6 @@ class EncoderDecoderRun(TaskRun[B]):
         except NotFinite:
             return None
         return [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
-
-    def checkpoint_parts(self) -> dict[str, Any]:
-        return {"vocabulary": self.dataset.vocabulary_size, "tokenizer": self.dataset.tokenizer.to_json()}
 
 
 def spread(smoothing: float, model: EncoderDecoder) -> float:

@@ -92,9 +92,9 @@ class SummedLoss(Objective):
 
 
 class ClassifierLoss(Objective):
-    """(images [B, 3, H, W], labels [B]) -> the summed loss of an image classifier.
+    """(the model's inputs, labels [B]) -> the summed loss of a classifier, of images or of texts.
 
-    `logits` are the model's, compiled or not: [B, 3, H, W] -> [B, classes].
+    `logits` are the model's, compiled or not: [B, classes].
     """
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
@@ -106,8 +106,9 @@ class ClassifierLoss(Objective):
         prepare_compiler(keep_others=keep_others)
         self.logits = torch.compile(self.model.forward, dynamic=False, fullgraph=True)
 
-    def forward(self, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-        return self.loss_of(self.logits(images_BCHW), labels_B, self.smoothing)
+    def forward(self, *given: Tensor) -> Tensor:
+        *inputs, labels_B = given
+        return self.loss_of(self.logits(*inputs), labels_B, self.smoothing)
 
     @staticmethod
     def loss_of(logits_BN: Tensor, labels_B: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -115,3 +116,13 @@ class ClassifierLoss(Objective):
         return F.cross_entropy(
             logits_BN.float(), labels_B, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
         )
+
+
+class NumberLoss(ClassifierLoss):
+    """(the model's inputs, numbers [B]) -> the summed squared error of a model with one output, [B, 1]."""
+
+    @staticmethod
+    def loss_of(logits_BN: Tensor, labels_B: Tensor, smoothing: float = 0.0) -> Tensor:  # noqa: ARG004 - of classes
+        """The summed squared error of outputs that are there already; a number that is `IGNORE` does not count."""
+        errors_B = torch.where(labels_B == IGNORE, 0.0, logits_BN[:, 0].float() - labels_B)
+        return errors_B.square().sum()

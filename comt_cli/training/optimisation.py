@@ -89,6 +89,12 @@ def adam(model: nn.Module, settings: AdamSettings, groups: Sequence[Group] = ())
     )
 
 
+def adam_of_matrices(model: nn.Module, settings: AdamSettings) -> torch.optim.Optimizer:
+    """The same without weight decay on biases, norms and single numbers, as BERT's."""
+    small = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    return adam(model, settings, [Group(small, weight_decay=0.0)])
+
+
 def _parts(model: nn.Module, settings: Training, groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The optimiser's parameter groups: first the parameters that are in no group, then each group's, in the model's
     order; sharded ones (see `parallel`) separate from the others, since one fused pass takes one kind.

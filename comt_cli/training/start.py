@@ -31,16 +31,21 @@ SHOWN = 3
 
 
 def check_starts(specs: Iterable[RunSpec]) -> None:
-    """Find out before anything is trained that the models of sources and started runs do not fit.
+    """Find out before anything is trained that the models of sources and started runs do not fit, or their data.
 
     Raises:
-        UserError: names the first run of which that is so, and the tensors.
+        UserError: names the first run of which that is so, and the tensors or settings.
     """
     seen = set()
     for spec in specs:
         start = spec.start
         if start is None:
             continue
+        if (wrong := spec.task.start_mismatch(spec.settings, start.run.settings)) is not None:
+            raise UserError(
+                f"{_name(spec)} cannot start from {_name(start.run)}: {wrong}",
+                "Give both recipes the same settings there, or start from another run.",
+            )
         key = (network_of(spec), network_of(start.run), start.new, start.drop)
         if key not in seen:
             seen.add(key)

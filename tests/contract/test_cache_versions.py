@@ -13,6 +13,9 @@ import pytest
 
 from comt_cli.data.captions.dataset import CAPTION_FORMAT
 from comt_cli.data.captions.scenes import SCENES_VERSION
+from comt_cli.data.glue.dataset import GLUE_FORMAT
+from comt_cli.data.glue.scene_tasks import SCENE_TASKS_VERSION
+from comt_cli.data.glue.sentences import SENTENCES_VERSION
 from comt_cli.data.identity import FORMAT
 from comt_cli.data.images.glyph_render import VERSION as GLYPH_VERSIONS
 from comt_cli.data.images.prepare import FORMAT as IMAGE_FORMAT
@@ -54,7 +57,7 @@ MADE = {
             *("local_files.py", "identity.py", "prepare.py"),
         ),
         FORMAT,
-        (4, "7ac4a501e08b9311"),
+        (4, "af81a2eb056b490f"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
@@ -80,7 +83,7 @@ MADE = {
             *("images/glyph_faces.py", "order.py"),
         ),
         SCENES_VERSION,
-        (1, "50fbcfda0d48db97"),
+        (1, "0afed0a06183b3b2"),
     ),
     "prepared captions": (
         (
@@ -90,6 +93,34 @@ MADE = {
         ),
         CAPTION_FORMAT,
         (1, "90c6c27f6a00b3a5"),
+    ),
+    "examples of two descriptions": (
+        (
+            *("glue/scene_tasks.py", "captions/scene_words.py", "captions/scenes.py", "pairs/almanac_draws.py"),
+            "order.py",
+        ),
+        SCENE_TASKS_VERSION,
+        (1, "c306d9d2f0a2871f"),
+    ),
+    "examples of sentences": (
+        ("glue/sentences.py", "glue/text_tasks.py", "corpus.py", "pairs/almanac_draws.py", "order.py"),
+        SENTENCES_VERSION,
+        (1, "a19efdbefde12aa8"),
+    ),
+    "prepared examples": (
+        (
+            *(
+                "glue/corpus.py",
+                "glue/dataset.py",
+                "glue/batches.py",
+                "glue/published.py",
+                "corpus.py",
+                "pair_batches.py",
+            ),
+            *("tokenizer.py", "tokenizers.py"),
+        ),
+        GLUE_FORMAT,
+        (1, "55378a7452eefd97"),
     ),
     # Not cached, but a part of the ids of runs.
     "buckets of pairs": (

@@ -26,6 +26,7 @@ import torch
 import torch._dynamo  # every optimiser imports it
 from tiny_runs import MODEL, train, training
 
+import comt_cli.training.tasks.glue
 import comt_cli.training.tasks.images
 import comt_cli.training.tasks.masked_lm
 import comt_cli.training.tasks.translation  # noqa: F401 - these are trained too

@@ -186,12 +186,12 @@ def caption(scene: Scene, draws: Draws) -> str:
     listed = " ".join([*names[:-2], " and ".join(names[-2:])])
     if share < 0.15:
         count = COUNTS[len(objects)]
-        return f"{count[draws.below(len(count))]} {_paper(scene, draws)} {listed}"
+        return f"{count[draws.below(len(count))]} {paper_words(scene.paper, draws)} {listed}"
     if share < 0.3:
-        return f"{_article(scene.paper)} {PICTURE_NOUNS[draws.below(len(PICTURE_NOUNS))]} of {listed}"
+        return f"{article(scene.paper)} {PICTURE_NOUNS[draws.below(len(PICTURE_NOUNS))]} of {listed}"
     there = "there is " if share < 0.45 else ""
     relations = [_relation(each, objects[0], draws) for each in objects[1:]]
-    behind = f" on {_paper(scene, draws)}" if draws.share() < _PAPER_SAID else ""
+    behind = f" on {paper_words(scene.paper, draws)}" if draws.share() < _PAPER_SAID else ""
     if not relations:
         return f"{there}{names[0]}{behind}"
     if share < 0.7:  # two of the objects
@@ -207,7 +207,7 @@ def _name(each: SceneObject, draws: Draws) -> str:
     words += [each.face] if said[1] < _FACE_SAID and each.face != "plain" else []
     words.append(each.colour)
     words += [KINDS[each.symbol]] if said[2] < _KIND_SAID and each.symbol in KINDS else []
-    return f"{_article(words[0])} {' '.join([*words[1:], each.symbol])}"
+    return f"{article(words[0])} {' '.join([*words[1:], each.symbol])}"
 
 
 def _relation(one: SceneObject, other: SceneObject, draws: Draws) -> str:
@@ -215,10 +215,12 @@ def _relation(one: SceneObject, other: SceneObject, draws: Draws) -> str:
     return words[draws.below(len(words))]
 
 
-def _paper(scene: Scene, draws: Draws) -> str:
+def paper_words(colour: str, draws: Draws) -> str:
+    """`pale blue paper`, or `a pale blue background`."""
     noun = PAPER_NOUNS[draws.below(len(PAPER_NOUNS))]
-    return f"{scene.paper} paper" if noun == "paper" else f"{_article(scene.paper)} {noun}"
+    return f"{colour} paper" if noun == "paper" else f"{article(colour)} {noun}"
 
 
-def _article(word: str) -> str:
+def article(word: str) -> str:
+    """The word behind its article."""
     return f"an {word}" if word[0] in "aeiou" else f"a {word}"

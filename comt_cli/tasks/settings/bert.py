@@ -1,4 +1,4 @@
-"""The settings of a BERT, and the sizes that a recipe can name.
+"""The settings of a BERT, the sizes that a recipe can name, and how BERTs learn.
 
 `base` is that of Devlin et al. 2019, the others are the miniatures that were published with it (Turc et al. 2019):
 heads of 64, feed-forward networks four times as wide as the stream.
@@ -6,12 +6,23 @@ heads of 64, feed-forward networks four times as wide as the stream.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.settings import MAX_LENGTH, FFNWidth, Layers, NetworkSettings, Section, WholeNumber, Width
+from comt_cli.recipe.settings import (
+    MAX_LENGTH,
+    FFNWidth,
+    Layers,
+    NetworkSettings,
+    NonNegative,
+    Section,
+    WholeNumber,
+    Width,
+)
+from comt_cli.tasks.settings.adam import AdamSettings
 from comt_cli.tasks.settings.transformer import Dropped
 
 
@@ -82,3 +93,27 @@ class BertSettings(NetworkSettings):
     def residual_dropout(self) -> float:
         """The probability of dropout on embeddings and branches."""
         return self.dropout
+
+
+class BertTrainSettings(AdamSettings):
+    """What pre-training and fine-tuning have in common, as BERT had it. Biases and norms have no weight decay."""
+
+    schedule: Literal["cosine", "linear", "noam", "constant"] = "linear"
+    optimizer: Literal["adam", "adamw"] = "adamw"
+    epsilon: PositiveFloat = 1e-6
+    weight_decay: NonNegative = 0.01
+    gradient_clipping: NonNegative = 1.0
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        if self.sharding == "fsdp":
+            yield "sharding: an evaluation reads more than the loss, for which no shards are gathered; leave it out"
+
+
+def check_positions(model: BertSettings, length: int) -> None:
+    """Raises `ValueError` where sequences of so many tokens are longer than a model's positions."""
+    if length > model.positions:
+        raise ValueError(
+            f"data: sequence_length {length:,} is longer than the model's {model.positions:,} positions; use a shorter "
+            "one, or more model.positions"
+        )

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import PositiveFloat, model_validator
 
 from comt_cli.data.settings import MaskedData
-from comt_cli.recipe.settings import Count, NonNegative, RunSettings
-from comt_cli.tasks.settings.bert import BertSettings
-from comt_cli.tasks.settings.language import TrainSettings
+from comt_cli.recipe.settings import Count, RunSettings, Tokens
+from comt_cli.tasks.settings.bert import BertSettings, BertTrainSettings, check_positions
 
 
-class MaskedTrainSettings(TrainSettings):
-    """How a masked language model learns: as BERT did, unless said otherwise. Biases and norms have no weight decay."""
+class MaskedTrainSettings(BertTrainSettings):
+    """How a masked language model learns: as BERT did, unless said otherwise. Batch sizes count sequences."""
 
     batch_size: Count = 256
     learning_rate: PositiveFloat = 1e-4
-    schedule: Literal["cosine", "linear", "noam", "constant"] = "linear"
-    optimizer: Literal["adam", "adamw"] = "adamw"
-    epsilon: PositiveFloat = 1e-6
-    weight_decay: NonNegative = 0.01
-    gradient_clipping: NonNegative = 1.0
-
-    def _contradictions(self) -> Iterator[str]:
-        yield from super()._contradictions()
-        if self.sharding == "fsdp":
-            yield "sharding: an evaluation reads more than the loss, for which no shards are gathered; leave it out"
+    evaluation_tokens: Tokens | None = None
 
 
 class MaskedSettings(RunSettings):
@@ -39,9 +28,5 @@ class MaskedSettings(RunSettings):
 
     @model_validator(mode="after")
     def _rows_fit(self) -> Self:
-        if self.data.sequence_length > self.model.positions:
-            raise ValueError(
-                f"data: sequence_length {self.data.sequence_length:,} is longer than the model's "
-                f"{self.model.positions:,} positions; use a shorter one, or more model.positions"
-            )
+        check_positions(self.model, self.data.sequence_length)
         return self

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from comt_cli.data.masking import MaskedBatch, MaskedDataset
@@ -20,12 +21,12 @@ from comt_cli.tasks.settings.masked_lm import MaskedSettings
 from comt_cli.training.devices import product_dtype
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
-from comt_cli.training.optimisation import Group, adam
+from comt_cli.training.optimisation import adam_of_matrices
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.text_run import TextRun
 
 
-class MaskedRun(TaskRun[MaskedBatch]):
+class MaskedRun(TextRun[MaskedBatch]):
     """A BERT that predicts the hidden tokens of every sequence; its targets are these alone."""
 
     model: Bert
@@ -33,12 +34,7 @@ class MaskedRun(TaskRun[MaskedBatch]):
 
     def __init__(self, spec: RunSpec, dataset: MaskedDataset, world: World) -> None:
         super().__init__(spec, dataset, world)
-        self.masked, self.dataset = spec.settings_as(MaskedSettings), dataset
-        self.evaluation_targets = self.masked.train.evaluation_tokens
-
-    def build(self) -> None:
-        super().build()
-        self.masks = Masks(self.model)
+        self.evaluation_targets = spec.settings_as(MaskedSettings).train.evaluation_tokens
 
     def objective_of(self, model: Bert) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
@@ -49,17 +45,10 @@ class MaskedRun(TaskRun[MaskedBatch]):
 
     @staticmethod
     def optimizer(model: nn.Module, settings: MaskedSettings) -> torch.optim.Optimizer:
-        """Without weight decay on biases, norms and single numbers, as BERT's."""
-        small = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-        return adam(model, settings.train, [Group(small, weight_decay=0.0)])
+        return adam_of_matrices(model, settings.train)
 
-    def inputs(self, batch: MaskedBatch) -> tuple[Tensor, ...]:
-        """Tokens, places and targets; dropout moves to the samples' positions."""
-        self.masks.move_to(self.spec.seed, batch.positions, self.world.device)
-        tensors, device = _tensors(batch), self.world.device
-        if device.type == "cuda":
-            return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
-        return tensors
+    def arrays(self, batch: MaskedBatch) -> tuple[NDArray[Any], ...]:
+        return batch.tokens, batch.places, batch.targets
 
     def evaluate(self, batches: Iterable[MaskedBatch], split: Split[MaskedBatch]) -> Evaluation:
         """Loss, perplexity and accuracy over the hidden tokens of all processes' batches."""
@@ -71,7 +60,7 @@ class MaskedRun(TaskRun[MaskedBatch]):
             right = (logits_BKV.argmax(-1) == targets_BK).sum()
             return torch.stack([loss, right, (targets_BK != IGNORE).sum()])
 
-        sums = sums_over(self.objective, map(_tensors, batches), tally, self.settings.precision, self.world)
+        sums = sums_over(self.objective, map(self.tensors, batches), tally, self.settings.precision, self.world)
         loss_sum, right, tokens = sums
         if not tokens:
             raise ValueError("there is no target to evaluate on")
@@ -91,10 +80,3 @@ class MaskedRun(TaskRun[MaskedBatch]):
         tokens = torch.randint(1, model.vocabulary, (rows, model.length))
         places = torch.randint(model.length, (rows, model.masked))
         return SummedLoss(model, "reference"), (tokens, places, tokens.gather(1, places))
-
-    def checkpoint_parts(self) -> dict[str, Any]:
-        return {"vocabulary": self.dataset.vocabulary_size, "tokenizer": self.dataset.tokenizer.to_json()}
-
-
-def _tensors(batch: MaskedBatch) -> tuple[Tensor, ...]:
-    return tuple(torch.from_numpy(array) for array in (batch.tokens, batch.places, batch.targets))

@@ -16,6 +16,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import BegunCodec
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
 from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded_glue import LoadedClassifier
 from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
 from comt_cli.methods import method_from
@@ -62,6 +63,24 @@ def test_transformers_computes_the_same_from_an_export_and_back(library, tmp_pat
     assert back.context_length == 32
     for name, tensor in model.state_dict().items():
         assert torch.equal(back.model.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_transformers_judges_the_same(library, classes, tmp_path) -> None:
+    """Of a classifier, and of one that gives a number."""
+    wiring = method_from({"name": "post-ln"}).wiring()
+    model = shaken(initialised(SETTINGS, wiring, 1, vocabulary=61, classes=classes)).eval()
+    write_huggingface(LoadedClassifier(model, "m", "a test", None, 32), tmp_path / "out")
+    theirs = library.BertForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert theirs.config.num_labels == classes
+    segments = torch.zeros_like(TOKENS)
+    segments[:, 8:] = 1
+    with torch.no_grad():
+        mine = model(TOKENS, segments)
+        other = theirs(TOKENS, attention_mask=(TOKENS != 0).long(), token_type_ids=segments).logits
+    torch.testing.assert_close(mine, other, rtol=0, atol=128 * torch.finfo(torch.float32).eps * mine.abs().max().item())
+    with pytest.raises(UserError, match="BertForSequenceClassification"):
+        load(tmp_path / "out", LoadedMaskedModel)
 
 
 def test_a_checkpoint_of_pre_training_loads_without_its_other_heads(library, tmp_path) -> None:

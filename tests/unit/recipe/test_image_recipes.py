@@ -58,7 +58,7 @@ scales:
 
 # What stands in the small recipe, what is put in its place, then the whole text of the one problem that must come.
 BROKEN = {
-    "command of the other kind": ("train-resnet", "train-resent", "line 4: command: 'train-resent' is not one of train-lm, train-bert, train-caption, train-mt, train-resnet; did you mean train-resnet?"),
+    "command of the other kind": ("train-resnet", "train-resent", "line 4: command: 'train-resent' is not one of train-lm, finetune, train-bert, train-caption, train-mt, train-resnet; did you mean train-resnet?"),
     "key of the other command": ("learning_rate: 0.1", "learning_rate: 0.1\n    evaluation_tokens: 9", "line 12: settings.train.evaluation_tokens: unknown key; did you mean evaluation_batch_size?"),
     "unknown key of a scale's column": ("{batch_size: 4}", "{batchsize: 4}", "line 35: scales.smoke.columns.tiny.settings.train.batchsize: unknown key; did you mean batch_size?"),
     "text for a number": ("steps: 100", 'steps: "100"', 'line 10: settings.train.steps: "100" does not fit: should be a whole number'),

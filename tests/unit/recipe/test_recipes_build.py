@@ -58,7 +58,7 @@ def parameters(spec: RunSpec, method: dict[str, object] | None = None) -> int:
     asked = spec if method is None else spec.model_copy(update={"method": method})
     settings = spec.settings
     outputs = settings.data.classes if isinstance(settings, ImageSettings) else settings.data.vocabulary_size
-    key = (settings.model.model_dump_json(), outputs, json.dumps(asked.method, sort_keys=True))
+    key = (f"{spec.command} {settings.model.model_dump_json()}", outputs, json.dumps(asked.method, sort_keys=True))
     _BY_KEY.setdefault(key, asked)
     return _parameters(*key)
 

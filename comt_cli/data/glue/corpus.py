@@ -1,0 +1,78 @@
+"""What the examples of a task are, as preparation gets them, and how those of training are divided. Importing it
+imports no NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from comt_cli.data.corpus import split_of
+from comt_cli.data.glue.settings import GlueData
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.errors import UserError
+from comt_cli.files import sha256
+
+GlueSplitName = Literal["train", "validation", "test", "unseen"]
+
+
+class Example(NamedTuple):
+    """One text or two, and the class or the number that is right."""
+
+    first: str
+    second: str | None
+    label: float
+
+    @property
+    def texts(self) -> str:
+        """Both texts, a line each."""
+        return self.first if self.second is None else f"{self.first}\n{self.second}"
+
+
+class GlueSource(Protocol):
+    """The examples of a task, with an identity that is known before any of them is made."""
+
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
+        """What decides the examples, as JSON. Raises `UserError`."""
+        ...
+
+    def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
+        """The examples of training, "train", of "test" and perhaps of "unseen". Raises `UserError`."""
+        ...
+
+
+def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:
+    """The same with those of training divided into training and validation, of which `data` says how many are used.
+
+    Which ones these are depends on their own text alone: more of them are the fewer and others.
+
+    Raises:
+        UserError: a split is without examples, or there are not as many as were asked for.
+    """
+    held: list[Example] = []
+    kept: list[Example] = []
+    for example in read["train"]:
+        (held if split_of(example.texts, data.held_out) == "validation" else kept).append(example)
+    wanted = data.train_examples
+    if wanted is not None and wanted > len(kept):
+        raise UserError(
+            f"train_examples: {data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}",
+            "Use fewer, or leave the key out for all of them.",
+        )
+    if wanted is not None:
+        by_hash = sorted(range(len(kept)), key=lambda number: sha256(kept[number].texts))
+        kept = [kept[number] for number in sorted(by_hash[:wanted])]
+    splits: dict[GlueSplitName, Sequence[Example]] = {**read, "train": kept, "validation": held}
+    if empty := [split for split, examples in splits.items() if not examples]:
+        raise UserError(
+            f"task: {data.task} has no example in the {empty[0]} split",
+            "Use more text, or another held_out or validation_fraction.",
+        )
+    return splits
+
+
+def unique(examples: Iterable[Example], seen: set[str]) -> Iterable[Example]:
+    """Those whose texts are not in `seen`, which they are put into."""
+    for example in examples:
+        if example.texts not in seen:
+            seen.add(example.texts)
+            yield example

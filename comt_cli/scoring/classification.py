@@ -1,0 +1,101 @@
+"""The measures of GLUE: accuracy, F1, Matthews' correlation, and the correlations of Pearson and Spearman.
+
+Times 100, as papers print them. Equal to scikit-learn's and SciPy's where these are defined.
+
+Shapes: N examples, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_Numbers = NDArray[np.float64]
+
+
+def classification_scores(
+    predictions: ArrayLike, targets: ArrayLike, measures: Sequence[str]
+) -> Mapping[str, float | str]:
+    """The measures of these names, or the reason why one has no value.
+
+    Args:
+        predictions: [N], classes from 0 on for accuracy, F1 and Matthews' correlation; else numbers.
+        targets: [N], the right ones.
+        measures: of "accuracy", "f1" (of class 1), "mcc", "pearson", "spearman".
+
+    Raises:
+        ValueError: there are not as many predictions as targets, or none; or there is no such measure.
+    """
+    said, true = np.asarray(predictions), np.asarray(targets)
+    if said.shape != true.shape or said.ndim != 1 or not said.size:
+        raise ValueError(f"predictions {said.shape} of targets {true.shape}")
+    if unknown := sorted(set(measures) - _MEASURES.keys()):
+        raise ValueError(f"there is no measure {unknown[0]}, but {', '.join(_MEASURES)}")
+    found = {name: _MEASURES[name](said, true) for name in measures}
+    return {name: value if isinstance(value, str) else 100 * value for name, value in found.items()}
+
+
+def _accuracy(said_N: NDArray[Any], true_N: NDArray[Any]) -> float:
+    return float(np.mean(said_N == true_N))
+
+
+def _f1(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
+    named = int(np.count_nonzero(said_N == 1) + np.count_nonzero(true_N == 1))
+    if not named:
+        return "undefined: class 1 is neither predicted nor right anywhere"
+    return 2 * int(np.count_nonzero((said_N == 1) & (true_N == 1))) / named
+
+
+def _matthews(said_N: NDArray[Any], true_N: NDArray[Any]) -> float:
+    """Of any number of classes (Gorodkin 2004); 0 where one alone is predicted, or right."""
+    classes, both = np.unique(np.concatenate([said_N, true_N]), return_inverse=True)
+    one_hot_NC = np.eye(len(classes))[both.reshape(2, -1)]
+    centred = one_hot_NC - one_hot_NC.mean(axis=1, keepdims=True)
+    (xx, xy), (_, yy) = np.einsum("anc,bnc->ab", centred, centred)
+    is_constant = any(len(np.unique(each)) == 1 for each in (said_N, true_N))
+    return 0.0 if is_constant else float(np.clip(xy / np.sqrt(xx * yy), -1, 1))
+
+
+def _pearson(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
+    said, true = said_N.astype(np.float64), true_N.astype(np.float64)
+    if not np.isfinite(said).all():
+        return "undefined: a prediction is not finite"
+    for each, what in ((said, "prediction"), (true, "target")):
+        if (each == each[0]).all():
+            return f"undefined: every {what} is the same"
+    one, other = _unit(said), _unit(true)
+    return float(np.clip(one @ other, -1, 1))
+
+
+def _unit(values_N: _Numbers) -> _Numbers:
+    """As a vector of mean 0 and length 1; the values are not all the same."""
+    scaled_N = values_N / np.abs(values_N).max()  # squares of very large or small ones are no floats
+    centred_N = scaled_N - scaled_N.mean()
+    unit_N: _Numbers = centred_N / np.linalg.norm(centred_N)
+    return unit_N
+
+
+def _spearman(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
+    if not np.isfinite(said_N).all():
+        return "undefined: a prediction is not finite"
+    return _pearson(_ranks(said_N), _ranks(true_N))
+
+
+def _ranks(values_N: NDArray[Any]) -> _Numbers:
+    """From 1 on; equal values have the mean of their ranks."""
+    _, place_N, counts = np.unique(values_N, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks_N: _Numbers = ((2 * last - counts + 1) / 2)[place_N]
+    return ranks_N
+
+
+_MEASURES: Mapping[str, Callable[[NDArray[Any], NDArray[Any]], float | str]] = {
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "mcc": _matthews,
+    "pearson": _pearson,
+    "spearman": _spearman,
+}

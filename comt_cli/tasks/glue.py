@@ -1,0 +1,201 @@
+"""Fine-tuning on GLUE: a BERT that starts from pre-training puts texts into a class, or gives them a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from comt_cli import words
+from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric, Task, Unit
+
+if TYPE_CHECKING:
+    from comt_cli.data.glue.dataset import GlueDataset
+    from comt_cli.data.storage import ProgressCallback
+    from comt_cli.recipe.schema import Sites
+    from comt_cli.recipe.settings import RunSettings
+    from comt_cli.tasks.settings.glue import GlueSettings
+
+TYPICAL_LENGTH = 48
+"""Tokens of the examples that cost is counted for: about the longest of a batch, which the others are padded to."""
+
+MEASURES = {
+    "accuracy": ("accuracy", "examples that are put into their class, in per cent"),
+    "f1": ("F1", "F1 of class 1, times 100"),
+    "mcc": ("MCC", "Matthews' correlation of classes, times 100"),
+    "pearson": ("Pearson", "Pearson's correlation of numbers, times 100"),
+    "spearman": ("Spearman", "Spearman's correlation of numbers, times 100"),
+}
+"""What examples are measured by: what it is called, and in a sentence."""
+
+CUT_BY = ("corpus", "tokenizer", "vocabulary", "validation_fraction")
+"""The keys that a vocabulary follows from, which is trained on the training documents alone, and those documents."""
+
+
+def _metrics() -> dict[str, Metric]:
+    found = {
+        "score": Metric(
+            words="the task's main measure on validation examples, held out of training's, times 100",
+            label="validation score",
+            brief="score",
+            better="higher",
+            difference=SCORE_POINTS,
+        )
+    }
+    for prefix, which, measures in (("test", "test", [*MEASURES]), ("unseen", "the other test set's", ["accuracy"])):
+        for key in measures:
+            name, said = MEASURES[key]
+            found[f"{prefix}_{key}"] = Metric(
+                words=f"{which} examples: {said}",
+                label=f"{prefix} {name}",
+                brief=name,
+                better="higher",
+                difference=POINTS if key == "accuracy" else SCORE_POINTS,
+                sign=" %" if key == "accuracy" else "",
+            )
+    return found
+
+
+class Glue(Task["GlueSettings"]):
+    """Fine-tune BERTs on the tasks of a recipe and write the table beside the paper's numbers.
+
+    Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The runs that
+    they start from, of comt train-bert, are trained first. Of GLUE's own tasks the development set is the test; the
+    score is of a tenth of the training examples, which are not trained on.
+
+    Examples:
+
+      comt finetune --recipe eau-grc/glue
+
+      comt finetune --recipe eau-grc/glue --rows baseline,eau-like+grc,no-pre-training --columns acceptability
+
+      comt finetune --recipe eau-grc/glue --scale paper --columns mrpc/accuracy,mrpc/f1 --set data.glue_folder=glue
+    """
+
+    name: ClassVar = "glue"
+    command: ClassVar = "finetune"
+    unit: ClassVar = Unit("examples", "ex")
+    metrics: ClassVar[Mapping[str, Metric]] = _metrics()
+    model_kind: ClassVar = "a fine-tuned BERT"
+    verbs: ClassVar = ("analyze-gates", "plot-cosine", "export")
+    plain_method: ClassVar = "post-ln"
+    plain: ClassVar = "the plain Post-LN BERT of the same size"
+    differs: ClassVar = "whose width and vocabulary are other ones"
+    runtime_keys: ClassVar = {
+        "train": frozenset({"save_every", "sharding", "kernels"}),
+        "data": frozenset({"folder", "glue_folder"}),
+    }
+    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+    at_scale: ClassVar = {
+        "smoke": "The BERTs are fine-tuned on tasks made of the documentation of Python and of drawn scenes.",
+        "paper": "The BERTs are fine-tuned on GLUE.",
+    }
+    provenance: ClassVar = (
+        "Fine-tuned networks: {model:networks}{parameters}.",
+        "Tasks: {task}.",
+        "Examples a run, repeated ones included: {examples:done}.",
+    )
+
+    @property
+    def settings(self) -> type[GlueSettings]:
+        from comt_cli.tasks.settings.glue import GlueSettings
+
+        return GlueSettings
+
+    @property
+    def sites(self) -> Sites:
+        from comt_cli.tasks.settings.transformer import ENCODER_SITES
+
+        return ENCODER_SITES
+
+    # ---- what can be wrong with a recipe
+
+    def lacks(self, settings: GlueSettings, metric: str) -> str | None:
+        task, measures = settings.data.task, settings.data.measures
+        split, _, measure = metric.partition("_")
+        if metric == self.metric:
+            return None
+        if measure not in measures:
+            return f"{task} is measured by {words.listing(measures)}"
+        if split == "unseen" and task != "mnli":
+            return f"{task} has no second test set, which mnli alone has"
+        return None
+
+    def start_mismatch(self, settings: GlueSettings, source: RunSettings) -> str | None:
+        own, theirs = settings.data.text, getattr(source.data, "text", None)
+        if theirs is None:
+            return "its data is no text of masked sequences"
+        wrong = [key for key in CUT_BY if getattr(own, key) != getattr(theirs, key)]
+        if not wrong:
+            return None
+        said = words.listing(
+            f"data.{key} is {getattr(own, key)} here and {getattr(theirs, key)} there" for key in wrong
+        )
+        seen = ", and test documents may be among those that it was pre-trained on" if settings.data.of_text else ""
+        return f"{said}, so that its vocabulary is another{seen}"
+
+    # ---- data
+
+    def fingerprint(self, settings: GlueSettings, progress: ProgressCallback | None = None) -> str:
+        from comt_cli.data.glue.dataset import fingerprint
+
+        return fingerprint(settings.data, progress)
+
+    def known_content(self, settings: GlueSettings, fingerprint: str) -> str | None:
+        from comt_cli.data.glue.dataset import known_content
+
+        return known_content(settings.data, fingerprint)
+
+    def prepare(self, settings: GlueSettings, progress: ProgressCallback | None = None) -> GlueDataset:
+        from comt_cli.data.glue.dataset import prepare
+
+        return prepare(settings.data, progress)
+
+    def data_name(self, settings: GlueSettings) -> str:
+        return settings.data.task
+
+    # ---- the model
+
+    def dimensions(self, settings: GlueSettings) -> dict[str, int]:
+        data = settings.data
+        length = min(TYPICAL_LENGTH, data.sequence_length)
+        return {"vocabulary": data.vocabulary_size, "length": length, "classes": data.classes}
+
+    def work(self, settings: GlueSettings) -> float:
+        shape = settings.model.shape()
+        return float(self.dimensions(settings)["length"] * shape.layers * shape.width**2)
+
+    # ---- words
+
+    def network_and_data(self, settings: GlueSettings, size: Sequence[str] = ()) -> str:
+        shape, train = settings.model.shape(), settings.train
+        what = ", ".join([f"{shape.layers} layers", f"{shape.width} wide", *size])
+        return (
+            f"BERT {settings.model.size} ({what}) on {settings.data.task}, "
+            f"{words.plural(train.steps, 'step')} of {words.plural(train.batch_size, 'example')}"
+        )
+
+    def describe(self, settings: GlueSettings, size: str = "", seen: str = "") -> str:
+        model, data, train = settings.model, settings.data, settings.train
+        shape = model.shape()
+        amount = f" ({seen} a run)" if seen else ""
+        predicted = "a number" if data.classes == 1 else f"{data.classes} classes"
+        return (
+            f"BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "
+            f"{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {words.in_words(data.corpus)}); "
+            f"{train.steps:,} steps of {words.plural(train.batch_size, 'example')}{amount}"
+        )
+
+    def columns(self, settings: GlueSettings) -> dict[str, Any]:
+        model, data, train = settings.model, settings.data, settings.train
+        return {
+            "model": model.size,
+            "task": data.task,
+            "corpus": data.corpus,
+            "vocabulary": data.vocabulary_size,
+            "learning_rate": train.learning_rate,
+            "batch_size": train.batch_size,
+            "precision": train.precision,
+        }
+
+    def networks(self, sizes: Sequence[str]) -> str:
+        return f"BERT {words.listing(sizes)}"

@@ -1,0 +1,96 @@
+"""Fine-tuning as the loop sees it, and its evaluation by the measures of the task.
+
+Shapes: B examples of a batch, T tokens of its longest, C classes (1 for a number), N examples of a split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from comt_cli.data.glue.batches import GlueBatch
+from comt_cli.data.glue.dataset import GlueDataset
+from comt_cli.data.split import IGNORE, Split
+from comt_cli.layers.dropout import Masks
+from comt_cli.models.base import Model
+from comt_cli.models.bert import BertClassifier
+from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.runs.plan import RunSpec
+from comt_cli.scoring.classification import classification_scores
+from comt_cli.tasks.settings.glue import GlueSettings
+from comt_cli.training.evaluation import Evaluation, sums_over
+from comt_cli.training.objective import ClassifierLoss, NumberLoss
+from comt_cli.training.optimisation import adam_of_matrices
+from comt_cli.training.parallel import World
+from comt_cli.training.text_run import TextRun
+
+
+class GlueRun(TextRun[GlueBatch]):
+    """A BERT that puts texts into classes, or gives them a number."""
+
+    model: BertClassifier
+    objective: ClassifierLoss
+
+    def __init__(self, spec: RunSpec, dataset: GlueDataset, world: World) -> None:
+        super().__init__(spec, dataset, world)
+        self.data = spec.settings_as(GlueSettings).data
+
+    def objective_of(self, model: Model) -> ClassifierLoss:
+        return _objective(model, self.data.classes)
+
+    @staticmethod
+    def optimizer(model: nn.Module, settings: GlueSettings) -> torch.optim.Optimizer:
+        return adam_of_matrices(model, settings.train)
+
+    def arrays(self, batch: GlueBatch) -> tuple[NDArray[Any], ...]:
+        return batch.tokens, batch.segments, batch.targets
+
+    def evaluate(self, batches: Iterable[GlueBatch], split: Split[GlueBatch]) -> Evaluation:
+        """Loss and measures over all processes' batches: of validation the main one, as `score`."""
+        found_2N = torch.zeros(2, len(split), dtype=torch.float64, device=self.world.device)
+
+        def tally(tokens_BT: Tensor, segments_BT: Tensor, targets_B: Tensor, numbers_B: Tensor) -> Tensor:
+            """Loss and examples; what is predicted and what is right go to each example's place."""
+            logits_BC = self.objective.logits(tokens_BT, segments_BT)
+            predicted_B = logits_BC[:, 0] if self.data.classes == 1 else logits_BC.argmax(-1)
+            counted_B = targets_B != IGNORE
+            pair_2B = torch.stack([predicted_B.double(), targets_B.double()])
+            found_2N.index_add_(1, numbers_B, torch.where(counted_B, pair_2B, 0.0))
+            return torch.stack([self.objective.loss_of(logits_BC, targets_B), counted_B.sum()])
+
+        inputs = ((*self.tensors(batch), torch.from_numpy(batch.positions)) for batch in batches)
+        loss_sum, examples = sums_over(self.objective, inputs, tally, self.settings.precision, self.world)
+        if not examples:
+            raise ValueError("there is no example to evaluate on")
+        loss, extent = loss_sum / examples, {"examples": int(examples)}
+        measures = self.data.measures
+        keys = measures[:1] if split is self.validation else measures
+        names = {str(key): "score" if split is self.validation else str(key) for key in keys}
+        if not math.isfinite(loss):
+            return Evaluation(loss, dict.fromkeys(names.values()), extent)
+        kind = np.float64 if self.data.classes == 1 else np.int64
+        predicted_N, right_N = self.world.sum(found_2N).cpu().numpy().astype(kind)
+        scores = classification_scores(predicted_N, right_N, tuple(names))
+        missing = {names[key]: value for key, value in scores.items() if isinstance(value, str)}
+        metrics = {names[key]: None if isinstance(value, str) else value for key, value in scores.items()}
+        return Evaluation(loss, metrics, extent, missing=missing)
+
+    @classmethod
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[ClassifierLoss, tuple[Tensor, ...]]:
+        settings = spec.settings_as(GlueSettings)
+        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
+        Masks(model).move_to(0, np.arange(rows, dtype=np.int64), torch.device("cpu"))
+        tokens = torch.randint(1, settings.data.vocabulary_size, model.example(rows)[0].shape)
+        classes = settings.data.classes
+        targets = torch.rand(rows) if classes == 1 else torch.randint(classes, (rows,))
+        return _objective(model, classes), (tokens, torch.zeros_like(tokens), targets)
+
+
+def _objective(model: nn.Module, classes: int) -> ClassifierLoss:
+    return NumberLoss(model) if classes == 1 else ClassifierLoss(model)

@@ -1,0 +1,220 @@
+"""GLUE's own tasks from files of the form of the hub's and of GLUE's archives, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from comt_cli.data import hub
+from comt_cli.data.glue import dataset as preparation
+from comt_cli.data.glue.corpus import Example, GlueSource
+from comt_cli.data.glue.dataset import fingerprint, prepare
+from comt_cli.data.glue.published import FORMS, FolderExamples, HubExamples, splits_of
+from comt_cli.data.glue.settings import GlueData, GlueTask
+from comt_cli.data.storage import no_progress
+from comt_cli.errors import UserError
+
+CORPUS = f"files:{__file__}"
+COUNT = 60
+
+HEADERS: dict[GlueTask, str] = {
+    "sst2": "sentence\tlabel",
+    "mrpc": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+    "mnli": "index\tpromptID\tpairID\tgenre\tsentence1\tsentence2\tlabel1\tgold_label",
+    "qnli": "index\tquestion\tsentence\tlabel",
+    "rte": "index\tsentence1\tsentence2\tlabel",
+    "wnli": "index\tsentence1\tsentence2\tlabel",
+}
+LINES: dict[GlueTask, str] = {
+    "cola": "gj04\t{label}\t*\t{one}",
+    "sst2": "{one} \t{label}",
+    "mrpc": "{label}\t1\t2\t{one}\t{two}",
+    "qqp": "1\t2\t3\t{one}\t{two}\t{label}",
+    "stsb": "0\tnews\tfile\t2012\t1\tnone\tnone\t{one}\t{two}\t{label}",
+    "mnli": "0\t1\t1n\tfiction\t{one}\t{two}\tneutral\t{label}",
+    "qnli": "0\t{one}\t{two}\t{label}",
+    "rte": "0\t{one}\t{two}\t{label}",
+    "wnli": "0\t{one}\t{two}\t{label}",
+}
+NAMES: dict[GlueTask, list[str]] = {
+    "mnli": ["entailment", "neutral", "contradiction"],
+    "qnli": ["entailment", "not_entailment"],
+    "rte": ["entailment", "not_entailment"],
+}
+TASKS: list[GlueTask] = [*LINES]
+
+
+def examples(task: GlueTask, split: str) -> list[Example]:
+    classes = GlueData(task=task, tokenizer="bytes").classes
+    pairs = len(FORMS[task].columns) == 2
+    return [
+        Example(f'the "{split} {n}', f"other {n}'" if pairs else None, n % 26 / 5 if classes == 1 else n % classes)
+        for n in range(COUNT)
+    ]
+
+
+def of_folder(task: GlueTask, folder: Path) -> GlueData:
+    return GlueData(task=task, corpus=CORPUS, tokenizer="bytes", glue_folder=str(folder))
+
+
+def write_folder(task: GlueTask, root: Path) -> Path:
+    """The files of GLUE's archive of a task; the last written is returned."""
+    folder = root / FORMS[task].folder
+    folder.mkdir()
+    for split, (_, name) in splits_of(task).items():
+        lines = [HEADERS[task]] if task in HEADERS else []
+        for each in examples(task, split):
+            label = NAMES[task][int(each.label)] if task in NAMES else each.label
+            lines.append(LINES[task].format(one=each.first, two=each.second, label=label))
+        (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder / f"{name}.tsv"
+
+
+class Parquet:
+    """Local parquet files in the form of the hub's, two of training."""
+
+    def __init__(self, folder: Path, task: GlueTask) -> None:
+        self.folder, self.asked = folder, list[tuple[str, str, str]]()
+        columns = (*FORMS[task].columns, "label")
+        for split, (name, _) in splits_of(task).items():
+            rows = [
+                {"idx": n} | dict(zip(columns, [text for text in each if text is not None], strict=True))
+                for n, each in enumerate(examples(task, split))
+            ]
+            halves = [rows[:25], rows[25:]] if split == "train" else [rows]
+            for number, half in enumerate(halves):
+                self.write(f"{name}-{number:05}-of-{len(halves):05}.parquet", half)
+
+    def write(self, name: str, rows: list[dict[str, Any]]) -> None:
+        parquet.write_table(pyarrow.Table.from_pylist(rows), self.folder / name)
+
+    def __call__(self, repository: str, revision: str, pattern: str) -> Any:
+        self.asked.append((repository, revision, pattern))
+        return hub.stream_files(datasets, "parquet", str(self.folder / Path(pattern).name))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_folder_and_the_hub_have_the_same_examples(task: GlueTask, cache: Path, tmp_path: Path) -> None:
+    expected = {split: examples(task, split) for split in splits_of(task)}
+    files = Parquet(tmp_path, task)
+    assert HubExamples(GlueData(task=task, tokenizer="bytes"), files).read(no_progress) == expected
+    assert files.asked[0] == (
+        "nyu-mll/glue",
+        "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c",
+        f"{task}/train-*.parquet",
+    )
+    write_folder(task, tmp_path)
+    assert FolderExamples(of_folder(task, tmp_path)).read(no_progress) == expected
+
+
+def test_mnli_has_a_matched_and_a_mismatched_set(cache: Path, tmp_path: Path) -> None:
+    write_folder("mnli", tmp_path)
+    dataset = prepare(of_folder("mnli", tmp_path))
+    assert dataset.examples["test"][0].first == 'the "test 0'
+    assert dataset.examples["unseen"][2] == ('the "unseen 2', "other 2'", 2)
+    assert dataset.unseen is not None
+    assert (len(dataset.test), len(dataset.unseen), dataset.unseen.targets[2]) == (COUNT, COUNT, 2)
+    assert len(dataset.train) + len(dataset.validation) == COUNT
+    assert 0 < len(dataset.validation) < 20
+
+
+def test_where_the_files_lie_does_not_count(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        changed = write_folder("stsb", tmp_path / name)
+    here, there = (of_folder("stsb", tmp_path / name) for name in ("here", "there"))
+    dataset = prepare(here)
+    assert dataset.train.targets.dtype == "float32"
+    assert fingerprint(here) == fingerprint(there) == dataset.fingerprint
+    on_hub = GlueData(task="stsb", corpus=CORPUS, tokenizer="bytes")
+    assert fingerprint(on_hub) != dataset.fingerprint
+    monkeypatch.setattr(preparation, "source_for", lambda data: HubExamples(data, Parquet(tmp_path, "stsb")))
+    again = prepare(on_hub)
+    assert again.content_hash == dataset.content_hash
+    monkeypatch.undo()
+    monkeypatch.setenv("COMT_CACHE", str(cache))
+    changed.write_text(changed.read_text(encoding="utf-8").replace("test 1", "tent 1"), encoding="utf-8")
+    assert fingerprint(there) != dataset.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wrong"),
+    [
+        ("\t1\n", "\tyes\n", r"dev.tsv: line 3 has the label 'yes', none of 0, 1"),
+        ("question2", "question", r"dev.tsv: its first line names no column question2, but id, qid1, qid2, question1"),
+        ("\t1\n", "\n", r"dev.tsv: 30 of 61 lines have fewer than 6 columns between tabs"),
+        ("test 7", "caf\udce9", r"dev.tsv: it is not UTF-8 text \(line 9\)"),
+    ],
+)
+def test_files_of_another_form_are_refused(cache: Path, tmp_path: Path, old: str, new: str, wrong: str) -> None:
+    path = write_folder("qqp", tmp_path)
+    text = path.read_text(encoding="utf-8").replace(old, new)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=f"glue_folder: .*{wrong}") as caught:
+        prepare(of_folder("qqp", tmp_path))
+    assert caught.value.exit_status == 2
+    assert "GLUE's archive" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("label", ["six", "5.2", "-1", "nan"])
+def test_labels_of_sts_b_are_numbers(cache: Path, tmp_path: Path, label: str) -> None:
+    path = write_folder("stsb", tmp_path)
+    path.write_text(path.read_text(encoding="utf-8").replace("\t3.0\n", f"\t{label}\n"), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"line 17 has the label '{label}', no number from 0 to 5"):
+        prepare(of_folder("stsb", tmp_path))
+
+
+def test_missing_and_empty_files_are_named(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"glue_folder: for mnli there is no .*MNLI/train.tsv and no .*matched.tsv and no"
+    ):
+        fingerprint(of_folder("mnli", tmp_path))
+    with pytest.raises(UserError, match=r"there is no .*CoLA/train.tsv and no .*CoLA/dev.tsv") as caught:
+        prepare(of_folder("cola", tmp_path))
+    assert "The folder must have CoLA/train.tsv, CoLA/dev.tsv" in str(caught.value.hint)
+    write_folder("cola", tmp_path).write_text("")
+    with pytest.raises(UserError, match=r"dev.tsv: 1 of 1 lines have fewer than 4 columns"):
+        prepare(of_folder("cola", tmp_path))
+
+
+def test_a_mark_before_the_text_and_few_short_lines_do_no_harm(cache: Path, tmp_path: Path) -> None:
+    path = write_folder("mrpc", tmp_path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\ufeff" + "\r\n".join([*lines * 1, "cut\tshort"] + lines[1:] * 3), encoding="utf-8")
+    found = FolderExamples(of_folder("mrpc", tmp_path)).read(no_progress)
+    assert found["test"] == examples("mrpc", "test") * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"label": -1}, r"row 1 of validation has the label -1, which there is not"),
+        ({"label": None}, r"row 1 of validation has no `label`"),
+        ({"sentence1": None}, r"row 1 of validation has no `sentence1`"),
+    ],
+)
+def test_rows_of_another_form_are_refused(cache: Path, tmp_path: Path, change: dict[str, Any], wrong: str) -> None:
+    files = Parquet(tmp_path, "rte")
+    row = {"sentence1": "a", "sentence2": "b", "label": 1}
+    files.write("validation-00000-of-00001.parquet", [row, row | change])
+    source: GlueSource = HubExamples(GlueData(task="rte", tokenizer="bytes"), files)
+    with pytest.raises(UserError, match=f"task: rte on the hub: {wrong}"):
+        source.read(no_progress)
+
+
+def test_without_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("nobody answers\nat all")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with pytest.raises(UserError, match=r"cannot read cola from .*nyu-mll/glue: nobody answers\n") as caught:
+        prepare(GlueData(task="cola", corpus=CORPUS, tokenizer="bytes"))
+    assert "data.glue_folder=/some/folder, which has CoLA/train.tsv" in str(caught.value.hint)
+    assert not list(cache.glob("glue/*/manifest.json"))

@@ -1,0 +1,137 @@
+"""`scene-nli` and `scene-similarity`: labels that another reader of the texts finds too, and that neither text alone
+gives away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from itertools import islice
+
+import numpy as np
+import pytest
+from one_side import accuracy, overlap
+
+from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, SHAPES, SIZES, SYMBOLS, WORDS, Fact
+from comt_cli.data.glue.corpus import Example, GlueSplitName
+from comt_cli.data.glue.scene_tasks import EXAMPLES, SceneExamples, drawn_examples
+from comt_cli.data.glue.settings import GlueData, GlueTask
+from comt_cli.data.storage import no_progress
+from comt_cli.scoring.classification import classification_scores
+from comt_cli.scoring.scenes import facts_of
+
+NLI: GlueTask = "scene-nli"
+SIMILARITY: GlueTask = "scene-similarity"
+
+
+@cache
+def read(task: GlueTask) -> dict[GlueSplitName, list[Example]]:
+    return SceneExamples(GlueData(task=task, tokenizer="bytes")).read(no_progress)
+
+
+def named(facts: frozenset[Fact]) -> set[str]:
+    return {fact[0] for fact in facts if len(fact) == 1}
+
+
+def one_of(fact: Fact) -> tuple[str, ...] | None:
+    """What only one of can be true, and of which this fact says which."""
+    if fact[0] == "paper":
+        return ("paper",)
+    if len(fact) == 3:
+        return ("where", *sorted((fact[0], fact[2])))
+    for what, values in (("colour", INKS), ("size", SIZES), ("face", FACES)):
+        if len(fact) == 2 and fact[1] in values:
+            return (what, fact[0])
+    return None
+
+
+def judged(premise: str, hypothesis: str) -> int:
+    """0 where every fact of the hypothesis is one of the premise, 2 where one is not and cannot be, else 1."""
+    known, said = facts_of(premise), facts_of(hypothesis)
+    known |= {(symbol, KINDS[symbol]) for symbol in named(known) if symbol in KINDS}  # nobody needs to be told
+    new = said - known
+    taken = {one_of(fact) for fact in known} - {None}
+    return 0 if not new else 2 if any(one_of(fact) in taken for fact in new) else 1
+
+
+def in_common(first: str, second: str) -> int:
+    """How many of size, colour, paper, kind and symbol are the same."""
+
+    def said(text: str) -> tuple[str, ...]:
+        facts = facts_of(text)
+        (symbol,) = named(facts)
+        attributes = {fact[1] for fact in facts if len(fact) == 2 and fact[0] == symbol}
+        (paper,) = (fact[1] for fact in facts if fact[0] == "paper")
+        (size,), (colour,) = attributes & {*SIZES}, attributes & {*INKS}
+        return size, colour, paper, KINDS.get(symbol, "shape"), symbol
+
+    return sum(one == other for one, other in zip(said(first), said(second), strict=True))
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_labels_are_what_the_texts_say(split: GlueSplitName) -> None:
+    for example in read(NLI)[split]:
+        assert judged(example.first, example.second or "") == example.label, example
+        assert len(named(facts_of(example.first))) == 2
+        assert named(facts_of(example.second or "")) <= named(facts_of(example.first))
+    for example in read(SIMILARITY)[split]:
+        assert in_common(example.first, example.second or "") == example.label, example
+
+
+@pytest.mark.parametrize(
+    ("premise", "hypothesis", "label"),
+    [
+        ("a slanted white 8 is to the right of a bold red n", "a red letter n is to the left of a white digit 8", 0),
+        ("a slanted white 8 is to the right of a bold red n", "a red n is to the right of a white 8", 2),
+        ("a white 8 is above a red n", "a tiny white 8 is above a red n", 1),
+        ("a tiny white 8 is above a red n", "a blue 8 on grey paper", 2),
+        ("a tiny white 8 is above a red n", "a white 8 on grey paper", 1),
+        ("a white 8 above a red n on pale blue paper", "a white 8 on grey paper", 2),
+        ("a big white 8 above a red n", "a small 8", 2),
+    ],
+)
+def test_judging(premise: str, hypothesis: str, label: int) -> None:
+    assert judged(premise, hypothesis) == label
+
+
+@pytest.mark.parametrize(("task", "labels"), [(NLI, 3), (SIMILARITY, 6)])
+def test_splits_are_balanced_and_share_no_example(task: GlueTask, labels: int) -> None:
+    splits = read(task)
+    assert {split: len(examples) for split, examples in splits.items()} == EXAMPLES == {"train": 6000, "test": 1500}
+    texts = [example.texts for examples in splits.values() for example in examples]
+    assert len({*texts}) == len(texts)
+    for examples in splits.values():
+        held = Counter(example.label for example in examples)
+        assert sorted(held) == list(range(labels))
+        assert max(held.values()) < 1.05 * min(held.values())
+        assert {word for each in examples for word in each.texts.split()} <= {*WORDS}
+    assert {word for each in splits["train"] for word in each.first.split()} >= {*SYMBOLS, *SHAPES, "digit", "letter"}
+
+
+def test_examples_are_functions_of_their_number() -> None:
+    once = list(islice(drawn_examples(NLI, "test"), 3000))
+    assert once == list(islice(drawn_examples(NLI, "test"), 3000))
+    assert once[2100:2110] != once[:10] != list(islice(drawn_examples(NLI, "train"), 10))
+    assert [example.label for example in once[:6]] == [0, 1, 2, 0, 1, 2]
+
+
+def test_neither_text_alone_says_what_follows() -> None:
+    """A third is chance. Both texts as one bag of words say more: that a word is only in one of them."""
+    train, test = read(NLI)["train"], read(NLI)["test"]
+    assert accuracy(train, test, lambda each: each.second or "") < 0.40
+    assert accuracy(train, test, lambda each: each.first) < 0.40
+    assert accuracy(train, test, lambda each: each.texts) < 0.52
+    lengths = [[len(example.texts.split()) for example in train if example.label == label] for label in range(3)]
+    assert np.ptp([np.mean(each) for each in lengths]) < 1.5
+
+
+def test_what_words_in_common_say() -> None:
+    test = read(SIMILARITY)["test"]
+    found = classification_scores(
+        [overlap(each) for each in test], [each.label for each in test], ("pearson", "spearman")
+    )
+    assert 65 < found["pearson"] < 85, found  # type: ignore[operator]
+    lengths = classification_scores([len(each.first) for each in test], [each.label for each in test], ("pearson",))
+    assert abs(lengths["pearson"]) < 10  # type: ignore[arg-type]
+    by_class = [Example(each.first, each.second, float(each.label > 2)) for each in read(SIMILARITY)["train"]]
+    for side in (lambda each: each.first, lambda each: each.second):
+        assert accuracy(by_class, [each._replace(label=float(each.label > 2)) for each in test], side) < 0.56

@@ -1,0 +1,124 @@
+"""GLUE's measures: cases by hand, what must not change them, a second way to count them, and scikit-learn's and SciPy's
+where these are installed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comt_cli.scoring.classification import classification_scores
+
+CLASSES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30)
+NUMBERS = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2, max_size=30)
+
+
+def score(measure: str, predictions: object, targets: object) -> float | str:
+    return classification_scores(predictions, targets, [measure])[measure]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("measure", "predictions", "targets", "expected"),
+    [
+        ("accuracy", [1, 0, 2], [1, 1, 2], 200 / 3),
+        ("f1", [1, 1, 0, 0], [1, 0, 1, 0], 50.0),
+        ("f1", [1, 1, 1, 0], [1, 1, 0, 0], 80.0),
+        ("f1", [0, 0], [1, 0], 0.0),
+        ("f1", [2, 0], [0, 0], "undefined: class 1 is neither predicted nor right anywhere"),
+        ("mcc", [1, 1, 0, 0], [1, 1, 0, 0], 100.0),
+        ("mcc", [0, 0, 1, 1], [1, 1, 0, 0], -100.0),
+        # tp 2, tn 1, fp 1, fn 1: (2 - 1) / sqrt(3 * 3 * 2 * 2).
+        ("mcc", [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], 100 / 6),
+        ("mcc", [1, 1, 1], [1, 0, 1], 0.0),
+        ("mcc", [1, 0, 1], [1, 1, 1], 0.0),
+        ("mcc", [1], [1], 0.0),
+        ("pearson", [1.0, 2.0, 3.0], [2, 4, 6], 100.0),
+        ("pearson", [0.0, 1.0, 2.0], [0, 2, 1], 50.0),
+        ("spearman", [1.0, 10.0, 100.0], [0, 1, 2], 100.0),
+        # Ranks 1.5, 1.5, 3 and 1, 2, 3.
+        ("spearman", [5.0, 5.0, 6.0], [0, 1, 2], 100 * math.sqrt(3) / 2),
+        ("pearson", [0.1, 0.1, 0.1], [0, 1, 2], "undefined: every prediction is the same"),
+        ("spearman", [0.1, 0.1], [0, 1], "undefined: every prediction is the same"),
+        ("pearson", [0.1, 0.2], [1, 1], "undefined: every target is the same"),
+        ("pearson", [0.1, math.nan], [1, 2], "undefined: a prediction is not finite"),
+        ("spearman", [0.1, math.inf], [1, 2], "undefined: a prediction is not finite"),
+        ("pearson", [3e300, 1e300], [1, 0], 100.0),
+        ("pearson", [3e-300, 1e-300], [1, 0], 100.0),
+    ],
+)
+def test_by_hand(measure: str, predictions: list[float], targets: list[float], expected: float | str) -> None:
+    found = score(measure, predictions, targets)
+    assert found == expected if isinstance(expected, str) else found == pytest.approx(expected, abs=1e-9)
+
+
+def test_all_at_once_and_what_is_no_measure() -> None:
+    found = classification_scores(np.array([1, 0, 1]), np.array([1, 0, 0]), ("accuracy", "f1", "mcc"))
+    assert list(found) == ["accuracy", "f1", "mcc"]
+    assert all(isinstance(value, float) for value in found.values())
+    for predictions, targets, measures in (([1], [1, 2], ["f1"]), ([], [], ["f1"]), ([[1]], [[1]], ["f1"])):
+        with pytest.raises(ValueError, match="predictions"):
+            classification_scores(predictions, targets, measures)
+    with pytest.raises(ValueError, match="no measure bleu, but accuracy, f1"):
+        classification_scores([1], [1], ["bleu"])
+
+
+@given(CLASSES)
+def test_classes_are_counted_as_with_loops(pairs: list[tuple[int, int]]) -> None:
+    said, true = [one for one, _ in pairs], [other for _, other in pairs]
+    assert score("accuracy", said, true) == pytest.approx(100 * sum(a == b for a, b in pairs) / len(pairs))
+    right, wrong = sum(a == b == 1 for a, b in pairs), sum((a == 1) != (b == 1) for a, b in pairs)
+    f1 = score("f1", said, true)
+    assert isinstance(f1, str) if not right + wrong else f1 == pytest.approx(200 * right / (2 * right + wrong))
+    # Gorodkin's R_K as a sum over cells of the table of confusion.
+    table = [[sum(pair == (a, b) for pair in pairs) for b in range(4)] for a in range(4)]
+    rows, columns = [sum(row) for row in table], [sum(row[b] for row in table) for b in range(4)]
+    product = len(pairs) * sum(table[k][k] for k in range(4)) - sum(r * c for r, c in zip(rows, columns, strict=True))
+    squares = (len(pairs) ** 2 - sum(r * r for r in rows)) * (len(pairs) ** 2 - sum(c * c for c in columns))
+    assert score("mcc", said, true) == pytest.approx(100 * product / math.sqrt(squares) if squares else 0.0, abs=1e-9)
+
+
+@given(CLASSES, st.permutations(range(4)))
+def test_names_of_classes_and_order_do_not_count(pairs: list[tuple[int, int]], names: list[int]) -> None:
+    said, true = [one for one, _ in pairs], [other for _, other in pairs]
+    for measure in ("accuracy", "mcc"):
+        renamed = score(measure, [names[a] for a in said], [names[b] for b in true])
+        assert renamed == pytest.approx(score(measure, said, true), abs=1e-9)
+        assert score(measure, true, said) == pytest.approx(score(measure, said, true), abs=1e-9)
+        assert score(measure, said[::-1], true[::-1]) == pytest.approx(score(measure, said, true), abs=1e-9)
+
+
+@given(NUMBERS, st.floats(0.1, 10), st.floats(-5, 5))
+def test_correlations_do_not_see_scale_and_shift(pairs: list[tuple[int, int]], scale: float, shift: float) -> None:
+    said, true = np.array([one for one, _ in pairs], dtype=float), np.array([other for _, other in pairs])
+    for measure in ("pearson", "spearman"):
+        plain, moved = score(measure, said, true), score(measure, scale * said + shift, true)
+        if len({*said}) == 1 or len({*true}) == 1:
+            assert isinstance(plain, str)
+            continue
+        assert moved == pytest.approx(plain, abs=1e-6)
+        assert score(measure, -said, true) == pytest.approx(-plain, abs=1e-9)  # type: ignore[operator]
+    if len({*said}) > 1 and len({*true}) > 1:
+        assert score("pearson", said, true) == pytest.approx(100 * np.corrcoef(said, true)[0, 1], abs=1e-9)
+        ranks = [
+            [sum(b < a for b in each) + (sum(b == a for b in each) + 1) / 2 for a in each] for each in (said, true)
+        ]
+        assert score("spearman", said, true) == pytest.approx(100 * np.corrcoef(*ranks)[0, 1], abs=1e-9)
+        assert score("spearman", said**3, true) == pytest.approx(score("spearman", said, true), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_as_scikit_learn_and_scipy(seed: int) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    stats = pytest.importorskip("scipy.stats")
+    draws = np.random.default_rng(seed)
+    said, true = draws.integers(0, 2 + seed, (2, 200))
+    assert score("accuracy", said, true) == pytest.approx(100 * metrics.accuracy_score(true, said))
+    assert score("mcc", said, true) == pytest.approx(100 * metrics.matthews_corrcoef(true, said))
+    assert score("mcc", 0 * said, true) == metrics.matthews_corrcoef(true, 0 * said) == 0
+    assert score("f1", said == 1, true == 1) == pytest.approx(100 * metrics.f1_score(true == 1, said == 1))
+    numbers = draws.normal(size=200).round(seed)
+    assert score("pearson", numbers, true) == pytest.approx(100 * stats.pearsonr(numbers, true)[0])
+    assert score("spearman", numbers, true) == pytest.approx(100 * stats.spearmanr(numbers, true)[0])
