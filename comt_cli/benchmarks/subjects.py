@@ -136,6 +136,12 @@ class Subject:
 
 _EAGER = "the reference path, uncompiled"
 _PRODUCTS = f"{FUSED} (the gates of a product in one pass)"
+_SAS = Base({"name": "sas"}, "SAS at all junctions, which adds products of its own", None)
+_TRANSPONDER = Base(
+    {"name": "transponder", "residual": "post-norm"},
+    "Post-LN with Transponder, r = 8, at the projections of all branches",
+    _PRODUCTS,
+)
 _BATCH_NORM = f"{FUSED} (batch norm with gate, addition and ReLU)"
 
 LANGUAGE = Subject(
@@ -201,18 +207,14 @@ TRANSLATION = Subject(
     cpu_sizes=("mt-bench",),
     bases={
         "plain": Base({"name": "post-ln"}, "our encoder-decoder, Post-LN, no gates", None),
-        "sas": Base({"name": "sas"}, "SAS at all junctions, which adds products of its own", None),
+        "sas": _SAS,
         "grc": Base({"name": "grc"}, "GRC at all junctions: a gate a channel, reading the skip path", None),
         "comt": Base(
             {"name": "comt", "residual": "post-norm"},
             "Post-LN with CoMT, h = 2, at the projections of all branches",
             _PRODUCTS,
         ),
-        "transponder": Base(
-            {"name": "transponder", "residual": "post-norm"},
-            "Post-LN with Transponder, r = 8, at the projections of all branches",
-            _PRODUCTS,
-        ),
+        "transponder": _TRANSPONDER,
     },
     precision="bf16-mixed",
     peers={
@@ -239,12 +241,8 @@ CAPTIONING = Subject(
     cpu_sizes=("caption-bench",),
     bases={
         "plain": Base({"name": "post-ln"}, "our captioner, Post-LN, no gates", None),
-        "sas": Base({"name": "sas"}, "SAS at all junctions, which adds products of its own", None),
-        "transponder": Base(
-            {"name": "transponder", "residual": "post-norm"},
-            "Post-LN with Transponder, r = 8, at the projections of all branches",
-            _PRODUCTS,
-        ),
+        "sas": _SAS,
+        "transponder": _TRANSPONDER,
     },
     precision="bf16-mixed",
     compiles=False,
@@ -268,11 +266,7 @@ MASKED_LM = Subject(
         "plain": Base({"name": "post-ln"}, "our BERT, Post-LN, no gates", None),
         "eau": Base({"name": "eau", "residual": "post-norm"}, "EAU-like units on what attention puts out", None),
         "grc": Base({"name": "grc", "norm": "post"}, "GRC at all junctions: a gate a channel", None),
-        "transponder": Base(
-            {"name": "transponder", "residual": "post-norm"},
-            "Post-LN with Transponder, r = 8, at the projections of all branches",
-            _PRODUCTS,
-        ),
+        "transponder": _TRANSPONDER,
     },
     precision="bf16-mixed",
     peers={"bertformaskedlm": "BertForMaskedLM of the transformers library, the same sizes, as it comes"},

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 from comt_cli.doctor.finding import Finding
-from comt_cli.errors import UserError
+from comt_cli.doctor.prepared import in_cache, prepared
 from comt_cli.installing import install_extra
 
 
 def check_captions() -> Finding:
     """Scenes are drawn and scored here; METEOR and SPICE are optional, and need Java and a package."""
+    from comt_cli.data.captions.dataset import CaptionManifest
     from comt_cli.files import cache_folder
 
-    damaged: list[str] = []
-    here = list(_prepared(cache_folder() / "captions", damaged))
-    text = f"scenes, drawn here; in the cache: {', '.join(here) or 'none yet'}; {_java_scores()}"
-    if damaged:
-        fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
-        return Finding("warn", f"{text}; damaged: {', '.join(damaged)}", fix)
-    return Finding("ok", text)
+    def said(manifest: CaptionManifest) -> str:
+        return f"{manifest.settings['corpus']} ({manifest.images['train']:,} training images)"
+
+    found = prepared(cache_folder() / "captions", CaptionManifest, said)
+    return in_cache(f"scenes, drawn here; {_java_scores()}", *found)
 
 
 def _java_scores() -> str:
@@ -40,18 +37,3 @@ def _java_scores() -> str:
         said.append(f"to install pycocoevalcap: {install_extra('caption-metrics')}")
     found = {True: "found", False: "not found"}
     return f"Java {found[java]}, pycocoevalcap {found[package]}: {', '.join(said)}"
-
-
-def _prepared(cache: Path, damaged: list[str]) -> Iterator[str]:
-    """The images that were prepared; folders whose list of files cannot be read go to `damaged`."""
-    from comt_cli.data.captions.dataset import CaptionManifest
-    from comt_cli.data.manifest import MANIFEST
-
-    for path in sorted(cache.glob(f"*/{MANIFEST}")):
-        folder = path.parent
-        try:
-            manifest = CaptionManifest.read(folder, folder.name.partition("-")[0])
-        except UserError:
-            damaged.append(str(folder))
-            continue
-        yield f"{manifest.settings['corpus']} ({manifest.images['train']:,} training images)"

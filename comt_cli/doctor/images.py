@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from comt_cli.doctor.finding import Finding
+from comt_cli.doctor.prepared import in_cache, prepared
 from comt_cli.errors import UserError
 from comt_cli.installing import install_package
+
+if TYPE_CHECKING:
+    from comt_cli.data.images.glyphs import GlyphManifest
 
 CIFAR = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 """The folders that torchvision keeps them in."""
@@ -16,43 +21,29 @@ CIFAR = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 def check_images() -> Finding:
     """Without network there are letters to train on; CIFAR and ImageNet need torchvision, and their files once."""
     from comt_cli.data.images.glyph_faces import FACES, font_files
+    from comt_cli.data.images.glyphs import GlyphManifest
     from comt_cli.data.images.torchvision_import import torchvision_datasets
     from comt_cli.files import cache_folder
 
     cache = cache_folder() / "images"
-    damaged: list[str] = []
-    here = [*_letters(cache, damaged), *_published(cache)]
-    text = f"glyphs10 and glyphs100, drawn here; in the cache: {', '.join(here) or 'none yet'}"
+    letters, damaged = prepared(cache, GlyphManifest, _letters)
+    found = in_cache("glyphs10 and glyphs100, drawn here", [*letters, *_published(cache)], damaged)
     missing = [path.name for path in font_files(FACES["glyphs10"]) if not path.exists()]
     if missing:
         fix = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
-        return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(missing)}", fix)
+        return Finding("fail", f"{found.text}; matplotlib lacks the fonts {', '.join(missing)}", fix)
     try:
         torchvision_datasets()
     except UserError as error:
-        return Finding("warn", f"{text}; no cifar10, cifar100 and imagenet: {error.message}", error.hint)
-    if damaged:
-        fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
-        return Finding("warn", f"{text}; damaged: {', '.join(damaged)}", fix)
-    return Finding("ok", text)
+        return Finding("warn", f"{found.text}; no cifar10, cifar100 and imagenet: {error.message}", error.hint)
+    return found
 
 
-def _letters(cache: Path, damaged: list[str]) -> Iterator[str]:
-    """The sets of letters that were drawn; folders whose list of files cannot be read go to `damaged`."""
-    from comt_cli.data.images.glyphs import GlyphManifest
-    from comt_cli.data.manifest import MANIFEST
-
-    for path in sorted(cache.glob(f"*/{MANIFEST}")):
-        folder = path.parent
-        try:
-            manifest = GlyphManifest.read(folder, folder.name)
-        except UserError:
-            damaged.append(str(folder))
-            continue
-        yield (
-            f"glyphs{len(manifest.class_names)} of {manifest.size} pixels "
-            f"({manifest.images['train']:,} and {manifest.images['validation']:,} images)"
-        )
+def _letters(manifest: GlyphManifest) -> str:
+    return (
+        f"glyphs{len(manifest.class_names)} of {manifest.size} pixels "
+        f"({manifest.images['train']:,} and {manifest.images['validation']:,} images)"
+    )
 
 
 def _published(cache: Path) -> Iterator[str]:

@@ -42,7 +42,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_neither_java_nor_the_package(machine) -> None:
     text = machine(java=False, package=False)
-    assert text.startswith("scenes, drawn here; in the cache: none yet; Java not found, pycocoevalcap not found: ")
+    assert text.startswith("scenes, drawn here; Java not found, pycocoevalcap not found: ")
     assert "no METEOR (needs Java), no SPICE (needs Java)" in text
     assert "apt-get install default-jre" in text
     assert "caption-metrics" in text
@@ -56,15 +56,19 @@ def test_what_alone_is_missing_is_told(machine) -> None:
 
 
 def test_spice_needs_more(machine) -> None:
-    assert machine(java=True, package=True).endswith(": METEOR, no SPICE (needs Stanford CoreNLP 3.6)")
-    assert machine(java=True, package=True, corenlp=True).endswith("Java found, pycocoevalcap found: METEOR, SPICE")
+    assert machine(java=True, package=True).endswith(
+        ": METEOR, no SPICE (needs Stanford CoreNLP 3.6); in the cache: none yet"
+    )
+    assert machine(java=True, package=True, corenlp=True).endswith(
+        "pycocoevalcap found: METEOR, SPICE; in the cache: none yet"
+    )
 
 
 def test_what_is_prepared_and_what_is_damaged_is_told(cache: Path) -> None:
     assert "in the cache: none yet" in check_captions().text
     assert not cache.exists()
     folder = prepare(CaptionData(images=4, validation_images=2, test_images=2)).folder
-    assert "in the cache: scenes (4 training images); Java" in check_captions().text
+    assert "in the cache: scenes (4 training images)" in check_captions().text
     (folder / "manifest.json").write_text("{}")
     found = check_captions()
     assert (found.status, found.fix) == ("warn", f"rm -r {folder}; then run the recipe again")
