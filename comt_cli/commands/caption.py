@@ -103,9 +103,9 @@ def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: Loa
         title = f"An image, its caption ({best.text}), and where the model looks as it says each word"
         drawn = ["Over them the image in black, as far as it differs from its paper."]
     else:
-        names = [str(number) for number in range(1, weights_TR.shape[1] + 1)]
-        figure, frame = figures.draw_attention(weights_TR, words, names)
-        title = f"Which regions of an image the model looks at as it says each word of {best.text}"
+        names = ["region"] * weights_TR.shape[1]
+        figure, frame = figures.draw_attention(weights_TR, words, names, ("word", "region of the image"))
+        title = f"Which regions of an image the model looks at as it says each word of “{best.text}”"
         drawn = []
     said = Caption(
         title,

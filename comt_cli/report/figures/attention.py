@@ -21,9 +21,13 @@ _MOST = 9.0
 
 
 def draw_attention(
-    weights: NDArray[np.floating], target: Sequence[str], source: Sequence[str]
+    weights: NDArray[np.floating],
+    target: Sequence[str],
+    source: Sequence[str],
+    called: tuple[str, str] = ("target token", "source token"),
 ) -> tuple[Figure, pd.DataFrame]:
-    """A heat map with a row for each token of the target and a column for each of the source, whose names these are.
+    """A heat map with a row for each token of the target and a column for each of the source, whose names these are;
+    `called` is what the two are.
 
     `weights` are [T, S]. Returns the figure and the weights as a table: the column `target`, then one for each source
     token, so that each row sums to 1.
@@ -45,8 +49,8 @@ def draw_attention(
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
         axes.spines[:].set_visible(False)
-        axes.set_xlabel("source token")
-        axes.set_ylabel("target token")
+        axes.set_xlabel(called[1])
+        axes.set_ylabel(called[0])
         bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=25)
         bar.set_label("weight")
     return figure, frame

@@ -44,6 +44,13 @@ def test_any_length_has_room_on_a_page(rows, columns):
     assert axes.get_yticklabels()[0].get_fontsize() <= 72 * height / rows
 
 
+def test_what_is_no_token_is_called_what_it_is():
+    figure, frame = figures.draw_attention(weights(2, 3), ["a", "dog"], ["region"] * 3, ("word", "region of the image"))
+    axes = figure.axes[0]
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("word", "region of the image")
+    assert list(frame) == ["target", "1 region", "2 region", "3 region"]
+
+
 def test_regions_are_coloured_under_the_ink_of_the_image():
     pixels = np.full((48, 48, 3), (229, 207, 158), dtype=np.uint8)
     pixels[4:12, 8:16] = 255, 210, 0  # nearly as bright as the paper
