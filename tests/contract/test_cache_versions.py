@@ -100,7 +100,7 @@ MADE = {
             "order.py",
         ),
         SCENE_TASKS_VERSION,
-        (1, "c306d9d2f0a2871f"),
+        (1, "6c6adb4e40ec0194"),
     ),
     "examples of sentences": (
         ("glue/sentences.py", "glue/text_tasks.py", "corpus.py", "pairs/almanac_draws.py", "order.py"),

@@ -13,8 +13,12 @@ values, is drawn alike for every label: neither alone tells which it is.
 **scene-similarity**: a symbol, its size, its colour and the paper, twice; the number, 0 to 5, is how many of five
 things are the same: size, colour, paper, kind (letter, digit, shape), and the symbol itself.
 
-Descriptions name the kind where they like, and use synonyms. The numbers that show what simple baselines reach are in
-the tests: of scene-nli a third from either text alone.
+Sentences are built in several ways; which of the synonyms are used, and whether kinds are named, is drawn once for an
+example, so that a small network need not learn the synonyms before it learns anything else.
+
+What simple rules reach: of scene-nli naive Bayes on either text, or on both as one bag of words, a third, as by chance,
+and the number of words that only the hypothesis has 48 %; of scene-similarity the share of words in common Pearson's
+correlation .74 and Spearman's .73.
 """
 
 from __future__ import annotations
@@ -137,11 +141,12 @@ def _nli(draws: Draws, label: int) -> Example:
         replace(thing, colour=thing.colour if number in said else None, face=thing.face if face else None)
         for number, (thing, face) in enumerate(zip(hypothesis.things, faces, strict=True))
     )
-    first = _described(premise, draws)
+    writer = _Writer(draws)
+    first = writer.both(premise)
     if is_single:
-        second = _placed(_name((one, other)[place], draws), hypothesis.paper, draws)
+        second = writer.placed(writer.name((one, other)[place]), hypothesis.paper)
     else:
-        second = _described(replace(hypothesis, things=(one, other)), draws)
+        second = writer.both(replace(hypothesis, things=(one, other)))
     return Example(first, second, label)
 
 
@@ -187,20 +192,6 @@ def _left_out(world: _World, kept: set[str]) -> _World:
     return replace(world, things=(one, other), paper=world.paper if "paper" in kept else None)
 
 
-def _described(world: _World, draws: Draws) -> str:
-    """Both things, and where one is as seen from the other."""
-    (one, other), where = world.things, world.where
-    if draws.share() < 0.5:
-        one, other, where = other, one, OPPOSITE[where]
-    form, relation = draws.share(), _some(RELATIONS[where], draws)
-    first, second = _name(one, draws), _name(other, draws)
-    if form < 0.4:
-        return _placed(f"{first} is {relation} {second}", world.paper, draws, is_clause=True)
-    return _placed(
-        f"{first} {relation} {second}" if form < 0.7 else f"{second} with {first} {relation} it", world.paper, draws
-    )
-
-
 # ---- scene-similarity
 
 _WAYS: Mapping[int, Sequence[tuple[bool, bool, bool, int]]] = {
@@ -230,7 +221,8 @@ def _similarity(draws: Draws, label: int) -> Example:
         first.size if same_size else _other(SIZES, first.size, draws),
     )
     papers = one[1], one[1] if same_paper else other[1]
-    texts = [_placed(_name(thing, draws), paper, draws) for thing, paper in zip((first, second), papers, strict=True)]
+    writer = _Writer(draws)
+    texts = [writer.placed(writer.name(thing), paper) for thing, paper in zip((first, second), papers, strict=True)]
     return Example(texts[0], texts[1], label)
 
 
@@ -243,30 +235,49 @@ def _colours(draws: Draws) -> tuple[tuple[str, str], tuple[str, str]]:
 # ---- words
 
 
-def _placed(what: str, paper: str | None, draws: Draws, *, is_clause: bool = False) -> str:
-    """A description, which is a clause or names something, with the paper that it is on."""
-    form, picture = draws.share(), _some(PICTURE_NOUNS, draws)
-    there = what if is_clause else f"there is {what}"
-    if paper is None:
-        return what if form < 0.5 else there
-    words = paper_words(paper, draws)
-    if form < 0.3:
-        return f"{what} on {words}"
-    if form < 0.6:
-        return f"on {words} {there}"
-    return f"{there} on {words}" if is_clause or form < 0.8 else f"{article(paper)} {picture} of {what}"
+class _Writer:
+    """Writes descriptions in one choice of words."""
 
+    def __init__(self, draws: Draws) -> None:
+        self._draws = draws
+        self._is_kind_said = draws.share() < _KIND_SAID
+        self._size, self._relation, self._paper, self._picture = (draws.share() for _ in range(4))
 
-def _name(thing: _Thing, draws: Draws) -> str:
-    """`a huge bold red letter b`; of a letter or digit of which nothing is said at least the kind is."""
-    synonym = draws.share()
-    is_kind_said = draws.share() < _KIND_SAID
-    words = [] if thing.size is None else [SIZES[thing.size][int(synonym * len(SIZES[thing.size]))]]
-    words += [word for word in (thing.face, thing.colour) if word is not None]
-    if thing.symbol in KINDS and (is_kind_said or not words):
-        words.append(KINDS[thing.symbol])
-    words.append(thing.symbol)
-    return " ".join([article(words[0]), *words[1:]])
+    def both(self, world: _World) -> str:
+        """Both things, and where one is as seen from the other."""
+        (one, other), where = world.things, world.where
+        if self._draws.share() < 0.5:
+            one, other, where = other, one, OPPOSITE[where]
+        form, relation = self._draws.share(), _some(RELATIONS[where], Draws([self._relation]))
+        first, second = self.name(one), self.name(other)
+        if form < 0.4:
+            return self.placed(f"{first} is {relation} {second}", world.paper, is_clause=True)
+        return self.placed(
+            f"{first} {relation} {second}" if form < 0.7 else f"{second} with {first} {relation} it", world.paper
+        )
+
+    def placed(self, what: str, paper: str | None, *, is_clause: bool = False) -> str:
+        """A description, which is a clause or names something, with the paper that it is on."""
+        form = self._draws.share()
+        there = what if is_clause else f"there is {what}"
+        if paper is None:
+            return what if form < 0.5 else there
+        words = paper_words(paper, Draws([self._paper]))
+        if form < 0.3:
+            return f"{what} on {words}"
+        if form < 0.6:
+            return f"on {words} {there}"
+        picture = _some(PICTURE_NOUNS, Draws([self._picture]))
+        return f"{there} on {words}" if is_clause or form < 0.8 else f"{article(paper)} {picture} of {what}"
+
+    def name(self, thing: _Thing) -> str:
+        """`a huge bold red letter b`; of a letter or digit of which nothing else is said the kind is."""
+        words = [] if thing.size is None else [_some(SIZES[thing.size], Draws([self._size]))]
+        words += [word for word in (thing.face, thing.colour) if word is not None]
+        if thing.symbol in KINDS and (self._is_kind_said or not words):
+            words.append(KINDS[thing.symbol])
+        words.append(thing.symbol)
+        return " ".join([article(words[0]), *words[1:]])
 
 
 def _some(values: Sequence[V], draws: Draws) -> V:
