@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from comt_cli.recipe.settings import RunSettings
     from comt_cli.tasks.settings.glue import GlueSettings
 
-TYPICAL_LENGTH = 48
+TYPICAL_LENGTH = 64
 """Tokens of the examples that cost is counted for: about the longest of a batch, which the others are padded to."""
 
 MEASURES = {

@@ -53,14 +53,14 @@ class GlueRun(TextRun[GlueBatch]):
 
     def evaluate(self, batches: Iterable[GlueBatch], split: Split[GlueBatch]) -> Evaluation:
         """Loss and measures over all processes' batches: of validation the main one, as `score`."""
-        found_2N = torch.zeros(2, len(split), dtype=torch.float64, device=self.world.device)
+        found_2N = torch.zeros(2, len(split), device=self.world.device)
 
         def tally(tokens_BT: Tensor, segments_BT: Tensor, targets_B: Tensor, numbers_B: Tensor) -> Tensor:
             """Loss and examples; what is predicted and what is right go to each example's place."""
             logits_BC = self.objective.logits(tokens_BT, segments_BT)
             predicted_B = logits_BC[:, 0] if self.data.classes == 1 else logits_BC.argmax(-1)
             counted_B = targets_B != IGNORE
-            pair_2B = torch.stack([predicted_B.double(), targets_B.double()])
+            pair_2B = torch.stack([predicted_B.float(), targets_B.float()])
             found_2N.index_add_(1, numbers_B, torch.where(counted_B, pair_2B, 0.0))
             return torch.stack([self.objective.loss_of(logits_BC, targets_B), counted_B.sum()])
 
