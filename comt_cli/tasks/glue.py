@@ -124,14 +124,16 @@ class Glue(Task["GlueSettings"]):
         own, theirs = settings.data.text, getattr(source.data, "text", None)
         if theirs is None:
             return "its data is no text of masked sequences"
-        wrong = [key for key in CUT_BY if getattr(own, key) != getattr(theirs, key)]
+        limit = () if own.max_train_tokens is None else ("max_train_tokens",)
+        wrong = [key for key in (*CUT_BY, *limit) if getattr(own, key) != getattr(theirs, key)]
         if not wrong:
             return None
         said = words.listing(
             f"data.{key} is {getattr(own, key)} here and {getattr(theirs, key)} there" for key in wrong
         )
         seen = ", and test documents may be among those that it was pre-trained on" if settings.data.of_text else ""
-        return f"{said}, so that its vocabulary is another{seen}"
+        text = "text" if wrong == [*limit] else "vocabulary"
+        return f"{said}, so that its {text} is another{seen}"
 
     # ---- data
 

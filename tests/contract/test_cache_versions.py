@@ -105,7 +105,7 @@ MADE = {
     "examples of sentences": (
         ("glue/sentences.py", "glue/text_tasks.py", "corpus.py", "pairs/almanac_draws.py", "order.py"),
         SENTENCES_VERSION,
-        (1, "a19efdbefde12aa8"),
+        (2, "34375eb065b99c52"),
     ),
     "prepared examples": (
         (
@@ -120,7 +120,7 @@ MADE = {
             *("tokenizer.py", "tokenizers.py"),
         ),
         GLUE_FORMAT,
-        (1, "55378a7452eefd97"),
+        (2, "efe48da936718c95"),
     ),
     # Not cached, but a part of the ids of runs.
     "buckets of pairs": (

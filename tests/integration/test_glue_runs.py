@@ -40,6 +40,9 @@ from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.classification import classification_scores
+from comt_cli.tasks.glue import Glue
+from comt_cli.tasks.settings.glue import GlueSettings
+from comt_cli.tasks.settings.masked_lm import MaskedSettings
 from comt_cli.training.events import ignore
 from comt_cli.training.loop import Training
 from comt_cli.training.objective import NumberLoss
@@ -312,6 +315,21 @@ def test_what_is_wrong_is_told_at_loading(old, new, said, recipes):
     with pytest.raises(RecipeError) as error:
         load_recipe(path, catalogue())
     assert said in str(error.value)
+
+
+def test_another_part_of_a_corpus_is_told():
+    c4 = {"corpus": "c4", "tokenizer": "bytes", "max_train_tokens": 5000}
+    own = GlueSettings.model_validate(
+        {"model": {"family": "bert"}, "data": {"task": "cola", **c4}, "train": {"steps": 1}}
+    )
+    for there, said in (
+        (5000, None),
+        (9000, "data.max_train_tokens is 5000 here and 9000 there, so that its text is another"),
+    ):
+        source = MaskedSettings.model_validate(
+            {"model": {"family": "bert"}, "data": c4 | {"max_train_tokens": there}, "train": {"steps": 1}}
+        )
+        assert Glue().start_mismatch(own, source) == said
 
 
 def test_another_vocabulary_is_told_before_anything_is_trained(recipes):

@@ -43,7 +43,8 @@ class GlueSource(Protocol):
 def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:
     """The same with those of training divided into training and validation, of which `data` says how many are used.
 
-    Which ones these are depends on their own text alone: more of them are the fewer and others.
+    Which ones these are depends on their own text alone: more of them are the fewer and others. Validation goes by the
+    first text, so that all examples of a premise are on one side.
 
     Raises:
         UserError: a split is without examples, or there are not as many as were asked for.
@@ -51,7 +52,7 @@ def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> 
     held: list[Example] = []
     kept: list[Example] = []
     for example in read["train"]:
-        (held if split_of(example.texts, data.held_out) == "validation" else kept).append(example)
+        (held if split_of(example.first, data.held_out) == "validation" else kept).append(example)
     wanted = data.train_examples
     if wanted is not None and wanted > len(kept):
         raise UserError(

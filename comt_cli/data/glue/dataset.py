@@ -28,7 +28,7 @@ from comt_cli.files import cache_folder, canonical_json, read_json, sha256, writ
 if TYPE_CHECKING:
     from comt_cli.data.glue.batches import GlueSplit
 
-GLUE_FORMAT = 1
+GLUE_FORMAT = 2
 """Raise it when the same settings may give other examples, sequences or files than before
 (tests/contract/test_cache_versions.py asks for it)."""
 

@@ -1,20 +1,21 @@
 """Clean sentences of a corpus, document by document: prose of 6 to 32 words, which may be names of a program, no code.
 
 A document's split is that of pre-training (`data.corpus.split_in`), so that what is tested on was read by nobody. A
-sentence that occurs in several places counts at the first alone, and one that training documents have is no sentence of
-a test document.
+sentence that occurs in several places counts at the first alone, and one whose words stand anywhere in a training
+document, clean or not, is no sentence of a test document.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from comt_cli.data.corpus import Corpus, SplitName, split_in
+from comt_cli.data.corpus import Corpus, SplitName, split_in, train_texts
 from comt_cli.data.storage import ProgressCallback
 
-SENTENCES_VERSION = 1
+SENTENCES_VERSION = 2
 """Raise it when the same text may give other sentences, or other examples of them, than before
 (tests/contract/test_cache_versions.py asks for it)."""
 
@@ -30,6 +31,7 @@ _LAST = r"\w+(?:['’-]\w+)*(?:\(\))?"  # without dots: "i.e." ends no sentence
 _CLEAN = re.compile(rf"(?=[A-Z])(?:\(?{_QUOTE}{_WORD}{_QUOTE}\)?(?: ?[,;:])?(?: --?)? )+{_QUOTE}{_LAST}{_QUOTE}\)? ?\.")
 _END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _PARAGRAPH = re.compile(r"\n\s*\n|^\s*=.*=\s*$", re.MULTILINE)  # empty lines, and titles of Wikipedia's articles
+_BARE = re.compile(r"\w+")
 _AT_ONCE = 1000  # documents between two reports
 
 
@@ -54,6 +56,8 @@ def passages(
 ) -> dict[SplitName, list[Passage]]:
     """The passages of the training and of the validation documents of pre-training, until a split has `most` sentences.
 
+    The corpus is read to its end, so that no training document has what is tested on.
+
     Raises:
         UserError: the corpus cannot be read.
     """
@@ -73,8 +77,33 @@ def passages(
             new = tuple(sentence for sentence in dict.fromkeys(sentences_of(each.text)) if sentence not in seen[split])
             seen[split].update(new)
             found[split].append(Passage(document, new))
-    return {**found, "validation": [_without(seen["train"], passage) for passage in found["validation"]]}
+    told = _told(seen["validation"], train_texts(corpus, validation_fraction), progress)
+    return {**found, "validation": [_without(told, passage) for passage in found["validation"]]}
 
 
-def _without(told: Set[str], passage: Passage) -> Passage:
+def _told(sentences: Iterable[str], texts: Iterable[str], progress: ProgressCallback) -> set[str]:
+    """Those of the sentences whose words, whatever stands between and around them, are in one of the texts in a row."""
+    by_start: dict[tuple[str, ...], list[tuple[list[str], str]]] = defaultdict(list)
+    for sentence in sentences:
+        words = _bare(sentence)
+        by_start[tuple(words[: WORDS.start])].append((words, sentence))
+    firsts = {start[0] for start in by_start}
+    told = set()
+    for number, text in enumerate(texts):
+        if number % _AT_ONCE == 0:
+            progress("comparing sentences with training documents", number, None)
+        read = _bare(text)
+        for place, word in enumerate(read):
+            if word in firsts:
+                for words, sentence in by_start.get(tuple(read[place : place + WORDS.start]), ()):
+                    if read[place : place + len(words)] == words:
+                        told.add(sentence)
+    return told
+
+
+def _bare(text: str) -> list[str]:
+    return _BARE.findall(text.lower())
+
+
+def _without(told: set[str], passage: Passage) -> Passage:
     return replace(passage, sentences=tuple(each for each in passage.sentences if each not in told))

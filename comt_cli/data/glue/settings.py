@@ -70,8 +70,8 @@ class GlueData(TextSettings):
 
     `corpus`, `tokenizer`, `vocabulary`, `validation_fraction`, `max_train_tokens` and `folder` are those of the
     pre-training that fine-tuning starts from. `held_out` is the share of the training examples, by the hash of their
-    text, that is no longer trained on but is the validation split; `train_examples` how many of the others are used.
-    An example has at most `sequence_length` tokens with the special ones.
+    first text, that is no longer trained on but is the validation split; `train_examples` how many of the others are
+    used. An example has at most `sequence_length` tokens with the special ones.
     """
 
     extras: ClassVar[tuple[Extra, ...]] = MaskedData.extras
@@ -95,6 +95,8 @@ class GlueData(TextSettings):
                 f"task: {self.task} is made of documents that pre-training holds out, and {self.corpus} is not read to "
                 "its end; use corpus: python-docs, files:GLOB or wikitext-103, or another task"
             )
+        if self.max_train_tokens is not None and self.corpus not in WITHOUT_DOCUMENTS:
+            yield f"max_train_tokens: the vocabulary of {self.corpus} does not depend on it here; leave the key out"
         if self.glue_folder is not None and self.task in (*OF_TEXT, *OF_SCENES):
             yield f"glue_folder: this is a key of GLUE's own tasks; leave it out of {self.task}"
 

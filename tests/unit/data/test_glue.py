@@ -65,6 +65,7 @@ def test_every_task_has_measures() -> None:
         ({"task": "follows", "corpus": "c4", "max_train_tokens": 9}, "task: follows is made of documents"),
         ({"task": "follows", "glue_folder": "here"}, "glue_folder: this is a key of GLUE's own tasks"),
         ({"task": "scene-nli", "glue_folder": "here"}, "glue_folder: "),
+        ({"task": "cola", "max_train_tokens": 9}, "max_train_tokens: the vocabulary of python-docs does not depend"),
         ({"sequence_length": 4}, "sequence_length"),
         ({"held_out": 0}, "held_out"),
         ({"train_examples": 0}, "train_examples"),
@@ -194,6 +195,16 @@ def test_which_are_used_depends_on_their_text_alone(examples: list[Example], cou
     again = divided(read | {"train": examples}, GlueData(task="cola", tokenizer="bytes", train_examples=count))
     assert {*again["train"]} == {*some["train"]}
     assert again["train"] == [each for each in examples if each in {*some["train"]}]
+
+
+def test_all_examples_of_a_premise_are_on_one_side() -> None:
+    pairs = [Example(f"premise {n // 3}", f"hypothesis {n}", n % 3) for n in range(300)]
+    for count in (None, 200):
+        data = GlueData(task="mnli", tokenizer="bytes", held_out=0.2, train_examples=count)
+        splits = divided({"train": pairs, "test": pairs[:3]}, data)
+        trained, held = ({each.first for each in splits[split]} for split in ("train", "validation"))
+        assert not trained & held
+        assert len(splits["validation"]) == 3 * len(held) > 30
 
 
 def test_what_is_missing_is_named() -> None:

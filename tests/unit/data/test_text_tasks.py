@@ -3,6 +3,7 @@ told from one text alone."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -95,11 +96,23 @@ def test_a_sentence_counts_once_and_never_in_both_splits() -> None:
     assert len({passage.document for each in found.values() for passage in each}) == 60
 
 
-def test_a_large_corpus_is_not_read_to_its_end() -> None:
-    corpus = FakeCorpus([[numbered(n) for n in range(500)]])
-    found = passages(corpus, 0.3, no_progress, most=20)
+def test_of_a_large_corpus_no_more_is_kept() -> None:
+    found = passages(FakeCorpus([[numbered(n) for n in range(500)]]), 0.3, no_progress, most=20)
     assert {split: len(each) for split, each in found.items()} == {"train": 20, "validation": 20}
-    assert len(corpus.read) < 150
+
+
+def test_no_training_document_has_what_is_tested_on() -> None:
+    """Not beyond those that training's sentences are from, nor where its sentence is no clean one."""
+    texts = [numbered(n) for n in range(200)]
+    known = [passage.sentences[0] for passage in passages(FakeCorpus([texts]), 0.3, no_progress, 20)["validation"]]
+    forms = ["{}", "Class: {}", "{} x = 3", "- {}\n    y", "One. ({})", '"{}" ']
+    forms = [form.format(text) for form, text in zip(forms, known, strict=False)]
+    forms += [known[6].upper(), f"a {known[7][:-1]}", known[8].replace(" ", " \n ")]
+    late = [next(f"{n} {form}" for n in range(99) if split_of(f"{n} {form}", 0.3) == "train") for form in forms]
+    late += [f"{known[9].rsplit(maxsplit=1)[0]} 99999.", f"un{known[10].lower()}"]  # others
+    found = passages(FakeCorpus([[*texts, *late]]), 0.3, no_progress, 20)
+    assert [len(passage.sentences) for passage in found["validation"]] == [0] * 9 + [1] * 11
+    assert {split: len(each) for split, each in found.items()} == {"train": 20, "validation": 20}
 
 
 # ---- acceptability
@@ -206,6 +219,11 @@ def test_neither_sentence_alone_says_whether_they_follow(docs: dict[str, dict[Gl
 # ---- documents
 
 
+def bare(text: str) -> str:
+    """The words of a text alone, a space before and after each."""
+    return f" {' '.join(re.findall('[a-z0-9_]+', text.lower()))} "
+
+
 def test_what_is_tested_on_was_seen_in_no_training(
     docs: dict[str, dict[GlueSplitName, list[Example]]], shared_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,13 +232,12 @@ def test_what_is_tested_on_was_seen_in_no_training(
     trained, held = [], []
     for stream in corpus_for(DOCS).streams():
         for document in stream.documents():
-            (held if split_of(document.text, 0.15) == "validation" else trained).append(" ".join(document.text.split()))
+            (held if split_of(document.text, 0.15) == "validation" else trained).append(bare(document.text))
     told, kept = "\n".join(trained), "\n".join(held)
     for examples in docs.values():
         right = [text for each in examples["test"] if each.label == 1 for text in (each.first, each.second) if text]
-        assert all(text in kept for text in right)
-        for text in right:
-            assert f" {text} " not in told, text
+        assert all(bare(text) in kept for text in right)
+        assert [text for text in right if bare(text) in told] == []
         train = {text for each in examples["train"] for text in (each.first, each.second) if text}
         assert not train & {text for each in examples["test"] for text in (each.first, each.second)}
 
