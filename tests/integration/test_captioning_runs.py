@@ -183,10 +183,11 @@ def test_rewards_rise(tmp_path):
     assert np.mean(rewards[-18:]) > 1.3 * np.mean(rewards[:9]) > 0
 
 
-def test_micro_batches_draw_the_same(runs, tmp_path):
+@pytest.mark.parametrize("options", [{"micro_batch_size": 4}, {"activation_checkpointing": True}])
+def test_micro_batches_and_recomputation_draw_the_same(runs, options, tmp_path):
     train(caption_spec(), tmp_path)
-    whole, halves = critical(), critical(micro_batch_size=4)
-    directory = train(halves, tmp_path)
+    whole, other = critical(), critical(**options)
+    directory = train(other, tmp_path)
     losses = [
         [line["loss"] for line in each.metrics() if "loss" in line]
         for each in (RunDirectory.of(runs, whole), directory)
