@@ -35,7 +35,8 @@ FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run: its network as in `spec.json`, samples of a batch, FLOPs of a step, FLOP/s of its training, and
+    """A finished run: its network as in `spec.json`, what it minimised (None where its task has one objective), samples
+    of a batch, FLOPs of a step, FLOP/s of its training, and
     samples of an evaluation."""
 
     device: str
@@ -43,6 +44,7 @@ class Finished:
     model: Any
     method: Any
     precision: str
+    objective: Any
     batch_size: int
     step_flops: float
     flops_per_second: float
@@ -82,6 +84,7 @@ def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Fini
         model=model,
         method=spec["method"],
         precision=train["precision"],
+        objective=train.get("objective"),
         batch_size=int(train["batch_size"]),
         step_flops=_plausible(flops / _plausible(result["steps"])),
         flops_per_second=_plausible(flops / float(result["train_seconds"])),
@@ -114,7 +117,7 @@ class Estimator:
         self.where, self.at_once, self.processes = where, at_once, processes
         self.threads = threads or usual_threads()
         self._finished = finished
-        self._reached: dict[tuple[str, str], tuple[float, str]] = {}
+        self._reached: dict[tuple[str, str, Any], tuple[float, str]] = {}
 
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
         """The whole run, one of so many at once (None: of as many as there may be): its steps, and its evaluations
@@ -147,7 +150,7 @@ class Estimator:
         there = [
             run
             for run in self._finished
-            if (run.command, run.precision) == (spec.command, train.precision)
+            if (run.command, run.precision, run.objective) == _kind(spec)
             and (run.model == model or 1 / MOST_APART <= run.step_flops / step_flops <= MOST_APART)
         ]
         threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
@@ -165,7 +168,7 @@ class Estimator:
 
     def _measured(self, spec: RunSpec) -> tuple[float, str]:
         """FLOP/s of a network's kind, measured on the first that is asked for, or by an earlier process."""
-        kind = (spec.command, spec.settings.train.precision)
+        kind = _kind(spec)
         if kind not in self._reached:
             self._reached[kind] = self._remembered(spec) or self._measure(spec)
         return self._reached[kind]
@@ -174,7 +177,7 @@ class Estimator:
         network, train = network_of(spec), spec.settings.train
         rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
         device = [self.where.kind, self.where.name, self.threads if self.where.kind == "cpu" else 0, self.processes]
-        return [*device, network.model, network.dimensions, rows, train.precision]
+        return [*device, network.model, network.dimensions, rows, *_kind(spec)[1:]]
 
     def _remembered(self, spec: RunSpec) -> tuple[float, str] | None:
         found = _speeds().get(self._key(spec))
@@ -199,6 +202,13 @@ class Estimator:
             reached *= self.processes
         _speeds().put(self._key(spec), [reached, source])
         return reached, source
+
+
+def _kind(spec: RunSpec) -> tuple[str, str, Any]:
+    """What runs must share for their FLOP/s to be comparable: the verb, the precision, and what is minimised, since an
+    objective may do work that FLOPs do not count."""
+    train = spec.settings.train
+    return spec.command, train.precision, getattr(train, "objective", None)
 
 
 def _model(spec: RunSpec) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The plain BERT as `transformers` writes and reads it; one that was fine-tuned is written alone.
 
 What a checkpoint of pre-training has beside a masked language model (the pooler, the head that tells next sentences) is
-left out when it is read, and so is the decoder's matrix, which is the embedding.
+left out when it is read, and so are the decoder's matrix and bias, which must be the embedding and the head's bias.
 """
 
 from __future__ import annotations
@@ -61,6 +61,10 @@ class BertLayout(Layout):
         "down_proj": "output.dense",
     }
     blocks: ClassVar = "bert.encoder.layer"
+    shared: ClassVar = {
+        f"{_HEAD}.decoder.weight": f"{_EMBEDDINGS}.word_embeddings.weight",
+        f"{_HEAD}.decoder.bias": f"{_HEAD}.bias",
+    }
     supported: ClassVar = {
         "hidden_act": ("gelu",),
         "position_embedding_type": ("absolute",),

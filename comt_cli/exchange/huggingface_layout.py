@@ -28,6 +28,7 @@ class Layout(ABC):
             `norm_words` in words.
         outer: public names of the parameters outside of blocks; `inner`: of those in a block, below `blocks`, a dot and
             its number; `sites`: of the projections there.
+        shared: tensors that a checkpoint may hold a second time, and the one of ours whose copy each must be.
         supported: options of a configuration that change the network, and the values that ours has; absent is fine.
     """
 
@@ -44,6 +45,7 @@ class Layout(ABC):
     inner: ClassVar[Mapping[str, str]]
     sites: ClassVar[Mapping[str, str]]
     blocks: ClassVar[str]
+    shared: ClassVar[Mapping[str, str]] = {}
     supported: ClassVar[Mapping[str, tuple[Any, ...]]]
 
     @abstractmethod

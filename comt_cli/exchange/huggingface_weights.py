@@ -25,9 +25,16 @@ def join_weights(settings: Any, vocabulary: int, given: Mapping[str, Tensor], or
     """The plain model that holds the tensors `given` under their public names; their types are kept.
 
     Raises:
-        UserError: a tensor is missing, has another shape than `settings` say, or has no place in this model.
+        UserError: a tensor is missing, has another shape than `settings` say, or has no place in this model; or one
+            that the model shares is not the same in both places.
     """
     layout = _layout(settings)
+    for copy, original in layout.shared.items():
+        if copy in given and original in given and not _equal(given[copy], given[original]):
+            raise UserError(
+                f"{origin}: {copy} is not {original}",
+                f"Our {layout.ours} has one tensor for both: these weights are not tied.",
+            )
     known = {name: layout.weight_name(name, settings) for name in given}
     given = {name: given[public] for public, name in known.items() if name is not None}
     # Before anything is built: a forged number of layers must not keep the machine busy.
@@ -81,6 +88,10 @@ def _parts(model: Any, layout: Layout) -> Iterator[tuple[str, dict[str, Tensor]]
             module = fused[path]
             rows = zip(module.sites, torch.split(tensor, module.widths), strict=True)
             yield name, {f"{prefix}.{layout.sites[site.name]}.{kind}": part.detach() for site, part in rows}
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one.float(), other.float())
 
 
 def _type(tensor: Tensor) -> str:

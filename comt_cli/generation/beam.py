@@ -75,6 +75,22 @@ class Hypothesis:
     ended: bool = True
 
 
+@dataclass(frozen=True)
+class Forbidden:
+    """What no sequence has: `tokens` anywhere, and the end among its first `least` tokens. Beside these, `PAD` and the
+    begin token are never chosen."""
+
+    tokens: tuple[int, ...] = ()
+    least: int = 0
+
+    def at(self, place: int, begin: int, end: int) -> list[int]:
+        """The tokens that cannot stand at a place, counted from 0."""
+        return [PAD, begin, *self.tokens, *([end] if place < self.least else [])]
+
+
+NOTHING = Forbidden()
+
+
 @torch.no_grad()
 def beam_search(
     model: Decodes,
@@ -86,12 +102,13 @@ def beam_search(
     begin: int,
     end: int,
     n_best: int = 1,
+    forbidden: Forbidden = NOTHING,
 ) -> list[list[Hypothesis]]:
     """For each sentence, or whatever else the `source` is of, up to `n_best` different hypotheses, the best first:
     fewer where so many were not found.
 
-    A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. Neither `PAD` nor `begin` is ever
-    chosen; their probability is lost.
+    A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. What is `forbidden` is never
+    chosen, and neither is `PAD` or `begin`; their probability is lost.
 
     Raises:
         NotFinite: the logits are not numbers.
@@ -112,7 +129,7 @@ def beam_search(
     found: list[list[Hypothesis]] = [[] for _ in range(B)]
     for length in count(1):
         logits_RV = model.step(last_R1, cache, memory).float()
-        candidates, parent_BC = _candidates(live, logits_RV, begin, length)
+        candidates, parent_BC = _candidates(live, logits_RV, forbidden.at(length - 1, begin, end), length)
         is_end_BC = candidates.tokens[:, :, length - 1] == end
         ended = candidates.only(is_end_BC)
         ended.scores = ended.sums / penalty_L[length]
@@ -186,7 +203,7 @@ class _Beams:
         return self.tokens, self.sums, self.scores
 
 
-def _candidates(live: _Beams, logits_RV: Tensor, begin: int, length: int) -> tuple[_Beams, Tensor]:
+def _candidates(live: _Beams, logits_RV: Tensor, forbidden: list[int], length: int) -> tuple[_Beams, Tensor]:
     """The 2 K likeliest continuations of each sentence's beams, and the beams that they continue, int64 [B, 2 K]. At
     most K of them end, since a beam ends in one way only. Their scores are their sums.
 
@@ -195,7 +212,7 @@ def _candidates(live: _Beams, logits_RV: Tensor, begin: int, length: int) -> tup
     B, K = live.sums.shape
     V = logits_RV.shape[1]
     sums_RV = logits_RV.log_softmax(-1) + live.sums.reshape(-1, 1)
-    sums_RV[:, [PAD, begin]] = -torch.inf
+    sums_RV[:, forbidden] = -torch.inf
     sums_BC, index_BC = top(sums_RV.view(B, K * V), 2 * K if K > 1 else 1)
     parent_BC = index_BC // V
     candidates = live.at(parent_BC)

@@ -17,11 +17,17 @@ from torch import Tensor
 
 from comt_cli.data.captions.regions import patches, read_features
 from comt_cli.data.captions.settings import SCENE_PIXELS, CaptionData
+from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_captioning import LoadedCaptioner
 from comt_cli.generation.attention import attention_of
-from comt_cli.generation.beam import Hypothesis, beam_search
+from comt_cli.generation.beam import Forbidden, Hypothesis, beam_search
 from comt_cli.tasks.settings.decoding import BeamSettings
+
+
+def no_caption(special: SpecialTokens) -> Forbidden:
+    """What no caption has: it says one word at least, and never the unknown one."""
+    return Forbidden(() if special.unknown is None else (special.unknown,), least=1)
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,15 @@ def look_at(path: Path, data: CaptionData) -> Seen:
         return Seen(patches(pixels[None])[0], pixels)
     assert data.regions is not None
     assert data.features is not None
-    return Seen(read_features(path, data.regions, data.features), None)
+    try:
+        return Seen(read_features(path, data.regions, data.features), None)
+    except UserError as error:
+        if path.suffix.lower() in (".npy", ".npz") or not path.exists():
+            raise
+        raise UserError(
+            f"{path} is no file of features, and this model reads no pictures",
+            "It is given what a detector made of an image: .npy, or .npz with an array `feat`.",
+        ) from error
 
 
 def _picture(path: Path, side: int) -> NDArray[np.uint8]:
@@ -103,6 +117,7 @@ class ImageCaptioner:
             begin=self.begin,
             end=self.end,
             n_best=n_best,
+            forbidden=no_caption(self.tokenizer.special),
         )
         return [Said(self.tokenizer.decode(each.tokens), each) for each in found]
 

@@ -12,19 +12,26 @@ import torch
 from torch import Tensor
 
 from comt_cli.data.special_tokens import PAD
-from comt_cli.generation.beam import Decodes
+from comt_cli.generation.beam import NOTHING, Decodes, Forbidden
 from comt_cli.generation.sampling import nucleus
 
 
 @torch.no_grad()
 def drawn_sequences(
-    model: Decodes, *source: Tensor, uniform_BKL: Tensor, begin: int, end: int, greedy: bool = False
+    model: Decodes,
+    *source: Tensor,
+    uniform_BKL: Tensor,
+    begin: int,
+    end: int,
+    greedy: bool = False,
+    forbidden: Forbidden = NOTHING,
 ) -> Tensor:
     """`K` sequences for each source, int64 [B, K, l], each closed by the end token unless it has all L tokens, and
     padded with `PAD`; l is the longest. Token t of sequence k is what `uniform_BKL[b, k, t]`, in [0, 1), picks from the
     distribution. With `greedy` the likeliest tokens are one more sequence, the first.
 
-    Neither `PAD` nor `begin` is ever drawn; their probability goes to the others in proportion.
+    What is `forbidden` is never drawn, and neither is `PAD` or `begin`; their probability goes to the others in
+    proportion.
     """
     device, B, L = source[0].device, len(source[0]), uniform_BKL.shape[-1]
     memory = model.encode(*source)
@@ -37,7 +44,7 @@ def drawn_sequences(
     found_RL = torch.full((B * K, L), PAD, device=device)
     for t in range(L):
         logits_RV = model.step(last_R[:, None], cache, memory).float()
-        logits_RV[:, [PAD, begin]] = -torch.inf
+        logits_RV[:, forbidden.at(t, begin, end)] = -torch.inf
         drawn_R = nucleus(logits_RV, uniform_BKL[:, :, t].reshape(-1), temperature=1.0, top_p=1.0)
         last_R = torch.where(is_greedy_R, logits_RV.argmax(-1), drawn_R)
         found_RL[:, t] = last_R.masked_fill(has_ended_R, PAD)

@@ -70,8 +70,10 @@ def nucleus(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: flo
     count_B1 = (reached_BV < top_p).sum(-1, keepdim=True).add(1).clamp(max=p_BV.shape[-1])
     mass_B1 = reached_BV.gather(-1, count_B1 - 1)
     place_B1 = torch.searchsorted(reached_BV, uniform_B[:, None].float() * mass_B1, right=True)
-    # Rounding may lift uniform * mass to mass itself, which is the place behind the last.
-    return token_BV.gather(-1, place_B1.minimum(count_B1 - 1))[:, 0]
+    # Rounding may lift uniform * mass to mass itself, which is the place behind the last. The last is where the mass is
+    # reached: tokens behind it add nothing, and may be such as must not be chosen.
+    last_B1 = torch.searchsorted(reached_BV, mass_B1).minimum(count_B1 - 1)
+    return token_BV.gather(-1, place_B1.minimum(last_B1))[:, 0]
 
 
 def count_copies(prompts: Sequence[Sequence[int]]) -> list[int]:

@@ -24,6 +24,7 @@ _ORDERS = 4
 _BETA = 1.2  # of ROUGE-L: how much more recall counts than precision
 _SIGMA = 6.0  # of CIDEr-D: the difference in length that costs e^(-1/2)
 _SMALL, _TINY = 1e-9, 1e-15  # what COCO's BLEU adds to numbers that may be 0
+_UNKNOWN = "<unk>"  # what a tokenizer shows for a word outside its vocabulary
 _HELD = 1 << 12  # images whose references are held as vectors
 
 Gram = tuple[str, ...]
@@ -47,8 +48,11 @@ def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]
 
 
 def words_of(text: str) -> list[str]:
-    """The words that are compared: the text's tokens without punctuation."""
-    return [token for token in treebank_tokens(text) if token not in PUNCTUATION]
+    """The words that are compared: the text's tokens without punctuation. An unknown word is one."""
+    first, *others = (
+        [token for token in treebank_tokens(part) if token not in PUNCTUATION] for part in text.split(_UNKNOWN)
+    )
+    return [*first, *(token for part in others for token in (_UNKNOWN, *part))]
 
 
 def _grams(words: Sequence[str]) -> Counter[Gram]:

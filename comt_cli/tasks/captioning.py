@@ -12,6 +12,7 @@ from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 if TYPE_CHECKING:
     from comt_cli.data.captions.dataset import CaptionDataset
     from comt_cli.data.storage import ProgressCallback
+    from comt_cli.recipe.settings import RunSettings
     from comt_cli.tasks.settings.captioning import CaptioningSettings
 
 TYPICAL_LENGTH = 13
@@ -94,6 +95,26 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         from comt_cli.tasks.settings.captioning import CaptioningSettings
 
         return CaptioningSettings
+
+    # ---- what can be wrong with a recipe
+
+    def lacks(self, settings: CaptioningSettings, metric: str) -> str | None:
+        if metric.removeprefix("test_") == "scene_f1" and settings.data.corpus != "scenes":
+            return f"nobody knows what is in the images of {settings.data.corpus}, as scenes alone says it"
+        return None
+
+    def start_mismatch(self, settings: CaptioningSettings, source: RunSettings) -> str | None:
+        own, theirs = settings.data, source.data
+        if not isinstance(theirs, type(own)):
+            return "its data is no captioned images"
+        wrong = [
+            f"data.{key} is {value} here and {getattr(theirs, key)} there"
+            for key, value in own
+            if key != "folder" and value != getattr(theirs, key)
+        ]
+        if not wrong:
+            return None
+        return f"{words.listing(wrong)}, and test images may be among those that it was trained on"
 
     # ---- data
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from comt_cli.data.split import IGNORE, B, Split
-from comt_cli.generation.beam import NotFinite, beam_search
+from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, beam_search
 from comt_cli.generation.transcript import Transcript
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.transformer import EncoderDecoder
@@ -77,6 +77,11 @@ class EncoderDecoderRun(TextRun[B]):
     @abstractmethod
     def longest(self, *source: Tensor) -> list[int]:
         """How many tokens a hypothesis for each of some sources may have, the end included."""
+
+    @property
+    def forbidden(self) -> Forbidden:
+        """What no hypothesis has."""
+        return NOTHING
 
     @abstractmethod
     def scored(self, split: str) -> Sequence[str]:
@@ -145,6 +150,7 @@ class EncoderDecoderRun(TextRun[B]):
                     max_lengths=self.longest(*source),
                     begin=special.need("begin"),
                     end=special.end,
+                    forbidden=self.forbidden,
                 )
         except NotFinite:
             return None

@@ -92,7 +92,7 @@ MADE = {
             *("word_tokenizer.py", "tokenizers.py"),
         ),
         CAPTION_FORMAT,
-        (1, "90c6c27f6a00b3a5"),
+        (1, "abe0cfa25aba46a3"),
     ),
     "examples of two descriptions": (
         (

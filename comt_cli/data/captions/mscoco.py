@@ -10,6 +10,7 @@ captions. References are the raw captions: scores have a tokeniser of their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,22 +54,27 @@ class MSCOCO:
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
         """The captions of every split and its files, all of which are read and hashed; nothing is put into `folder`."""
+        from comt_cli.data.captions.vocabulary import words_of
+
         images = self._images()
         files = self._files([image for image, _ in images])
-        found: dict[CaptionSplitName, tuple[list[Any], ...]] = {split: ([], [], []) for split in CAPTION_SPLITS}
-        for number, ((image, split), file) in enumerate(zip(images, files, strict=True)):
-            progress("reading features of images", number, len(images))
-            references, learned, features = found[split]
-            references.append([sentence["raw"] for sentence in image["sentences"]])
-            learned.append([" ".join(self._tokens(sentence)) for sentence in image["sentences"]])
-            features.append(self._checked(file))
-        for split, (references, *_) in found.items():
-            if not references:
+        found = {split: self._captions([image for image, of in images if of == split]) for split in CAPTION_SPLITS}
+        for split, each in found.items():
+            if not each.references:
                 raise UserError(f"{self._folder / CAPTIONS}: no image is in the {split} split")
-        return {
-            split: CaptionedImages(references, learned, features=features)
-            for split, (references, learned, features) in found.items()
-        }
+        words_of(self._data, found)  # a wrong number of words is told before hours of reading
+        features: dict[CaptionSplitName, list[Any]] = {split: [] for split in CAPTION_SPLITS}
+        for number, ((_, split), file) in enumerate(zip(images, files, strict=True)):
+            progress("reading features of images", number, len(images))
+            features[split].append(self._checked(file))
+        return {split: replace(each, features=features[split]) for split, each in found.items()}
+
+    def _captions(self, images: Iterable[Mapping[str, Any]]) -> CaptionedImages:
+        sentences = [image["sentences"] for image in images]
+        return CaptionedImages(
+            references=[[sentence["raw"] for sentence in each] for each in sentences],
+            learned=[[" ".join(self._tokens(sentence)) for sentence in each] for each in sentences],
+        )
 
     def _tokens(self, sentence: Mapping[str, Any]) -> Iterable[str]:
         return treebank_tokens(sentence["raw"]) if self._data.vocabulary_rule == "nltk-ge5" else sentence["tokens"]
@@ -83,6 +89,8 @@ class MSCOCO:
             raise UserError(f"there is no {path}", hint) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} cannot be read: {first_line(error)}", hint) from error
+        if not isinstance(images, list):
+            raise UserError(f"{path}: its `images` are no list", hint)
         for number, image in enumerate(images):
             if wrong := next(_wrong(image), None):
                 raise UserError(f"{path}: image {number + 1}: {wrong}", hint)
@@ -120,7 +128,7 @@ def _wrong(image: Any) -> Iterator[str]:
     if not isinstance(image, dict):
         yield "it is no object"
         return
-    if image.get("split") not in SPLITS:
+    if image.get("split") not in [*SPLITS]:  # which may be of any type
         yield f"its split is {image.get('split')!r}, none of {', '.join(SPLITS)}"
     if not isinstance(image.get("cocoid"), int):
         yield "it has no number `cocoid`"

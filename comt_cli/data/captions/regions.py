@@ -5,6 +5,7 @@ Shapes: N images, B of a batch, R regions at most, F numbers of a region, S pixe
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile
@@ -17,6 +18,21 @@ from comt_cli.errors import UserError
 
 MIDDLE = 127.5
 """Pixels become numbers from -1 to 1."""
+
+_FORM = "It should be .npy, or .npz with an array `feat`."
+_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    TypeError,
+    SyntaxError,
+    MemoryError,
+    RuntimeError,
+    BadZipFile,
+    zlib.error,
+)
+"""What NumPy raises where a file of arrays is damaged, or no such file."""
 
 
 class PatchRegions:
@@ -80,11 +96,12 @@ def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
             found = np.load(handle, allow_pickle=False)
             if isinstance(found, np.lib.npyio.NpzFile):
                 found = found["feat" if "feat" in found.files or len(found.files) != 1 else found.files[0]]
+    except _DAMAGE as error:
+        raise UserError(f"{file}: its features cannot be read: {error}", _FORM) from error
+    if found.dtype.kind not in "fiub":
+        raise UserError(f"{file}: its features are of the type {found.dtype}, and no real numbers", _FORM)
+    with np.errstate(over="ignore"):  # what is too large for fp32 is not finite, and refused below
         regions = np.asarray(found, dtype=np.float32)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise UserError(
-            f"{file}: its features cannot be read: {error}", "It should be .npy, or .npz with an array `feat`."
-        ) from error
     if regions.ndim != 2 or regions.shape[1] != features or not 1 <= len(regions) <= most:
         raise UserError(
             f"{file}: its features have the shape {list(regions.shape)}, not [1 to {most}, {features}]",

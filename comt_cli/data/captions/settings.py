@@ -13,13 +13,14 @@ from comt_cli.recipe.settings import MAX_WIDTH, Section, Vocabulary, WholeNumber
 VocabularyRule = Literal["all", "karpathy-gt5", "nltk-ge5"]
 """Which words are in the vocabulary: all; those that occur more than 5 times in the captions of all splits, as
 Karpathy's tokens (what most published captioners do); those that occur at least 5 times in training's, in NLTK-like
-tokens of the raw captions (the rule that gives SAS's 9,567)."""
+tokens of the raw captions."""
 
 SPECIAL_WORDS = 4
 """Padding, end, begin, unknown."""
 
 VOCABULARY: dict[VocabularyRule, int] = {"karpathy-gt5": 9_490, "nltk-ge5": 9_567}
-"""The words that the rules give for MSCOCO, with the special ones: Karpathy's 9,487 count the unknown word alone."""
+"""The words that MSCOCO is expected to have, special ones included: Karpathy's 9,487 count the unknown word alone. SAS
+has 9,567, of another split and by a rule that is not said: where a folder has others, preparing it says how many."""
 
 SCENE_PIXELS, SCENE_PATCH = 48, 8
 """The side of a scene's image, and of a patch of it that is a region."""

@@ -28,6 +28,7 @@ def words_of(data: CaptionData, images: Mapping[CaptionSplitName, CaptionedImage
         raise UserError(
             f"vocabulary_size: by the rule {data.vocabulary_rule} these captions have {len(words):,} words, with "
             f"{SPECIAL_WORDS} special ones {len(words) + SPECIAL_WORDS:,}, not {data.vocabulary_size:,}",
-            f"--set data.vocabulary_size={len(words) + SPECIAL_WORDS}",
+            f"Say vocabulary_size: {len(words) + SPECIAL_WORDS} under data in the recipe's setup (of MSCOCO "
+            "recipes/setups/sas-captions.yaml), for runs that others start from too, which --set does not reach.",
         )
     return WordTokenizer(words)

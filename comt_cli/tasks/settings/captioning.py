@@ -20,7 +20,8 @@ class CaptionTrainSettings(DecoderTrainSettings):
 
     `objective: cross-entropy` predicts these captions. `objective: cider` is self-critical training (Rennie et al.
     2017): of every image `samples` captions are drawn from the model, and one becomes likelier as far as its CIDEr-D is
-    above `self_critical_baseline`: that of the `greedy` caption, or the mean of the `others`.
+    above `self_critical_baseline`: that of the `greedy` caption, or the mean of the `others`. Dropout is off
+    then: captions are drawn from the network that is trained.
     """
 
     objective: Literal["cross-entropy", "cider"] = "cross-entropy"

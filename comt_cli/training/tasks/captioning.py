@@ -7,7 +7,10 @@ Self-critical training (Rennie et al. 2017) draws K captions w of every image fr
 
 r(w) being CIDEr-D over 100 against the image's own captions, with document frequencies of the training captions, and b
 the reward of the greedy caption, or the mean reward of the image's other K - 1 (the advantages then sum to zero).
-Captions are drawn without dropout, and d log p is that of a training pass, with it. What chance picks is a pure
+p is the network without dropout, in drawing and in the pass that is trained: with it the captions would be another
+distribution's, and the gradient not that of the expected reward. Nothing is drawn that no caption has (padding, begin,
+an unknown word, no word at all), and log p is over the others alone. The reward has no token for a caption's end, as in
+the COCO toolkit: one that was cut at the greatest length loses nothing but by what it says. What chance picks is a pure
 function of (seed, step, sample).
 
 Shapes: B images, K captions of each, R = B K, T words, V vocabulary.
@@ -30,8 +33,10 @@ from comt_cli.data.captions.dataset import CaptionDataset
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE, Split
+from comt_cli.generation.beam import Forbidden
+from comt_cli.generation.caption import no_caption
 from comt_cli.generation.drawn import drawn_sequences
-from comt_cli.layers.dropout import Masks
+from comt_cli.layers.dropout import Dropout, Masks
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
@@ -51,7 +56,11 @@ _SIGNATURES = {"cider": f"{_COCO}|form:d|sigma:6", "scene_f1": "facts:all"}
 
 
 class Drawn(Split[CaptionBatch]):
-    """The samples of a training split, of each of which so many words are drawn, whatever its own caption has."""
+    """The samples of a training split, each with so many words that count, whatever its own caption has.
+
+    Not those that are drawn, which only the step knows, but as many as cost is counted for (`Captioning.dimensions`): a
+    run's words, its speed and its FLOPs are then of one kind, and a step's are known before it is made.
+    """
 
     def __init__(self, split: Split[CaptionBatch], drawn: int) -> None:
         self.split, self.drawn = split, drawn
@@ -73,14 +82,16 @@ class SelfCriticalLoss(Objective):
     """(regions, mask, words that the decoder reads [R, T], rewards [R], advantages [R], words that it said [R, T]) ->
     - sum of `weight` times the rewards, whose gradient is that of - sum_i weight advantage_i log p(w_i).
 
-    `weight` is what the loop divides by for each caption, so that its mean loss is minus the mean reward.
+    `weight` is what the loop divides by for each caption, so that its mean loss is minus the mean reward. Where
+    `never_TV` is True a word is never drawn (T: of the longest caption).
     """
 
     model: EncoderDecoder
 
-    def __init__(self, model: EncoderDecoder, weight: int) -> None:
+    def __init__(self, model: EncoderDecoder, weight: int, never_TV: Tensor) -> None:
         super().__init__()
         self.model, self.weight = model, weight
+        self.never_TV = never_TV
 
     def compile_model(self, *, keep_others: bool = False) -> None:
         raise NotImplementedError("the settings refuse train.compile")
@@ -88,6 +99,7 @@ class SelfCriticalLoss(Objective):
     def forward(self, *given: Tensor) -> Tensor:
         *inputs, rewards_R, advantages_R, said_RT = given
         logits_RTV = self.model(*inputs)
+        logits_RTV = logits_RTV.masked_fill(self.never_TV[: said_RT.shape[1]].to(logits_RTV.device), -torch.inf)
         losses_RT = F.cross_entropy(logits_RTV.float().transpose(1, 2), said_RT, ignore_index=IGNORE, reduction="none")
         surrogate = self.weight * (advantages_R * losses_RT.sum(1)).sum()
         return surrogate - (surrogate + self.weight * rewards_R.sum()).detach()
@@ -105,7 +117,8 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         assert self.captioning.data.max_length is not None  # the settings see to it
         self.most = self.captioning.data.max_length + 1
         if self.samples:
-            self.train = Drawn(self.train, self.samples * self.most)
+            self.counted_words = spec.task.dimensions(spec.settings)["length"]
+            self.train = Drawn(self.train, self.samples * self.counted_words)
 
     @property
     def samples(self) -> int:
@@ -114,7 +127,19 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
 
     def objective_of(self, model: EncoderDecoder) -> Objective:
         likelihood = super().objective_of(model)
-        return SelfCriticalLoss(model, self.most) if self.samples else likelihood
+        if not self.samples:
+            return likelihood
+        for module in model.modules():  # not by eval(), which would recompute nothing (`activation_checkpointing`)
+            if isinstance(module, Dropout):
+                module.p = 0.0
+        never_TV = torch.zeros(self.most, model.vocabulary, dtype=torch.bool)
+        for place, never_V in enumerate(never_TV):
+            never_V[self.forbidden.at(place, self._begin, self._end)] = True
+        return SelfCriticalLoss(model, self.counted_words, never_TV)
+
+    @property
+    def forbidden(self) -> Forbidden:
+        return no_caption(self.dataset.tokenizer.special)
 
     def arrays(self, batch: CaptionBatch) -> tuple[NDArray[Any], ...]:
         return batch.regions, batch.region_mask, batch.target_in, batch.target_out
@@ -141,8 +166,6 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
             return super().inputs(batch)
         regions_BRF, mask_BR, *_ = self.tensors(batch)
         said_BKT, rewards_BK, baseline_BK = self._said(batch, regions_BRF, mask_BR)
-        positions_BK = batch.positions[:, None] * self.samples + np.arange(self.samples)
-        self.masks.move_to(self.spec.seed, positions_BK.flatten(), self.world.device)
         said_RT = said_BKT.flatten(0, 1)
         in_RT = torch.cat([torch.full_like(said_RT[:, :1], self._begin), said_RT[:, :-1]], dim=1)
         earned = (torch.from_numpy(each).float().flatten() for each in (rewards_BK, rewards_BK - baseline_BK))
@@ -176,6 +199,7 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
                 begin=self._begin,
                 end=self._end,
                 greedy=is_greedy,
+                forbidden=self.forbidden,
             )
         self.model.train()
         rewards = np.array(
@@ -207,8 +231,10 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         return {key: Score(values[key], _SIGNATURES.get(key, _COCO)) if key in values else reasons[key] for key in keys}
 
     @classmethod
-    def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]] | None:
         settings = spec.settings_as(CaptioningSettings)
+        if settings.train.samples:  # most of such a step is drawing and rewards, which FLOPs do not tell
+            return None
         model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
         assert isinstance(model, EncoderDecoder)
         regions, mask, words = model.example(rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from caption_cases import CIDER, caption_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import dataset_of, image_spec, tiny_spec, train, write_corpus
@@ -23,6 +24,7 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import speed
 from comt_cli.training.hardware import Hardware
+from comt_cli.training.tasks import run_class
 
 CPU = Hardware("cpu", "A processor", 1)
 
@@ -241,3 +243,14 @@ def test_threads_are_those_that_the_runs_would_have(tmp_path, monkeypatch):
     assert estimator(tmp_path, 1, 1).threads == 1
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert estimator(tmp_path, 1, None).threads == usable_cores()
+
+
+def test_runs_that_minimise_something_else_are_not_alike(tmp_path):
+    """Self-critical training draws captions, which FLOPs do not count."""
+    plain, critical = caption_spec(), caption_spec(**CIDER)
+    assert run_class(critical.task).random_step(critical, 2) is None
+    finish(plain, tmp_path, 1e3)
+    assert estimator(tmp_path, 1, 1).of(plain).source.startswith("runs finished")
+    assert not estimator(tmp_path, 1, 1).of(critical).source.startswith("runs")
+    finish(critical, tmp_path, 1e3)
+    assert estimator(tmp_path, 1, 1).of(critical).source.startswith("runs finished")

@@ -14,9 +14,11 @@ import pytest
 from pydantic import ValidationError
 
 from comt_cli.data.captions import dataset as preparation
+from comt_cli.data.captions import mscoco
 from comt_cli.data.captions.batches import CaptionBatch
 from comt_cli.data.captions.corpus import CaptionedImages
 from comt_cli.data.captions.dataset import CaptionDataset, fingerprint, known_content, prepare
+from comt_cli.data.captions.regions import read_features
 from comt_cli.data.captions.scene_render import SceneRenderer, Scenes
 from comt_cli.data.captions.scenes import drawn_scenes
 from comt_cli.data.captions.settings import CaptionData
@@ -317,7 +319,7 @@ def test_vocabularies_by_rule(rule: str, words: str) -> None:
     assert " ".join(found.words) == words
     with pytest.raises(UserError, match=f"by the rule {rule} .* {size:,}, not 9,999") as caught:
         words_of(CaptionData(corpus="mscoco", vocabulary_rule=rule, vocabulary_size=9999), images)
-    assert caught.value.hint == f"--set data.vocabulary_size={size}"
+    assert f"Say vocabulary_size: {size} under data in the recipe's setup" in caught.value.hint
 
 
 def test_the_rule_says_which_words_are_learned(folder: Path) -> None:
@@ -330,6 +332,13 @@ def test_the_rule_says_which_words_are_learned(folder: Path) -> None:
 
 def spoil(number: int, regions: Any) -> Callable[[Path], None]:
     return lambda folder: np.save(folder / "features" / f"{number}.npy", regions)
+
+
+def huge(folder: Path) -> None:
+    """A header that promises more than any memory holds."""
+    np.save(folder / "features" / "100.npy", np.ones((2, 6), dtype=np.float32))
+    content = (folder / "features" / "100.npy").read_bytes()
+    (folder / "features" / "100.npy").write_bytes(content.replace(b"(2, 6), }         ", b"(999999999999, 6)}"))
 
 
 def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
@@ -347,6 +356,8 @@ def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
         (lambda folder: (folder / "dataset_coco.json").unlink(), "there is no .*dataset_coco.json"),
         (lambda folder: (folder / "dataset_coco.json").write_text("{"), "dataset_coco.json cannot be read: it is not"),
         (lambda folder: (folder / "dataset_coco.json").write_text("{}"), "dataset_coco.json cannot be read: 'images'"),
+        (lambda folder: (folder / "dataset_coco.json").write_text('{"images": null}'), "its `images` are no list"),
+        (lambda folder: (folder / "dataset_coco.json").write_text('{"images": 5}'), "its `images` are no list"),
         (lambda folder: shutil.rmtree(folder / "features"), "features: No such file"),
         (lambda folder: (folder / "features" / "7.npz").unlink(), "1 of 4 images have no features; the first are 7"),
         (spoil(100, np.ones((2, 5))), r"100\.npy: its features have the shape \[2, 5\], not \[1 to 4, 6\]"),
@@ -355,6 +366,11 @@ def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
         (spoil(100, np.full((1, 6), np.nan)), "a number in it is not finite"),
         (spoil(100, np.array([{}])), r"100\.npy: its features cannot be read"),
         (lambda folder: (folder / "features" / "7.npz").write_bytes(b"PK\3\4 cut"), r"7\.npz: its features cannot be"),
+        (spoil(100, np.ones((2, 6), dtype=np.complex64)), r"100\.npy: .* of the type complex64, and no real numbers"),
+        (spoil(100, np.ones(6, dtype=[("a", "f4")])), r"100\.npy: .* and no real numbers"),
+        (spoil(100, np.full((1, 6), 1e300)), "a number in it is not finite"),
+        (huge, r"100\.npy: its features cannot be read"),
+        (rewrite(lambda image: image.update(split=[])), r"image 2: its split is \[\], none of train"),
         (rewrite(lambda image: image.update(split="dev")), "image 2: its split is 'dev', none of train, restval, val"),
         (rewrite(lambda image: image.pop("cocoid")), "image 2: it has no number `cocoid`"),
         (rewrite(lambda image: image.update(sentences=[])), "image 2: it has no `sentences`"),
@@ -368,6 +384,25 @@ def test_what_is_wrong_with_a_folder_is_named(folder: Path, damage: Callable[[Pa
     with pytest.raises(UserError, match=said):
         prepare(coco(folder))
     assert known_content(coco(folder), fingerprint(coco(folder))) is None
+
+
+def test_every_damage_of_a_compressed_file_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "1.npz"
+    np.savez_compressed(file, feat=np.arange(96, dtype=np.float32).reshape(16, 6))
+    whole, refused = file.read_bytes(), 0
+    for place in range(0, len(whole), 3):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            read_features(file, 16, 6)
+        except UserError:  # and nothing else
+            refused += 1
+    assert refused > 20
+
+
+def test_a_wrong_number_of_words_is_told_before_features_are_read(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(mscoco.MSCOCO, "_checked", lambda *given: pytest.fail("a file of features was read"))
+    with pytest.raises(UserError, match="not 15"):
+        prepare(coco(folder, vocabulary_size=15))
 
 
 def test_an_empty_split_is_named(folder: Path) -> None:

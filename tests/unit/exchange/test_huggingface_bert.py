@@ -157,3 +157,19 @@ def test_a_bert_is_no_language_model_that_continues_texts(tmp_path) -> None:
     folder = export(make(), tmp_path / "out")
     with pytest.raises(UserError, match="is a masked language model, not a language model"):
         load(folder, LoadedModel)
+
+
+@pytest.mark.parametrize("part", ["weight", "bias"])
+def test_a_decoder_of_its_own_is_refused(tmp_path, part) -> None:
+    folder = export(make(), tmp_path / "out")
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    same = {"weight": "bert.embeddings.word_embeddings.weight", "bias": "cls.predictions.bias"}[part]
+    copy = tensors[same].clone()
+    for names, refused in ((copy, False), (copy + 1e-3, True)):
+        held = {**tensors, f"cls.predictions.decoder.{part}": names}
+        safetensors.torch.save_file(held, folder / "model.safetensors", {"format": "pt"})
+        if not refused:
+            read_huggingface(folder)
+            continue
+        with pytest.raises(UserError, match=rf"cls\.predictions\.decoder\.{part} is not {same}"):
+            read_huggingface(folder)

@@ -10,7 +10,7 @@ from toy_decoder import BEGIN, END, ToyDecoder
 
 from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
-from comt_cli.generation.beam import PENALTIES, Hypothesis, beam_search, top
+from comt_cli.generation.beam import PENALTIES, Forbidden, Hypothesis, beam_search, top
 
 SOURCES = [[5, 3, 1], [4, 1], [3, 3, 5, 4, 1], [5, 1], [1], [4, 5, 4, 3, 3, 1], [3, 1]]
 
@@ -65,6 +65,15 @@ def test_a_beam_of_one_is_greedy(alpha):
         model = ToyDecoder(9, seed)
         found = search(model, width=1, alpha=alpha, limits=7)
         assert [each.tokens for (each,) in found] == [greedy(model, source, 7) for source in SOURCES]
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_what_is_forbidden_is_in_no_hypothesis(width):
+    model = ToyDecoder(7, end_bias=9.0)
+    assert [each.tokens for (each,) in search(model, width=width, alpha=0.0)] == [()] * len(SOURCES)
+    for (best,) in search(model, width=width, alpha=0.0, forbidden=Forbidden((4, 5), least=2)):
+        assert len(best.tokens) >= 2
+        assert not {4, 5} & {*best.tokens}
 
 
 def test_scores_are_those_of_a_forced_rescoring():

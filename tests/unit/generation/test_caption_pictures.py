@@ -14,6 +14,17 @@ DATA = CaptionData()
 GREY = np.add.outer(np.arange(48), 4 * np.arange(48)).astype(np.uint8)  # from black to 235
 
 
+def test_a_model_of_features_reads_no_pictures(tmp_path) -> None:
+    data = CaptionData(corpus="mscoco", vocabulary_size=9, regions=4, features=6)
+    Image.fromarray(GREY).save(tmp_path / "one.png")
+    with pytest.raises(UserError, match=r"one\.png is no file of features, and this model reads no pictures"):
+        look_at(tmp_path / "one.png", data)
+    with pytest.raises(UserError, match=r"gone\.png: its features cannot be read: .*No such file"):
+        look_at(tmp_path / "gone.png", data)
+    np.save(tmp_path / "one.npy", np.ones((2, 6)))
+    assert look_at(tmp_path / "one.npy", data).regions.shape == (2, 6)
+
+
 def seen(path, image: Image.Image, **options) -> np.ndarray:
     image.save(path, **options)
     return look_at(path, DATA).pixels

@@ -142,6 +142,15 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(logits, top_p):
     assert min((share - expected).abs().max() for expected in sets) <= 2 / count
 
 
+def test_the_largest_numbers_draw_a_token_that_can_be():
+    """fp32 makes 1 of the largest numbers in fp64 below it."""
+    logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(1))
+    logits[:, [0, 2, 30]] = -torch.inf
+    least = int(logits.where(logits.isfinite(), 99.0).argmin())
+    for number in (1 - 2**-53, 1 - 2**-26, 1.0):
+        assert nucleus(logits, torch.tensor([number], dtype=torch.float64), 1.0, 1.0).tolist() == [least]
+
+
 def test_the_first_token_is_always_in_the_set():
     logits = torch.tensor([[0.0, 2.0, 1.0]])
     for number in (0.0, 0.5, 1 - 2**-24):

@@ -94,6 +94,14 @@ def test_words_are_those_of_java(text: str, words: str) -> None:
     assert " ".join(words_of(text)) == words
 
 
+def test_an_unknown_word_is_one_word() -> None:
+    assert words_of("A <unk> dog, <unk>.") == ["a", "<unk>", "dog", "<unk>"]
+    references = [["a red dog", "one dog"], ["two cats on grass"]]
+    assert caption_scores(["a <unk> dog", "two cats"], references) == caption_scores(
+        ["a zzz dog", "two cats"], references
+    )
+
+
 def test_what_java_lacks_is_missing_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert java_scores(HYPOTHESES, REFERENCES) == ({}, dict.fromkeys(JAVA_METRICS, "needs Java"))
