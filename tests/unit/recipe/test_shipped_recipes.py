@@ -158,7 +158,8 @@ def test_every_scale_can_be_planned(loaded):
     for scale in loaded.recipe.scales:
         runs = runs_of(loaded, scale)
         seeds = loaded.recipe.scales[scale].seeds or loaded.recipe.seeds
-        assert len(runs) == len(loaded.recipe.rows) * len(loaded.columns(scale)) * len(seeds)
+        points = len(loaded.grids[scale].points) if scale in loaded.grids else 1
+        assert len(runs) == len(loaded.recipe.rows) * len(loaded.columns(scale)) * len(seeds) * points
         assert len({run.relative_path for run in runs}) == len(runs)
         assert all(loaded.compared_column(scale, run.column) in loaded.recipe.columns for run in runs)
         looked_at = [
