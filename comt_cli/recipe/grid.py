@@ -143,6 +143,28 @@ def _wrong_key(key: str, task: TaskOptions, kind: type[Overrides]) -> str | None
     return None
 
 
+def overridden(
+    recipe: Recipe, grids: Mapping[str, LoadedGrid], given: Mapping[KeyPath, Overrides], document: Document
+) -> Iterator[Problem]:
+    """Keys of a grid that a row's or a column's own settings give, which the grid would override: each once.
+
+    Setups, and the settings of the recipe and its scales, may give them: they hold where a scale has no grid.
+    """
+    places: dict[KeyPath, str] = {}
+    for scale, grid in grids.items():
+        columns: KeyPath = ("columns",) if recipe.scales[scale].columns is None else ("scales", scale, "columns")  # type: ignore[index]
+        owners = [*((*columns, name) for name in recipe.columns_at(scale)), *(("rows", name) for name in recipe.rows)]
+        for key in grid.values:
+            section, _, name = key.partition(".")
+            for owner in owners:
+                settings = getattr(given.get((*owner, "settings")), section, None)
+                if settings is not None and name in settings.model_fields_set:
+                    places.setdefault((*owner, "settings", section, name), scale)
+    for path, scale in places.items():
+        message = f"the grid of scale {scale} tries values of this key, and would override it; leave it out here"
+        yield Problem(dotted(path), message, document.line(path))
+
+
 def same_runs(
     grids: Mapping[str, LoadedGrid],
     settings: Mapping[str, Mapping[tuple[str, str], Sequence[tuple[RunSettings, Origins]]]],

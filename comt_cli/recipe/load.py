@@ -12,7 +12,7 @@ from comt_cli.errors import UserError
 from comt_cli.recipe.also import Also, with_rows
 from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
-from comt_cli.recipe.grid import LoadedGrid, load_grids, same_runs
+from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs
 from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
 from comt_cli.recipe.names import disagreements, unmeasured
 from comt_cli.recipe.overrides import overrides_of, typed_settings
@@ -192,6 +192,7 @@ def check_recipe(
         raise RecipeError(path, [*problems, *many])
     setups = load_setups(whole, path, document, catalogue, task, problems)
     found = list(disagreements(whole, resolved, catalogue, task, document))
+    found.extend(overridden(whole, grids, given, document))
     changed = {str(name): arguments if scale in (None, name) else Arguments() for name in whole.scales}
     grids = {name: left for name, grid in grids.items() if (left := grid.without(changed[name])) is not None}
     merged = {

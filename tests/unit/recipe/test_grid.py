@@ -60,23 +60,46 @@ def test_a_point_is_the_run_that_setting_its_values_gives():
 
 
 def test_it_wins_over_the_settings_of_files_and_loses_to_the_command_line():
-    text = GRIDDED.replace("    in_paper: false", "    in_paper: false\n    settings: {train: {learning_rate: 0.5}}")
+    text = GRIDDED.replace("published", "published\n    settings: {train: {learning_rate: 0.5}}")
     rates = [spec.settings.train.learning_rate for spec in planned(text, rows="extra", columns="c4/130m", seeds=[1])]
     assert rates == [3e-4, 1e-3]
     fixed = planned(text, "train.learning_rate=3e-4")
     assert {spec.id for spec in fixed} == {spec.id for spec in planned(SMALL, "train.learning_rate=3e-4")}
     assert not any(spec.point for spec in fixed)
-    two_keys = text.replace("1e-3]", "1e-3]\n    train.batch_size: [4, 8]")
-    assert {tuple(spec.point) for spec in planned(two_keys, "train.batch_size=2")} == {("train.learning_rate",)}
+    two_keys = text.replace("1e-3]", "1e-3]\n    train.weight_decay: [0.1, 0.2]")
+    assert {tuple(spec.point) for spec in planned(two_keys, "train.weight_decay=0.3")} == {("train.learning_rate",)}
     other_scale = load(text, "train.learning_rate=3e-4", scale="smoke")
     assert set(other_scale.grids) == {"paper"}
+
+
+def test_a_row_or_a_column_cannot_give_a_key_of_its_grid():
+    """Nor is it silently overridden: setups and settings of the whole table can, and hold where there is no grid."""
+    text = GRIDDED.replace("    in_paper: false", "    in_paper: false\n    settings: {train: {learning_rate: 0.5}}")
+    text = text.replace("{batch_size: 4}", "{batch_size: 4, learning_rate: 0.4}")
+    text = text.replace("model: {size: 250m}", "model: {size: 250m}\n      train:\n        learning_rate: 0.3")
+    said = {problem.split(": ")[1]: problem for problem in problems(text)}
+    assert [*said] == [
+        "rows.extra.settings.train.learning_rate",
+        "columns.c4/250m.settings.train.learning_rate",
+        "scales.smoke.columns.tiny.settings.train.learning_rate",
+    ]
+    for key, scale in zip(said, ("smoke", "paper", "smoke"), strict=True):
+        line = int(said[key].split(":")[0].removeprefix("line "))
+        assert "learning_rate: 0." in text.splitlines()[line - 1]
+        assert f"the grid of scale {scale} tries values of this key, and would override it" in said[key]
+    with pytest.raises(RecipeError):  # the file is as wrong where an argument takes the key from the grid
+        load(text, "train.learning_rate=3e-4")
+    elsewhere = GRIDDED.replace("    seeds: [7]", "    grid: null")
+    elsewhere = elsewhere.replace("{batch_size: 4}", "{batch_size: 4, learning_rate: 0.4}")
+    (spec,) = planned(elsewhere, scale="smoke", rows="plain", seeds=[1])
+    assert spec.settings.train.learning_rate == 0.4
 
 
 @pytest.mark.parametrize(
     ("scales", "points"),
     [
         ("grid: null", 1),
-        ("grid: {settings: {train.batch_size: [2, 4, 8]}, metric: bits_per_byte}", 3),
+        ("grid: {settings: {train.weight_decay: [0, 0.1, 0.2]}, metric: bits_per_byte}", 3),
         ("seeds: [7]", 2),
     ],
 )
