@@ -52,6 +52,19 @@ class BegunCodec(OwnCodec):
         return [self.begin_id, *self.tokenizer.encode(text)]
 
 
+class PairCodec(BegunCodec):
+    """The same of a model that reads one text or two, where a separator, and not the end token, closes each."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises `ValueError` where the tokenizer has no begin token or no separator."""
+        super().__init__(tokenizer)
+        self.separator_id = tokenizer.special.need("separator")
+
+    def encode(self, text: str) -> list[int]:
+        """The begin token, the ids of `text`, and the separator."""
+        return [*self.prompt(text), self.separator_id]
+
+
 class LibraryCodec:
     """A `tokenizer.json`, with the special tokens that its own post-processor adds.
 

@@ -10,8 +10,8 @@ import sentencepiece
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
-from comt_cli.exchange.codecs import BegunCodec, LibraryCodec, OwnCodec, byte_alphabet
+from comt_cli.data.tokenizer import ByteTokenizer
+from comt_cli.exchange.codecs import BegunCodec, LibraryCodec, OwnCodec, PairCodec, byte_alphabet
 from comt_cli.exchange.loaded_text import TextCodec
 
 Files = dict[str, tuple[bytes, str]]
@@ -51,27 +51,34 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
         if isinstance(codec, BegunCodec):
-            converted.post_processor = _surrounding(tokenizer, codec.begin_id)
+            converted.post_processor = _surrounding(codec)
         files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")
-        files["tokenizer_config.json"] = (_configuration(tokenizer, context_length), "its special tokens")
+        files["tokenizer_config.json"] = (_configuration(codec, context_length), "its special tokens")
     return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
 
 
-def _surrounding(tokenizer: Tokenizer, begin_id: int) -> processors.TemplateProcessing:
-    """What puts the begin token before a text and the end token behind it."""
-    ids = [begin_id, tokenizer.eos_id]
-    begin, end = tokenizer.pieces(ids)
+def _surrounding(codec: BegunCodec) -> processors.TemplateProcessing:
+    """What puts the begin token before a text and the end token behind it; of a pair, separators behind both texts, of
+    which the second is segment 1."""
+    ids = [codec.begin_id, codec.separator_id if isinstance(codec, PairCodec) else codec.tokenizer.eos_id]
+    begin, end = codec.tokenizer.pieces(ids)
+    single = f"{begin} $A {end}"
     return processors.TemplateProcessing(
-        single=f"{begin} $A {end}", special_tokens=list(zip((begin, end), ids, strict=True))
+        single=single,
+        pair=f"{single} $B:1 {end}:1" if isinstance(codec, PairCodec) else "$A:0 $B:1",
+        special_tokens=list(zip((begin, end), ids, strict=True)),
     )
 
 
-def _configuration(tokenizer: Tokenizer, context_length: int | None) -> bytes:
+def _configuration(codec: OwnCodec, context_length: int | None) -> bytes:
+    tokenizer = codec.tokenizer
     pad, end = tokenizer.pieces([tokenizer.pad_id, tokenizer.eos_id])
     values: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "eos_token": end}
     special = tokenizer.special
     named = {"cls_token": special.begin, "mask_token": special.mask, "sep_token": special.separator}
     values |= {name: tokenizer.pieces([token])[0] for name, token in named.items() if token is not None}
+    if isinstance(codec, PairCodec):
+        values["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if context_length is not None:
         values["model_max_length"] = context_length
     return (json.dumps(values, indent=2) + "\n").encode()

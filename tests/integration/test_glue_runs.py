@@ -231,6 +231,8 @@ def test_other_verbs_read_it(tiny_corpus, source, undisturbed, tmp_path, quick_f
     with pytest.raises(UserError, match="is a checkpoint of comt finetune, not of a masked language model") as refused:
         load(plain.path, LoadedMaskedModel)
     assert refused.value.hint == "comt analyze-gates, plot-cosine and export take it."
+    codec = load(plain.path, LoadedClassifier).text_codec()
+    assert codec.pieces(codec.encode("ab")) == ["<s>", "a", "b", "<sep>"]
     gated = train(glue_spec(tiny_corpus, method="eau", steps=1, warmup_steps=0, evaluate_every=None), tmp_path)
     for verb, figure in (("plot-cosine", "residual-stream.png"), ("analyze-gates", "gate-summary.png")):
         result = CliRunner().invoke(app, [verb, str(gated.path), "--text", "a red letter", "--out", str(tmp_path)])
