@@ -60,18 +60,36 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
 
     Raises:
         UserError: the source has not ended, has diverged, or its checkpoint is not there, damaged or another run's; or
-            its tensors are not those of the model: says which.
+            its tensors or its tokens are not those of the model: says which.
     """
     spec, model = task.spec, task.model
     assert spec.start is not None
-    weights = _final_weights(spec, directory.beside(spec.start.run))
-    own = model.state_dict()
+    state = _final_state(spec, directory.beside(spec.start.run))
+    weights, own = state["model"], model.state_dict()
     loaded = loaded_names(spec, _shapes(own), _shapes(weights))
+    _check_vocabulary(spec, task.checkpoint_parts(), state, (weights[name] for name in loaded))
     # Not strict, since `loaded_names` is: it has what is new missing, and nothing else.
     model.load_state_dict({name: shard_of(weights[name], own[name]) for name in loaded}, strict=False)
 
 
-def _final_weights(spec: RunSpec, source: RunDirectory) -> Mapping[str, torch.Tensor]:
+def _check_vocabulary(
+    spec: RunSpec, own: Mapping[str, Any], source: Mapping[str, Any], taken: Iterable[torch.Tensor]
+) -> None:
+    """Raise `UserError` where a tensor with a row for each token is taken, and tokens are other texts there than here.
+    Equal settings can still mean that: of other text another vocabulary of the same size is made."""
+    assert spec.start is not None
+    here, there = own.get("tokenizer"), source.get("tokenizer")
+    if here is None or there is None or here == there:
+        return
+    if any(source.get("vocabulary") in tensor.shape for tensor in taken):
+        raise UserError(
+            f"{_name(spec)} cannot start from {_name(spec.start.run)}: its tokens are other texts, so what it learned "
+            "of them would be given to others",
+            _anew(spec.start.run),
+        )
+
+
+def _final_state(spec: RunSpec, source: RunDirectory) -> Mapping[str, Any]:
     assert spec.start is not None
     run, path = spec.start.run, source.checkpoint_file
     result = source.result()
@@ -94,8 +112,7 @@ def _final_weights(spec: RunSpec, source: RunDirectory) -> Mapping[str, torch.Te
         raise UserError(f"{path}: its progress {error}", _anew(run)) from None
     if step != steps:
         raise UserError(f"{path} is of step {step:,}, and not of the last of {steps:,}", _anew(run))
-    weights: Mapping[str, torch.Tensor] = state["model"]
-    return weights
+    return state
 
 
 def _train(run: RunSpec) -> str:

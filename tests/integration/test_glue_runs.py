@@ -104,6 +104,21 @@ def test_another_vocabulary_is_refused_by_name(tiny_corpus, source):
         check_starts([glue_spec(tiny_corpus, start=elsewhere)])
 
 
+def test_another_vocabulary_of_the_same_size_is_refused(tiny_corpus, source, tmp_path):
+    """Such as that of another edition of the text; the settings are the same."""
+    directory = train(source, tmp_path)
+    state = read_state(directory.checkpoint_file)
+    state["tokenizer"]["extras"] = state["tokenizer"]["extras"][::-1]
+    torch.save(state, tmp_path / "other")  # the weights are still read from the file
+    (tmp_path / "other").replace(directory.checkpoint_file)
+    with pytest.raises(UserError) as refused:
+        train(glue_spec(tiny_corpus, start=source), tmp_path)
+    assert refused.value.message.startswith(
+        "comt/tiny-glue a-row, tiny, seed 1 cannot start from comt/tiny-masked a-row, tiny, seed 1: its tokens are "
+    )
+    assert "comt train-bert --fresh trains it anew" in str(refused.value.hint)
+
+
 # ---- how it trains
 
 
