@@ -81,7 +81,7 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
     model_kind: ClassVar = "a captioner"
     verbs: ClassVar = ("caption", "analyze-gates")
     at_scale: ClassVar = {
-        "smoke": "The captioners see drawn scenes of one to three symbols for minutes.",
+        "smoke": "The captioners see drawn scenes of one or two symbols for minutes.",
         "paper": "The captioners train on MSCOCO.",
     }
     provenance: ClassVar = (
