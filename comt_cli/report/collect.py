@@ -144,7 +144,7 @@ class Cell:
         return ", ".join(f"{count} {state}" for state, count in present.items())
 
 
-_ENDED = (RunState.done, RunState.diverged)
+ENDED = (RunState.done, RunState.diverged)
 _ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 
 
@@ -225,7 +225,7 @@ def _cell(row: str, column: str, found: Iterable[Run], choose_by: str | None) ->
         points.setdefault(canonical_json(run.spec.point), []).append(run)
     if not runs[0].spec.point:
         return Cell(row, column, runs)
-    if len(points) > 1 and (choose_by is None or any(run.state not in _ENDED for run in runs)):
+    if len(points) > 1 and (choose_by is None or any(run.state not in ENDED for run in runs)):
         return Cell(row, column, runs, Choice(None, points=len(points)))
     means = {} if choose_by is None else _means(points, choose_by)
     lasting = (point for point, each in points.items() if all(run.state is RunState.done for run in each))

@@ -8,23 +8,20 @@ from typing import Any
 from comt_cli.recipe.grid import OF_TEST, LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
-from comt_cli.report.collect import Cell, Run
+from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks.base import Metric
 
-_ENDED = (RunState.done, RunState.diverged)
 
-
-def cell_remarks(
-    cell: Cell, values: Mapping[int, float], difference: Paired | None, metric: Metric, paper: float | None
-) -> Iterator[str]:
-    """The footnotes of a cell: what was chosen for it, seeds that diverged or are absent, unpaired seeds, a collapsed
-    value of the paper's."""
+def cell_remarks(cell: Cell, key: str, difference: Paired | None, metric: Metric, paper: float | None) -> Iterator[str]:
+    """The footnotes of a cell of the metric called `key`: what was chosen for it, seeds that diverged, are absent or
+    have no value, unpaired seeds, a collapsed value of the paper's."""
+    values = cell.values(key)
     yield from _of_grid(cell)
     if not cell.is_open:
-        yield from _of_seeds(cell, values)
+        yield from _of_seeds(cell, values, key)
     if difference and difference.n < len(values):
         yield f"The difference is over the {format.plural(difference.n, 'seed')} that the baseline has too."
     if metric.collapsed(paper):
@@ -38,7 +35,7 @@ def _of_grid(cell: Cell) -> Iterator[str]:
     if choice is None or choice.points == 1:
         return
     if choice.point is None:
-        if ended := len(cell.having(*_ENDED)):
+        if ended := len(cell.having(*ENDED)):
             yield f"{ended} of the {len(cell.runs)} runs of its grid have ended: nothing is chosen from a part of them."
         return
     named = point_in_words(choice.point)
@@ -49,20 +46,25 @@ def _of_grid(cell: Cell) -> Iterator[str]:
         yield f"Chosen of its grid: {named}{lost if choice.without else ''}."
 
 
-def _of_seeds(cell: Cell, values: Mapping[int, float]) -> Iterator[str]:
-    """Seeds that diverged or are absent."""
+def _of_seeds(cell: Cell, values: Mapping[int, float], key: str) -> Iterator[str]:
+    """Seeds that diverged, are absent, or ended without a value."""
     total = len(cell.runs)
     diverged = cell.having(RunState.diverged)
     if diverged:
         details = "; ".join(_diverged(run.spec.seed, run.result or {}) for run in diverged)
         apart = ", and the numbers are of the others alone" if values else ""
         yield f"{len(diverged)} of {format.plural(total, 'seed')} diverged ({details}){apart}."
-    ended = len(diverged) + len(values)
-    if ended and ended < total:
-        absent = [f"seed {run.spec.seed} is {run.state}" for run in cell.runs if run.state not in _ENDED]
-        done = cell.having(RunState.done)
-        absent += [f"seed {run.spec.seed} has no value" for run in done if run.spec.seed not in values]
-        yield f"{ended} of {format.plural(total, 'seed')} ended: {format.listing(absent)}."
+    absent = [f"seed {run.spec.seed} is {run.state}" for run in cell.runs if run.state not in ENDED]
+    if (diverged or values) and absent:
+        yield f"{total - len(absent)} of {format.plural(total, 'seed')} ended: {format.listing(absent)}."
+    without = [run for run in cell.having(RunState.done) if run.spec.seed not in values]
+    if values and without:
+        said = ((run.spec.seed, run.missing(key)) for run in without)
+        none = [f"seed {seed} has none{'' if why is None else f' ({why})'}" for seed, why in said]
+        yield (
+            f"{len(values)} of {format.plural(total, 'seed')} have a value, and the numbers are of those alone: "
+            f"{format.listing(none)}."
+        )
 
 
 def _diverged(seed: int, result: Mapping[str, Any]) -> str:

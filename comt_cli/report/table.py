@@ -252,7 +252,7 @@ def _entry(
         paper_increase=loaded.printed_increase(scale, row, column),
         speed=cell.average(cell.runs[0].spec.task.unit.per_second),
         beside=None if metric.beside is None else _mean(cell.values(metric.beside)),
-        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, values, apart, metric, paper)),
+        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, key, apart, metric, paper)),
     )
 
 

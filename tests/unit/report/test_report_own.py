@@ -181,6 +181,20 @@ def test_a_part_of_a_table_keeps_the_numbers_and_footnotes_of_the_whole(mixed: B
     assert whole.only(whole.rows, whole.columns) is whole
 
 
+def test_seeds_without_a_value_are_said_and_why(bench: Bench) -> None:
+    bench.done("pre-ln", {1: 100.0, 2: 110.0})
+    bench.done("pre-ln", {3: None}, missing={"perplexity": "undefined: it is"})  # type: ignore[dict-item]
+    bench.done("pre-ln+comt", {1: 90.0})
+    bench.done("pre-ln+comt", {2: None}, missing={"perplexity": "undefined: it is"})  # type: ignore[dict-item]
+    table = build_table(bench.loaded(), bench.specs(), bench.runs)
+    alone = "and the numbers are of those alone: seed"
+    assert [text for text in table.footnotes if "value" in text or "ended" in text] == [
+        f"2 of 3 seeds have a value, {alone} 3 has none (undefined: it is).",
+        "2 of 3 seeds ended: seed 3 is missing.",
+        f"1 of 3 seeds have a value, {alone} 2 has none (undefined: it is).",
+    ]
+
+
 def test_a_recipes_file_name_cannot_end_a_latex_comment(own: Bench) -> None:
     own.recipe = own.recipe.rename(own.folder / "x\n\\input{evil}.yaml")
     first, *others = tex.latex(table_of(own)).splitlines()
