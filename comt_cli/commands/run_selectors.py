@@ -87,9 +87,15 @@ def _with_checkpoints(text: str, runs: Path, scale: str | None) -> list[KnownRun
         raise UserError(
             f"{text} could be any of {plural(len(listed), 'run')} of a grid: nothing is chosen before all runs of the "
             f"cell have ended\n{_listing(listed, selection.unchosen)}",
-            "Say which: the beginning of its id.",
+            f"Say which: the beginning of its id.{_untrained(selection, done)}",
         )
     return done
+
+
+def _untrained(selection: SelectedRuns, done: Iterable[KnownRun]) -> str:
+    """A line of a hint with the seeds that the grids of the runs' cells wait for, as `--seeds` takes them."""
+    seeds = sorted({seed for run in done for seed in selection.waited_for.get(run.id, ())})
+    return f"\n  Of its cell --seeds {','.join(map(str, seeds))} has not ended." if seeds else ""
 
 
 def is_selector(text: str) -> bool:
@@ -106,12 +112,13 @@ class SelectedRuns:
     """The runs that a selector means, as they are there; `planned` of them are what its recipe, as it is, asks for:
     those on the data that is prepared here, else all that were asked the same. Where it has a grid,
     `unchosen` are by id those of cells whose choice is open, with their values of it, and `passed_over` those of points
-    that were not chosen."""
+    that were not chosen. `waited_for`, by the ids of `unchosen`, is which seeds of the cell have runs to end."""
 
     runs: list[KnownRun]
     planned: list[KnownRun]
     unchosen: dict[str, str] = field(default_factory=dict)
     passed_over: frozenset[str] = frozenset()
+    waited_for: dict[str, list[int]] = field(default_factory=dict)
 
 
 def select_runs(text: str, runs: Path, scale: str | None = None) -> SelectedRuns:
@@ -134,14 +141,16 @@ def select_runs(text: str, runs: Path, scale: str | None = None) -> SelectedRuns
     return SelectedRuns(found, planned, *_of_grids(table, runs))
 
 
-def _of_grids(table: _Table, runs: Path) -> tuple[dict[str, str], frozenset[str]]:
-    """`SelectedRuns.unchosen` and `passed_over`: what the table, with the seeds of its recipe, shows of its grids."""
+def _of_grids(table: _Table, runs: Path) -> tuple[dict[str, str], frozenset[str], dict[str, list[int]]]:
+    """`SelectedRuns.unchosen`, `passed_over` and `waited_for`: what the table, with the seeds of its recipe, shows
+    of its grids."""
     from comt_cli.commands.planning import plan_loaded
-    from comt_cli.report.collect import collect
+    from comt_cli.report.collect import ENDED, collect
     from comt_cli.runs.contents import adopt_contents
 
     unchosen: dict[str, str] = {}
     passed_over: set[str] = set()
+    waited_for: dict[str, list[int]] = {}
     loaded = table.loaded
     for scale, grid in loaded.grids.items() if loaded is not None else ():
         if loaded is None or table.scale not in (None, scale):
@@ -150,12 +159,15 @@ def _of_grids(table: _Table, runs: Path) -> tuple[dict[str, str], frozenset[str]
             specs = adopt_contents(plan_loaded(loaded, scale).specs, runs, ambiguous=True)
         except UserError:  # its data cannot be identified here
             continue
-        for run in collect(specs, runs, choose_by=grid.metric).runs():
-            if run.chosen is None:
-                unchosen[run.spec.id] = point_in_words(run.spec.point)
-            elif not run.chosen:
-                passed_over.add(run.spec.id)
-    return unchosen, frozenset(passed_over)
+        for cell in collect(specs, runs, choose_by=grid.metric).cells.values():
+            left = sorted({run.spec.seed for run in cell.every if run.state not in ENDED})
+            for run in cell.every:
+                if run.chosen is None:
+                    unchosen[run.spec.id] = point_in_words(run.spec.point)
+                    waited_for[run.spec.id] = left
+                elif not run.chosen:
+                    passed_over.add(run.spec.id)
+    return unchosen, frozenset(passed_over), waited_for
 
 
 def runs_of_table(text: str, known: Sequence[KnownRun]) -> list[tuple[KnownRun, Place]]:
