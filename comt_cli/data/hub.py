@@ -72,6 +72,8 @@ class HubCorpus:
 
     endless = True
     validation_tokens: int | None = VALIDATION_TOKENS
+    instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
+    """What can be used where the hub cannot be reached."""
 
     def __init__(
         self, name: str, sources: Sequence[HubSource], open_source: Callable[[HubSource], RemoteFiles]
@@ -93,7 +95,7 @@ class HubCorpus:
 
     def streams(self) -> Sequence[HubStream]:
         """One stream a source."""
-        return [HubStream(self.name, source, self._open) for source in self._sources]
+        return [HubStream(self.name, source, self._open, self.instead) for source in self._sources]
 
 
 class HubStream:
@@ -101,11 +103,14 @@ class HubStream:
 
     total: int | None = None
 
-    def __init__(self, corpus: str, source: HubSource, open_source: Callable[[HubSource], RemoteFiles]) -> None:
+    def __init__(
+        self, corpus: str, source: HubSource, open_source: Callable[[HubSource], RemoteFiles], instead: str
+    ) -> None:
         self.split = source.split
         self._corpus = corpus
         self._source = source
         self._open = open_source
+        self._instead = instead
 
     def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
         """The documents from `start` on; earlier files are not opened.
@@ -113,8 +118,7 @@ class HubStream:
         Raises:
             UserError: the hub cannot be reached, or stopped answering; what was prepared so far is kept.
         """
-        instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
-        with reachable(self._corpus, self._source.repository, instead):
+        with reachable(self._corpus, self._source.repository, self._instead):
             files = self._open(self._source)
             order = list(range(len(files)))
             random.Random(FILE_ORDER_SEED).shuffle(order)

@@ -67,6 +67,10 @@ class WikiText(HubCorpus):
 
     endless = False
     validation_tokens: int | None = None
+    instead = (
+        "Without network, say in the recipe where its files are, data.folder=/some/folder (--set is not for the runs "
+        "that others start from), or use corpus: python-docs or corpus: files:GLOB."
+    )
 
     def __init__(self, open_source: Callable[[HubSource], RemoteFiles] = open_on_hub) -> None:
         """`open_source` gives the files of a source, whose texts are lines."""

@@ -51,6 +51,16 @@ def test_the_hub_and_a_folder_have_one_content(cache: Path, tmp_path: Path) -> N
         fingerprint(folder)
 
 
+def test_without_network_it_names_the_folder() -> None:
+    def open_source(source):
+        raise ConnectionError("no route")
+
+    (stream, _) = wikitext.WikiText(open_source).streams()
+    with pytest.raises(UserError, match="cannot read wikitext-103") as refused:
+        next(stream.documents())
+    assert "data.folder=/some/folder (--set is not for the runs that others start from)" in str(refused.value.hint)
+
+
 @pytest.mark.parametrize("kind", [DataSettings, MaskedData])
 def test_what_cannot_be_meant_is_refused(kind) -> None:
     with pytest.raises(ValueError, match="folder: this is a key of wikitext-103"):
