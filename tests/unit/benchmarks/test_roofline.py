@@ -209,6 +209,8 @@ def test_the_columns_of_goals():
         ["goal_step_ratio", "goal_forward_ratio", "goal_saved_ratio", "goal_mfu"],
         ["goal_step_ratio", "goal_images_per_second"],
         ["goal_step_ratio_to_torch"],
+        [],
+        ["goal_step_ratio_to_bertformaskedlm"],
     ]
 
 
