@@ -60,13 +60,23 @@ class Run:
         """Why the run has no number for a metric, where its evaluation says so: `needs Java`."""
         return self._said("missing", metric)
 
-    def _said(self, what: str, metric: str) -> str | None:
-        """What an evaluation says of a metric: that of validation, or of the split whose name the metric begins
-        with."""
+    def remark(self, metric: str) -> str | None:
+        """What the evaluation that gave a metric says of itself: `predicts one class`."""
+        said = self._evaluation(metric)[1].get("remark")
+        return None if said is None else str(said)
+
+    def _evaluation(self, metric: str) -> tuple[str, dict[str, Any]]:
+        """The evaluation that gave a metric, with its prefix: that of validation, or of the split whose name the metric
+        begins with."""
         result = self.result or {}
         found = {key.removesuffix("evaluation"): value for key, value in result.items() if key.endswith("_evaluation")}
         prefix = max((each for each in found if metric.startswith(each)), key=len, default="")
-        by_metric = found.get(prefix, result).get(what, {})
+        return prefix, found.get(prefix, result)
+
+    def _said(self, what: str, metric: str) -> str | None:
+        """What an evaluation says of a metric."""
+        prefix, evaluation = self._evaluation(metric)
+        by_metric = evaluation.get(what, {})
         said = by_metric.get(metric.removeprefix(prefix)) if isinstance(by_metric, dict) else None
         return None if said is None else str(said)
 

@@ -35,6 +35,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "scale": table.scale,
         "mean": ours.mean if ours else None,
         "stderr": ours.stderr if ours else None,
+        **({"median": ours.median if ours else None} if table.task.shows_median else {}),
         "n": ours.n if ours else 0,
         "seeds": " ".join(str(seed) for seed in cell.values(key)),
         "state": cell.state,

@@ -16,6 +16,7 @@ NOTHING = "-"
 Key = Literal[
     "method",
     "ours",
+    "median",
     "beside",
     "difference",
     "paper",
@@ -53,6 +54,7 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
     every: dict[Key, str] = {
         "method": "method",
         "ours": "ours ± s.e. (n)" if table.paper is not None else "mean ± s.e. (n)",
+        "median": "median",
         "beside": "/".join(dict.fromkeys(others)),
         "difference": f"vs {table.baseline}, {signs} [95 %]",
         "paper": "paper",
@@ -105,6 +107,7 @@ def _cells(table: Table, entry: Entry) -> dict[Key, str]:
         "ours": format.summary(entry.ours, decimals)
         if entry.ours
         else state(entry.cell, table.metrics[entry.cell.column]),
+        "median": _median(table, entry),
         "beside": NOTHING if entry.beside is None or beside is None else format.value(entry.beside, beside.decimals),
         "difference": format.difference(entry.difference) if entry.difference else NOTHING,
         "paper": NOTHING if entry.paper is None else format.value(entry.paper, decimals),
@@ -119,6 +122,14 @@ def _cells(table: Table, entry: Entry) -> dict[Key, str]:
 def _increase(printed: str | None) -> str:
     """`15 %` for `15%`: as our own numbers are set; `<1 %` stays what it is."""
     return NOTHING if printed is None else f"{printed.removesuffix('%')} %"
+
+
+def _median(table: Table, entry: Entry) -> str:
+    """The median over seeds; nothing of one seed, or where the task does not show it."""
+    if not table.task.shows_median or entry.ours is None or entry.ours.n == 1:
+        return NOTHING
+    assert entry.ours.median is not None
+    return format.value(entry.ours.median, table.metric(entry.cell.column).decimals)
 
 
 def _paper_difference(entry: Entry, *, is_baseline: bool) -> str:

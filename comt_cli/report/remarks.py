@@ -22,6 +22,7 @@ def cell_remarks(cell: Cell, key: str, difference: Paired | None, metric: Metric
     yield from _of_grid(cell)
     if not cell.is_open:
         yield from _of_seeds(cell, values, key)
+        yield from _said_of_seeds(cell, key)
     if difference and difference.n < len(values):
         yield f"The difference is over the {format.plural(difference.n, 'seed')} that the baseline has too."
     if metric.collapsed(paper):
@@ -65,6 +66,13 @@ def _of_seeds(cell: Cell, values: Mapping[int, float], key: str) -> Iterator[str
             f"{len(values)} of {format.plural(total, 'seed')} have a value, and the numbers are of those alone: "
             f"{format.listing(none)}."
         )
+
+
+def _said_of_seeds(cell: Cell, key: str) -> Iterator[str]:
+    """What evaluations say of themselves."""
+    said = ((run.spec.seed, run.remark(key)) for run in cell.having(RunState.done))
+    if found := [f"seed {seed} {remark}" for seed, remark in said if remark is not None]:
+        yield f"S{format.listing(found)[1:]}."
 
 
 def _diverged(seed: int, result: Mapping[str, Any]) -> str:

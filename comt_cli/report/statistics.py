@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean over n seeds and its standard error, s / sqrt(n) with the sample deviation s; None for one seed."""
+    """Mean over n seeds and its standard error, s / sqrt(n) with the sample deviation s, None for one seed; and the
+    median."""
 
     mean: float
     stderr: float | None
     n: int
+    median: float | None = None
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,15 @@ class Paired:
 
 
 def summarise(values: Sequence[float]) -> Summary | None:
-    """Mean, standard error and n; None for no values."""
+    """Mean, standard error, n and median; None for no values."""
     n = len(values)
     if n == 0:
         return None
     mean = math.fsum(values) / n
     if n == 1:
-        return Summary(mean, None, 1)
+        return Summary(mean, None, 1, mean)
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    return Summary(mean, math.sqrt(variance / n), n)
+    return Summary(mean, math.sqrt(variance / n), n, statistics.median(values))
 
 
 def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: DifferenceUnit) -> Paired | None:

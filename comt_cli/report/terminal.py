@@ -28,6 +28,7 @@ _DROPPED: tuple[Key, ...] = (
     "parameters",
     "paper_increase",
     "beside",
+    "median",
     "paper",
     "paper_difference",
     "difference",

@@ -50,7 +50,8 @@ def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
     yield f"{said[0].upper()}{said[1:]}."
     metrics = _metrics(table)
     phrase = metrics[0] if len(metrics) == 1 else f"({'; '.join(metrics)})"
-    yield f"Cells show {phrase}: mean ± standard error (number of seeds)."
+    median = ", and the median over the same seeds" if "median" in shown else ""
+    yield f"Cells show {phrase}: mean ± standard error (number of seeds){median}."
     yield from dict.fromkeys(filter(None, (_ending(table, column) for column in table.columns)))
     if "difference" in shown:
         pairings = dict.fromkeys(table.unit(column).paired(table.baseline) for column in table.columns)

@@ -159,6 +159,7 @@ class Task(ABC, Generic[S]):
         counts_targets: whether speeds count the targets of each step, since samples differ in their positions; else
             they count `positions`, padding included.
         typical_share: the share of a matrix product's speed that a training step usually reaches.
+        shows_median: whether tables show the median over seeds beside the mean, since single runs fail.
         at_scale: what an overview adds about a scale where tables of this task are among its tables.
         provenance: what an overview says of the runs: `{column}` stands for the distinct values of a column of
             `<table>-runs.csv`, `{column:span}` for the least and the greatest, `{column:done}` for the same of the runs
@@ -179,6 +180,7 @@ class Task(ABC, Generic[S]):
     checkpoint_parts: ClassVar[tuple[str, ...]] = ()
     counts_targets: ClassVar[bool] = False
     typical_share: ClassVar[float] = 0.4
+    shows_median: ClassVar[bool] = False
     at_scale: ClassVar[Mapping[str, str]] = {}
     provenance: ClassVar[Sequence[str]]
 

@@ -85,6 +85,7 @@ class Glue(Task["GlueSettings"]):
         "data": frozenset({"folder", "glue_folder"}),
     }
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+    shows_median: ClassVar = True
     at_scale: ClassVar = {
         "smoke": "The BERTs are fine-tuned on tasks made of the documentation of Python and of drawn scenes.",
         "paper": "The BERTs are fine-tuned on GLUE.",

@@ -26,6 +26,7 @@ class Evaluation:
         signatures: by the keys of metrics how they were computed, where that is a convention of its own (sacreBLEU's).
             That of the first stands for the evaluation.
         missing: by the keys of metrics that are None for another reason than the model, that reason: `needs Java`.
+        remark: what a table must say beside its numbers: `predicts one class`.
     """
 
     loss: float
@@ -33,6 +34,7 @@ class Evaluation:
     extent: dict[str, int]
     signatures: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    remark: str | None = None
 
     def line(self, split: str = "validation") -> dict[str, float | None]:
         """Its numbers in `metrics.jsonl`, where it was on this split."""
@@ -44,11 +46,13 @@ class Evaluation:
 
     @property
     def signed(self) -> dict[str, Any]:
-        """The signatures and what is missing in `result.json`, where there are any."""
-        missing = {"missing": dict(self.missing)} if self.missing else {}
+        """The signatures, what is missing and the remark in `result.json`, where there are any."""
+        said: dict[str, Any] = {"missing": dict(self.missing)} if self.missing else {}
+        if self.remark is not None:
+            said["remark"] = self.remark
         if not self.signatures:
-            return missing
-        return {"signature": next(iter(self.signatures.values())), "signatures": dict(self.signatures), **missing}
+            return said
+        return {"signature": next(iter(self.signatures.values())), "signatures": dict(self.signatures), **said}
 
 
 def bounded_exp(value: float) -> float:

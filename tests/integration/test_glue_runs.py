@@ -240,6 +240,24 @@ def test_a_measure_without_a_value_says_why(tiny_corpus, tmp_path):
     assert "undefined" in found.missing["score"]
 
 
+def test_a_network_that_predicts_one_class_says_so(tiny_corpus, tmp_path, monkeypatch):
+    run = training(glue_spec(tiny_corpus), tmp_path)
+    run.task.build()
+    run.task.place()
+
+    def remark():
+        split = run.task.validation
+        return run.task.evaluate(run.task.evaluation_batches(400, split), split).signed.get("remark")
+
+    with monkeypatch.context() as patch:
+        several = lambda tokens_BT, _: F.one_hot(tokens_BT.sum(1) % 3, 3).float()  # noqa: E731
+        patch.setattr(run.task.objective, "logits", several)
+        assert remark() is None
+    for parameter in run.task.model.classifier.parameters():
+        torch.nn.init.zeros_(parameter)
+    assert remark() == "predicts one class"
+
+
 def test_other_verbs_read_it(tiny_corpus, source, undisturbed, tmp_path, quick_figures):
     train(source, undisturbed)
     plain = train(glue_spec(tiny_corpus, start=source), undisturbed)

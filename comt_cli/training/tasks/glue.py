@@ -79,7 +79,8 @@ class GlueRun(TextRun[GlueBatch]):
         scores = classification_scores(predicted_N, right_N, tuple(names))
         missing = {names[key]: value for key, value in scores.items() if isinstance(value, str)}
         metrics = {names[key]: None if isinstance(value, str) else value for key, value in scores.items()}
-        return Evaluation(loss, metrics, extent, missing=missing)
+        is_constant = self.data.classes > 1 and len(np.unique(predicted_N)) == 1
+        return Evaluation(loss, metrics, extent, missing=missing, remark="predicts one class" if is_constant else None)
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[ClassifierLoss, tuple[Tensor, ...]]:

@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from comt_cli.errors import UserError
 from comt_cli.report import latex as tex
+from comt_cli.report.csv_tables import table_csv
 from comt_cli.report.layout import headings
 from comt_cli.report.markdown import escaped, markdown
 from comt_cli.report.table import Table, build_table
@@ -193,6 +194,39 @@ def test_seeds_without_a_value_are_said_and_why(bench: Bench) -> None:
         "2 of 3 seeds ended: seed 3 is missing.",
         f"1 of 3 seeds have a value, {alone} 2 has none (undefined: it is).",
     ]
+
+
+def test_what_evaluations_say_of_themselves_is_a_footnote(bench: Bench) -> None:
+    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
+    bench.done("pre-ln+comt", {1: 90.0, 2: 91.0}, remark="predicts one class")
+    bench.done("pre-ln+comt", {3: 92.0}, test_evaluation={"remark": "not of this metric"})
+    table = build_table(bench.loaded(), bench.specs(), bench.runs)
+    assert table.footnotes == ("Seed 1 predicts one class and seed 2 predicts one class.",)
+    assert table.entries["pre-ln+comt", "tiny"].marks == (1,)
+
+
+def test_the_median_is_shown_where_the_task_asks_for_it(bench: Bench, monkeypatch) -> None:
+    bench.done("pre-ln", {1: 100.0, 2: 180.0, 3: 101.0})
+    bench.done("pre-ln+comt", {1: 90.0})
+
+    def shown() -> tuple[list[dict[str, str]], str, str]:
+        table = build_table(bench.loaded(), bench.specs(), bench.runs)
+        printed = " ".join(screen(table, monkeypatch, 120))
+        return list(csv.DictReader(io.StringIO(table_csv(table)))), markdown(table), printed
+
+    lines, page, printed = shown()
+    assert "median" not in lines[0]
+    assert "median" not in page + printed
+    table = build_table(bench.loaded(), bench.specs(), bench.runs)
+    monkeypatch.setattr(type(table.task), "shows_median", True)
+    lines, page, printed = shown()
+    assert {line["row"]: line["median"] for line in lines} == {
+        row: {"pre-ln": "101", "pre-ln+comt": "90"}.get(row, "") for row in table.rows
+    }
+    assert "(3) | 101.00 |" in page
+    assert "(1) [1] | - |" in page
+    assert "median over the same seeds" in page
+    assert "median" in printed
 
 
 def test_a_recipes_file_name_cannot_end_a_latex_comment(own: Bench) -> None:
