@@ -48,14 +48,17 @@ def figure_folder(loaded: Loaded, out: Path | None, results: Path) -> Path:
 
 
 def run_figure_folder(spec: RunSpec, results: Path) -> Path:
-    """Where the figures of one of our runs go; of recipes of one's own, which share a folder, each has others.
+    """Where the figures of one of our runs go; of recipes of one's own, which share a folder, each has others. The runs
+    of a grid have a folder for each point.
 
     Slashes within a name become dashes: a checkpoint, which may come from anywhere, cannot name a folder outside the
     results.
     """
     from comt_cli.recipe.find import OWN
+    from comt_cli.runs.plan import point_in_words
 
-    named = f"{spec.row}-{spec.column}-seed{spec.seed}"
+    point = "".join(f"-{each}" for each in re.findall(r"[\w.+-]+", point_in_words(spec.point)))
+    named = f"{spec.row}-{spec.column}{point}-seed{spec.seed}"
     run = f"{spec.table}-{named}" if spec.paper == OWN else named
     scale, folder, run = (name.replace("/", "-") for name in (spec.scale, spec.paper, run))
     return results / scale / folder / "figures" / run

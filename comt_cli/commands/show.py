@@ -248,9 +248,10 @@ def print_plan(
             console.print()
             console.print(_column_table(column, rows, specs))
             console.file.flush()
-    left = sum(row["state"] not in ENDED for row in printed)
+    states = {spec.id: row["state"] for spec, row in zip(ordered, printed, strict=True)}  # one run may fill two columns
+    left = sum(state not in ENDED for state in states.values())
     before = f", {len(first)} of them to start from" if first else ""
-    summary = f"\n{plural(len(printed), 'run')}{before}, {left} to do"
+    summary = f"\n{plural(len(states), 'run')}{before}, {left} to do"
     if site is not None:
         console.print(f"{summary}: each a job for Slurm, but those that are in its queue.")
         return

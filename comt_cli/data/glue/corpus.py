@@ -57,7 +57,7 @@ def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> 
     if wanted is not None and wanted > len(kept):
         raise UserError(
             f"train_examples: {data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}",
-            "Use fewer, or leave the key out for all of them.",
+            f"Use at most {len(kept):,}, or leave the key out for all of them.",
         )
     if wanted is not None:
         by_hash = sorted(range(len(kept)), key=lambda number: sha256(kept[number].texts))

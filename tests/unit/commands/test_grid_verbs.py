@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.campaign.outcomes import run_name
+from comt_cli.commands.figure_options import run_figure_folder
 from comt_cli.commands.run_selectors import model_source, run_folders
 from comt_cli.errors import UserError
 from comt_cli.runs.plan import RunSpec
@@ -141,3 +142,9 @@ def test_a_recipe_says_how_many_points_it_has(gridded: Shelf):
 
 def test_a_run_is_named_with_its_point(gridded: Shelf):
     assert run_name(points(gridded, 2)[0]) == "pre-ln, docs/tiny, learning_rate 0.0003, seed 2"
+
+
+def test_figures_of_two_points_lie_in_two_folders(gridded: Shelf):
+    first, second = (run_figure_folder(spec, Path("results")).name for spec in points(gridded, 2))
+    assert first == "pre-ln-docs-tiny-learning_rate-0.0003-seed2"
+    assert second == "pre-ln-docs-tiny-learning_rate-0.001-seed2"

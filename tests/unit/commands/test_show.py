@@ -44,6 +44,12 @@ def test_the_printed_increase_stands_beside_the_counted_one():
     }
 
 
+def test_a_run_that_fills_two_columns_counts_once():
+    columns = "follows/accuracy,follows/f1"
+    command = ("show", "eau-grc/glue", "--rows", "no-pre-training", "--columns", columns, "--no-cost")
+    assert "2 runs, 2 to do" in comt(*command)  # the two points of its grid
+
+
 def test_an_added_row_is_shown():
     rows = json.loads(comt("show", "table3", "--also", "wide={name: comt, hidden: 64}", "--rows", "wide", "--json"))
     assert [row["method"]["hidden"] for row in rows] == [64]
