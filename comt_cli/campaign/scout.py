@@ -113,6 +113,8 @@ def _build_kernels(runs: Sequence[SharedRun]) -> None:
     """Compile what the first of these runs that takes a kernel would compile. Errors are left to the runs."""
     import torch
 
+    from comt_cli.kernels.choice import choose_loss
+    from comt_cli.models.base import VocabularyModel
     from comt_cli.models.build import model_of
     from comt_cli.models.kernels import use_kernels
     from comt_cli.training.devices import product_dtype
@@ -128,6 +130,9 @@ def _build_kernels(runs: Sequence[SharedRun]) -> None:
         seen.add(key)
         with contextlib.suppress(Exception):
             wanted, dtype, compiled = train.kernels, product_dtype(train.precision), train.compile
-            choices = use_kernels(model_of(spec), wanted, cpu, dtype, compiled=compiled)
-            if any(choice.fused for choice in choices.values()):
+            model = model_of(spec)
+            choices = [*use_kernels(model, wanted, cpu, dtype, compiled=compiled).values()]
+            if isinstance(model, VocabularyModel):
+                choices.append(choose_loss(wanted, cpu, dtype))
+            if any(choice.fused for choice in choices):
                 return

@@ -49,7 +49,7 @@ def device_lines(device: torch.device) -> list[str]:
             label = f"{name} compiled" if compiled else name
             cases.setdefault(_summary(_choices(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
             norms.setdefault(_summary(_norms(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
-        losses.setdefault(str(choose_loss("auto", device, dtype)), []).append(name)
+        losses.setdefault(str(choose_loss("auto", device, dtype, may_build=False)), []).append(name)
     return [
         *_said(f"{device}, gates", cases, 4),
         *_said(f"{device}, ResNets", norms, 4),

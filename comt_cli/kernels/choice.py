@@ -199,14 +199,20 @@ def compared_steps(gate: NormGate, compiled: bool) -> tuple[str, str]:
     return "plain" if gate == "none" else f"{base}-eager", f"{base}-fused-eager"
 
 
-def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype) -> Choice:
-    """liger-kernel's fused linear cross entropy, or the blocked one in PyTorch, for hidden states of type `dtype`."""
+def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may_build: bool = True) -> Choice:
+    """The loss for hidden states of type `dtype`: blocked in PyTorch, or fused: liger-kernel's on CUDA, C++ on a CPU.
+
+    Unlike the other kernels both are taken wherever they can run: they do less than what they replace in every case.
+    """
     if wanted == "reference":
         return Choice(False, "as asked")
-    if device.type != "cuda":
-        return Choice(False, "liger-kernel's loss is for CUDA devices")
-    if dtype not in DTYPES:
-        return Choice(False, f"liger-kernel's loss does not compute in {_name(dtype)}")
+    if device.type not in ("cuda", "cpu"):
+        return Choice(False, f"there is no fused loss for {device.type}")
+    if dtype not in DTYPES or (device.type == "cpu" and dtype == torch.float16):
+        return Choice(False, f"the fused loss does not compute in {_name(dtype)}")
+    if device.type == "cpu":
+        obstacle = cpu_obstacle(may_build=may_build)
+        return Choice(obstacle is None, obstacle or "softmax and gradient in one pass")
     found = liger()
     return Choice(isinstance(found, tuple), found if isinstance(found, str) else f"liger-kernel {found[0]}")
 

@@ -1,4 +1,4 @@
-// Vectors of floats, what they are loaded from and stored to, and the one transcendental function that gates need.
+// Vectors of floats, what they are loaded from and stored to, the exponential and the logistic function.
 //
 // A vector type of the compiler (GCC and Clang), as wide as the processor has registers for: no order of summing is
 // left to the compiler, so the same bits come out of every run.
@@ -141,9 +141,9 @@ INLINE V clamp(V t, float limit) {
 #endif
 }
 
-// 1 / (1 + 2^t), so sigmoid(x) for t = -x log2(e). Absolute error below 2e-7; 2^-126 for t beyond 126.
-// 2^t = 2^f 2^n, n integer, |f| <= 1/2: 2^f by a polynomial (relative error 8e-8), 2^n by its bits.
-INLINE V logistic(V t) {
+// 2^t = 2^f 2^n, n integer, |f| <= 1/2: 2^f by a polynomial (relative error 8e-8), 2^n by its bits. Beyond -126 and 126
+// it is as there.
+INLINE V power_of_two(V t) {
   constexpr float SHIFT = 12582912 + 127;  // 1.5 * 2^23: what is added is rounded to an integer in the lowest bits
   t = clamp(t, 126);
   const V shifted = t + SHIFT;
@@ -154,8 +154,11 @@ INLINE V logistic(V t) {
   y = y * f + 2.40221197e-1f;
   y = y * f + 6.93146967e-1f;
   y = y * f + 1.00000007f;
-  return reciprocal(y * power + 1);
+  return y * power;
 }
+
+// 1 / (1 + 2^t), so sigmoid(x) for t = -x log2(e). Absolute error below 2e-7; 2^-126 for t beyond 126.
+INLINE V logistic(V t) { return reciprocal(power_of_two(t) + 1); }
 
 INLINE V sigmoid(V x) { return logistic(x * -LOG2E); }
 

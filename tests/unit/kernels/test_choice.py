@@ -306,10 +306,20 @@ def test_the_loss_of_liger_kernel_is_for_cuda_where_it_is_installed(monkeypatch)
     assert choose_loss("auto", CUDA, torch.bfloat16) == Choice(True, "liger-kernel 0.8.5")
     assert choose_loss("fused", CUDA, torch.float32).fused
     assert choose_loss("reference", CUDA, torch.float32) == Choice(False, "as asked")
-    assert choose_loss("auto", CPU, torch.float32) == Choice(False, "liger-kernel's loss is for CUDA devices")
+    assert choose_loss("auto", torch.device("meta"), torch.float32) == Choice(False, "there is no fused loss for meta")
     assert "float64" in choose_loss("fused", CUDA, torch.float64).reason
     monkeypatch.setattr(choice, "liger", lambda: "liger-kernel is not installed")
     assert choose_loss("auto", CUDA, torch.bfloat16) == Choice(False, "liger-kernel is not installed")
+
+
+def test_the_loss_on_a_cpu_is_fused_where_it_can_be_compiled(monkeypatch):
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda *, may_build: None)
+    assert choose_loss("auto", CPU, torch.bfloat16).fused
+    assert choose_loss("reference", CPU, torch.float32) == Choice(False, "as asked")
+    for dtype, name in ((torch.float16, "float16"), (torch.float64, "float64")):
+        assert choose_loss("fused", CPU, dtype) == Choice(False, f"the fused loss does not compute in {name}")
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda *, may_build: "no C++ compiler")
+    assert choose_loss("auto", CPU, torch.float32) == Choice(False, "no C++ compiler")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.split import IGNORE
 from comt_cli.kernels import linear_cross_entropy as kernel
-from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.training.objective import SummedLoss
 
@@ -30,14 +30,15 @@ def chosen():
     """As on a CUDA device."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "choose_loss", lambda wanted, *_: Choice(wanted != "reference", "for the test"))
+        patch.setitem(kernel.FUSED, "cpu", kernel.FUSED["cuda"])
         yield
 
 
 @pytest.fixture
 def calls(monkeypatch):
     """How often liger-kernel's was called."""
-    made, real = [], kernel._of_liger
-    monkeypatch.setattr(kernel, "_of_liger", lambda *arguments: made.append(1) or real(*arguments))
+    made, real = [], kernel.liger
+    monkeypatch.setattr(kernel, "liger", lambda: made.append(1) or real())
     return made
 
 
@@ -186,7 +187,3 @@ def test_the_recipe_chooses(calls, kernels, times):
     loss = SummedLoss(OneLayer(), kernels)(tokens, tokens)
     assert loss.detach().item() == pytest.approx(6 * torch.log(torch.tensor(7.0)).item())
     assert len(calls) == times
-
-
-def test_on_a_cpu_the_loss_is_ours():
-    assert not choose_loss("fused", torch.device("cpu"), torch.float32).fused

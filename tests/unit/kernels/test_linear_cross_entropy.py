@@ -1,4 +1,4 @@
-"""The blocked head and loss against `F.cross_entropy` on the whole matrix of logits.
+"""The blocked head and loss, in PyTorch and in C++, against `F.cross_entropy` on the whole matrix of logits.
 
 Tolerances. float64 and float32: two orders of summing at most 40 products and 60 exponentials, some tens of roundings.
 bfloat16 has 8 significant bits: products are rounded to 2^-9 relative, and logits of size 3 so to about 0.01, which
@@ -15,10 +15,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from comt_cli.data.split import IGNORE
+from comt_cli.kernels import cpu
 from comt_cli.kernels import linear_cross_entropy as kernel
+from comt_cli.kernels.choice import Wanted
+from comt_cli.kernels.cpu.cross_entropy import cross_entropy as cpu_cross_entropy
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
+IN_CPP = pytest.mark.skipif(cpu.available() is not None, reason=str(cpu.available()))
+WAYS = pytest.mark.parametrize("wanted", ["reference", pytest.param("fused", marks=IN_CPP)])
+TYPES = pytest.mark.parametrize(
+    ("wanted", "dtype"),
+    [("reference", dtype) for dtype in TOLERANCE]
+    + [pytest.param("fused", dtype, marks=IN_CPP) for dtype in (torch.float32, torch.bfloat16)],
+    ids=str,
+)
 
 
 def inputs(T: int, D: int, V: int, dtype: torch.dtype = torch.float64, ignored: float = 0.3, seed: int = 0):
@@ -37,8 +48,8 @@ def reference(h: Tensor, W: Tensor, targets: Tensor) -> list[Tensor]:
     return [loss.detach(), *torch.autograd.grad(loss, (h, W))]
 
 
-def ours(h: Tensor, W: Tensor, targets: Tensor, factor: float = 1.0) -> list[Tensor]:
-    loss = linear_cross_entropy(h, W, targets)
+def ours(h: Tensor, W: Tensor, targets: Tensor, factor: float = 1.0, wanted: Wanted = "reference") -> list[Tensor]:
+    loss = linear_cross_entropy(h, W, targets, wanted)
     return [loss.detach(), *torch.autograd.grad(loss * factor, (h, W))]
 
 
@@ -48,19 +59,20 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch):
 
     def set_rows(rows: int, V: int) -> None:
         monkeypatch.setitem(kernel.BLOCK_ELEMENTS, "cpu", rows * V)
+        monkeypatch.setattr(kernel, "FUSED_BLOCK_ELEMENTS", rows * V)
 
     return set_rows
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@TYPES
 @pytest.mark.parametrize("rows", [1, 5, 8, 16, 17, 1000])  # of 16: one at a time, with a rest, two halves, all
-def test_value_and_gradients(dtype, rows, small_blocks):
+def test_value_and_gradients(wanted, dtype, rows, small_blocks):
     small_blocks(rows, 29)
     h, W, targets = inputs(16, 40, 29, dtype)
-    for mine, expected in zip(ours(h, W, targets), reference(h, W, targets), strict=True):
+    for mine, expected in zip(ours(h, W, targets, wanted=wanted), reference(h, W, targets), strict=True):
         scale = expected.abs().max()
         assert (mine.double() - expected).abs().max() <= TOLERANCE[dtype] * scale
-    loss = linear_cross_entropy(h, W, targets)
+    loss = linear_cross_entropy(h, W, targets, wanted)
     assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
@@ -89,22 +101,22 @@ def test_the_incoming_derivative_multiplies_both_gradients():
     torch.testing.assert_close([-3 * once[1], -3 * once[2]], thrice[1:], rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@TYPES
 @pytest.mark.parametrize("rows", [5, 1000])
-def test_a_bias_is_added_to_every_row(dtype, rows, small_blocks):
+def test_a_bias_is_added_to_every_row(wanted, dtype, rows, small_blocks):
     small_blocks(rows, 29)
     h, W, targets = inputs(16, 40, 29, dtype)
     b = torch.linspace(-2, 3, 29, dtype=dtype).requires_grad_()
-    found = linear_cross_entropy(h, W, targets, smoothing=0.1, bias_V=b)
+    found = linear_cross_entropy(h, W, targets, wanted, 0.1, b)
     exact = [tensor.detach().double().requires_grad_() for tensor in (h, W, b)]
     logits = exact[0] @ exact[1].T + exact[2]
     expected = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum", label_smoothing=0.1)
     pairs = zip(torch.autograd.grad(found * 3, (h, W, b)), torch.autograd.grad(expected * 3, exact), strict=True)
     for mine, theirs in ((found, expected), *pairs):
-        assert mine.dtype == dtype
+        assert mine.dtype == (torch.promote_types(dtype, torch.float32) if mine is found else dtype)
         assert (mine.double() - theirs).abs().max() <= TOLERANCE[dtype] * theirs.abs().max()
     with torch.no_grad():
-        assert torch.equal(linear_cross_entropy(h, W, targets, smoothing=0.1, bias_V=b), found)
+        assert torch.equal(linear_cross_entropy(h, W, targets, wanted, 0.1, b), found)
 
 
 def test_gradcheck(small_blocks):
@@ -113,19 +125,21 @@ def test_gradcheck(small_blocks):
     assert torch.autograd.gradcheck(linear_cross_entropy, (h, W, targets))
 
 
-def test_large_logits_do_not_overflow():
+@WAYS
+def test_large_logits_do_not_overflow(wanted):
     h, W, targets = inputs(4, 3, 5, torch.float32, ignored=0)
-    found = ours((h * 1e4).detach().requires_grad_(), W, targets)
+    found = ours((h * 1e4).detach().requires_grad_(), W, targets, wanted=wanted)
     assert all(tensor.isfinite().all() for tensor in found)
     expected = reference(h.detach() * 1e4, W, targets)[0]
     assert abs(found[0] - expected) <= 1e-4 * expected
 
 
-def test_under_autocast():
+@WAYS
+def test_under_autocast(wanted):
     """fp32 weights, bf16 products; the gradient of the weights comes back in fp32."""
     h, W, targets = inputs(12, 16, 20, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = linear_cross_entropy(h.to(torch.bfloat16), W, targets)
+        loss = linear_cross_entropy(h.to(torch.bfloat16), W, targets, wanted)
     dh, dW = torch.autograd.grad(loss, (h, W))
     assert loss.dtype == dh.dtype == dW.dtype == torch.float32
     for mine, expected in zip((loss, dh, dW), reference(h, W, targets), strict=True):
@@ -133,7 +147,7 @@ def test_under_autocast():
     # The products did run in bf16: without, the error would be some 1e-7.
     assert (loss.double() - reference(h, W, targets)[0]).abs() > 1e-6
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        kept = linear_cross_entropy(h, W, targets)  # what comes in fp32 stays in it
+        kept = linear_cross_entropy(h, W, targets, wanted)  # what comes in fp32 stays in it
     torch.testing.assert_close(kept.double(), reference(h, W, targets)[0], rtol=1e-6, atol=0)
 
 
@@ -152,3 +166,62 @@ def test_without_gradients_the_loss_is_the_same_and_no_graph_is_kept():
         loss = linear_cross_entropy(h, W, targets)
     assert loss.grad_fn is None
     torch.testing.assert_close(loss, reference(h, W, targets)[0], rtol=1e-12, atol=0)
+
+
+# ---- in C++ alone
+
+
+@IN_CPP
+@given(st.integers(0, 40), st.integers(1, 70), st.floats(0, 0.99), st.booleans(), st.booleans())
+def test_any_shape_in_cpp(T, V, smoothing, has_bias, is_bf16):
+    h, W, targets = inputs(T, 9, V, torch.bfloat16 if is_bf16 else torch.float32)
+    b = torch.linspace(-2, 3, V, dtype=h.dtype).requires_grad_() if has_bias else None
+    given = [tensor for tensor in (h, W, b) if tensor is not None]
+    found = linear_cross_entropy(h, W, targets, "fused", smoothing, b)
+    gradients = torch.autograd.grad(found, given)
+    exact = [tensor.detach().double().requires_grad_() for tensor in given]
+    logits = exact[0] @ exact[1].T + (exact[2] if has_bias else 0)
+    expected = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
+    for mine, right in zip((found, *gradients), (expected, *torch.autograd.grad(expected, exact)), strict=True):
+        error = (mine.double() - right).abs().max() if mine.numel() else 0
+        assert error <= TOLERANCE[h.dtype] * max(1.0, right.abs().max() if right.numel() else 0)
+
+
+@IN_CPP
+def test_of_any_number_of_threads_the_same_bits():
+    h, W, targets = inputs(300, 8, 130, torch.float32)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            z = h.detach() @ W.detach().T
+            found.append((cpu_cross_entropy(z, targets, 0.1, None, None, gradient=True), z))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for pair in found[1:] for one, other in zip(found[0], pair, strict=True))
+
+
+@IN_CPP
+def test_a_nan_stays_in_its_row_and_ignored_rows_are_not_read():
+    h, W, targets = inputs(6, 4, 21, torch.float32, ignored=0)
+    targets[0] = IGNORE
+    z = h.detach() @ W.detach().T
+    z[0], z[1, 20], z[2, 3] = torch.nan, torch.nan, torch.inf
+    losses = cpu_cross_entropy(z, targets, 0.0, None, None, gradient=True)
+    assert losses.isnan().tolist() == [False, True, True, False, False, False]
+    assert losses[0] == 0
+    assert not z[0].any()
+    assert z[3:].isfinite().all()
+
+
+@IN_CPP
+def test_what_cpp_does_not_take_is_refused():
+    z, targets = torch.zeros(3, 5), torch.tensor([0, 5, 1])
+    with pytest.raises(IndexError, match="the target 5 is beyond the last of 5 words"):
+        cpu_cross_entropy(z, targets, 0.0, None, None, gradient=False)
+    with pytest.raises(ValueError, match="targets are torch.int32"):
+        cpu_cross_entropy(z, targets.int(), 0.0, None, None, gradient=False)
+    with pytest.raises(ValueError, match="a bias is torch.float32 of the shape"):
+        cpu_cross_entropy(z, targets % 5, 0.0, torch.zeros(4), None, gradient=False)
+    with pytest.raises(TypeError, match="float64"):
+        cpu_cross_entropy(z.double(), targets % 5, 0.0, None, None, gradient=False)

@@ -1,0 +1,137 @@
+// The cross entropy of rows of logits, and its gradient in their place. V words, e the label smoothing:
+//     x = z + b    p = softmax(x)    loss = log sum_v exp(x_v) - (1 - e) x_target - e mean_v(x_v)
+//     dz = p - e / V - (1 - e) onehot(target)    db = the sum of dz over rows
+// Three walks along a row, which the nearest caches hold: its maximum, the exponentials and their sum, the gradient.
+// A row without a target (its number is negative) is not looked at: its loss and its gradient are 0.
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "gates.h"
+
+namespace comt {
+
+// As Python passes it; z, [rows, V], becomes dz where `gradient` is not 0. bias and dbias, [V], may be null.
+struct CrossEntropyArguments {
+  void* z;
+  const float* bias;
+  const int64_t* targets;
+  float* losses;  // [rows]
+  float* dbias;
+  int64_t rows, words, stride;
+  float smoothing;
+  int32_t type, gradient;
+};
+
+namespace {
+
+constexpr float INFINITE = std::numeric_limits<float>::infinity();
+
+template <class T>
+INLINE V load_or(const T* from, float, Whole) {
+  return load(from);
+}
+
+template <class T>
+INLINE V load_or(const T* from, float otherwise, Part part) {
+  float x[W];
+  for (int i = 0; i < W; ++i) x[i] = i < part.count ? widen(from[i]) : otherwise;
+  return load(x);
+}
+
+INLINE float sum_of_lanes(V x) {
+  float sum = 0;
+  for (int i = 0; i < W; ++i) sum += x[i];
+  return sum;
+}
+
+template <class T>
+struct Row {
+  const CrossEntropyArguments& a;
+  T* z;
+  float* x;  // [V]: a thread's own: x, then its exponentials
+
+  // x, its maximum, and its sum where that is asked for.
+  template <bool WITH_SUM>
+  float read(float& sum) const {
+    V most = splat(-INFINITE), total{};
+    columns(a.words, [&](int64_t v, auto part) {
+      V value = load_or(z + v, -INFINITE, part);
+      if (a.bias) value += load_or(a.bias + v, 0, part);
+      store(x + v, value, part);
+      most = value > most ? value : most;
+      if (WITH_SUM) total += load(x + v, part);
+    });
+    sum = sum_of_lanes(total);
+    float result = -INFINITE;
+    for (int i = 0; i < W; ++i) result = std::max(result, most[i]);
+    return result;
+  }
+
+  // exp(x - most) in the place of x, and their sum.
+  float exponentials(float most) const {
+    V total{};
+    columns(a.words, [&](int64_t v, auto part) {
+      const V e = power_of_two((load_or(x + v, -INFINITE, part) - most) * LOG2E);
+      store(x + v, e, part);
+      total += load(x + v, part);
+    });
+    return sum_of_lanes(total);
+  }
+
+  void clear() const {
+    columns(a.words, [&](int64_t v, auto part) { store(z + v, V{}, part); });
+  }
+
+  float loss(int64_t target, float* dbias) const {
+    float sum_x;
+    const float e = a.smoothing, most = e > 0 ? read<true>(sum_x) : read<false>(sum_x);
+    const float mean = sum_x / float(a.words), x_target = x[target], total = exponentials(most);
+    const float result = std::log(total) + (most - (e > 0 ? x_target + e * (mean - x_target) : x_target));
+    if (!a.gradient) return result;
+    const float scale = 1 / total, spread = e / float(a.words);
+    x[target] -= total * (1 - e);
+    columns(a.words, [&](int64_t v, auto part) {
+      const V dz = load(x + v, part) * scale - spread;
+      store(z + v, dz, part);
+      if (dbias) store(dbias + v, load(dbias + v, part) + dz, part);
+    });
+    return result;
+  }
+};
+
+template <class T>
+void rows_of(const CrossEntropyArguments& a, Thread thread, float* x, float* dbias) {
+  for (int64_t t = thread.begin(a.rows); t < thread.end(a.rows); ++t) {
+    const Row<T> row{a, static_cast<T*>(a.z) + t * a.stride, x};
+    if (a.targets[t] < 0) {
+      a.losses[t] = 0;
+      if (a.gradient) row.clear();
+    } else {
+      a.losses[t] = row.loss(a.targets[t], dbias);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace comt
+
+using namespace comt;
+
+EXPORT comt_cross_entropy(int threads, const CrossEntropyArguments* a) {
+  return guarded([&] {
+    threads = useful_threads(threads, a->rows, a->words);
+    const int64_t floats = padded(a->words);
+    const std::unique_ptr<float[]> memory(new float[threads * floats * 2]());
+    with_type(a->type, [&](auto tag) {
+      parallel(threads, [&](Thread thread) {
+        float* x = memory.get() + thread.index * 2 * floats;
+        rows_of<decltype(tag)>(*a, thread, x, a->dbias ? x + floats : nullptr);
+        if (!a->dbias) return;
+        thread.wait();
+        for (int64_t v = thread.begin(a->words); v < thread.end(a->words); ++v)
+          for (int i = 0; i < thread.count; ++i) a->dbias[v] += memory[(2 * i + 1) * floats + v];
+      });
+    });
+  });
+}
