@@ -112,6 +112,12 @@ record: $(READY)  ## The committed results: every recipe at scale smoke with SEE
 bench: $(READY)  ## How fast kernels, training steps and decoding are, as far as MINUTES=9 go; what was measured goes to RESULTS/bench
 	$(COMT) bench all --minutes $(MINUTES) --results $(RESULTS)
 
+.PHONY: measured
+measured:  ## Ship what results/bench has on kernels: the package's copy, which `kernels: auto` chooses by
+	rm -rf comt_cli/kernels/measured
+	for file in results/bench/*/{kernels,step-images}.csv; do \
+		folder="comt_cli/kernels/measured/$$(basename "$$(dirname "$$file")")"; mkdir -p "$$folder"; cp "$$file" "$$folder"; done
+
 .PHONY: doctor
 doctor: $(READY)  ## What this machine can do, and what to fix
 	$(COMT) doctor

@@ -177,7 +177,8 @@ def _row(
     forward, step = ((gates, variant, kind) for kind in ("forward", "step"))
     origin = origin_on(device)
     return {
-        **{"device": origin.device, "device_type": device.type, "op": op, "shape": shape, "tokens": tokens},
+        **{"device": origin.device, "device_type": device.type, "device_class": origin.device_class},
+        **{"op": op, "shape": shape, "tokens": tokens},
         **{"width": width, "gates": gates, "dtype": dtype, "variant": variant, "rounds": len(times[step].seconds)},
         **times[forward].columns("forward_ms"),
         **times[step].columns("step_ms"),

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
-from comt_cli.kernels.choice import version_of
+from comt_cli.kernels.choice import device_here, version_of
 from comt_cli.training.devices import device_name
 from comt_cli.training.record import git_commit
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The device, the libraries and the commit of a measurement."""
+    """The device with its class (`kernels.processors`), the libraries and the commit of a measurement."""
 
     device: str
+    device_class: str
     torch: str
     triton: str | None
     git_commit: str | None
@@ -27,4 +28,6 @@ class Origin:
 
 def origin_on(device: torch.device) -> Origin:
     """This process's, measuring on `device`."""
-    return Origin(device_name(device), torch.__version__, version_of("triton"), git_commit())
+    return Origin(
+        device_name(device), device_here(device).device_class, torch.__version__, version_of("triton"), git_commit()
+    )

@@ -85,6 +85,7 @@ def _rows(
     subject: Subject, timed: Timed, precision: Precision, device: torch.device, compile_what: CompileWhat
 ) -> list[Row]:
     shape, plain, origin = timed.shape, subject.best_plain, origin_on(device)
+    own_columns = {"device_type": device.type, "device_class": origin.device_class}
     best, best_forward = quickest(timed.step, plain), quickest(timed.forward, plain)
     plain_saved = min((timed.memory[each].saved for each in plain if each in timed.memory), default=None)
     of_base = {name: flops_per_sample(model_of(shape.spec(base.method))) for name, base in subject.bases.items()}
@@ -95,7 +96,7 @@ def _rows(
         step, forward, memory = timed.step[name], timed.forward[name], timed.memory[name]
         row: Row = {
             "device": origin.device,
-            **({"device_type": device.type} if subject.decides_kernels else {}),
+            **(own_columns if subject.decides_kernels else {}),
             "shape": str(shape),
             "size": shape.size,
             "precision": precision,

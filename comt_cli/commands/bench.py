@@ -154,7 +154,8 @@ def kernels(
 ) -> None:
     """Time each gated operation in PyTorch, compiled, and as one kernel: what `kernels: auto` chooses by.
 
-    Writes bench/DEVICE/kernels.csv, a page and a figure; rows measured earlier are replaced.
+    Writes bench/DEVICE/kernels.csv, a page and a figure; rows measured earlier are replaced. What `kernels: auto` on
+    this machine goes by is added to the cache folder, and comes before what was measured elsewhere.
 
     Example:
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from comt_cli.report.benchmark import Page, write_benchmark
+from comt_cli.errors import StorageError
+from comt_cli.report.benchmark import Page, device_folder, merge_rows, write_benchmark
 
 
 def pages() -> dict[str, Page]:
@@ -75,11 +76,24 @@ class Record:
                 typer.echo(each, err=True)
             elif each:
                 written = write_benchmark(self._pages[page], each, self._results)
+                self._keep(page, each)
         for path in [] if quiet else written:
             if path.suffix == ".md":
                 typer.echo(path.read_text(encoding="utf-8"))
             typer.echo(f"wrote {path}")
         return written
+
+    def _keep(self, page: str, rows: list[Any]) -> None:
+        """What `kernels: auto` chooses by goes to the cache folder too: wherever one stands, it finds it there. One
+        name may stand for processors of several classes, so the class is part of the folder's."""
+        from comt_cli.kernels import measurements
+
+        if page in {Path(name).stem for name in (measurements.FILE, measurements.STEP_FILE)}:
+            folder = device_folder(f"{rows[0]['device']} {rows[0]['device_class']}")
+            try:
+                merge_rows(self._pages[page], rows, measurements.own_folder() / folder / f"{page}.csv")
+            except (OSError, StorageError) as error:  # they are written where they were asked for
+                typer.echo(f"`kernels: auto` will not know of this: {error}", err=True)
 
     def end(self) -> None:
         """Raises `NotMeasured` where something failed, or there is not one row."""

@@ -330,7 +330,7 @@ def check_kernels() -> Finding:
     text = "\n".join(kernel_lines())
     damaged = [str(path) for path in (*measurements()[1], *measured_steps()[1])]
     if damaged:
-        fix = "Put the file back, or delete it and measure anew: make bench"
+        fix = "Delete it and measure anew: comt bench kernels, comt bench step."
         return Finding("warn", f"{text}\ndamaged: {', '.join(damaged)}", fix)
     return Finding("ok", text)
 

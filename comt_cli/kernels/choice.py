@@ -1,8 +1,9 @@
 """The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
 
-A kernel is taken on its own accord ("auto") only where it was measured, on this device or on the likest of its kind, to
-be faster than what would otherwise run: the compiled reference in a compiled model, the eager one in another. Where
-nothing was measured, or nothing can run, it is the reference. Every choice gives its reason.
+A kernel is taken on its own accord ("auto") only where it was measured to be faster than what would otherwise run: the
+compiled reference in a compiled model, the eager one in another. What counts was measured on this very device, with this
+number of threads; else on it with another number; else on another device of its class (`processors`). Where there are no
+such measurements, or no kernel can run, it is the reference. Every choice gives its reason.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ import importlib
 import importlib.util
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
 import torch
 
 from comt_cli.installing import install_extra
 from comt_cli.kernels.measurements import (
+    DeviceTimes,
     MeasuredStep,
-    likest_device,
     measured_steps,
     measurements,
+    near_in_rank,
     nearest,
-    processor_name,
+    of_nearest_device,
 )
+from comt_cli.kernels.processors import UNKNOWN, Device, processor_class, processor_name
 from comt_cli.recipe.settings import Kernels as Wanted
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "choose_loss",
     "choose_norm",
     "cpu_obstacle",
+    "device_here",
     "liger",
     "version_of",
 ]
@@ -75,8 +80,8 @@ NORM_WIDTHS: dict[NormGate, str] = {
 class Choice:
     """Whether the hand-written kernel is used, and why, in a phrase.
 
-    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`; None where that did
-    not decide.
+    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`, which also says how
+    that is not this very device with these libraries; None where that did not decide.
     """
 
     fused: bool
@@ -146,7 +151,7 @@ def choose_norm(
 
     `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
     without any; the rest as for `choose`. "auto" takes the kernel where whole training steps with such norms were
-    measured to be faster with it, on the likest device.
+    measured to be faster with it.
     """
     if wanted == "reference":
         return Choice(False, "as asked")
@@ -169,25 +174,22 @@ def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, c
     if channels < NORM_CHANNELS:
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     found, damaged = measured_steps()
-    of_this_type = [row for row in found if row.device_type == device.type]
-    if not of_this_type:
-        place = "a CUDA device" if device.type == "cuda" else "a CPU"
-        lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
-        return Choice(False, f"no training step of a ResNet was measured on {place} yet: make bench{lost}")
-    reference, kernel = compared_steps(gate, compiled)
-    rows = [row for row in of_this_type if row.dtype == dtype and {kernel, reference} <= row.step_ms.keys()]
+    here, (reference, kernel) = device_here(device), compared_steps(gate, compiled)
+    if not of_nearest_device(found, here):
+        return _nothing_measured("training step of a ResNet", here, damaged, "comt bench step")
+    rows = [row for row in found if row.dtype == dtype and {kernel, reference} <= row.step_ms.keys()]
+    rows = of_nearest_device(rows, here)
     if not rows:
         how = f"--precision {'fp32' if dtype == 'fp32' else 'bf16-mixed'} --variants {reference},{kernel}"
         return Choice(False, f"in {dtype} it was not measured beside the reference: comt bench step {how}")
-    where = likest_device((row.device for row in rows), _device_name(device))
     times: dict[str, MeasuredStep] = {}
     for row in rows:
-        if row.device == where:
-            times.setdefault(row.size, row)  # one's own come first
+        times.setdefault(row.size, row)  # the user's own come first
     # Of several sizes that in which it gains least: it is not taken where it may cost.
     speed, size = min((row.step_ms[reference] / row.step_ms[kernel], size) for size, row in times.items())
     step = f"a {'compiled ' if compiled else ''}step of {size}{NORM_WIDTHS[gate]}"
     gain = f"{'' if speed > MARGIN else 'only '}{speed:.2f} times as fast"
+    where = _place(times[size], here)
     return Choice(speed > MARGIN, f"{step} was {gain} on {where} ({dtype})", speed, where)
 
 
@@ -279,37 +281,65 @@ def _by_measurement(
 ) -> Choice:
     alternative = "reference-compiled" if compiled else "reference"
     found, damaged = measurements()
-    of_this_type = [row for row in found if row.device_type == device.type]
-    if not of_this_type:
-        place = "a CUDA device" if device.type == "cuda" else "a CPU"
-        lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
-        return Choice(False, f"no fused kernel was measured on {place} yet: make bench{lost}")
+    here = device_here(device)
+    if not of_nearest_device(found, here):
+        return _nothing_measured("fused kernel", here, damaged, "comt bench kernels")
     kind = "none" if gates is None else "transponder" if gates.channel else "comt"
     rank = gates.rank if gates is not None else 0
-    rows = [row for row in of_this_type if (row.op, row.dtype, row.kind) == (op, dtype, kind)]
+    rows = [row for row in found if (row.op, row.dtype, row.kind) == (op, dtype, kind)]
     both = [row for row in rows if {"fused", alternative} <= row.step_ms.keys()]
-    row = nearest(both, _device_name(device), rank, width)
+    near = of_nearest_device(near_in_rank(both, rank), here)
     what = f"{'the compiled ' if compiled else 'the '}reference"
-    if row is None:
+    if not near:
         gates_text = f"gates of rank {rank}" if rank else "no gates"
-        return Choice(False, f"{op} with {gates_text} was not measured in {dtype} beside {what}: make bench")
-    speed = row.step_ms[alternative] / row.step_ms["fused"]
+        return Choice(False, f"{op} with {gates_text} was not measured in {dtype} beside {what}: comt bench kernels")
+    row = nearest(near, rank, width)
+    speed, where = row.step_ms[alternative] / row.step_ms["fused"], _place(row, here)
     at = f"{row.width} wide, {dtype}" if row.rank == rank else f"{row.width} wide, rank {row.rank}, {dtype}"
     if speed > MARGIN:
-        return Choice(True, f"{speed:.2f} times as fast as {what} on {row.device} ({at})", speed, row.device)
+        return Choice(True, f"{speed:.2f} times as fast as {what} on {where} ({at})", speed, where)
     if speed >= 1:
-        return Choice(
-            False, f"no more than {speed:.2f} times as fast as {what} on {row.device} ({at})", speed, row.device
-        )
-    return Choice(False, f"{what} is {1 / speed:.2f} times as fast on {row.device} ({at})", speed, row.device)
+        return Choice(False, f"no more than {speed:.2f} times as fast as {what} on {where} ({at})", speed, where)
+    return Choice(False, f"{what} is {1 / speed:.2f} times as fast on {where} ({at})", speed, where)
 
 
-def _device_name(device: torch.device) -> str:
-    """As measurements name devices."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{processor_name()}, {threads} thread{'s' if threads != 1 else ''}"
+def _nothing_measured(what: str, here: Device, damaged: list[Path], command: str) -> Choice:
+    """The reference, since no measurement says anything about this device; the command makes one."""
+    a_device = "this GPU" if here.type == "cuda" else "this processor"
+    others = "" if here.device_class == UNKNOWN else f" or another of its class, {here.device_class}"
+    lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
+    return Choice(False, f"no {what} was measured on {a_device}{others}: {command}{lost}")
+
+
+def _place(row: DeviceTimes, here: Device) -> str:
+    """The device of a measurement, with what it does not share with the one here."""
+    differs = []
+    if row.device.name != here.name:
+        differs.append(f"of this one's class, {here.device_class}")
+    if row.device.threads != here.threads:
+        differs.append(f"not {here.threads}")
+    libraries = [("torch", row.torch, torch.__version__)]
+    if here.type == "cuda":
+        libraries.append(("triton", row.triton, version_of("triton") or ""))
+    for library, then, now in libraries:
+        if _minor(then) != _minor(now):
+            differs.append(f"with {library} {_minor(then) or 'unknown'}")
+    return f"{row.device} ({', '.join(differs)})" if differs else str(row.device)
+
+
+def _minor(version: str) -> str:
+    """`2.13` of `2.13.0+cpu`."""
+    return ".".join(version.split(".")[:2])
+
+
+def device_here(device: torch.device) -> Device:
+    """`device` with its name, its class, and for a CPU the number of threads that this process computes with."""
+    if device.type != "cuda":
+        return Device(device.type, processor_name(), processor_class(), torch.get_num_threads())
+    if torch.version.hip is not None:  # AMD's GPUs, whose major and minor version are not the whole architecture
+        return Device("cuda", torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).gcnArchName)
+    major, minor = torch.cuda.get_device_capability(device)
+    return Device("cuda", torch.cuda.get_device_name(device), f"sm_{major}{minor}")
 
 
 def _name(dtype: torch.dtype) -> str:

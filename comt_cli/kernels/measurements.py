@@ -1,21 +1,26 @@
-"""What `comt bench` measured, read back: which operations come nearest to a device, an operation and a width, and which
-training steps of ResNets to a device."""
+"""What `comt bench` measured, read back: operations, and training steps of ResNets, each with its device.
+
+`measured/` has what was measured for this program, a copy of results/bench that `make measured` makes and a test holds
+to it. `comt bench` adds what it measures on the user's machine to the cache folder, in the same form; that comes first.
+"""
 
 from __future__ import annotations
 
 import csv
 import functools
 import math
-import platform
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TypeVar
 
+from comt_cli.files import cache_folder
+from comt_cli.kernels.processors import Device, device_of
+
 FILE = "kernels.csv"
 STEP_FILE = "step-images.csv"
+SHIPPED = Path(__file__).parent / "measured"
 _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 _FARTHEST_RANK = 4
 """A measurement says nothing about bottlenecks more than so many times as wide, or as narrow."""
@@ -24,81 +29,89 @@ _NARROW = 16
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One operation at one place, whatever it was computed with.
+class DeviceTimes:
+    """What was timed on one device, whatever it was computed with.
+
+    Attributes:
+        step_ms: by variant, milliseconds of a forward and a backward pass, or of a whole training step.
+        torch: its version; `triton`: the same, empty where there was none.
+    """
+
+    device: Device
+    torch: str
+    triton: str
+    shape: str
+    dtype: str
+    step_ms: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Measured(DeviceTimes):
+    """One operation at one place.
 
     Attributes:
         kind: of gates: none, `comt` (scalar) or `transponder` (channel-wise).
         rank: their bottleneck's width; 0 without gates.
         width: channels of the operation's product, M.
-        step_ms: by variant, milliseconds of a forward and a backward pass.
     """
 
-    device: str
-    device_type: str
     op: str
-    shape: str
-    dtype: str
     kind: str
     rank: int
     width: int
     tokens: int
-    step_ms: dict[str, float]
-
-
-def roots() -> list[Path]:
-    """Folders of measurements, a folder a device in each: one's own, then those that came with the program."""
-    package = Path(__file__).resolve().parent.parent
-    shipped = package / "_bench"
-    own = [Path("runs/results/bench"), Path("results/bench")]
-    return [*own, shipped if shipped.is_dir() else package.parent / "results" / "bench"]
 
 
 @dataclass(frozen=True)
-class MeasuredStep:
-    """A ResNet's training step, whatever it was computed with.
+class MeasuredStep(DeviceTimes):
+    """A ResNet's training step.
 
     Attributes:
         size: the network and its batch, as `comt bench step` names them.
         dtype: of the convolutions: `bf16` under autocast.
-        step_ms: by variant, milliseconds of a whole step.
     """
 
-    device: str
-    device_type: str
     size: str
-    shape: str
-    dtype: str
-    step_ms: dict[str, float]
+
+
+def own_folder() -> Path:
+    """Where `comt bench` keeps what it measures on this machine for the choice: a folder for each device in it."""
+    return cache_folder() / "measured"
+
+
+def roots() -> list[Path]:
+    """Folders of measurements, a folder for each device in them: the user's own, then those of this program."""
+    return [own_folder(), SHIPPED]
 
 
 def measurements() -> tuple[list[Measured], list[Path]]:
-    """All operations that are known, one's own before what came with the program; and the files that are damaged."""
-    found: dict[object, Measured] = {}
-    rows, damaged = _read_all(FILE, _read_operations)
-    for row in rows:
-        found.setdefault((row.device, row.op, row.shape, row.dtype, row.kind, row.rank, row.width, row.tokens), row)
-    return list(found.values()), damaged
+    """All operations that are known, the user's own first, and those of the user's files that are damaged.
+
+    One file may have variants that another lacks; times of two files, or with two versions of torch, are not mixed.
+    Raises as the reader does if a file of the program's own is damaged.
+    """
+    return _read_all(FILE, _read_operations)
 
 
 def measured_steps() -> tuple[list[MeasuredStep], list[Path]]:
-    """All training steps of ResNets that are known, one's own first, and the files that are damaged or of a version
-    that did not say the type of the device. One file may have variants of a step that another lacks: times of two are
-    not mixed."""
+    """The same of training steps of ResNets."""
     return _read_all(STEP_FILE, _read_steps)
 
 
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound=DeviceTimes)
 
 
 def _read_all(name: str, read: Callable[[Path, int], tuple[Row, ...]]) -> tuple[list[Row], list[Path]]:
     found: list[Row] = []
     damaged = []
-    for path in dict.fromkeys(path.resolve() for root in roots() for path in sorted(root.glob(f"*/{name}"))):
-        try:
-            found += read(path, path.stat().st_mtime_ns)
-        except (OSError, ValueError, KeyError, TypeError, csv.Error):
-            damaged.append(path)
+    for root in roots():
+        for path in sorted(root.glob(f"*/{name}")):
+            try:
+                found += read(path, path.stat().st_mtime_ns)
+            except (OSError, ValueError, KeyError, TypeError, csv.Error):
+                if root == SHIPPED:
+                    raise
+                damaged.append(path)
     return found, damaged
 
 
@@ -106,11 +119,11 @@ def _read_all(name: str, read: Callable[[Path, int], tuple[Row, ...]]) -> tuple[
 def _read_operations(path: Path, _changed: int) -> tuple[Measured, ...]:
     """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes."""
     rows = []
-    keys = ("device", "device_type", "op", "shape", "dtype", "gates", "width", "tokens")
-    for (device, device_type, op, shape, dtype, gates, width, tokens), times in _step_times(path, keys):
+    keys = ("op", "shape", "dtype", "gates", "width", "tokens")
+    for device, torch, triton, (op, shape, dtype, gates, width, tokens), times in _times(path, keys):
         if (label := _GATES.fullmatch(gates)) is not None:
-            rank = int(label[2] or 0)
-            rows.append(Measured(device, device_type, op, shape, dtype, label[1], rank, int(width), int(tokens), times))
+            place = op, label[1], int(label[2] or 0), int(width), int(tokens)
+            rows.append(Measured(device, torch, triton, shape, dtype, times, *place))
     return tuple(rows)
 
 
@@ -118,67 +131,56 @@ def _read_operations(path: Path, _changed: int) -> tuple[Measured, ...]:
 def _read_steps(path: Path, _changed: int) -> tuple[MeasuredStep, ...]:
     """As `_read_operations`. Of bf16 the measurement under autocast counts, which is how ResNets are trained."""
     rows = []
-    keys = ("device", "device_type", "size", "shape", "precision")
-    for (device, device_type, size, shape, precision), times in _step_times(path, keys):
-        if not device_type:  # as older rows are, to which newer ones were added
-            raise ValueError(device_type)
+    for device, torch, triton, (size, shape, precision), times in _times(path, ("size", "shape", "precision")):
         if precision in ("fp32", "bf16-mixed"):
-            rows.append(MeasuredStep(device, device_type, size, shape, precision.removesuffix("-mixed"), times))
+            rows.append(MeasuredStep(device, torch, triton, shape, precision.removesuffix("-mixed"), times, size))
     return tuple(rows)
 
 
-def _step_times(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, float]]]:
-    """What the rows of a file that differ by their variant alone have in common, and their times by variant."""
-    groups: dict[tuple[str, ...], dict[str, float]] = {}
+def _times(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[Device, str, str, tuple[str, ...], dict[str, float]]]:
+    """For the rows of a file that differ by their variant alone: device, versions of torch and triton, the values of
+    `keys`, and the times by variant."""
+    groups: dict[tuple[Device, str, str, tuple[str, ...]], dict[str, float]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):
             if None in row.values():
                 raise ValueError("a line is too short")
+            device = device_of(row["device_type"], row["device"], row["device_class"])
+            key = device, row["torch"], row["triton"], tuple(row[key] for key in keys)
             variant, text = row["variant"], row["step_ms"]
             if not text:  # not measured
                 continue
             step_ms = float(text)
             if not 0 < step_ms < math.inf:
                 raise ValueError(text)
-            groups.setdefault(tuple(row[key] for key in keys), {})[variant] = step_ms
-    yield from groups.items()
+            groups.setdefault(key, {})[variant] = step_ms
+    for (device, torch, triton, values), times in groups.items():
+        yield device, torch, triton, values, times
 
 
-def nearest(rows: Iterable[Measured], device: str, rank: int, width: int) -> Measured | None:
-    """Of `rows`, of one operation, type and kind of gates: the likest device, then the nearest rank, then the nearest
-    width, then the most tokens. None if no rank is near."""
-    near = [
+def of_nearest_device(rows: Iterable[Row], device: Device) -> list[Row]:
+    """Those of `rows` that were measured on the device that says most about `device` (`Device.distance`); of several
+    equally near the first by name. Empty if none of them says anything."""
+    near = [(distance, row) for row in rows if (distance := row.device.distance(device)) is not None]
+    nearest = min(((distance, str(row.device)) for distance, row in near), default=None)
+    return [row for distance, row in near if (distance, str(row.device)) == nearest]
+
+
+def near_in_rank(rows: Iterable[Measured], rank: int) -> list[Measured]:
+    """Those of `rows` whose bottleneck is near enough to `rank` to say something about it."""
+    return [
         row
         for row in rows
         if row.rank == rank or (_ratio(row.rank, rank) <= _FARTHEST_RANK and (row.rank > _NARROW) == (rank > _NARROW))
     ]
-    if not near:
-        return None
-    likest = likest_device((row.device for row in near), device)
-    return min(
-        (row for row in near if row.device == likest),
-        key=lambda row: (_ratio(row.rank, rank), _ratio(row.width, width), -row.tokens, row.shape),
-    )
 
 
-def likest_device(names: Iterable[str], device: str) -> str:
-    """Of some devices' names the one that is most like that of `device`."""
-    return max(set(names), key=lambda name: (SequenceMatcher(None, name, device).ratio(), name))
+def nearest(rows: Iterable[Measured], rank: int, width: int) -> Measured:
+    """Of `rows`, of which there is one: the nearest rank, then the nearest width, then the most tokens; of equals the
+    first."""
+    return min(rows, key=lambda row: (_ratio(row.rank, rank), _ratio(row.width, width), -row.tokens, row.shape))
 
 
 def _ratio(first: int, second: int) -> float:
     first, second = max(1, first), max(1, second)
     return max(first, second) / min(first, second)
-
-
-def processor_name() -> str:
-    """The processor's model name from the kernel, or the architecture where it does not say."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                if name and name.lower() != "unknown":
-                    return name
-    except OSError:
-        pass
-    return f"{platform.machine()} CPU"

@@ -84,13 +84,18 @@ def write_benchmark(page: Page, rows: Sequence[Mapping[str, Any]], results: Path
 
     A row replaces an older one with the same key; all others stay. Returns the files.
     """
-    folder = results / "bench" / device_folder(str(rows[0]["device"]))
-    path = folder / f"{page.name}.csv"
-    folder.mkdir(parents=True, exist_ok=True)
+    path = results / "bench" / device_folder(str(rows[0]["device"])) / f"{page.name}.csv"
+    merge_rows(page, rows, path)
+    return [path, *write_page(page, path)]
+
+
+def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The CSV of `write_benchmark` alone, at `path`, which need not be there yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
     merged = {_key(page, row): row for row in _read(path, page, columns)}
     merged.update({_key(page, row): row for row in map(_as_text, rows)})
-    return _write(page, path, columns, list(merged.values()))
+    _write(page, path, columns, list(merged.values()))
 
 
 def renew_page(page: Page, path: Path) -> list[Path]:
@@ -101,10 +106,13 @@ def renew_page(page: Page, path: Path) -> list[Path]:
     if not {*page.key, *page.sort, *page.order} <= set(columns):
         return []
     rows = _read(path, page, columns)
-    return _write(page, path, columns, rows) if rows else []
+    if not rows:
+        return []
+    _write(page, path, columns, rows)
+    return [path, *write_page(page, path)]
 
 
-def _write(page: Page, path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> list[Path]:
+def _write(page: Page, path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
     if page.renew is not None:
         for row in rows:
             row.update({name: text for name, text in _as_text(page.renew(row)).items() if name in columns})
@@ -114,7 +122,6 @@ def _write(page: Page, path: Path, columns: Sequence[str], rows: Sequence[dict[s
     writer.writeheader()
     writer.writerows(ordered)
     write_text(path, text.getvalue())
-    return [path, *write_page(page, path)]
 
 
 def write_page(page: Page, path: Path) -> list[Path]:

@@ -18,7 +18,7 @@ import sys
 import torch
 
 from comt_cli.errors import UserError
-from comt_cli.kernels.measurements import processor_name
+from comt_cli.kernels.processors import processor_name
 from comt_cli.recipe.settings import Precision
 
 PEAK_BF16_FLOPS = {

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comt_cli.errors import UserError
-from comt_cli.kernels.measurements import processor_name
+from comt_cli.kernels.processors import processor_name
 from comt_cli.kernels.torch_build import built_for
 
 _NAME = re.compile(r"(cuda|mps|cpu)(?::(\d+))?")

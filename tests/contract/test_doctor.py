@@ -157,16 +157,19 @@ def test_compilation_without_a_compiler(monkeypatch):
 def kernels(monkeypatch, tmp_path):
     """No measurements but those written below the folder that this gives."""
     from comt_cli.kernels import choice, measurements
+    from comt_cli.kernels.processors import Device
 
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
+    monkeypatch.setattr(choice, "device_here", lambda device: Device(device.type, "A CPU", "AMD AVX2", 2))
     monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "bench"])
     return tmp_path / "bench"
 
 
 def write_measurements(folder: Path, *rows: str) -> Path:
     folder.mkdir(parents=True)
-    head = "device,device_type,op,shape,tokens,width,gates,dtype,variant,step_ms"
-    (folder / "kernels.csv").write_text("\n".join([head, *rows]) + "\n")
+    head = "device,device_type,device_class,op,shape,tokens,width,gates,dtype,variant,step_ms,torch,triton"
+    text = "\n".join([head, *(f"{row},{torch.__version__}," for row in rows)])
+    (folder / "kernels.csv").write_text(text.replace('"A CPU",cpu', '"A CPU, 2 threads",cpu,AMD AVX2') + "\n")
     return folder / "kernels.csv"
 
 
@@ -185,9 +188,10 @@ def test_kernels_without_measurements():
         r"C\+\+ kernels compiled when first used; (no Triton|Triton [\d.]+); (no )?liger-kernel( [\d.]+)?", first
     )
     assert others[-3:] == lines_on_the_cpu()
+    unknown = "was measured on this processor or another of its class, AMD AVX2"
     assert lines_on_the_cpu() == [
-        "cpu, gates: reference (no fused kernel was measured on a CPU yet: make bench)",
-        "cpu, ResNets: reference (no training step of a ResNet was measured on a CPU yet: make bench)",
+        f"cpu, gates: reference (no fused kernel {unknown}: comt bench kernels)",
+        f"cpu, ResNets: reference (no training step of a ResNet {unknown}: comt bench step)",
         "cpu, loss: reference (liger-kernel's loss is for CUDA devices)",
     ]
 
@@ -206,8 +210,8 @@ def test_kernels_that_were_measured(kernels):
         for variant, time in (("reference", 2), ("fused", 1))
     ]
     write_measurements(kernels / "a-cpu", *fp32, *bf16)
-    place = "measured on A CPU"
-    unmeasured = "reference ({} with gates of rank 8 was not measured in bf16 beside the {}: make bench)"
+    place = "measured on A CPU, 2 threads"
+    unmeasured = "reference ({} with gates of rank 8 was not measured in bf16 beside the {}: comt bench kernels)"
     assert lines_on_the_cpu()[:-2] == [
         "cpu, gates, fp32: heads fused (1.50), swiglu reference (0.75), add_norm fused (1.50), modulate fused (2.00); "
         f"fused over reference, {place}",
@@ -242,7 +246,7 @@ def test_damaged_files_of_measurements_are_named(kernels):
     steps.write_text("a,b\n1,2\n")
     found = doctor_checks.check_kernels()
     assert found.status == "warn"
-    assert f"damaged: {path.resolve()}, {steps.resolve()}" in found.text
+    assert f"damaged: {path}, {steps}" in found.text
     assert found.fix
 
 

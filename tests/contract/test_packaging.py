@@ -53,15 +53,12 @@ def run(environment: Path, folder: Path, *command: str) -> str:
 
 def test_the_wheel_holds_all_modules_and_recipes(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    kinds = ("*.py", "*.txt")  # modules, and the text that some of them read
+    kinds = ("*.py", "*.txt", "*.csv")  # modules, and what some of them read
     modules = {path.relative_to(ROOT).as_posix() for kind in kinds for path in (ROOT / "comt_cli").rglob(kind)}
     recipes = {f"comt_cli/_recipes/{path.relative_to(ROOT / 'recipes')}" for path in (ROOT / "recipes").rglob("*.yaml")}
     assert modules - names == set()
-    measured = {path.relative_to(ROOT / "results/bench").as_posix() for path in (ROOT / "results/bench").rglob("*.csv")}
     assert recipes
     assert recipes - names == set()
-    assert measured
-    assert {f"comt_cli/_bench/{path}" for path in measured} - names == set()
     assert any(name.endswith("licenses/LICENSE") for name in names)
     strangers = {name for name in names if not name.startswith(("comt_cli/", "comt-"))}
     assert strangers == set()
@@ -77,10 +74,8 @@ def test_the_installed_program_finds_its_recipes(installed, tmp_path):
 
 
 def test_the_installed_program_finds_its_measurements(installed, tmp_path):
-    code = "from comt_cli.kernels.measurements import roots; print(roots()[-1])"
-    where = Path(run(installed, tmp_path, "python", "-c", code).strip())
-    assert where.is_relative_to(installed)
-    assert list(where.glob("*/*.csv"))
+    code = "from comt_cli.kernels.measurements import measurements; print(len(measurements()[0]))"
+    assert int(run(installed, tmp_path, "python", "-c", code)) > 0
 
 
 def test_the_installed_program_reads_a_recipe(installed, tmp_path):

@@ -44,8 +44,9 @@ def test_kernels_and_products(bench, rows_of, written):
 @pytest.mark.skipif(not HAS_KERNELS, reason="no kernels for the CPU here: no compiler")
 @pytest.mark.parametrize("op", OPS)
 def test_the_choice_reads_what_is_written_here(op, bench, rows_of, tmp_path, monkeypatch):
-    """Every operation in every form; and what was measured is what the choice then goes by."""
-    monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "bench"])
+    """Every operation in every form; and what was measured is what the choice then goes by, from the cache folder."""
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(measurements, "roots", lambda: [measurements.own_folder()])
     result = bench("kernels", "--ops", op, "--dtypes", "fp32", "--sizes", "bench")
     assert result.exit_code == 0, result.output
     rows = rows_of("kernels")
@@ -59,6 +60,7 @@ def test_the_choice_reads_what_is_written_here(op, bench, rows_of, tmp_path, mon
     ours = [each for each in measured if each.width in (16, 40, 48) and each.shape.startswith("d16-f20")]
     assert len(ours) == (6 if op == "modulate" else 3)
     assert all(each.step_ms.keys() == {"reference", "reference-compiled", "fused"} for each in ours)
+    assert {each.device for each in ours} == {choice.device_here(CPU)}
 
 
 def check_all_forms(op: str, shape: Shape) -> None:

@@ -18,7 +18,7 @@ from comt_cli.campaign import estimate as module
 from comt_cli.campaign.estimate import START_SECONDS, Estimator, finished_runs, makespan
 from comt_cli.campaign.jobs import usable_cores
 from comt_cli.commands.plan_costs import time_left
-from comt_cli.kernels.measurements import processor_name
+from comt_cli.kernels.processors import processor_name
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec

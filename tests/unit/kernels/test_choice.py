@@ -12,21 +12,25 @@ import pytest
 import torch
 
 from comt_cli.kernels import choice, measurements
-from comt_cli.kernels.choice import Choice, Gates, choose, choose_loss
+from comt_cli.kernels.choice import Choice, Gates, choose, choose_loss, version_of
+from comt_cli.kernels.processors import UNKNOWN, Device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 TRANSPONDER, COMT = Gates(channel=True, scalar=True, rank=8), Gates(channel=False, scalar=True, rank=2)
 HEAD = (
-    "device,device_type,op,shape,tokens,width,gates,dtype,variant,rounds,forward_ms,forward_ms_p10,forward_ms_p90,step_ms,"
-    "step_ms_p10,step_ms_p90,forward_ratio_to_plain_compiled,step_ratio_to_plain_compiled,saved_bytes,torch,triton,"
+    "device,device_type,device_class,op,shape,tokens,width,gates,dtype,variant,rounds,forward_ms,forward_ms_p10,"
+    "forward_ms_p90,step_ms,step_ms_p10,step_ms_p90,forward_ratio_to_plain_compiled,step_ratio_to_plain_compiled,saved_bytes,torch,triton,"
     "git_commit"
 )
 COLUMNS = HEAD.split(",")
 HERE = "Some CPU, 2 threads"
+THIS_CPU, H200 = Device("cpu", "Some CPU", "AMD AVX2", 2), Device("cuda", "NVIDIA H200", "sm_90")
+TORCH = torch.__version__
 ROW = {
-    "device": HERE, "device_type": "cpu", "op": "swiglu", "shape": "d128", "tokens": 512, "width": 1024,
-    "gates": "transponder-r8", "dtype": "fp32",
+    "device": HERE, "device_type": "cpu", "device_class": "AMD AVX2", "op": "swiglu", "shape": "d128", "tokens": 512,
+    "width": 1024, "gates": "transponder-r8", "dtype": "fp32", "torch": TORCH, "triton": version_of("triton") or "",
 }  # fmt: skip
+ON_H200 = {"device": "NVIDIA H200", "device_type": "cuda", "device_class": "sm_90"}
 ALL_THREE = {"reference": 6.0, "reference-compiled": 3.0, "fused": 2.0}
 
 
@@ -34,7 +38,7 @@ ALL_THREE = {"reference": 6.0, "reference-compiled": 3.0, "fused": 2.0}
 def machine(monkeypatch, tmp_path):
     """A machine that can run all kernels and has no measurements but those below tmp_path."""
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
-    monkeypatch.setattr(choice, "_device_name", lambda device: HERE if device.type == "cpu" else "NVIDIA H200")
+    monkeypatch.setattr(choice, "device_here", lambda device: THIS_CPU if device.type == "cpu" else H200)
     monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "bench"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
 
@@ -103,21 +107,27 @@ def test_it_is_measured_against_what_would_run(measured):
 def test_what_was_not_measured_beside_the_other_says_nothing(measured, missing):
     measured(({}, {name: time for name, time in ALL_THREE.items() if name != missing}))
     assert str(ask()) == (
-        "reference (swiglu with gates of rank 8 was not measured in fp32 beside the compiled reference: make bench)"
+        "reference (swiglu with gates of rank 8 was not measured in fp32 beside the compiled reference: "
+        "comt bench kernels)"
     )
     measured(({}, {**ALL_THREE, missing: ""}))
     assert not ask().fused, "an empty cell is no measurement"
 
 
 def test_nothing_measured():
-    assert str(ask()) == "reference (no fused kernel was measured on a CPU yet: make bench)"
-    assert str(ask(device=CUDA)) == "reference (no fused kernel was measured on a CUDA device yet: make bench)"
+    assert str(ask()) == (
+        "reference (no fused kernel was measured on this processor or another of its class, AMD AVX2: "
+        "comt bench kernels)"
+    )
+    assert str(ask(device=CUDA)) == (
+        "reference (no fused kernel was measured on this GPU or another of its class, sm_90: comt bench kernels)"
+    )
 
 
 def test_a_cpu_says_nothing_of_a_gpu(measured):
     measured(({}, ALL_THREE))
     assert ask().fused
-    assert "measured on a CUDA device yet" in ask(device=CUDA).reason
+    assert "was measured on this GPU" in ask(device=CUDA).reason
 
 
 @pytest.mark.parametrize(
@@ -164,15 +174,70 @@ def test_a_rank_far_from_all_measured_is_not_measured(measured):
     assert "gates of rank 64 was not measured" in ask(gates=Gates(channel=True, scalar=True, rank=64)).reason
 
 
-def test_the_device_itself_comes_first_then_the_likest(measured):
-    slow = {**ALL_THREE, "fused": 5.0}
-    measured(({"device": "Another CPU, 64 threads"}, slow), folder="another")
-    assert not ask().fused, "better than nothing"
-    measured(({"device": "Some CPU, 1 thread"}, ALL_THREE), folder="nearly")
-    assert ask().measured_on == "Some CPU, 1 thread"
-    measured(({"width": 64}, slow), folder="here")
-    assert ask().measured_on == HERE, "of another width, but of this very device"
+SLOW = {**ALL_THREE, "fused": 5.0}
+
+
+def test_the_device_itself_then_other_numbers_of_threads_then_its_class(measured):
+    """Each is better than what is farther, of whatever width; and the reason says what was not this very device."""
+    another = {"device": "Another CPU, 2 threads"}
+    measured((another, SLOW), folder="another")
     assert not ask().fused
+    assert "on Another CPU, 2 threads (of this one's class, AMD AVX2) (1024 wide" in ask().reason
+    measured((another, SLOW), ({**another, "device": "Another CPU, 8 threads"}, ALL_THREE), folder="another")
+    assert not ask().fused, "the nearest number of threads"
+    measured(({"device": "Some CPU, 1 thread"}, ALL_THREE), folder="nearly")
+    assert ask().measured_on == "Some CPU, 1 thread (not 2)"
+    measured(({"width": 64}, SLOW), folder="here")
+    assert ask().measured_on == HERE
+    assert not ask().fused
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        {"device_class": "Intel AVX2"},
+        {"device_class": "AMD AVX-512"},
+        {"device": "Other CPU, 2 threads", "device_class": "Intel AVX2"},
+        {"device": "Some CPU, 9 threads"},
+        {"device_class": UNKNOWN},
+    ],
+    ids=str,
+)
+def test_a_device_that_says_nothing_about_this_one(measured, stranger):
+    """Another vendor, another instruction set, whatever the name; or more than four times as many threads."""
+    measured((stranger, ALL_THREE))
+    assert "was measured on this processor" in ask().reason
+    measured((stranger, ALL_THREE), ({}, SLOW))
+    assert ask().speed == pytest.approx(0.6)
+
+
+def test_a_device_of_unknown_class_is_like_itself_alone(measured, monkeypatch):
+    monkeypatch.setattr(choice, "device_here", lambda device: Device("cpu", "Some CPU", UNKNOWN, 2))
+    measured(({"device": "Other CPU, 2 threads", "device_class": UNKNOWN}, ALL_THREE))
+    assert ask().reason == "no fused kernel was measured on this processor: comt bench kernels"
+    measured(({"device_class": UNKNOWN}, ALL_THREE))
+    assert ask().measured_on == HERE
+
+
+def test_gpus_of_one_compute_capability_stand_for_each_other(measured):
+    measured(({**ON_H200, "device": "NVIDIA H100"}, ALL_THREE), ({**ON_H200, "device_class": "sm_80"}, SLOW))
+    assert ask(device=CUDA).measured_on == "NVIDIA H100 (of this one's class, sm_90)"
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [({"torch": "1.13.1+cpu"}, " (with torch 1.13)"), ({"triton": "0.1.0"}, "")],
+    ids=["torch", "triton"],
+)
+def test_measurements_with_other_libraries_are_taken_and_told(measured, versions, said):
+    measured(({**versions}, ALL_THREE), ({**ON_H200, **versions}, ALL_THREE))
+    assert ask().measured_on == HERE + said
+    assert ask(device=CUDA).measured_on == "NVIDIA H200" + (said or " (with triton 0.1)"), "its kernels are Triton's"
+
+
+def test_times_with_two_versions_are_not_compared(measured):
+    measured(({"torch": "1.13.1"}, {"fused": 1.0}), ({}, {"reference": 6.0, "reference-compiled": 3.0}))
+    assert "was not measured in fp32 beside the compiled reference" in ask().reason
 
 
 @pytest.mark.parametrize(
@@ -193,7 +258,7 @@ def test_where_there_is_no_kernel(measured, wanted, question, reason):
 
 @pytest.mark.parametrize("wanted", ["auto", "fused"])
 def test_where_a_kernel_cannot_be_built(measured, monkeypatch, wanted):
-    measured(({}, ALL_THREE), ({"device": "NVIDIA H200", "device_type": "cuda"}, ALL_THREE))
+    measured(({}, ALL_THREE), (ON_H200, ALL_THREE))
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "there is no C++ compiler")
     assert ask(wanted) == Choice(False, "there is no C++ compiler")
     assert ask(wanted, device=CUDA).fused
@@ -239,14 +304,18 @@ def test_what_is_asked_for_is_taken(measured):
 # ---- files
 
 
+LINE = b'{head}"Some CPU, 2 threads",cpu,AMD AVX2,swiglu,d,1,1,none,fp32,fused,1,1,1,1,2.0,1,1,1,1,0,2.13.0,,abc\n'
 DAMAGE = {
     "not text": b"\xff\xfe\x00",
     "another table": b"a,b\n1,2\n",
-    "no number": b"{head}Some CPU,cpu,swiglu,d,1,1,none,fp32,fused,1,1,1,1,fast\n",
-    "no time": b"{head}Some CPU,cpu,swiglu,d,1,1,none,fp32,fused,1,1,1,1,0.0\n",
-    "infinite": b"{head}Some CPU,cpu,swiglu,d,1,1,none,fp32,fused,1,1,1,1,inf\n",
-    "no width": b"{head}Some CPU,cpu,swiglu,d,1,,none,fp32,fused,1,1,1,1,2.0\n",
-    "an open quote": b'{head}"Some CPU,cpu',
+    "no number": LINE.replace(b"2.0", b"fast"),
+    "no time": LINE.replace(b"2.0", b"0.0"),
+    "infinite": LINE.replace(b"2.0", b"inf"),
+    "no width": LINE.replace(b",1,1,none", b",1,,none"),
+    "no class": LINE.replace(b"AMD AVX2", b""),
+    "no threads": LINE.replace(b", 2 threads", b""),
+    "an open quote": LINE + b'"Some CPU,cpu',
+    "half a line": LINE + b'"Some CPU, 2 threads",cpu,AMD',
 }
 
 
@@ -254,12 +323,23 @@ DAMAGE = {
 def test_a_damaged_file_is_no_crash_and_says_nothing(measured, content):
     path = measured()
     path.write_bytes(content.replace(b"{head}", HEAD.encode() + b"\n"))
-    assert measurements.measurements() == ([], [path.resolve()])
-    assert str(ask()) == (
-        f"reference (no fused kernel was measured on a CPU yet: make bench ({path.resolve()} is damaged))"
-    )
+    assert measurements.measurements() == ([], [path])
+    assert ask().reason.endswith(f"AMD AVX2: comt bench kernels ({path} is damaged)")
     measured(({}, ALL_THREE), folder="whole")
     assert ask().fused
+
+
+def test_the_line_that_those_are_made_from_is_whole(measured):
+    measured().write_bytes(LINE.replace(b"{head}", HEAD.encode() + b"\n"))
+    ((row,), damaged) = measurements.measurements()
+    assert (row.device, row.step_ms, damaged) == (THIS_CPU, {"fused": 2.0}, [])
+
+
+def test_a_damaged_file_of_the_package_is_an_error_of_the_package(measured, monkeypatch, tmp_path):
+    measured().write_text("a,b\n1,2\n")
+    monkeypatch.setattr(measurements, "SHIPPED", tmp_path / "bench")
+    with pytest.raises(KeyError):
+        ask()
 
 
 def test_a_file_is_read_once_until_it_changes(measured, monkeypatch):
@@ -274,21 +354,25 @@ def test_a_file_is_read_once_until_it_changes(measured, monkeypatch):
         assert not ask().fused
 
 
-@pytest.mark.parametrize("shipped", [True, False], ids=["wheel", "checkout"])
-def test_ones_own_measurements_come_before_those_of_the_program(measured, monkeypatch, tmp_path, shipped):
+def test_the_users_own_measurements_come_before_those_of_the_program(measured, monkeypatch, tmp_path):
+    """And they are found from every folder, and nowhere but in the cache."""
     monkeypatch.undo()
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
-    monkeypatch.setattr(choice, "_device_name", lambda device: HERE)
-    package = tmp_path / "elsewhere" / "comt_cli"
-    monkeypatch.setattr(measurements, "__file__", str(package / "kernels" / "measurements.py"))
+    monkeypatch.setattr(choice, "device_here", lambda device: THIS_CPU)
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(measurements, "SHIPPED", tmp_path / "shipped")
     monkeypatch.chdir(tmp_path)
-    assert "measured on a CPU yet" in ask().reason
-    measured(({}, ALL_THREE), root="elsewhere/comt_cli/_bench" if shipped else "elsewhere/results/bench")
+    measured(({}, ALL_THREE), root="results/bench")
+    measured(({}, ALL_THREE), root="runs/results/bench")
+    assert "was measured on this processor" in ask().reason
+    measured(({}, ALL_THREE), root="shipped")
     assert ask().speed == 1.5
-    measured(({}, {**ALL_THREE, "fused": 4.0}), ({"op": "heads"}, ALL_THREE), root="results/bench", folder="mine")
+    measured(({}, {**ALL_THREE, "fused": 4.0}), ({"op": "heads"}, ALL_THREE), root="cache/measured", folder="mine")
     assert ask().speed == 0.75
     assert ask(op="heads").speed == 1.5
-    assert len(measurements.measurements()[0]) == 2
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert ask().speed == 0.75
 
 
 def test_other_tables_of_the_folder_are_left_alone(measured):
