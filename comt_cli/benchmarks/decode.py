@@ -1,15 +1,14 @@
 """How long a generated token takes: a decode step with a key-value cache, and the reading of the prompt.
 
-On CUDA the step is a captured graph that is replayed. All variants of one batch size take turns; ratios are to the
-quicker plain variant within a round. A row is one variant at one batch size: `decode_ms` is a step, a token of every
-text; `prefill_ms` the reading of all prompts. Ratios are to `best_plain`, for the reading to the quicker plain one
-there; the goal is of both kinds.
+On CUDA the step is a captured graph that is replayed. All variants of one batch size take turns (`rounds`). A row is
+one variant at one batch size: `decode_ms` is a step, a token of every text; `prefill_ms` the reading of all prompts.
+Ratios are to `best_plain`, for the reading to the quicker plain one there; the goal is of both kinds.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +18,7 @@ from comt_cli.benchmarks.failures import failed
 from comt_cli.benchmarks.goals import decode_goal, goal_device
 from comt_cli.benchmarks.memory import free
 from comt_cli.benchmarks.origin import origin_on
-from comt_cli.benchmarks.rounds import Part, Times, all_turns, quickest, ratio, stopwatch_for
+from comt_cli.benchmarks.rounds import Part, Times, all_turns, compared, quickest, stopwatch_for, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.models.build import empty_network, materialise, wiring_of
@@ -36,6 +35,10 @@ STEPS = 8
 """Decode steps that are timed in a row."""
 MOST_PREFILL_ON_CPU = 8192
 """Tokens in all; beyond, a CPU would read for minutes, and the reading is not timed."""
+_READING = (
+    *("prefill_ms", "prefill_ms_p10", "prefill_ms_p90"),
+    *("prefill_ratio_to_plain", "prefill_ratio_to_plain_spread"),
+)
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _METHODS = {"plain": "pre-ln", "comt": "comt", "transponder": "transponder"}
 
@@ -178,6 +181,8 @@ def _measure(
     if not ready:
         return
     times = all_turns(parts, rounds, stopwatch_for(device))
+    if (still := unsettled(times)) is not None:
+        yield f"{shape.size} {dtype} batch {batch}: {still}"
     decode, prefill = (
         {name: each for (kind, name), each in times.items() if kind == wanted} for wanted in ("decode", "prefill")
     )
@@ -189,19 +194,23 @@ def _measure(
         rows.append(
             {
                 **{"device": origin.device, "size": shape.size, "shape": f"{shape.network}-v{vocabulary}"},
-                **{"dtype": dtype, "batch": batch, "variant": name, "rounds": rounds, "prompt": prompt},
+                **{"dtype": dtype, "batch": batch, "variant": name, "rounds": len(per_step.seconds), "prompt": prompt},
                 **per_step.columns("decode_ms"),
-                "tokens_per_second": round(batch / per_step.median, 1),
+                "tokens_per_second": round(batch / per_step.undisturbed, 1),
                 "best_plain": best,
-                "decode_ratio_to_plain": ratio(decode, name, best),
-                "prefill_ms": prefill[name].milliseconds(3)[0] if reads else None,
-                "prefill_ratio_to_plain": ratio(prefill, name, best_prefill) if reads else None,
+                **compared("decode_ratio_to_plain", decode, name, best),
+                **(_reading(prefill, name, best_prefill) if reads else dict.fromkeys(_READING)),
                 "goal_decode_ratio": decode_goal(name, goal_device(device.type, origin.device), dtype),
                 "graph": graph,
                 **origin.versions(),
             }
         )
     yield rows
+
+
+def _reading(prefill: Mapping[str, Times], name: str, best: str | None) -> dict[str, float | None]:
+    """The columns about the reading of the prompts."""
+    return {**prefill[name].columns("prefill_ms", 3), **compared("prefill_ratio_to_plain", prefill, name, best)}
 
 
 def _prefill(decoder: Decoder, prompts_BT: Tensor) -> Part:

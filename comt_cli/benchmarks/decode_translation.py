@@ -21,7 +21,7 @@ from comt_cli.benchmarks.goals import BEAM, translation_goals
 from comt_cli.benchmarks.memory import mebibytes, peak_of
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.peers import BEGIN, END, Marian
-from comt_cli.benchmarks.rounds import all_turns, ratio, stopwatch_for
+from comt_cli.benchmarks.rounds import all_turns, compared, stopwatch_for, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.subjects import TRANSLATION
 from comt_cli.data.special_tokens import PAD
@@ -130,15 +130,18 @@ def _measure(
     if uncached and cached and (differ := sum(map(list.__ne__, uncached(), cached()))):
         yield f"{what}: {differ} of {batch} translations differ without the cache: equal but for rounding"
     times, origin = all_turns(parts, rounds, stopwatch_for(device)), origin_on(device)
+    if (still := unsettled(times)) is not None:
+        yield f"{what}: {still}"
     rows = []
     for beam, name in sorted(parts):
         taken, one = times[beam, name], peaks.get((1, name))
         row = {
             **{"device": origin.device, "size": shape.size, "shape": f"{shape.network}-v{vocabulary}"},
-            **{"dtype": dtype, "batch": batch, "beam": beam, "variant": name, "rounds": rounds, "tokens": tokens},
+            **{"dtype": dtype, "batch": batch, "beam": beam, "variant": name, "rounds": len(taken.seconds)},
+            "tokens": tokens,
             **taken.columns("search_ms", 3),
-            "sentences_per_second": round(batch / taken.median, 2),
-            "ratio_to_plain": ratio(times, (beam, name), (beam, "plain")),
+            "sentences_per_second": round(batch / taken.undisturbed, 2),
+            **compared("ratio_to_plain", times, (beam, name), (beam, "plain")),
             "peak_mib": mebibytes(peaks[beam, name]),
             "peak_ratio_to_beam_1": round(peaks[beam, name] / one, 4) if one else None,
         }

@@ -1,9 +1,9 @@
 """How long the gated operations take: in PyTorch, compiled, and as one kernel. What the choice between them reads.
 
 All kinds of gates and all forms of an operation on one product take turns; ratios are to the compiled operation
-without gates, which is what a plain model runs there. A row is one form of one operation. Milliseconds are medians
-with 10th and 90th percentile; `step` is forward and backward together, `forward` the forward part of it. Ratios are
-medians over rounds of the ratio within a round.
+without gates, which is what a plain model runs there. A row is one form of one operation. Milliseconds are undisturbed
+ones (`rounds`), with the 10th and 90th percentile of the turns; `step` is forward and backward together, `forward` the
+forward part of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from comt_cli.benchmarks.kernel_cases import DTYPES, Case, Part, case, groups
 from comt_cli.benchmarks.memory import free, saved_bytes
 from comt_cli.benchmarks.names import GATES
 from comt_cli.benchmarks.origin import origin_on
-from comt_cli.benchmarks.rounds import Times, all_turns, ratio, stopwatch_for
+from comt_cli.benchmarks.rounds import Times, all_turns, compared, stopwatch_for, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import choice
 from comt_cli.training.devices import prepare_process
@@ -142,7 +142,7 @@ def _group(
         _row(device, op, name, shape.units, width, kind, dtype, variant, times, plain, count)
         for (kind, variant), count in saved.items()
     ]
-    yield f"{what}: measured after {time.perf_counter() - begin:.0f} s"
+    yield f"{what}: {unsettled(times) or 'measured'} after {time.perf_counter() - begin:.0f} s"
 
 
 def _obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -182,8 +182,8 @@ def _row(
         **{"width": width, "gates": gates, "dtype": dtype, "variant": variant, "rounds": len(times[step].seconds)},
         **times[forward].columns("forward_ms"),
         **times[step].columns("step_ms"),
-        "forward_ratio_to_plain_compiled": ratio(times, forward, (*plain, "forward")),
-        "step_ratio_to_plain_compiled": ratio(times, step, (*plain, "step")),
+        **compared("forward_ratio_to_plain_compiled", times, forward, (*plain, "forward")),
+        **compared("step_ratio_to_plain_compiled", times, step, (*plain, "step")),
         "saved_bytes": saved,
         **origin.versions(),
     }

@@ -1,13 +1,16 @@
-"""How everything here is timed: all variants in one process, in turns, round after round.
+"""How everything here is timed: all variants in one process, in turns, round after round, until their times settle.
 
-A machine that slows down, or warms up, then slows down all of them. The ratio of two variants is formed within a round,
-where both met the same machine, and the median over the rounds is what counts. The order turns round with every round,
-so that none always comes after the same other.
+Other work on a machine only slows turns down. The time of a variant is therefore the 20th percentile of its turns:
+that of an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times. A ratio
+formed within a round is wrong wherever either turn was disturbed (with 30 % of the turns that is every second round),
+and the median of those is too large for the longer variant, which meets more of the disturbances.
+A machine that slows down as a whole slows all variants alike, since they take turns: the same rounds are the quickest
+of all of them. The order turns round with every round, so that none always comes after the same other.
 """
 
 from __future__ import annotations
 
-import statistics
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +24,14 @@ Part = Callable[[], object]
 """One thing to time: a whole step, a forward pass, one kernel."""
 Key = TypeVar("Key", bound=Hashable)
 
+PERCENT = 20
+"""The percentile of a variant's turns that is its time."""
+SETTLED = 0.03
+"""Times have settled when the 90 % interval of each is at most so wide, as a part of the time."""
+PATIENCE = 2.0
+"""Rounds beyond those asked for, for want of settled times, end when they have taken so many times as long as those."""
+_TWO_SIDED_90 = 1.645
+"""Standard deviations of the normal distribution."""
 _HEAD_START = 8192
 """Side of the square matrix product (1.5 ms on an H200) that keeps a GPU busy while the host queues what is timed."""
 
@@ -84,9 +95,27 @@ class Times:
     seconds: tuple[float, ...]
 
     @property
-    def median(self) -> float:
-        """Seconds; the mean of the middle two where there are two."""
-        return statistics.median(self.seconds)
+    def undisturbed(self) -> float:
+        """Seconds of a turn that nothing else on the machine slowed down: the `PERCENT`th percentile."""
+        return self.percentile(PERCENT)
+
+    @property
+    def spread(self) -> float:
+        """The 90th percentile over the 10th."""
+        return self.percentile(90) / self.percentile(10)
+
+    @property
+    def uncertainty(self) -> float:
+        """The width of the 90 % interval of `undisturbed`, as a part of it.
+
+        Its ends are order statistics, whatever the distribution: how many of n turns lie below the true percentile is
+        binomial (here by its normal approximation). Few turns give the whole range.
+        """
+        ordered, n = sorted(self.seconds), len(self.seconds)
+        below, deviation = n * PERCENT / 100, math.sqrt(n * PERCENT * (100 - PERCENT)) / 100
+        low = max(0, math.floor(below - _TWO_SIDED_90 * deviation) - 1)
+        high = min(n - 1, math.ceil(below + _TWO_SIDED_90 * deviation))
+        return (ordered[high] - ordered[low]) / self.undisturbed
 
     def percentile(self, percent: int) -> float:
         """Seconds; of so many rounds' times the one at that place, without interpolation: 0 the least, 100 the most.
@@ -97,14 +126,11 @@ class Times:
         place = min(percent, 100 - percent) * len(ordered) // 100
         return ordered[place] if percent < 50 else ordered[-1 - place]
 
-    def ratio_to(self, other: Times) -> float:
-        """The median over the rounds of this time over the other's in the same round."""
-        return statistics.median(a / b for a, b in zip(self.seconds, other.seconds, strict=True))
-
     def milliseconds(self, decimals: int = 4) -> tuple[float, float, float]:
-        """Median, 10th and 90th percentile, in milliseconds."""
-        median, low, high = (round(1e3 * x, decimals) for x in (self.median, self.percentile(10), self.percentile(90)))
-        return median, low, high
+        """The undisturbed time, 10th and 90th percentile, in milliseconds."""
+        each = self.undisturbed, self.percentile(10), self.percentile(90)
+        time, low, high = (round(1e3 * seconds, decimals) for seconds in each)
+        return time, low, high
 
     def columns(self, name: str, decimals: int = 4) -> dict[str, float]:
         """The same by the columns of a row: `step_ms`, `step_ms_p10`, `step_ms_p90`."""
@@ -114,18 +140,30 @@ class Times:
 def in_turns(
     parts: Mapping[Key, Part], rounds: int, stopwatch: Stopwatch, warm_up: int = 1
 ) -> Iterator[int | dict[Key, Times]]:
-    """Time every part once a round, after `warm_up` untimed rounds; yields the number of each finished round (from 1),
-    and last the times of every part."""
+    """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
+    `SETTLED` or `PATIENCE` is at its end. Yields the number of each finished round (from 1), and last the times of
+    every part."""
     taken: dict[Key, list[float]] = {key: [] for key in parts}
     for _ in range(warm_up):
         for part in parts.values():
             part()
-    for number in range(1, rounds + 1):
+    number, seconds, most = 0, 0.0, math.inf
+    while seconds < most:
         keys = list(parts)
-        for key in keys if number % 2 else reversed(keys):
+        for key in reversed(keys) if number % 2 else keys:
             taken[key].append(stopwatch.seconds(parts[key]))
+            seconds += taken[key][-1]
+        number += 1
         yield number
-    yield {key: Times(tuple(seconds)) for key, seconds in taken.items()}
+        if number == rounds:
+            most = (1 + PATIENCE) * seconds
+        if number >= rounds and unsettled(_times(taken)) is None:
+            break
+    yield _times(taken)
+
+
+def _times(taken: Mapping[Key, list[float]]) -> dict[Key, Times]:
+    return {key: Times(tuple(seconds)) for key, seconds in taken.items()}
 
 
 def all_turns(parts: Mapping[Key, Part], rounds: int, stopwatch: Stopwatch, warm_up: int = 1) -> dict[Key, Times]:
@@ -135,11 +173,23 @@ def all_turns(parts: Mapping[Key, Part], rounds: int, stopwatch: Stopwatch, warm
     return times
 
 
+def unsettled(times: Mapping[Key, Times]) -> str | None:
+    """None where all times have settled, else a phrase about the least certain."""
+    worst, rounds = max((each.uncertainty, len(each.seconds)) for each in times.values())
+    return f"not settled after {rounds} rounds (to {100 * worst:.0f} % of a time)" if worst > SETTLED else None
+
+
 def quickest(times: Mapping[Key, Times], of: list[Key]) -> Key | None:
-    """Which of `of` has the least median; None where none of them was timed."""
-    return min((key for key in of if key in times), key=lambda key: times[key].median, default=None)
+    """Which of `of` takes the least time; None where none of them was timed."""
+    return min((key for key in of if key in times), key=lambda key: times[key].undisturbed, default=None)
 
 
 def ratio(times: Mapping[Key, Times], key: Key, to: Key | None) -> float | None:
-    """`ratio_to`, to four decimals; None where there is nothing to compare with."""
-    return round(times[key].ratio_to(times[to]), 4) if to is not None and to in times else None
+    """One time over another, to four decimals; None where there is nothing to compare with."""
+    return round(times[key].undisturbed / times[to].undisturbed, 4) if to is not None and to in times else None
+
+
+def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) -> dict[str, float | None]:
+    """The `ratio` by its column, and the greater `spread` of the two in another."""
+    spread = max(times[key].spread, times[to].spread) if to is not None and to in times else None
+    return {name: ratio(times, key, to), f"{name}_spread": None if spread is None else round(spread, 3)}

@@ -1,8 +1,9 @@
 """How long one training step of any task takes: each variant as a ratio to the best plain one of the same run.
 
-A row is one variant. Times are in milliseconds (median, and the 10th and 90th percentile); ratios are medians over
-rounds of the ratio within a round. `forward` is training's forward pass without gradients, loss included; `saved` what
-it keeps for the backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only).
+A row is one variant. Times are in milliseconds (undisturbed, as `rounds` has it, with the 10th and 90th percentile of
+the turns); a ratio's `_spread` is the greater p90 / p10 of its two times. `forward` is training's forward pass without
+gradients, loss included; `saved` what it keeps for the backward pass; `peak` the most that a step takes beyond weights
+and the optimiser's states (CUDA only).
 FLOPs are those of the variant's own network as training counts them (matrix products, attention in full), of another
 library's those of the plain one; `mfu` is what it has of them a second, over the device's peak.
 Goals are at most, those of speeds and `mfu` at least.
@@ -19,7 +20,7 @@ from comt_cli.benchmarks.memory import mebibytes
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.peers import PEERS
 from comt_cli.benchmarks.roofline import predicted_step_ratio
-from comt_cli.benchmarks.rounds import quickest, ratio
+from comt_cli.benchmarks.rounds import compared, quickest
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import Timed, steps_in_turns
 from comt_cli.benchmarks.subjects import SUBJECTS, Subject, subject_of
@@ -94,6 +95,9 @@ def _rows(
     rows = []
     for name in timed.variants:
         step, forward, memory = timed.step[name], timed.forward[name], timed.memory[name]
+        to_peers: Row = {}
+        for peer in subject.peers:
+            to_peers |= compared(f"step_ratio_to_{peer}", timed.step, name, peer)
         row: Row = {
             "device": origin.device,
             **(own_columns if subject.decides_kernels else {}),
@@ -101,17 +105,17 @@ def _rows(
             "size": shape.size,
             "precision": precision,
             "variant": name,
-            "rounds": timed.rounds,
+            "rounds": len(step.seconds),
             **step.columns("step_ms", 3),
-            f"{subject.unit}_per_second": round(shape.units / step.median, 1),
-            "mfu": None if peak is None else round(flops[name] * shape.batch / step.median / peak, 4),
+            f"{subject.unit}_per_second": round(shape.units / step.undisturbed, 1),
+            "mfu": None if peak is None else round(flops[name] * shape.batch / step.undisturbed / peak, 4),
             "flops_ratio_to_plain": round(flops[name] / flops["plain"], 4),
             "best_plain": best,
-            "step_ratio_to_best_plain": ratio(timed.step, name, best),
-            **{f"step_ratio_to_{peer}": ratio(timed.step, name, peer) for peer in subject.peers},
+            **compared("step_ratio_to_best_plain", timed.step, name, best),
+            **to_peers,
             "best_plain_forward": best_forward,
-            "forward_ms": forward.milliseconds(3)[0],
-            "forward_ratio_to_best_plain": ratio(timed.forward, name, best_forward),
+            **forward.columns("forward_ms", 3),
+            **compared("forward_ratio_to_best_plain", timed.forward, name, best_forward),
             "saved_mib": mebibytes(memory.saved),
             "saved_ratio_to_plain": round(memory.saved / plain_saved, 4) if plain_saved else None,
             "peak_mib": mebibytes(memory.peak),

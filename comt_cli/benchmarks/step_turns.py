@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.memory import free, peak_beyond, saved_bytes
-from comt_cli.benchmarks.rounds import Times, in_turns, stopwatch_for
+from comt_cli.benchmarks.rounds import Part, Times, in_turns, stopwatch_for, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.variants import Prepared, Unavailable, Variants
 from comt_cli.training.devices import prepare_process
@@ -29,7 +29,6 @@ class Timed:
     """The variants that could be had, in the order in which they were asked for, on the batch that fitted."""
 
     shape: Shape
-    rounds: int
     variants: list[str]
     memory: dict[str, Memory]
     step: dict[str, Times]
@@ -44,8 +43,8 @@ def steps_in_turns(
     device: torch.device,
     rounds: int,
 ) -> Iterator[str | Timed]:
-    """Build `variants` with what `make` gives for a shape, and time them on `device`; yields lines of progress, and
-    last what was timed.
+    """Build `variants` with what `make` gives for a shape, and time them on `device` in so many rounds, or more
+    (`rounds.in_turns`); yields lines of progress, and last what was timed.
 
     Where a batch does not fit in the device's memory it is halved for all; the subject's optional variants are left out
     instead. A variant that fails is reported (`Failed`), and the others are timed.
@@ -110,11 +109,21 @@ def _timed(builder: Variants, variants: Sequence[str], rounds: int) -> Iterator[
         return
     parts = {("step", name): each.step for name, each in ready.items()}
     parts |= {("forward", name): each.forward for name, each in ready.items()}
+    times = yield from _turns(what, parts, rounds, device)
+    step, forward = ({name: times[kind, name] for name in ready} for kind in ("step", "forward"))
+    yield Timed(shape, [name for name in variants if name in ready], memory, step, forward)
+
+
+def _turns(
+    what: str, parts: Mapping[tuple[str, str], Part], rounds: int, device: torch.device
+) -> Generator[str, None, dict[tuple[str, str], Times]]:
+    """`in_turns`, told line by line; returns the times."""
     times: dict[tuple[str, str], Times] = {}
     for news in in_turns(parts, rounds, stopwatch_for(device)):
         if isinstance(news, dict):
             times = news
         else:
-            yield f"{what} round {news} of {rounds}"
-    step, forward = ({name: times[kind, name] for name in ready} for kind in ("step", "forward"))
-    yield Timed(shape, rounds, [name for name in variants if name in ready], memory, step, forward)
+            yield f"{what} round {news}{f' of {rounds}' if news <= rounds else ', to settle the times'}"
+    if (still := unsettled(times)) is not None:
+        yield f"{what}: {still}"
+    return times

@@ -44,7 +44,9 @@ Sizes = Annotated[
     ),
 ]
 Dtypes = Annotated[str, typer.Option(metavar="A,B", help="Types of the numbers: bf16, fp32.")]
-Rounds = Annotated[int, typer.Option(min=3, help="Rounds; each times every variant once.")]
+Rounds = Annotated[
+    int, typer.Option(min=3, help="Rounds; each times every variant once. More follow until the times have settled.")
+]
 
 
 @app.command(cls=Verb)
@@ -329,7 +331,9 @@ def everything(
     minutes: Annotated[float, typer.Option(min=0, help="Begin nothing that is not likely to end within so many.")] = 9,
     rounds: Annotated[
         int | None,
-        typer.Option(min=3, help="Rounds; each times every variant once. 7 on a GPU, 15 elsewhere if not given."),
+        typer.Option(
+            min=3, help="Rounds, at least; each times every variant once. 7 on a GPU, 15 elsewhere if not given."
+        ),
     ] = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,

@@ -1,9 +1,9 @@
 """The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
 
 A kernel is taken on its own accord ("auto") only where it was measured to be faster than what would otherwise run: the
-compiled reference in a compiled model, the eager one in another. What counts was measured on this very device, with this
-number of threads; else on it with another number; else on another device of its class (`processors`). Where there are no
-such measurements, or no kernel can run, it is the reference. Every choice gives its reason.
+compiled reference in a compiled model, the eager one in another. What counts was measured on this very device with this
+number of threads; else on it with another number; else on another device of its class (`processors`). Without such
+measurements, or where no kernel can run, it is the reference. Every choice gives its reason.
 """
 
 from __future__ import annotations

@@ -27,27 +27,41 @@ class Column:
     is_number: bool = True
 
 
+TOO_NOISY = 1.5
+"""p90 / p10 of a time beyond which no verdict is given."""
+
+
 @dataclass(frozen=True)
 class Goal:
     """A column that should be at most (or, `at_least`, not below) what stands in another column of the same row; shown
-    with so many `decimals`, one more where it was missed."""
+    with so many `decimals`, one more where it was missed.
+
+    `spread` gives the greatest p90 / p10 of the times that the value is made of, None where the row has none recorded;
+    without the function the value is no time.
+    """
 
     value: str
     goal: str
     what: str
     at_least: bool = False
     decimals: int = 3
+    spread: Callable[[Row], float | None] | None = None
 
     def verdict(self, row: Row) -> str | None:
-        """`met`, or by how much it was missed; None where the row has no goal or no value."""
+        """`met`, or by how much it was missed, or `too noisy`; None where the row has no goal or no value."""
         if not row.get(self.value) or not row.get(self.goal):
             return None
         value, goal = float(row[self.value]), float(row[self.goal])
         is_met = value >= goal if self.at_least else value <= goal
         limit = "at least" if self.at_least else "at most"
+        spread = self.spread(row) if self.spread is not None else 1.0
+        if spread is not None and spread > TOO_NOISY:
+            return f"{self.what} too noisy (p90 / p10 of a time is {spread:.2f}, beyond {TOO_NOISY:g})"
         # what was just missed must not look equal: as many decimals as the rows have
         decimals = self.decimals + (not is_met)
-        return f"{self.what} {'met' if is_met else 'missed'} ({value:,.{decimals}f}, {limit} {_plainly(goal)})"
+        unknown = ", spread not recorded" if spread is None else ""
+        verdict = "met" if is_met else "missed"
+        return f"{self.what} {verdict} ({value:,.{decimals}f}, {limit} {_plainly(goal)}{unknown})"
 
 
 def _plainly(number: float) -> str:
@@ -218,15 +232,25 @@ def shown(name: str, decimals: int) -> Callable[[Row], str]:
     return lambda row: f"{float(row[name]):,.{decimals}f}" if row.get(name) else "-"
 
 
+def recorded_spread(ratio: str) -> Callable[[Row], float | None]:
+    """The greater p90 / p10 of the two times of a ratio; None in rows of earlier versions."""
+    return lambda row: float(row[f"{ratio}_spread"]) if row.get(f"{ratio}_spread") else None
+
+
+def own_spread(time: str) -> Callable[[Row], float | None]:
+    """p90 / p10 of one time, which every row has."""
+    return lambda row: float(row[f"{time}_p90"]) / float(row[f"{time}_p10"]) if row.get(f"{time}_p10") else None
+
+
 def spread(name: str) -> Callable[[Row], str]:
-    """`12.3 (12.1 to 12.9)`: median, 10th and 90th percentile."""
+    """`12.3 (12.1 to 12.9)`: the time, 10th and 90th percentile."""
 
     def show(row: Row) -> str:
         if not row.get(name):
             return "-"
-        median, low, high = (float(row[f"{name}{end}"]) for end in ("", "_p10", "_p90"))
-        decimals = 1 if median >= 10 else 2 if median >= 1 else 3
-        return f"{median:,.{decimals}f} ({low:,.{decimals}f} to {high:,.{decimals}f})"
+        time, low, high = (float(row[f"{name}{end}"]) for end in ("", "_p10", "_p90"))
+        decimals = 1 if time >= 10 else 2 if time >= 1 else 3
+        return f"{time:,.{decimals}f} ({low:,.{decimals}f} to {high:,.{decimals}f})"
 
     return show
 

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from comt_cli import words
-from comt_cli.report.benchmark import Column, Goal, Page, shown, spread, word
+from comt_cli.report.benchmark import (
+    TOO_NOISY,
+    Column,
+    Goal,
+    Page,
+    own_spread,
+    recorded_spread,
+    shown,
+    spread,
+    word,
+)
 from comt_cli.report.figures.benchmark import draw_kernels, draw_predicted, draw_steps
 
-_IN_TURNS = "Variants took turns; a ratio is the median over rounds of the ratio within a round. Below 1 is faster."
+_IN_TURNS = (
+    "Variants took turns. A time is the 20th percentile of its turns, since other work only slows them, and a ratio is",
+    "that of two such times; below 1 is faster. In rows without a recorded spread (p90 / p10) times are medians, and",
+    f"ratios the medians of those within a round. Where a spread is beyond {TOO_NOISY:g} no goal is met or missed.",
+)
 _COMMITS = "Rows that were measured again replace the older ones; the others stay."
 
 
@@ -29,19 +44,21 @@ def step_page(
     compared = [Column(f"step / {peer}", shown(f"step_ratio_to_{peer}", 3)) for peer in peers]
     per_second = f"{unit}_per_second"
     every = {
-        "step": ("step_ratio_to_best_plain", "step", False, 3),
-        "forward": ("forward_ratio_to_best_plain", "forward", False, 3),
-        "saved": ("saved_ratio_to_plain", "saved", False, 3),
-        "mfu": ("mfu", "MFU", True, 3),
-        "speed": (per_second, f"{unit}/s", True, 0),
+        "step": _ratio_goal("step_ratio_to_best_plain", "step"),
+        "forward": _ratio_goal("forward_ratio_to_best_plain", "forward"),
+        "saved": partial(Goal, value="saved_ratio_to_plain", what="saved"),
+        "mfu": partial(Goal, value="mfu", what="MFU", at_least=True, spread=own_spread("step_ms")),
+        "speed": partial(
+            Goal, value=per_second, what=f"{unit}/s", at_least=True, decimals=0, spread=own_spread("step_ms")
+        ),
     }
     if peers:
-        every["peer"] = (f"step_ratio_to_{peers[0]}", f"step / {peers[0]}", False, 3)
+        every["peer"] = _ratio_goal(f"step_ratio_to_{peers[0]}", f"step / {peers[0]}")
     return Page(
         name=name,
         title=title,
         said=(
-            _IN_TURNS,
+            *_IN_TURNS,
             *([f"The best plain step is the quickest of {words.listing(best_plain)}."] if len(best_plain) > 1 else []),
             "`forward`: training's forward pass without gradients, loss included, beside the quickest plain one.",
             "`saved`: what a forward pass keeps for the backward pass, and its ratio to the least that a plain variant",
@@ -67,14 +84,14 @@ def step_page(
             Column("saved / plain", shown("saved_ratio_to_plain", 3)),
             Column("peak, MiB", shown("peak_mib", 0)),
         ),
-        goals=tuple(
-            Goal(value, goals[about], what, at_least, decimals)
-            for about, (value, what, at_least, decimals) in every.items()
-            if about in goals
-        ),
+        goals=tuple(make(goal=goals[about]) for about, make in every.items() if about in goals),
         meanings=variants,
         draw=draw_steps,
     )
+
+
+def _ratio_goal(ratio: str, what: str) -> partial[Goal]:
+    return partial(Goal, value=ratio, what=what, spread=recorded_spread(ratio))
 
 
 def _texts(*names: str) -> list[Column]:
@@ -90,7 +107,7 @@ def kernels_page(
         name="kernels",
         title="Gated operations",
         said=(
-            _IN_TURNS,
+            *_IN_TURNS,
             "`step`: forward and backward together. Ratios are to the compiled operation without gates; for `gemm`,",
             "the library's products alone, to that without columns for gates. `kernels: auto` chooses by these rows.",
             _COMMITS,
@@ -121,7 +138,7 @@ def decode_page(variants: Mapping[str, str], sizes: Sequence[str], dtypes: Seque
         name="decode",
         title="Decoding",
         said=(
-            _IN_TURNS,
+            *_IN_TURNS,
             "A decode step gives one token of every text of the batch, behind a prompt; on CUDA it is a graph that is",
             "replayed. Ratios are to the quicker of plain and plain-fused.",
             _COMMITS,
@@ -141,7 +158,7 @@ def decode_page(variants: Mapping[str, str], sizes: Sequence[str], dtypes: Seque
             Column("reading, ms", shown("prefill_ms", 1)),
             Column("reading / plain", shown("prefill_ratio_to_plain", 3)),
         ),
-        goals=(Goal("decode_ratio_to_plain", "goal_decode_ratio", "decode"),),
+        goals=(_ratio_goal("decode_ratio_to_plain", "decode")(goal="goal_decode_ratio"),),
         meanings=variants,
     )
 
@@ -152,7 +169,7 @@ def decode_translation_page(variants: Mapping[str, str], sizes: Sequence[str], d
         name="decode-translation",
         title="Translating",
         said=(
-            _IN_TURNS,
+            *_IN_TURNS,
             "A search translates all sentences of the batch; no hypothesis may end before the last step, so that all",
             "variants take as many. Ratios are to `plain` at the same beam. `peak`: the most memory that a search",
             "takes beyond the weights (on a CPU that of all tensors), and its ratio to that of the same variant at",
@@ -175,7 +192,7 @@ def decode_translation_page(variants: Mapping[str, str], sizes: Sequence[str], d
             Column("peak, MiB", shown("peak_mib", 1)),
             Column("peak / beam 1", shown("peak_ratio_to_beam_1", 2)),
         ),
-        goals=(Goal("ratio_to_plain", "goal_ratio_to_plain", "time / plain", at_least=True),),
+        goals=(_ratio_goal("ratio_to_plain", "time / plain")(goal="goal_ratio_to_plain", at_least=True),),
         meanings=variants,
     )
 

@@ -14,6 +14,8 @@ from comt_cli.report.benchmark import (
     Column,
     Goal,
     Page,
+    own_spread,
+    recorded_spread,
     renew_page,
     shown,
     spread,
@@ -147,6 +149,27 @@ def test_a_goal_is_met_by_what_is_equal(value, told):
 def test_a_goal_in_thousands(value, told):
     goal = Goal("images", "goal_images", "images/s", at_least=True, decimals=0)
     assert goal.verdict({"images": str(value), "goal_images": "60000"}) == told
+
+
+@pytest.mark.parametrize(
+    ("spread", "told"),
+    [
+        ("1.5", "step met (1.040, at most 1.08)"),
+        ("1.51", "step too noisy (p90 / p10 of a time is 1.51, beyond 1.5)"),
+        ("", "step met (1.040, at most 1.08, spread not recorded)"),
+        (None, "step met (1.040, at most 1.08, spread not recorded)"),
+    ],
+)
+def test_no_verdict_on_noise(spread, told):
+    row = {"ratio": "1.04", "goal_ratio": "1.08"} | ({} if spread is None else {"ratio_spread": spread})
+    assert Goal("ratio", "goal_ratio", "step", spread=recorded_spread("ratio")).verdict(row) == told
+
+
+@pytest.mark.parametrize(("p90", "told"), [("15", "MFU met (0.500, at least 0.45)"), ("16", "MFU too noisy")])
+def test_the_spread_of_one_time(p90, told):
+    row = {"mfu": "0.5", "goal_mfu": "0.45", "step_ms_p10": "10", "step_ms_p90": p90}
+    goal = Goal("mfu", "goal_mfu", "MFU", at_least=True, spread=own_spread("step_ms"))
+    assert goal.verdict(row).startswith(told)
 
 
 def test_a_page_is_made_anew_without_measuring(tmp_path):
@@ -296,10 +319,12 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
         bert("bert-bench", {"size": "tiny", "width": 16, "heads": 2}, vocabulary=32, batch=1, length=8),
     )
     cpu = torch.device("cpu")
-    products = [rows for rows in run_gemm_benchmark(tiny[:1], ["fp32"], cpu, 3) if isinstance(rows, list)]
-    decoded = list(run_decode_benchmark(tiny[:1], ["plain"], ["fp32"], [1], cpu, 3, prompt=8))
-    translated = list(run_translation_benchmark(tiny[2:3], ["plain"], ["fp32"], [1], cpu, 3, tokens=3))
-    columns = {"kernels": {*products[0][0]}, "decode": {*decoded[0][0]}, "decode-translation": {*translated[0][0]}}
+    measured = {
+        "kernels": run_gemm_benchmark(tiny[:1], ["fp32"], cpu, 3),
+        "decode": run_decode_benchmark(tiny[:1], ["plain"], ["fp32"], [1], cpu, 3, prompt=8),
+        "decode-translation": run_translation_benchmark(tiny[2:3], ["plain"], ["fp32"], [1], cpu, 3, tokens=3),
+    }
+    columns = {name: {*next(rows for rows in news if isinstance(rows, list))[0]} for name, news in measured.items()}
     for subject, shape in zip(SUBJECTS, tiny, strict=True):
         *_, rows = run_step_benchmark(shape, "fp32", ["plain"], cpu, 3)
         columns[subject.page] = {*rows[0]}
@@ -320,4 +345,6 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
             column.show(Asked())
         for goal in page.goals:
             asked |= {goal.value, goal.goal}
+            if goal.spread is not None:
+                goal.spread(Asked())
         assert asked | set(page.key) | set(page.sort) <= columns[name], name
