@@ -318,7 +318,7 @@ def _place(row: DeviceTimes, here: Device) -> str:
         differs.append(f"of this one's class, {here.device_class}")
     if row.device.threads != here.threads:
         differs.append(f"not {here.threads}")
-    libraries = [("torch", row.torch, torch.__version__)]
+    libraries = [("torch", row.torch, str(torch.__version__))]
     if here.type == "cuda":
         libraries.append(("triton", row.triton, version_of("triton") or ""))
     for library, then, now in libraries:
