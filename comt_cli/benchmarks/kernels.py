@@ -142,7 +142,8 @@ def _group(
         _row(device, op, name, shape.units, width, kind, dtype, variant, times, plain, count)
         for (kind, variant), count in saved.items()
     ]
-    yield f"{what}: {unsettled(times) or 'measured'} after {time.perf_counter() - begin:.0f} s"
+    still = unsettled(times)
+    yield f"{what}: measured after {time.perf_counter() - begin:.0f} s{f', {still}' if still else ''}"
 
 
 def _obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
