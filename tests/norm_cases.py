@@ -83,7 +83,7 @@ def make(
 
 def run(case: Case) -> Results:
     """What the kernels compute: y, mean, var, and the gradients by the names of what they are of."""
-    from comt_cli.kernels.triton.modulated_norm import modulated_norm, modulated_norm_backward
+    from comt_cli.kernels.modulated_norm.triton import modulated_norm, modulated_norm_backward
 
     product, window, A, b, weight, _, _ = case.tensors
     kind = case.kind

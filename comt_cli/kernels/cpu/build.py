@@ -31,7 +31,8 @@ from comt_cli.data.storage import file_lock
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, canonical_json, sha256
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1]
+"""Every operation's folder in it has its own source; what they share is in `cpu`."""
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -84,7 +85,8 @@ def _load() -> ctypes.CDLL:
     runtime = openmp_runtime()
     compiler, version = find_compiler()
     flags = [*FLAGS, target()]
-    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.[ch]*"))}
+    files = sorted([*FOLDER.glob("*/*.cpp"), *FOLDER.glob("*/*.h")])
+    sources = {path.relative_to(FOLDER).as_posix(): path.read_text(encoding="utf-8") for path in files}
     key = sha256(canonical_json([sources, flags, compiler, version, processor(), runtime.name]))[:20]
     try:
         path = own_folder() / f"cpu-{key}.so"
@@ -164,7 +166,8 @@ def compile_library(command: list[str], runtime: Path) -> bytes:
     """The content of the compiled library. Raises `Unavailable` with the compiler's first complaint."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "kernels.so"
-        _run([*command, *map(str, sorted(FOLDER.glob("*.cpp"))), str(runtime), "-o", str(output)])
+        sources = map(str, sorted(FOLDER.glob("*/*.cpp")))
+        _run([*command, f"-I{FOLDER / 'cpu'}", *sources, str(runtime), "-o", str(output)])
         try:
             return output.read_bytes()
         except FileNotFoundError as error:

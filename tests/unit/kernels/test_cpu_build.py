@@ -30,8 +30,8 @@ NEEDS_LINUX = pytest.mark.skipif(
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of its own, a small source, and nothing remembered; gives the cache folder."""
     sources = tmp_path / "sources"
-    sources.mkdir()
-    (sources / "answer.cpp").write_text(SMALL, encoding="utf-8")
+    (sources / "answer").mkdir(parents=True)
+    (sources / "answer" / "answer.cpp").write_text(SMALL, encoding="utf-8")
     monkeypatch.setattr(build, "FOLDER", sources)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "_outcome", build._outcome.__wrapped__)
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_built_again(fresh, damage):
 @NEEDS_COMPILER
 def test_a_changed_source_is_compiled(fresh):
     assert build.library().comt_answer() == 42
-    (build.FOLDER / "answer.cpp").write_text(SMALL.replace("42", "43"), encoding="utf-8")
+    (build.FOLDER / "answer" / "answer.cpp").write_text(SMALL.replace("42", "43"), encoding="utf-8")
     assert build.library().comt_answer() == 43
     assert len(list(kept_in(fresh).glob("*.so"))) == 2
 
@@ -242,8 +242,8 @@ def old_processor(tmp_path_factory) -> ctypes.CDLL:
     # operation that is called here and the gates are enough of the sources.
     flags = ["-O1" if flag == "-O3" else flag for flag in build.FLAGS]
     folder = tmp_path_factory.mktemp("old")
-    for source in (*build.FOLDER.glob("*.h"), build.FOLDER / "gates.cpp", build.FOLDER / "swiglu.cpp"):
-        shutil.copy(source, folder)
+    for part in ("cpu", "swiglu"):
+        shutil.copytree(build.FOLDER / part, folder / part, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     path = folder / "kernels.so"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FOLDER", folder)

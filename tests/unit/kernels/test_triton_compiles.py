@@ -80,7 +80,7 @@ def norm(
     P: int, C: int, window: int, pixel: int, dtype: torch.dtype, *, rest: bool = True, columns: int | None = None
 ) -> None:
     """The fused batch norm; `rest`: with skip, ReLU and weight."""
-    from comt_cli.kernels.triton.modulated_norm import modulated_norm, modulated_norm_backward
+    from comt_cli.kernels.modulated_norm.triton import modulated_norm, modulated_norm_backward
 
     product = meta(P, columns or (C + window + 7) // 8 * 8, dtype=dtype)
     A, b = (meta(pixel, C), meta(pixel)) if pixel else (None, None)

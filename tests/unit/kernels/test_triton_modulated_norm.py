@@ -23,7 +23,7 @@ import triton
 from norm_cases import EPSILON, KINDS, Case, Kind, Results, assert_operator_agrees, expect, make, run
 
 from comt_cli.kernels import modulated_norm as operator
-from comt_cli.kernels.triton.modulated_norm import common, modulated_norm, modulated_norm_backward
+from comt_cli.kernels.modulated_norm.triton import common, modulated_norm, modulated_norm_backward
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="Triton compiles here: tests/gpu has these tests"
@@ -72,7 +72,7 @@ def test_every_combination_of_four_parts(kind, monkeypatch):
 def test_through_the_operator(kind, monkeypatch):
     """As layers call it, with the same bits. PyTorch refuses operators whose results share memory."""
     tiles(monkeypatch, 32)
-    triton_kernels = importlib.import_module("comt_cli.kernels.triton.modulated_norm")
+    triton_kernels = importlib.import_module("comt_cli.kernels.modulated_norm.triton")
     monkeypatch.setitem(operator.IMPLEMENTATIONS, "cpu", lambda: triton_kernels)
     assert_operator_agrees(make(20, 17, kind))
 

@@ -27,10 +27,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned
-from comt_cli.kernels.triton.modulated_norm import common
-from comt_cli.kernels.triton.modulated_norm.common import (
+from comt_cli.kernels.modulated_norm.triton import common
+from comt_cli.kernels.modulated_norm.triton.common import (
     COLUMNS,
     PARTS,
     PROGRAMS,
@@ -47,6 +45,8 @@ from comt_cli.kernels.triton.modulated_norm.common import (
     store_tile,
     window_gate,
 )
+from comt_cli.kernels.triton import launch
+from comt_cli.kernels.triton.gates import aligned
 
 
 def modulated_norm(

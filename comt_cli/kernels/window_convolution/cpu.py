@@ -12,7 +12,7 @@ from comt_cli.kernels.cpu.calls import run, type_code
 _NUMBERS = ("images", "H", "W", "out_H", "out_W", "filters", "window", "stride", "padding")
 
 
-class _Arguments(ctypes.Structure):  # WindowArguments in window.cpp
+class _Arguments(ctypes.Structure):  # WindowArguments in window_convolution.cpp
     _fields_ = (
         ("v", ctypes.c_void_p),
         ("u", ctypes.c_void_p),

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 IMPLEMENTATIONS: dict[str, Callable[[], Any]] = {
-    "cpu": lambda: importlib.import_module("comt_cli.kernels.cpu.modulated_norm"),
-    "cuda": lambda: importlib.import_module("comt_cli.kernels.triton.modulated_norm"),
+    "cpu": lambda: importlib.import_module("comt_cli.kernels.modulated_norm.cpu"),
+    "cuda": lambda: importlib.import_module("comt_cli.kernels.modulated_norm.triton"),
 }
 """Device type -> what gives the module with the two functions. Only the CPU's take a u beside the product."""
 

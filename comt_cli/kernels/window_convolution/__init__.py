@@ -24,7 +24,7 @@ def reference(x_BCHW: Tensor, weight: Tensor, filters: Tensor, stride: int, padd
 
 
 def _cpu() -> Any:
-    return importlib.import_module("comt_cli.kernels.cpu.window")
+    return importlib.import_module("comt_cli.kernels.window_convolution.cpu")
 
 
 _OPERANDS = "Tensor x, Tensor weight, Tensor filters, int stride, int padding"

@@ -10,10 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned, matmul
-from comt_cli.kernels.triton.modulated_norm import common
-from comt_cli.kernels.triton.modulated_norm.common import (
+from comt_cli.kernels.modulated_norm.triton import common
+from comt_cli.kernels.modulated_norm.triton.common import (
     COLUMNS,
     PARTS,
     PROGRAMS,
@@ -29,6 +27,8 @@ from comt_cli.kernels.triton.modulated_norm.common import (
     second_layer,
     window_gate,
 )
+from comt_cli.kernels.triton import launch
+from comt_cli.kernels.triton.gates import aligned, matmul
 
 Norm = tuple[Tensor, Tensor, Tensor | None]
 """mean, var, weight."""

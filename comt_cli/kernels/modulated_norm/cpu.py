@@ -1,4 +1,4 @@
-"""`modulated_norm` in C++, for fp32 and bf16 tensors on a CPU: definition in `kernels/modulated_norm.py`.
+"""`modulated_norm` in C++, for fp32 and bf16 tensors on a CPU: definition in `kernels/modulated_norm/__init__.py`.
 
 All arithmetic is fp32. For one number of threads the same bits come out every time.
 """

@@ -30,10 +30,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import add_up, aligned, zero_columns
-from comt_cli.kernels.triton.modulated_norm import common
-from comt_cli.kernels.triton.modulated_norm.common import (
+from comt_cli.kernels.modulated_norm.triton import common
+from comt_cli.kernels.modulated_norm.triton.common import (
     Operands,
     Tile,
     groups,
@@ -45,7 +43,9 @@ from comt_cli.kernels.triton.modulated_norm.common import (
     store_tile,
     window_gate,
 )
-from comt_cli.kernels.triton.modulated_norm.sums import Norm, arguments, load_dm, load_rows, strides, sums_over_pixels
+from comt_cli.kernels.modulated_norm.triton.sums import Norm, arguments, load_dm, load_rows, strides, sums_over_pixels
+from comt_cli.kernels.triton import launch
+from comt_cli.kernels.triton.gates import add_up, aligned, zero_columns
 
 
 def modulated_norm_backward(

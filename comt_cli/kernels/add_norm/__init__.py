@@ -1,0 +1,1 @@
+"""The residual addition of a gated site, and the norm behind it."""

@@ -1,0 +1,1 @@
+"""Queries, keys and values: gated, q and k rotated."""

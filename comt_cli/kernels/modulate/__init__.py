@@ -1,0 +1,1 @@
+"""Every site's columns times its gate."""

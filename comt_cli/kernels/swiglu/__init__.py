@@ -1,0 +1,1 @@
+"""silu(gate) * up of two gated sites."""
