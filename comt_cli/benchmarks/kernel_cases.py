@@ -19,7 +19,6 @@ from comt_cli.benchmarks.names import GATES
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import ops
 from comt_cli.kernels.modulation import Modulation
-from comt_cli.kernels.projection import gated_projection
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.models.build import empty_network, materialise, wiring_of
@@ -32,7 +31,6 @@ VARIANTS = {
     "reference-compiled": "the same under torch.compile",
     "fused": "one kernel",
     "library": "the library's matrix product, then one kernel (projection only)",
-    "epilogue": "one kernel for product and gates (projection on CUDA only)",
 }
 Part = Literal["qkv", "o", "gate-up", "down"]
 _PARTS: dict[str, tuple[Part, ...]] = {
@@ -178,16 +176,4 @@ def _projection(projections: Projections, x_BTD: Tensor) -> Forms:
         product_TC = projections.product(x_BTD).flatten(0, 1)
         return (ops.modulate(product_TC, *_modulation(projections), projections.widths),)
 
-    def epilogue() -> Sequence[Tensor]:
-        gate = projections.gate(projections.sites[0].name)
-        modulation = _modulation(projections)
-        A_RD = gate.down_projection()
-        assert A_RD is not None
-        weight: Tensor = projections.weight
-        if beyond := x_BTD.shape[-1] - weight.shape[1]:
-            weight, A_RD = F.pad(weight, (0, beyond)), F.pad(A_RD, (0, beyond))
-        return (gated_projection(x_BTD, weight, A_RD, modulation.Wc, modulation.ws, scale=modulation.scale),)
-
-    forms: Forms = {"reference": reference, "library": library}
-    # Elsewhere the operator is the library's product and a kernel, which is timed already.
-    return forms | {"epilogue": epilogue} if x_BTD.is_cuda and projections.gates else forms
+    return {"reference": reference, "library": library}

@@ -148,9 +148,6 @@ def kernels(
             "--gemm", help="Time the model's matrix products with and without columns for gates, and nothing else."
         ),
     ] = False,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="First search for the best tile sizes of the Triton kernels (CUDA only).")
-    ] = False,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -176,18 +173,12 @@ def kernels(
     operations = select(ops, OPS, "operation")
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
-    from comt_cli.benchmarks.tune import tune_shapes
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
     usual = LANGUAGE.gpu_sizes if where.type == "cuda" else ("bench", "smoke")
     shapes = [LANGUAGE.shapes[size] for size in named or usual]
-    if tune:
-        if where.type != "cuda":
-            raise UserError("--tune: tile sizes are searched for on a CUDA device", "Leave --tune out.")
-        for line in tune_shapes(shapes, types, where):
-            typer.echo(line, err=True)
     if gemm:
         news = run_gemm_benchmark(shapes, types, where, rounds)
     else:

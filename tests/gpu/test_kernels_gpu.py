@@ -9,16 +9,15 @@ has in fp16, where factors of dWc are rounded to bf16, since fp16 has not the ra
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from comt_cli.kernels import ops, reference, tuning
-from comt_cli.kernels.projection import gated_projection
+from comt_cli.kernels import ops, reference
 
 DEVICE = "cuda"
 pytestmark = [
@@ -28,7 +27,7 @@ pytestmark = [
 VALUE = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 6e-4}
 GRADIENT = {torch.float32: 3e-5, torch.bfloat16: 1.2e-2, torch.float16: 1.2e-2}
 BOTH = [torch.float32, torch.bfloat16]
-OPERATIONS = ["modulate", "heads", "swiglu", "add_norm", "projection"]
+OPERATIONS = ["modulate", "heads", "swiglu", "add_norm"]
 
 
 class Gates(NamedTuple):
@@ -58,18 +57,12 @@ class Problem(NamedTuple):
     def run(self, tensors: list[Any] | None = None) -> tuple[Tensor, ...]:
         """What our operator makes of these tensors, or of others like them."""
         tensors = self.tensors if tensors is None else tensors
-        if self.operation == "projection":
-            return (gated_projection(*tensors, *self.rest),)
         return _tuple(getattr(ops, self.operation)(*tensors, *self.rest))
 
     def expect(self, tensors: list[Any]) -> tuple[Tensor, ...]:
         """What the reference makes of them."""
-        if self.operation != "projection":
-            found = _tuple(getattr(reference, self.operation)(*tensors, *self.rest))
-            return found[: {"heads": 3, "add_norm": 2}.get(self.operation, 1)]
-        x, weight, A, Wc, ws, bias = tensors
-        product = torch.cat([x @ weight.T + bias, x @ A.T], 1)
-        return (reference.modulate(product, Wc, ws, *self.rest, len(A), [True], [len(weight)]),)
+        found = _tuple(getattr(reference, self.operation)(*tensors, *self.rest))
+        return found[: {"heads": 3, "add_norm": 2}.get(self.operation, 1)]
 
 
 def _tuple(result: Any) -> tuple[Tensor, ...]:
@@ -80,8 +73,8 @@ def problem(operation: str, T: int, width: int, gates: Gates, dtype: torch.dtype
     """`width` is that of the model, or of the feed-forward layer for swiglu. Three columns of no concern follow."""
     generator = torch.Generator(DEVICE).manual_seed(seed)
 
-    def draw(*shape: int, std: float = 1.0, dtype: torch.dtype = dtype) -> Tensor:
-        values = torch.randn(shape, generator=generator, device=DEVICE) * std
+    def draw(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        values = torch.randn(shape, generator=generator, device=DEVICE)
         return values.to(dtype).requires_grad_()
 
     heads, head_width, position = (width // 64 or 1), min(width // 2 * 2, 64), max(T // 2, 1)
@@ -96,11 +89,6 @@ def problem(operation: str, T: int, width: int, gates: Gates, dtype: torch.dtype
     Wc = draw(sum(widths), gates.rank, dtype=fp32) if gates.channel else None
     ws = draw(sum(gated), gates.rank, dtype=fp32) if gates.scalar else None
     how = (gates.scale, gates.rank, gated)
-    if operation == "projection":
-        depth = width // 2 + 1 if width % 2 else width
-        std = depth**-0.5
-        tensors = [draw(T, depth), draw(width, depth, std=std), draw(gates.rank, depth, std=std), Wc, ws, draw(width)]
-        return Problem(operation, tensors, (gates.scale,))
     product = draw(T, columns + 3)
     if operation == "modulate":
         return Problem(operation, [product, Wc, ws], (*how, widths))
@@ -133,10 +121,7 @@ def check(of: Problem, dtype: torch.dtype) -> None:
         assert (mine.double() - theirs).norm() <= tolerance * theirs.norm(), f"{of.operation}: result {i}"
 
 
-GATED = [
-    (operation, gates) for operation in OPERATIONS for gates in GATES if (operation, gates) != ("projection", "none")
-]
-every_gate = pytest.mark.parametrize(("operation", "gates"), GATED)
+every_gate = pytest.mark.parametrize(("operation", "gates"), list(itertools.product(OPERATIONS, GATES)))
 
 
 @pytest.mark.parametrize("dtype", BOTH, ids=str)
@@ -157,23 +142,6 @@ def test_odd_shapes(operation, T, width, gates, dtype):
 def test_no_rows(operation):
     of = problem(operation, 0, 64, GATES["transponder"], torch.bfloat16)
     assert all(not gradient.any() for gradient in with_gradients(of.run(), of.tensors))
-
-
-@pytest.mark.parametrize("same_pass", [True, False], ids=["same pass", "two phases"])
-@pytest.mark.parametrize("tiles", sorted({row.tiles for row in tuning.table()}, key=str), ids=str)
-def test_every_tile_of_the_table(tiles, same_pass):
-    from comt_cli.kernels.triton.projection import projection
-
-    for dtype in BOTH:
-        if tiles.shared_bytes(dtype.itemsize, 32) > tuning.SHARED_MEMORY:
-            continue
-        for width in (512, 712):
-            of = problem("projection", 300, width, GATES["transponder"], dtype)
-            zhat, _ = projection(
-                *(tensor.detach() for tensor in of.tensors), *of.rest, replace(tiles, same_pass=same_pass)
-            )
-            (expected,) = of.expect([tensor.detach().double() for tensor in of.tensors])
-            assert (zhat.double() - expected).norm() <= VALUE[dtype] * expected.norm()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -245,20 +213,7 @@ def test_compiled(operation):
         assert (one.double() - other.double()).norm() <= 1e-2 * other.double().norm()
 
 
-def test_projection_under_autocast():
-    """fp32 parameters and activations, products in bf16, gradients in fp32."""
-    of = problem("projection", 1024, 768, GATES["transponder"], torch.float32)
-    tensors = [tensor.detach().double().requires_grad_() for tensor in of.tensors]
-    with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        outputs = of.run()
-    found = with_gradients(outputs, of.tensors)
-    assert outputs[0].dtype == torch.bfloat16
-    assert {gradient.dtype for gradient in found[1:]} == {torch.float32}
-    for mine, theirs in zip(found, with_gradients(of.expect(tensors), tensors), strict=True):
-        assert (mine.double() - theirs).norm() <= GRADIENT[torch.bfloat16] * theirs.norm()
-
-
-@pytest.mark.parametrize("operation", ["modulate", "swiglu", "projection"])
+@pytest.mark.parametrize("operation", ["modulate", "swiglu"])
 def test_more_than_two_thousand_million_elements(operation):
     """Offsets past 2^31: the last rows come out as they do alone."""
     if torch.cuda.mem_get_info()[0] < 40 * 2**30:
@@ -273,7 +228,7 @@ def test_more_than_two_thousand_million_elements(operation):
     many.requires_grad_()
     (found,), (alone,) = few.run([many, *few.tensors[1:]]), few.run()
     assert T * found.shape[1] > 2**31
-    # Tiles depend on the number of rows, and with them the order of sums in a product: bf16's rounding may differ.
+    # What a program covers depends on the number of rows: a rounding of bf16 may differ.
     torch.testing.assert_close(found[-64:], alone, rtol=2**-7, atol=1e-3)
     G = torch.zeros_like(found)
     G[-64:] = 1
@@ -283,12 +238,3 @@ def test_more_than_two_thousand_million_elements(operation):
     )
     assert (mine[-64:].double() - theirs.double()).norm() <= 1e-2 * theirs.double().norm()
     assert not mine[:-64].any()
-
-
-def test_tiles_are_measured(monkeypatch):
-    few = tuning.candidates(1024, "16-bit", 8)[:3]
-    monkeypatch.setattr(tuning, "candidates", lambda *of: few)
-    ((row, milliseconds),) = tuning.tune([(512, 512)], [1024], ["16-bit"])
-    assert row.source == torch.cuda.get_device_name()
-    assert row.tiles in few
-    assert 0 < milliseconds < 10

@@ -209,7 +209,6 @@ def test_everything_within_its_minutes(bench, rows_of, tmp_path):
         (["kernels", "--gates", "comt"], "did you mean comt-r2?"),
         (["kernels", "--gemm", "--ops", "heads"], "--gemm times products alone"),
         (["kernels", "--gemm", "--gates", "none"], "--gemm times products alone"),
-        (["kernels", "--tune"], "tile sizes are searched for on a CUDA device"),
         (["decode", "--batch", "1,x"], "batch sizes are whole numbers from 1"),
         (["decode", "--variants", "comt-compiled"], "did you mean comt-fused?"),
         (["decode", "--sizes", "mt-bench", "--variants", "comt-fused"], "of mt-bench there are no such"),
