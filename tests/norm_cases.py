@@ -85,12 +85,11 @@ def run(case: Case) -> Results:
     """What the kernels compute: y, mean, var, and the gradients by the names of what they are of."""
     from comt_cli.kernels.modulated_norm.triton import modulated_norm, modulated_norm_backward
 
-    product, window, A, b, weight, _, _ = case.tensors
-    kind = case.kind
-    y, mean, var = modulated_norm(*case.tensors, kind.relu, EPSILON)
-    gradients = modulated_norm_backward(
-        case.dy, y if kind.relu else None, product, window, A, b, weight, mean, var, kind.relu, EPSILON, kind.skip
-    )
+    (product, *gates, _, _), kind = case.tensors, case.kind
+    y, mean, var = modulated_norm(product, None, *case.tensors[1:], kind.relu, EPSILON)
+    kept = product, None, *gates, mean, var
+    *gradients, du = modulated_norm_backward(case.dy, y if kind.relu else None, *kept, kind.relu, EPSILON, kind.skip)
+    assert du.shape == (0,)  # u's is in the product's
     found = {"y": y, "mean": mean, "var": var}
     for name, tensor, gradient in zip(NAMES, case.tensors, gradients, strict=True):
         if tensor is None:

@@ -1,33 +1,34 @@
-"""The eight functions of an implementation, computed by autograd on the definition: what kernels are tested with, and
-what stands in for them where the subject is something else."""
+"""The functions of the implementations, computed by autograd on the definitions: what kernels are tested with, and what
+stands in for them where the subject is something else."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from comt_cli.kernels import reference
-from comt_cli.kernels.reference import add_norm, modulate, swiglu
+from comt_cli.kernels import operators
+from comt_cli.kernels.add_norm import reference as add_norm
+from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.heads import reference as rotated_heads
+from comt_cli.kernels.heads import rotate
+from comt_cli.kernels.modulate import reference as modulate
+from comt_cli.kernels.swiglu import reference as swiglu
 
-__all__ = [
-    "add_norm",
-    "add_norm_backward",
-    "heads",
-    "heads_backward",
-    "modulate",
-    "modulate_backward",
-    "swiglu",
-    "swiglu_backward",
-]
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the operators of gated products computed here."""
+    monkeypatch.setattr(operators, "implementation", lambda *_: sys.modules[__name__])
 
 
 def heads(product, *arguments):
     # What is not gated would be a part of the product, which an operator must not hand out.
-    return tuple(part.clone() for part in reference.heads(product, *arguments))
+    return tuple(part.clone() for part in rotated_heads(product, *arguments))
 
 
 def differentiated(
@@ -50,34 +51,33 @@ def _differentiated(function, tensors, outgoing):
     return [torch.empty(0) if leaf is None else next(found) for leaf in leaves]
 
 
-def modulate_backward(G, z, u, Wc, ws, scale, rank, gated, widths, columns, z_is_output):
-    if z_is_output:  # z = zhat / gamma, where gamma is what modulating ones gives
-        ones = torch.cat([torch.ones_like(z), u], 1)
-        z = z / reference.modulate(ones, Wc, ws, scale, rank, gated, widths)
-    product = torch.cat([z, u, z.new_zeros(len(z), columns - z.shape[1] - u.shape[1])], 1)
-    return tuple(differentiated(lambda p, c, s: modulate(p, c, s, scale, rank, gated, widths), [product, Wc, ws], [G]))
+def modulate_backward(G, product, modulation, widths):
+    Wc, ws, *how = modulation
+    return tuple(differentiated(lambda p, c, s: modulate(p, Modulation(c, s, *how), widths), [product, Wc, ws], [G]))
 
 
-def heads_backward(dq, dk, dv, q, k, v, u, Wc, ws, cos, sin, scale, rank, gated, query_heads, kv_heads, columns):
-    zhat = torch.cat([reference.rotate(q, cos, -sin), reference.rotate(k, cos, -sin), v], 1)
-    G = torch.cat([reference.rotate(dq, cos, -sin), reference.rotate(dk, cos, -sin), dv], 1)
+def heads_backward(dq, dk, dv, q, k, v, u, modulation, cos, sin, query_heads, kv_heads, columns):
+    zhat = torch.cat([rotate(q, cos, -sin), rotate(k, cos, -sin), v], 1)
+    G = torch.cat([rotate(dq, cos, -sin), rotate(dk, cos, -sin), dv], 1)
     widths = [q.shape[1], k.shape[1], v.shape[1]]
-    return modulate_backward(G, zhat, u, Wc, ws, scale, rank, gated, widths, columns, True)
+    factor = modulate(torch.cat([torch.ones_like(zhat), u], 1), modulation, widths)  # what modulating ones gives
+    rest = zhat.new_zeros(len(zhat), columns - zhat.shape[1] - u.shape[1])
+    return modulate_backward(G, torch.cat([zhat / factor, u, rest], 1), modulation, widths)
 
 
-def swiglu_backward(dh, product, Wc, ws, scale, rank, gated, width):
-    padded = dh.shape[1]
+def swiglu_backward(dh, product, modulation, width):
+    (Wc, ws, *how), padded = modulation, dh.shape[1]
     return tuple(
-        differentiated(lambda p, c, s: swiglu(p, c, s, scale, rank, gated, width, padded), [product, Wc, ws], [dh])
+        differentiated(lambda p, c, s: swiglu(p, Modulation(c, s, *how), width, padded), [product, Wc, ws], [dh])
     )
 
 
-def add_norm_backward(dy, dn, y, rstd, product, Wc, ws, gain, scale, rank, gated):
-    width = y.shape[1]
+def add_norm_backward(dy, dn, y, rstd, product, modulation, gain):
+    Wc, ws, *how = modulation
     epsilon = float((rstd.double() ** -2 - y.double().square().mean(-1)).mean()) if len(y) else 0.0
-    x = y - modulate(product, Wc, ws, scale, rank, gated, [width]).to(y.dtype)
+    x = y - modulate(product, modulation, [y.shape[1]]).to(y.dtype)
 
     def function(x, product, Wc, ws, gain):
-        return add_norm(x, product, Wc, ws, gain, scale, rank, gated, epsilon)
+        return add_norm(x, product, Modulation(Wc, ws, *how), gain, epsilon)
 
     return tuple(differentiated(function, [x, product, Wc, ws, gain], [dy, dn]))

@@ -17,8 +17,11 @@ from torch import Tensor, nn
 
 from comt_cli.benchmarks.names import GATES
 from comt_cli.benchmarks.shapes import Shape
-from comt_cli.kernels import ops
-from comt_cli.kernels.modulation import Modulation
+from comt_cli.kernels.add_norm import add_norm
+from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.heads import heads
+from comt_cli.kernels.modulate import modulate
+from comt_cli.kernels.swiglu import swiglu
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.models.build import empty_network, materialise, wiring_of
@@ -115,17 +118,16 @@ def _modulation(projections: Projections) -> Modulation:
     return modulation
 
 
-def _heads(projections: Projections, product_BTC: Tensor, rotation: tuple[Tensor, Tensor], heads: int) -> Forms:
+def _heads(projections: Projections, product_BTC: Tensor, rotation: tuple[Tensor, Tensor], count: int) -> Forms:
     def split(x_BTN: Tensor) -> Tensor:
-        return x_BTN.view(*x_BTN.shape[:2], heads, -1).transpose(1, 2)
+        return x_BTN.view(*x_BTN.shape[:2], count, -1).transpose(1, 2)
 
     def reference() -> Sequence[Tensor]:
         q, k, v = projections.gated(product_BTC)
         return rotate(split(q), rotation), rotate(split(k), rotation), split(v)
 
     def fused() -> Sequence[Tensor]:
-        Wc, ws, scale, rank, gated = _modulation(projections)
-        return ops.heads(product_BTC.flatten(0, 1), Wc, ws, *rotation, scale, rank, gated, heads, heads)
+        return heads(product_BTC.flatten(0, 1), _modulation(projections), *rotation, count, count)
 
     return {"reference": reference, "fused": fused}
 
@@ -140,7 +142,7 @@ def _swiglu(projections: Projections, product_BTC: Tensor, ffn_width: int) -> Fo
 
     def fused() -> Sequence[Tensor]:
         # every site's columns are filled up in the product: to the kernel they are `padded` wide
-        return (ops.swiglu(product_BTC.flatten(0, 1), *_modulation(projections), padded, padded),)
+        return (swiglu(product_BTC.flatten(0, 1), _modulation(projections), padded, padded),)
 
     return {"reference": reference, "fused": fused}
 
@@ -151,9 +153,8 @@ def _add_norm(projections: Projections, product_BTC: Tensor, x_BTD: Tensor, norm
         return y_BTD, norm(y_BTD)
 
     def fused() -> Sequence[Tensor]:
-        Wc, ws, scale, rank, gated = _modulation(projections)
         rows = x_BTD.flatten(0, 1), product_BTC.flatten(0, 1)
-        return ops.add_norm(*rows, Wc, ws, norm.weight, scale, rank, gated, norm.eps or 0.0)
+        return add_norm(*rows, _modulation(projections), norm.weight, norm.eps or 0.0)
 
     return {"reference": reference, "fused": fused}
 
@@ -163,7 +164,7 @@ def _modulate(projections: Projections, product_BTC: Tensor) -> Forms:
         return projections.gated(product_BTC)
 
     def fused() -> Sequence[Tensor]:
-        return (ops.modulate(product_BTC.flatten(0, 1), *_modulation(projections), projections.widths),)
+        return (modulate(product_BTC.flatten(0, 1), _modulation(projections), projections.widths),)
 
     return {"reference": reference, "fused": fused}
 
@@ -174,6 +175,6 @@ def _projection(projections: Projections, x_BTD: Tensor) -> Forms:
 
     def library() -> Sequence[Tensor]:
         product_TC = projections.product(x_BTD).flatten(0, 1)
-        return (ops.modulate(product_TC, *_modulation(projections), projections.widths),)
+        return (modulate(product_TC, _modulation(projections), projections.widths),)
 
     return {"reference": reference, "library": library}

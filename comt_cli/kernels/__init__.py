@@ -1,1 +1,1 @@
-"""The gated projection: its definition, everything faster that must agree with it, and the choice between them."""
+"""The operations that have kernels, a folder each: definition and operator, C++, Triton; and the choice of kernels."""

@@ -1,6 +1,6 @@
 """Transponder's channel and scalar gates with their closed-form backward pass.
 
-Autograd on the definition (`reference.transponder_gate`) keeps five [T, N] tensors a projection and runs two dozen
+Autograd on the definition (`gates.transponder_gate`) keeps five [T, N] tensors a projection and runs two dozen
 passes over them. One product of activations, h = G * zhat, is all that the gradients need, and z, u and the channel
 gate all that must be kept.
 

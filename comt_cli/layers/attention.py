@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels import ops
+from comt_cli.kernels.heads import heads
+from comt_cli.kernels.swiglu import swiglu
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.rotary import Rotation, rotate
 
@@ -65,10 +66,7 @@ class Attention(nn.Module):
             return rotate(self._split(q), rotation), rotate(self._split(k), rotation), self._split(v), *read_by_gate
         product_BTC = self.qkv.product(x_BTD)
         cos, sin = (table.flatten(0, -2) for table in rotation)
-        shape = self.heads, self.kv_heads
-        parts = ops.heads(
-            product_BTC.flatten(0, -2), gates.Wc, gates.ws, cos, sin, gates.scale, gates.rank, gates.gated, *shape
-        )
+        parts = heads(product_BTC.flatten(0, -2), gates, cos, sin, self.heads, self.kv_heads)
         turned = (self._split(part.view(*x_BTD.shape[:2], -1)) for part in parts)
         return *turned, *self.qkv.read_later(product_BTC)
 
@@ -103,5 +101,5 @@ class FeedForward(nn.Module):
             gate_BTF, up_BTF = self.gate_up(x_BTD)
             inner_BTF = F.silu(gate_BTF) * up_BTF
             return F.pad(inner_BTF, (0, padded - self.ffn_width)) if padded > self.ffn_width else inner_BTF
-        inner_TF = ops.swiglu(self.gate_up.product(x_BTD).flatten(0, -2), *gates, padded, padded)
+        inner_TF = swiglu(self.gate_up.product(x_BTD).flatten(0, -2), gates, padded, padded)
         return inner_TF.view(*x_BTD.shape[:2], padded)

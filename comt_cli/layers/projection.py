@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels import ops
-from comt_cli.kernels.modulation import Modulation, modulation_of
+from comt_cli.kernels.gates import Modulation, modulation_of
+from comt_cli.kernels.modulate import modulate
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site
 from comt_cli.layers.initialise import Draw, Initialised
 
@@ -126,7 +126,7 @@ class Projections(CarriesGates, Initialised):
         filled = self._filled_widths()
         modulation = self.modulation() if self.fused and self.gates else None
         if modulation is not None:
-            zhat = ops.modulate(product_TC.flatten(0, -2), *modulation, filled)
+            zhat = modulate(product_TC.flatten(0, -2), modulation, filled)
             gated = torch.split(zhat.view(*product_TC.shape[:-1], -1), filled, dim=-1)
             return (*self._without_filling(gated), *self.read_later(product_TC))
         widths = [*filled, *(len(A) for A in down_projections.values())]

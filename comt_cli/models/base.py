@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from comt_cli.errors import UserError
-from comt_cli.kernels.modulation import Modulation
+from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.gates import Gate, GateFactory, Site
 from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.norms import NormFactory, NormPlace

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, Wanted, choose, choose_norm
-from comt_cli.kernels.modulation import Modulation
+from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm, PixelGate, WindowGate
 from comt_cli.layers.gates import Gate

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels.modulation import Modulation
+from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.convolution import EPSILON, BatchNorm, Convolution, ConvolutionNorm, batch_norm
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.pre_norm import PreNorm

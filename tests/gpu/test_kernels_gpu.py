@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from comt_cli.kernels import ops, reference
+from comt_cli.kernels import add_norm, heads, modulate, swiglu
+from comt_cli.kernels.gates import Modulation
 
 DEVICE = "cuda"
 pytestmark = [
@@ -27,7 +28,8 @@ pytestmark = [
 VALUE = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 6e-4}
 GRADIENT = {torch.float32: 3e-5, torch.bfloat16: 1.2e-2, torch.float16: 1.2e-2}
 BOTH = [torch.float32, torch.bfloat16]
-OPERATIONS = ["modulate", "heads", "swiglu", "add_norm"]
+MODULES = {"modulate": modulate, "heads": heads, "swiglu": swiglu, "add_norm": add_norm}
+OPERATIONS = list(MODULES)
 
 
 class Gates(NamedTuple):
@@ -48,20 +50,30 @@ GATES = {
 
 
 class Problem(NamedTuple):
-    """An operation with its arguments: tensors (with derivatives, but for the rotary tables) and the rest."""
+    """An operation with its arguments: product, Wc, ws and other tensors (with derivatives, but for the rotary tables);
+    scale, rank and gated of the gates; and the rest."""
 
     operation: str
     tensors: list[Tensor | None]
+    how: tuple[float, int, tuple[bool, ...]]
     rest: tuple[Any, ...]
+
+    def arguments(self, tensors: list[Any]) -> tuple[Any, ...]:
+        product, Wc, ws, *others = tensors
+        gates = Modulation(Wc, ws, *self.how)
+        if self.operation == "add_norm":
+            x, gain = others
+            return x, product, gates, gain, *self.rest
+        return product, gates, *others, *self.rest
 
     def run(self, tensors: list[Any] | None = None) -> tuple[Tensor, ...]:
         """What our operator makes of these tensors, or of others like them."""
-        tensors = self.tensors if tensors is None else tensors
-        return _tuple(getattr(ops, self.operation)(*tensors, *self.rest))
+        operator = getattr(MODULES[self.operation], self.operation)
+        return _tuple(operator(*self.arguments(self.tensors if tensors is None else tensors)))
 
     def expect(self, tensors: list[Any]) -> tuple[Tensor, ...]:
         """What the reference makes of them."""
-        found = _tuple(getattr(reference, self.operation)(*tensors, *self.rest))
+        found = _tuple(MODULES[self.operation].reference(*self.arguments(tensors)))
         return found[: {"heads": 3, "add_norm": 2}.get(self.operation, 1)]
 
 
@@ -77,27 +89,27 @@ def problem(operation: str, T: int, width: int, gates: Gates, dtype: torch.dtype
         values = torch.randn(shape, generator=generator, device=DEVICE)
         return values.to(dtype).requires_grad_()
 
-    heads, head_width, position = (width // 64 or 1), min(width // 2 * 2, 64), max(T // 2, 1)
+    count, head_width, position = (width // 64 or 1), min(width // 2 * 2, 64), max(T // 2, 1)
     widths = {
-        "heads": [heads * head_width, head_width, head_width],
+        "heads": [count * head_width, head_width, head_width],
         "swiglu": [width, width],
         "modulate": [width, width // 2 + 1],
     }.get(operation, [width])
-    gated = [gates.rank > 0] * len(widths)
+    gated = (gates.rank > 0,) * len(widths)
     columns = sum(widths) + sum(gated) * gates.rank
     fp32 = torch.float32  # what parameters are under autocast
     Wc = draw(sum(widths), gates.rank, dtype=fp32) if gates.channel else None
     ws = draw(sum(gated), gates.rank, dtype=fp32) if gates.scalar else None
     how = (gates.scale, gates.rank, gated)
-    product = draw(T, columns + 3)
+    tensors = [draw(T, columns + 3), Wc, ws]
     if operation == "modulate":
-        return Problem(operation, [product, Wc, ws], (*how, widths))
+        return Problem(operation, tensors, how, (widths,))
     if operation == "swiglu":
-        return Problem(operation, [product, Wc, ws], (*how, width, -(-width // 64) * 64))
+        return Problem(operation, tensors, how, (width, -(-width // 64) * 64))
     if operation == "add_norm":
-        return Problem(operation, [draw(T, width), product, Wc, ws, draw(width, dtype=fp32)], (*how, 1e-6))
+        return Problem(operation, [*tensors, draw(T, width), draw(width, dtype=fp32)], how, (1e-6,))
     angle = draw(position, head_width // 2, dtype=fp32).detach()
-    return Problem(operation, [product, Wc, ws, angle.cos(), angle.sin()], (*how, heads, 1))
+    return Problem(operation, [*tensors, angle.cos(), angle.sin()], how, (count, 1))
 
 
 def with_gradients(outputs: tuple[Tensor, ...], tensors: list[Tensor | None]) -> list[Tensor]:

@@ -6,7 +6,6 @@ Tolerance: fp32 sums in other orders start some 1e-7 apart; over thirty updates 
 
 from __future__ import annotations
 
-import importlib
 import json
 
 import pytest
@@ -15,7 +14,7 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
 from torch._dynamo.utils import counters
 
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.kernels import choice, ops
+from comt_cli.kernels import choice, operators
 from comt_cli.kernels.cpu import build
 from comt_cli.runs.directory import RunDirectory
 
@@ -64,7 +63,7 @@ def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path, monkey
     times, and the weights tell that the kernels were used."""
     if torch.cuda.is_available():
         pytest.skip("Triton compiles where there is a GPU: make test-gpu trains with these kernels there")
-    monkeypatch.setitem(ops.IMPLEMENTATIONS, "cpu", lambda: importlib.import_module("comt_cli.kernels.triton"))
+    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
     short = {"data": {"sequence_length": 12}, "batch_size": 2, "model": {**SHAPE, "layers": 1}, "evaluation_tokens": 30}
     options = {**OPTIONS, "steps": 4, "method": method, **short}

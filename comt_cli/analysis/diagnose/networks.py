@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.kernels.modulation import Modulation
+from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, stream_of

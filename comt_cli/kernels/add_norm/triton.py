@@ -9,13 +9,12 @@ same. A row is walked along twice: the first time for its mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import (
     add_up,
@@ -30,29 +29,20 @@ from comt_cli.kernels.triton.gates import (
 
 
 def add_norm(
-    x_TD: Tensor,
-    product_TC: Tensor,
-    Wc: Tensor | None,
-    ws: Tensor | None,
-    gain_D: Tensor,
-    scale: float,
-    rank: int,
-    gated: Sequence[bool],
-    epsilon: float,
+    x_TD: Tensor, product_TC: Tensor, modulation: Modulation, gain_D: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, [T, D], in the type of x; n, [T, D], in that of the product; rstd, [T], in fp32."""
     x_TD, product_TC, gain_D = launch.unit_stride(x_TD), launch.unit_stride(product_TC), gain_D.contiguous()
     T, D = x_TD.shape
-    gates = launch.gates(Wc, ws, scale, rank)
-    (site,) = launch.sites(rank, gated, [D])
+    gates = launch.Gates(modulation, [D])
     y_TD, n_TD = x_TD.new_empty(T, D), product_TC.new_empty(T, D)
     rstd_T = x_TD.new_empty(T, dtype=torch.float32)
     if T == 0:
         return y_TD, n_TD, rstd_T
-    tile = launch.options("add_norm", D, rank, product_TC.dtype)
+    tile = launch.options("add_norm", D, gates.rank, product_TC.dtype)
     with torch.cuda.device_of(product_TC):
         _add_norm[(triton.cdiv(T, tile.rows),)](
-            (product_TC, product_TC[:, D:], *gates.of(site)),
+            gates.source(product_TC, gates.sites[0]),
             x_TD,
             gain_D,
             (y_TD, n_TD, rstd_T),
@@ -60,7 +50,7 @@ def add_norm(
             T,
             D,
             epsilon,
-            scale,
+            gates.scale,
             **gates.constants(tile, product_TC, x_TD),
         )
     return y_TD, n_TD, rstd_T
@@ -72,19 +62,14 @@ def add_norm_backward(
     y_TD: Tensor,
     rstd_T: Tensor,
     product_TC: Tensor,
-    Wc: Tensor | None,
-    ws: Tensor | None,
+    modulation: Modulation,
     gain_D: Tensor,
-    scale: float,
-    rank: int,
-    gated: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return dx, [T, D], in the type of y; dproduct, [T, C], in the product's; dWc, dws and dgain, [D], in fp32."""
     dy_TD, dn_TD, y_TD, product_TC = (launch.unit_stride(tensor) for tensor in (dy_TD, dn_TD, y_TD, product_TC))
     (T, C), D = product_TC.shape, y_TD.shape[-1]
-    gates = launch.gates(Wc, ws, scale, rank)
-    (site,) = launch.sites(rank, gated, [D])
-    tile = launch.options("add_norm_backward", D, rank, product_TC.dtype)
+    gates = launch.Gates(modulation, [D])
+    tile = launch.options("add_norm_backward", D, gates.rank, product_TC.dtype)
     count, blocks = launch.groups(T, tile, gates)
     sums = launch.Sums(gates, count)
     dgain_GD = gain_D.new_empty(count, D, dtype=torch.float32)
@@ -92,15 +77,15 @@ def add_norm_backward(
     if T:
         with torch.cuda.device_of(product_TC):
             _add_norm_backward[(count,)](
-                (product_TC, product_TC[:, D:], *gates.of(site)),
+                gates.source(product_TC, gates.sites[0]),
                 (dy_TD, dn_TD, y_TD, rstd_T.contiguous(), gain_D.contiguous()),
-                (dproduct_TC, dproduct_TC[:, D:], *sums.of(site)),
+                sums.target(dproduct_TC, gates.sites[0]),
                 (dx_TD, dgain_GD),
                 (product_TC.stride(0), dproduct_TC.stride(0)),
                 (dy_TD.stride(0), dn_TD.stride(0), y_TD.stride(0)),
                 (T, D, blocks),
-                (D + sum(gated) * rank, C),
-                scale,
+                (gates.used, C),
+                gates.scale,
                 **gates.constants(tile, product_TC, dproduct_TC, dy_TD, dn_TD, y_TD),
             )
     return dx_TD, dproduct_TC, *sums.total(product_TC), launch.add_groups(dgain_GD)

@@ -1,4 +1,4 @@
-"""What the functions in C++ are given of tensors, and calling those that take one structure."""
+"""Calling the functions in C++, and what they are given of tensors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from comt_cli.kernels.cpu.build import library
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
+_C_TYPES = {"i": ctypes.c_int32, "j": ctypes.c_int64, "p": ctypes.c_void_p, "d": ctypes.c_double}
 
 
 def type_code(tensor: Tensor) -> int:
@@ -35,14 +36,22 @@ def row(tensor: Tensor, rows: int, columns: int, dtype: torch.dtype, name: str) 
 
 
 @functools.cache
-def _function(name: str) -> Callable[..., int]:
+def _function(name: str, types: str) -> Callable[..., int]:
     function = getattr(library(), f"comt_{name}")
-    function.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    function.argtypes = [_C_TYPES[letter] for letter in "i" + types.replace(" ", "")]
     function.restype = ctypes.c_int
     return function  # type: ignore[no-any-return]
 
 
-def run(name: str, arguments: ctypes.Structure) -> None:
-    """Call the function that takes the number of threads and a structure. Raises MemoryError and `Unavailable`."""
-    if _function(name)(torch.get_num_threads(), ctypes.addressof(arguments)):
+def run(name: str, types: str, *arguments: object) -> None:
+    """Call the function of that name with the number of threads and the arguments.
+
+    types: a letter for each argument as C declares it: i and j are integers of 32 and 64 bits, p is a pointer, d a
+        double. Spaces are skipped.
+
+    Raises:
+        MemoryError: not enough memory for the sums of all threads.
+        Unavailable: the kernels cannot be compiled here.
+    """
+    if _function(name, types)(torch.get_num_threads(), *arguments):
         raise MemoryError(f"not enough memory for {name}")

@@ -1,1 +1,81 @@
-"""Queries, keys and values: gated, q and k rotated."""
+"""Queries, keys and values: gated, q and k rotated, in one operation.
+
+Its outputs are kept for the backward pass, which attention keeps anyway, and the narrow u. Shapes as in
+`kernels.gates`, and P positions, E the width of a head.
+"""
+
+# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comt_cli.kernels.gates import Modulation, gated_sites
+from comt_cli.kernels.operators import GATES, like_gradients, operator, rows
+
+
+def rotate(x_TN: Tensor, cos_PE: Tensor, sin_PE: Tensor) -> Tensor:
+    """Rotary position embedding (Su et al. 2021) of rows of heads side by side: channels i and i + E/2 of every head.
+
+    Row t turns by the angles in row t % P of the tables, [P, E/2] each.
+    """
+    half = cos_PE.shape[-1]
+    positions = torch.arange(len(x_TN), device=x_TN.device) % len(cos_PE)
+    cos_T1E, sin_T1E = cos_PE[positions].unsqueeze(1), sin_PE[positions].unsqueeze(1)
+    first, second = x_TN.view(len(x_TN), x_TN.shape[1] // (2 * half), 2, half).unbind(2)
+    turned = torch.stack([first * cos_T1E - second * sin_T1E, second * cos_T1E + first * sin_T1E], 2)
+    return turned.reshape(x_TN.shape)
+
+
+def reference(
+    product_TC: Tensor, modulation: Modulation, cos_PE: Tensor, sin_PE: Tensor, heads: int, kv_heads: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries and keys, gated and rotated, and gated values, [T, heads * E] each; and a copy of the u, [T, S R]."""
+    widths = [each * 2 * cos_PE.shape[-1] for each in (heads, kv_heads, kv_heads)]
+    q, k, v = gated_sites(product_TC, modulation, widths)
+    u = product_TC[:, sum(widths) : sum(widths) + modulation.columns].clone()
+    return rotate(q, cos_PE, sin_PE), rotate(k, cos_PE, sin_PE), v, u
+
+
+def _fake(product: Tensor, modulation: Modulation, cos: Tensor, sin: Tensor, heads: int, kv_heads: int) -> Any:
+    widths = (each * 2 * cos.shape[1] for each in (heads, kv_heads, kv_heads))
+    return tuple(product.new_empty(product.shape[0], width) for width in (*widths, modulation.columns))
+
+
+def _fake_backward(
+    dq: Tensor, dk: Tensor, dv: Tensor, q: Tensor, k: Any, v: Any, u: Any, modulation: Modulation, *how: Any
+) -> Any:
+    return like_gradients(q.new_empty(q.shape[0], how[-1]), modulation)
+
+
+def _keep(inputs: Any, output: Any) -> Any:
+    product, *how = inputs
+    return *output, *how, product.shape[1]
+
+
+def _gradients(kept: Any, dq: Tensor, dk: Tensor, dv: Tensor, _: Tensor) -> Any:
+    dproduct, *dgates = _heads_backward(rows(dq), rows(dk), rows(dv), *kept)
+    return dproduct, dgates, None, None, None, None
+
+
+_HOW = [GATES, "Tensor cos", "Tensor sin", "int heads", "int kv_heads"]
+_heads = operator(
+    "heads", ["Tensor product", *_HOW], "(Tensor, Tensor, Tensor, Tensor)", _fake, keep=_keep, gradients=_gradients
+)
+_heads_backward = operator(
+    "heads_backward",
+    [*(f"Tensor {each}" for each in ("dq", "dk", "dv", "q", "k", "v", "u")), *_HOW, "int columns"],
+    "(Tensor, Tensor, Tensor)",
+    _fake_backward,
+)
+
+
+def heads(
+    product_TC: Tensor, modulation: Modulation, cos_PE: Tensor, sin_PE: Tensor, heads: int, kv_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values as `reference` gives them, by a hand-written kernel."""
+    q, k, v, _ = _heads(product_TC, modulation, cos_PE, sin_PE, heads, kv_heads)
+    return q, k, v

@@ -8,44 +8,34 @@ backward pass needs no z: turning q and dq back gives zhat and its gradient, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import aligned, apply_gate, gate_gradient, prepare, store_du, store_dws, zero_columns
 
 
 def heads(
-    product_TC: Tensor,
-    Wc: Tensor | None,
-    ws: Tensor | None,
-    cos_PE: Tensor,
-    sin_PE: Tensor,
-    scale: float,
-    rank: int,
-    gated: Sequence[bool],
-    heads: int,
-    kv_heads: int,
+    product_TC: Tensor, modulation: Modulation, cos_PE: Tensor, sin_PE: Tensor, heads: int, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return q, [T, heads 2 E], k and v, [T, kv_heads 2 E], and a copy of u, [T, S R]. See `reference.heads`."""
+    """Return q, [T, heads 2 E], k and v, [T, kv_heads 2 E], and a copy of u, [T, S R]. See `reference`."""
     product_TC, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (product_TC, cos_PE, sin_PE))
     T, E = len(product_TC), cos_PE.shape[-1]
-    widths = [2 * E * heads, 2 * E * kv_heads, 2 * E * kv_heads]
-    gates, M, U = launch.gates(Wc, ws, scale, rank), sum(widths), sum(gated) * rank
+    widths = [2 * E * each for each in (heads, kv_heads, kv_heads)]
+    gates = launch.Gates(modulation, widths)
     qkv = [product_TC.new_empty(T, width) for width in widths]
-    u_TU = product_TC.new_empty(T, U)
+    u_TU = product_TC.new_empty(T, modulation.columns)
     q_TN, k_TN, v_TN = qkv
     if T == 0:
         return q_TN, k_TN, v_TN, u_TU
-    tile = launch.options("heads", widths[0], rank, product_TC.dtype)
+    tile = launch.options("heads", widths[0], gates.rank, product_TC.dtype)
     shares, span = launch.spans(T, max(heads, kv_heads) * E, tile, len(widths))
     q, k, v = (
-        (product_TC[:, site.columns], product_TC[:, M + site.u :], *gates.of(site), out_TN, u_TU[:, site.u :], N // 2)
-        for site, out_TN, N in zip(launch.sites(rank, gated, widths), qkv, widths, strict=True)
+        (*gates.source(product_TC, site), out_TN, u_TU[:, site.u :], site.width // 2)
+        for site, out_TN in zip(gates.sites, qkv, strict=True)
     )
     with torch.cuda.device_of(product_TC):
         _heads[triton.cdiv(T, tile.rows), shares, len(widths)](
@@ -55,7 +45,7 @@ def heads(
             (cos_PE, sin_PE, cos_PE.stride(0), sin_PE.stride(0), len(cos_PE)),
             (product_TC.stride(0), u_TU.stride(0)),
             (T, span),
-            scale,
+            gates.scale,
             E=E,
             **gates.constants(tile, product_TC, *qkv),
         )
@@ -70,13 +60,9 @@ def heads_backward(
     k_TN: Tensor,
     v_TN: Tensor,
     u_TU: Tensor,
-    Wc: Tensor | None,
-    ws: Tensor | None,
+    modulation: Modulation,
     cos_PE: Tensor,
     sin_PE: Tensor,
-    scale: float,
-    rank: int,
-    gated: Sequence[bool],
     heads: int,
     kv_heads: int,
     columns: int,
@@ -86,26 +72,25 @@ def heads_backward(
     outputs = [launch.unit_stride(tensor) for tensor in (q_TN, k_TN, v_TN)]
     u_TU, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (u_TU, cos_PE, sin_PE))
     T, E = len(q_TN), cos_PE.shape[-1]
-    widths = [2 * E * heads, 2 * E * kv_heads, 2 * E * kv_heads]
-    gates, M, U = launch.gates(Wc, ws, scale, rank), sum(widths), sum(gated) * rank
-    tile = launch.options("heads_backward", widths[0], rank, q_TN.dtype)
-    count, blocks = launch.groups(T, tile, gates, len(widths))
+    gates = launch.Gates(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
+    tile = launch.options("heads_backward", gates.sites[0].width, gates.rank, q_TN.dtype)
+    count, blocks = launch.groups(T, tile, gates, len(gates.sites))
     sums = launch.Sums(gates, count)
     dproduct_TC = q_TN.new_empty(T, columns)
     if T == 0:
         return dproduct_TC, *sums.total(q_TN)
     q, k, v = (
         (
-            (out_TN, u_TU[:, site.u :], *gates.of(site), G_TN),
-            (dproduct_TC[:, site.columns], dproduct_TC[:, M + site.u :], *sums.of(site)),
+            (out_TN, u_TU[:, site.u :], *gates.matrices(site), G_TN),
+            sums.target(dproduct_TC, site),
             out_TN.stride(0),
             G_TN.stride(0),
             site.width // 2,
         )
-        for site, out_TN, G_TN in zip(launch.sites(rank, gated, widths), outputs, gradients, strict=True)
+        for site, out_TN, G_TN in zip(gates.sites, outputs, gradients, strict=True)
     )
     with torch.cuda.device_of(q_TN):
-        _heads_backward[count, len(widths)](
+        _heads_backward[count, len(gates.sites)](
             q,
             k,
             v,
@@ -113,8 +98,8 @@ def heads_backward(
             (cos_PE, sin_PE, cos_PE.stride(0), sin_PE.stride(0), len(cos_PE)),
             (u_TU.stride(0), dproduct_TC.stride(0)),
             (T, blocks),
-            (M + U, columns),
-            scale,
+            (gates.used, columns),
+            gates.scale,
             E=E,
             **gates.constants(tile, q_TN, dproduct_TC, *gradients, *outputs),
         )

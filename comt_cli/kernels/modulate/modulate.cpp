@@ -39,15 +39,15 @@ void forward(const Gates& gates, Rows<const T> product, Rows<T> zhat, int64_t M)
   });
 }
 
-// dz = G c sc c ss; h = G zhat, where z is what is given: dz z; ec = h (1 - sc).
+// dz = G c sc c ss; h = G zhat = dz z; ec = h (1 - sc).
 template <class T>
-void backward(const Gates& gates, Rows<const T> G, Rows<const T> z, Rows<const T> u, Rows<T> dproduct, int64_t M,
-              int64_t rest, bool z_is_output, float* dWc, float* dws) {
+void backward(const Gates& gates, Rows<const T> G, Rows<const T> product, Rows<T> dproduct, int64_t M, int64_t rest,
+              float* dWc, float* dws) {
   parallel(gates.threads, [&](Thread thread) {
     gates.pack(thread);
     Block block(gates, thread);
     blocks_of(gates, thread, [&](int64_t first, int rows) {
-      block.open(u, first, rows);
+      block.open(Rows<const T>{product.data + M, product.stride}, first, rows);
       int64_t m = 0;
       for (int s = 0; s < gates.sites; m += gates.widths[s++]) {
         const int64_t N = gates.widths[s];
@@ -60,15 +60,15 @@ void backward(const Gates& gates, Rows<const T> G, Rows<const T> z, Rows<const T
           chunks_of(N, channel, CHUNK, [&](int64_t start, int64_t width) {
             block.channel_gate(s, start, width);
             for (int i = 0; i < rows; ++i) {
-              const T *from = G[first + i] + m + start, *zs = z[first + i] + m + start;
+              const T *from = G[first + i] + m + start, *zs = product[first + i] + m + start;
               T* to = dproduct[first + i] + m + start;
               float* sc = block.tile_row(0, i);
               const float k = block.factor(s, i);
               V row_sum{};
               columns(width, [&](int64_t n, auto part) {
-                V gate = splat(k), gradient = load(from + n, part);
+                V gate = splat(k);
                 if (channel) gate *= load(sc + n);
-                const V dz = gradient * gate, h = (z_is_output ? gradient : dz) * load(zs + n, part);
+                const V dz = load(from + n, part) * gate, h = dz * load(zs + n, part);
                 store(to + n, dz, part);
                 row_sum += h;
                 if (channel) store(sc + n, h - h * load(sc + n));
@@ -110,17 +110,16 @@ EXPORT comt_modulate(int threads, int32_t type, const GateArguments* arguments, 
 }
 
 EXPORT comt_modulate_backward(int threads, int32_t type, const GateArguments* arguments, int sites,
-                              const int64_t* widths, int64_t rows, const void* G, int64_t G_stride, const void* z,
-                              int64_t z_stride, const void* u, int64_t u_stride, void* dproduct, int64_t columns,
-                              int z_is_output, float* dWc, float* dws) {
+                              const int64_t* widths, int64_t rows, const void* G, int64_t G_stride,
+                              const void* product, int64_t product_stride, void* dproduct, int64_t columns, float* dWc,
+                              float* dws) {
   return guarded([&] {
     const int64_t M = total(sites, widths);
     const Gates gates(*arguments, sites, widths, rows, useful_threads(threads, rows, M), true);
     with_type(type, [&](auto tag) {
       using T = decltype(tag);
-      backward<T>(gates, {static_cast<const T*>(G), G_stride}, {static_cast<const T*>(z), z_stride},
-                  {static_cast<const T*>(u), u_stride}, {static_cast<T*>(dproduct), columns}, M,
-                  columns - M - gates.columns, z_is_output, dWc, dws);
+      backward<T>(gates, {static_cast<const T*>(G), G_stride}, {static_cast<const T*>(product), product_stride},
+                  {static_cast<T*>(dproduct), columns}, M, columns - M - gates.columns, dWc, dws);
     });
   });
 }

@@ -12,83 +12,61 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import aligned, apply_gate, gate_gradient, prepare, store_du, store_dws
 
 
-def modulate(
-    product_TC: Tensor,
-    Wc: Tensor | None,
-    ws: Tensor | None,
-    scale: float,
-    rank: int,
-    gated: Sequence[bool],
-    widths: Sequence[int],
-) -> Tensor:
-    """Return zhat, [T, M], in the type of the product. See `reference.modulate`."""
+def modulate(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> Tensor:
+    """Return zhat, [T, M], in the type of the product. See `reference`."""
     product_TC = launch.unit_stride(product_TC)
-    T, M = len(product_TC), sum(widths)
-    gates = launch.gates(Wc, ws, scale, rank)
-    zhat_TM = product_TC.new_empty(T, M)
+    T, gates = len(product_TC), launch.Gates(modulation, widths)
+    zhat_TM = product_TC.new_empty(T, gates.width)
     with torch.cuda.device_of(product_TC):
-        for site in launch.sites(rank, gated, widths) if T else ():
+        for site in gates.sites if T else ():
             if not site.gated:
                 zhat_TM[:, site.columns] = product_TC[:, site.columns]
                 continue
-            tile = launch.options("modulate", site.width, rank, product_TC.dtype)
+            tile = launch.options("modulate", site.width, gates.rank, product_TC.dtype)
             shares, span = launch.spans(T, site.width, tile)
             _modulate[triton.cdiv(T, tile.rows), shares](
-                (product_TC[:, site.columns], product_TC[:, M + site.u :], *gates.of(site)),
+                gates.source(product_TC, site),
                 zhat_TM[:, site.columns],
                 (product_TC.stride(0), zhat_TM.stride(0)),
                 (T, site.width, span),
-                scale,
+                gates.scale,
                 **gates.constants(tile, product_TC, zhat_TM),
             )
     return zhat_TM
 
 
 def modulate_backward(
-    G_TM: Tensor,
-    z_TM: Tensor,
-    u_TU: Tensor,
-    Wc: Tensor | None,
-    ws: Tensor | None,
-    scale: float,
-    rank: int,
-    gated: Sequence[bool],
-    widths: Sequence[int],
-    columns: int,
-    z_is_output: bool,
+    G_TM: Tensor, product_TC: Tensor, modulation: Modulation, widths: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dproduct, [T, columns], in the type of z, and dWc and dws in fp32, for G = dL/dzhat.
-
-    Where `z_is_output`, z holds zhat instead: enough, since all that is needed of either is h = G zhat.
-    """
-    G_TM, z_TM, u_TU = (launch.unit_stride(tensor) for tensor in (G_TM, z_TM, u_TU))
-    T, M = len(z_TM), sum(widths)
-    gates = launch.gates(Wc, ws, scale, rank)
-    tile = launch.options("modulate_backward", max(widths), rank, z_TM.dtype)
+    """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32, for G = dL/dzhat."""
+    G_TM, product_TC = launch.unit_stride(G_TM), launch.unit_stride(product_TC)
+    (T, C), gates = product_TC.shape, launch.Gates(modulation, widths)
+    tile = launch.options("modulate_backward", max(widths), gates.rank, product_TC.dtype)
     count, blocks = launch.groups(T, tile, gates)
     sums = launch.Sums(gates, count)
-    dproduct_TC = z_TM.new_empty(T, columns)
-    dproduct_TC[:, M + sum(gated) * rank :].zero_()
-    with torch.cuda.device_of(z_TM):
-        for site in launch.sites(rank, gated, widths) if T else ():
+    dproduct_TC = product_TC.new_empty(T, C)
+    dproduct_TC[:, gates.used :].zero_()
+    with torch.cuda.device_of(product_TC):
+        for site in gates.sites if T else ():
             if not site.gated:
                 dproduct_TC[:, site.columns] = G_TM[:, site.columns]
                 continue
             _modulate_backward[(count,)](
-                (z_TM[:, site.columns], u_TU[:, site.u :], *gates.of(site)),
+                gates.source(product_TC, site),
                 G_TM[:, site.columns],
-                (dproduct_TC[:, site.columns], dproduct_TC[:, M + site.u :], *sums.of(site)),
-                (z_TM.stride(0), u_TU.stride(0), G_TM.stride(0), dproduct_TC.stride(0)),
+                sums.target(dproduct_TC, site),
+                (product_TC.stride(0), product_TC.stride(0), G_TM.stride(0), dproduct_TC.stride(0)),
                 (T, site.width, blocks),
-                scale,
-                Z_IS_OUTPUT=z_is_output,
-                **gates.constants(tile, z_TM, G_TM, dproduct_TC),
+                gates.scale,
+                Z_IS_OUTPUT=False,
+                **gates.constants(tile, product_TC, G_TM, dproduct_TC),
             )
-    return dproduct_TC, *sums.total(z_TM)
+    return dproduct_TC, *sums.total(product_TC)
 
 
 @triton.jit

@@ -7,27 +7,20 @@ et al. 2025, Eq. 13), r that of the pixel gate (Eq. 11), K >= C columns of the c
     f = sigmoid(sigmoid(n A^T) . b)      y = act(f weight n + bias + skip)
 
 u, [P, h], is given or lies in the columns behind the C; gates that are absent are 1, and so is an absent weight. The
-mean and the biased variance are those of this batch: this is training, evaluation has no need of it. `reference` is
-the definition; the operator computes in fp32, calls the implementation of its tensors' device, and keeps for the
-backward pass the product, u, and y where ReLU follows: neither gate, nor n.
+mean and the biased variance are those of this batch: this is training, evaluation has no need of it. The product, u,
+and y where ReLU follows are kept for the backward pass: neither gate, nor n.
 """
 
-# ruff: noqa: ARG001 - what stands in for an operator, or prepares its derivative, is called with all its arguments
+# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-IMPLEMENTATIONS: dict[str, Callable[[], Any]] = {
-    "cpu": lambda: importlib.import_module("comt_cli.kernels.modulated_norm.cpu"),
-    "cuda": lambda: importlib.import_module("comt_cli.kernels.modulated_norm.triton"),
-}
-"""Device type -> what gives the module with the two functions. Only the CPU's take a u beside the product."""
+from comt_cli.kernels.operators import operator
 
 
 def reference(
@@ -60,91 +53,65 @@ def reference(
     return (torch.relu(m_PC) if relu else m_PC).to(product_PK.dtype), mean_C, var_C
 
 
-_PARAMETERS = "Tensor? window, Tensor? A, Tensor? b, Tensor? weight"
-
-
-def _on(tensor: Tensor) -> Any:
-    return IMPLEMENTATIONS[tensor.device.type]()
-
-
-@torch.library.custom_op(
-    "comt::modulated_norm",
-    mutates_args=(),
-    schema=f"(Tensor product, Tensor? u, {_PARAMETERS}, Tensor bias, Tensor? skip, bool relu, float epsilon) "
-    "-> (Tensor, Tensor, Tensor)",
-)
-def _modulated_norm(product: Tensor, u: Tensor | None, *arguments: Any) -> Any:
-    return _on(product).modulated_norm(product, *arguments, *(() if u is None else (u,)))
-
-
-@_modulated_norm.register_fake
-def _(product: Tensor, u: Any, window: Any, A: Any, b: Any, weight: Any, bias: Tensor, *more: Any) -> Any:
+def _fake(product: Tensor, u: Any, window: Any, A: Any, b: Any, weight: Any, bias: Tensor, *more: Any) -> Any:
     C = bias.shape[0]
     mean, var = (product.new_empty(C, dtype=torch.float32) for _ in range(2))
     return product.new_empty(product.shape[0], C), mean, var
 
 
-@torch.library.custom_op(
-    "comt::modulated_norm_backward",
-    mutates_args=(),
-    schema=f"(Tensor dy, Tensor? y, Tensor product, Tensor? u, {_PARAMETERS}, Tensor mean, Tensor var, bool relu, "
-    "float epsilon, bool has_skip) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def _modulated_norm_backward(dy: Tensor, y: Any, product: Tensor, u: Tensor | None, *arguments: Any) -> Any:
-    backward = _on(dy).modulated_norm_backward
-    if u is None:
-        return *backward(dy, y, product, *arguments), dy.new_empty(0)
-    du = torch.empty_like(u)
-    return *backward(dy, y, product, *arguments, u, du), du
-
-
-@_modulated_norm_backward.register_fake
-def _(
-    dy: Tensor,
-    y: Any,
-    product: Tensor,
-    u: Any,
-    window: Any,
-    A: Any,
-    b: Any,
-    weight: Any,
-    mean: Tensor,
-    var: Tensor,
-    relu: bool,
-    epsilon: float,
-    has_skip: bool,
+def _fake_backward(
+    dy: Tensor, y: Any, product: Tensor, u: Any, window: Any, A: Any, b: Any, weight: Any, mean: Tensor, *more: Any
 ) -> Any:
     of_parameters = (
         dy.new_empty((0,) if each is None else each.shape, dtype=torch.float32) for each in (window, A, b, weight, mean)
     )
+    has_skip = more[-1]
     dskip = dy.new_empty(dy.shape if has_skip else (0,))
     du = dy.new_empty(0) if u is None else torch.empty_like(u)
     return torch.empty_like(product, memory_format=torch.contiguous_format), *of_parameters, dskip, du
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    product, u, window, A, b, weight, bias, skip, ctx.relu, ctx.epsilon = inputs
+def _keep(inputs: Any, output: Any) -> Any:
+    product, u, window, A, b, weight, bias, skip, relu, epsilon = inputs
     y, mean, var = output
-    ctx.has_skip, ctx.bias_type = skip is not None, bias.dtype
-    ctx.save_for_backward(y if ctx.relu else None, product, u, window, A, b, weight, mean, var)
+    has_skip = skip is not None
+    return y if relu else None, product, u, window, A, b, weight, mean, var, relu, epsilon, has_skip, bias.dtype
 
 
-def _gradients(ctx: Any, dy: Tensor, _mean: Any, _var: Any) -> Any:
-    y, product, u, window, A, b, weight, mean, var = ctx.saved_tensors
+def _gradients(kept: Any, dy: Tensor, _mean: Any, _var: Any) -> Any:
+    y, product, u, window, A, b, weight, mean, var, relu, epsilon, has_skip, bias_type = kept
     dy = dy if dy.stride(-1) == 1 and dy.stride(0) >= dy.shape[1] else dy.contiguous()
-    through_relu = ctx.has_skip and ctx.relu
+    through_relu = has_skip and relu
     dproduct, dwindow, dA, db, dweight, dbias, dskip, du = _modulated_norm_backward(
-        dy, y, product, u, window, A, b, weight, mean, var, ctx.relu, ctx.epsilon, through_relu
+        dy, y, product, u, window, A, b, weight, mean, var, relu, epsilon, through_relu
     )
     found = [
         None if of is None else gradient.to(of.dtype)
         for gradient, of in ((du, u), (dwindow, window), (dA, A), (db, b), (dweight, weight))
     ]
-    dskip = dskip if through_relu else dy if ctx.has_skip else None
-    return dproduct, *found, dbias.to(ctx.bias_type), dskip, None, None
+    dskip = dskip if through_relu else dy if has_skip else None
+    return dproduct, *found, dbias.to(bias_type), dskip, None, None
 
 
-_modulated_norm.register_autograd(_gradients, setup_context=_keep)
+_PARAMETERS = [f"Tensor? {each}" for each in ("u", "window", "A", "b", "weight")]
+_modulated_norm = operator(
+    "modulated_norm",
+    ["Tensor product", *_PARAMETERS, "Tensor bias", "Tensor? skip", "bool relu", "float epsilon"],
+    "(Tensor, Tensor, Tensor)",
+    _fake,
+    keep=_keep,
+    gradients=_gradients,
+)
+_modulated_norm_backward = operator(
+    "modulated_norm_backward",
+    [
+        *("Tensor dy", "Tensor? y", "Tensor product"),
+        *_PARAMETERS,
+        *("Tensor mean", "Tensor var", "bool relu", "float epsilon", "bool has_skip"),
+    ],
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _fake_backward,
+)
 
 
 def modulated_norm(

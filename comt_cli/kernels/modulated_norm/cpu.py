@@ -95,6 +95,7 @@ class _Call:
 
 def modulated_norm(
     product_PK: Tensor,
+    u_Ph: Tensor | None,
     window_h: Tensor | None,
     A_rC: Tensor | None,
     b_r: Tensor | None,
@@ -103,7 +104,6 @@ def modulated_norm(
     skip_PC: Tensor | None,
     relu: bool,
     epsilon: float,
-    u_Ph: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, [P, C]; the batch's mean and biased variance, [C], fp32. u is in the product's columns where it is None."""
     channels = len(bias_C)
@@ -112,7 +112,7 @@ def modulated_norm(
     call.matrix("skip", skip_PC)
     y = call.write("y_out", product_PK.new_empty(call.rows, channels))
     mean, var = call.write("mean", torch.empty(channels)), call.write("var", torch.empty(channels))
-    run("modulated_norm", call.fields)
+    run("modulated_norm", "p", ctypes.addressof(call.fields))
     return y, mean, var
 
 
@@ -120,6 +120,7 @@ def modulated_norm_backward(
     dy_PC: Tensor,
     y_PC: Tensor | None,
     product_PK: Tensor,
+    u_Ph: Tensor | None,
     window_h: Tensor | None,
     A_rC: Tensor | None,
     b_r: Tensor | None,
@@ -129,12 +130,10 @@ def modulated_norm_backward(
     relu: bool,
     epsilon: float,
     has_skip: bool,
-    u_Ph: Tensor | None = None,
-    du_Ph: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the product, window, A, b, weight, bias and skip; of no elements where there is no such operand.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the product, window, A, b, weight, bias, skip and u; of no elements where there is no such operand.
 
-    Those of parameters are fp32. u's is in the product's where u is; else it is written to `du_Ph`.
+    Those of parameters are fp32. u's is in the product's where u is.
     """
     channels = len(mean_C)
     call = _Call(product_PK, u_Ph, window_h, A_rC, b_r, weight_C, channels, relu, epsilon)
@@ -147,20 +146,17 @@ def modulated_norm_backward(
     fields = call.fields
     dproduct = call.write("dproduct", torch.empty_like(product_PK, memory_format=torch.contiguous_format))
     fields.dproduct_stride = dproduct.shape[1]
-    h = 0
-    if window_h is not None and u_Ph is not None:
-        if du_Ph is None or du_Ph.shape != u_Ph.shape or du_Ph.dtype != u_Ph.dtype:
-            raise ValueError("the gradient of u needs a tensor like u")
+    du, used = dy_PC.new_empty(0) if u_Ph is None else torch.empty_like(u_Ph), channels
+    if window_h is not None:
+        du_Ph = dproduct[:, channels:] if u_Ph is None else du
         fields.du, (fields.du_row, fields.du_column) = du_Ph.data_ptr(), du_Ph.stride()
-    elif window_h is not None:
-        h = len(window_h)
-        fields.du, (fields.du_row, fields.du_column) = dproduct[:, channels:].data_ptr(), dproduct.stride()
-    dproduct[:, channels + h :].zero_()
+        used += len(window_h) if u_Ph is None else 0
+    dproduct[:, used:].zero_()
     found = [
         torch.empty(0) if of is None else call.write(name, torch.empty(of.shape))
         for name, of in (("dwindow", window_h), ("dA", A_rC), ("db", b_r), ("dweight", weight_C), ("dbias", mean_C))
     ]
     dskip = call.write("dskip", dy_PC.new_empty(dy_PC.shape)) if has_skip else dy_PC.new_empty(0)
-    run("modulated_norm_backward", fields)
+    run("modulated_norm_backward", "p", ctypes.addressof(fields))
     dwindow, dA, db, dweight, dbias = found
-    return dproduct, dwindow, dA, db, dweight, dbias, dskip
+    return dproduct, dwindow, dA, db, dweight, dbias, dskip, du

@@ -7,90 +7,58 @@ The backward pass reads the product again and gates it anew: nothing is kept but
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import aligned, apply_gate, gate_gradient, prepare, store_du, store_dws, zero_columns
 
 
-def swiglu(
-    product_TC: Tensor,
-    Wc: Tensor | None,
-    ws: Tensor | None,
-    scale: float,
-    rank: int,
-    gated: Sequence[bool],
-    width: int,
-    padded: int,
-) -> Tensor:
-    """Return h, [T, padded], in the type of the product, with zeros from column `width` on. See `reference.swiglu`."""
+def swiglu(product_TC: Tensor, modulation: Modulation, width: int, padded: int) -> Tensor:
+    """Return h, [T, padded], in the type of the product, with zeros from column `width` on. See `reference`."""
     product_TC = launch.unit_stride(product_TC)
-    T = len(product_TC)
-    gates = launch.gates(Wc, ws, scale, rank)
+    T, gates = len(product_TC), launch.Gates(modulation, [width, width])
     h_TF = product_TC.new_empty(T, padded)
     if T == 0:
         return h_TF
-    tile = launch.options("swiglu", width, rank, product_TC.dtype)
+    tile = launch.options("swiglu", width, gates.rank, product_TC.dtype)
     shares, span = launch.spans(T, padded, tile)
-    gate, up = (
-        (product_TC[:, site.columns], product_TC[:, 2 * width + site.u :], *gates.of(site))
-        for site in launch.sites(rank, gated, [width, width])
-    )
     with torch.cuda.device_of(product_TC):
         _swiglu[triton.cdiv(T, tile.rows), shares](
-            gate,
-            up,
+            *(gates.source(product_TC, site) for site in gates.sites),
             h_TF,
             (product_TC.stride(0), h_TF.stride(0)),
             (T, width, padded, span),
-            scale,
+            gates.scale,
             **gates.constants(tile, product_TC, h_TF),
         )
     return h_TF
 
 
 def swiglu_backward(
-    dh_TF: Tensor,
-    product_TC: Tensor,
-    Wc: Tensor | None,
-    ws: Tensor | None,
-    scale: float,
-    rank: int,
-    gated: Sequence[bool],
-    width: int,
+    dh_TF: Tensor, product_TC: Tensor, modulation: Modulation, width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32."""
     dh_TF, product_TC = launch.unit_stride(dh_TF), launch.unit_stride(product_TC)
-    T, C = product_TC.shape
-    gates = launch.gates(Wc, ws, scale, rank)
-    tile = launch.options("swiglu_backward", width, rank, product_TC.dtype)
+    (T, C), gates = product_TC.shape, launch.Gates(modulation, [width, width])
+    tile = launch.options("swiglu_backward", width, gates.rank, product_TC.dtype)
     count, blocks = launch.groups(T, tile, gates)
     sums = launch.Sums(gates, count)
     dproduct_TC = product_TC.new_empty(T, C)
     if T == 0:
         return dproduct_TC, *sums.total(product_TC)
-    gate, up = (
-        (
-            (product_TC[:, site.columns], product_TC[:, 2 * width + site.u :], *gates.of(site)),
-            (dproduct_TC[:, site.columns], dproduct_TC[:, 2 * width + site.u :], *sums.of(site)),
-        )
-        for site in launch.sites(rank, gated, [width, width])
-    )
     with torch.cuda.device_of(product_TC):
         _swiglu_backward[(count,)](
-            gate,
-            up,
+            *((gates.source(product_TC, site), sums.target(dproduct_TC, site)) for site in gates.sites),
             dh_TF,
             dproduct_TC,
             (product_TC.stride(0), dh_TF.stride(0), dproduct_TC.stride(0)),
             (T, width, blocks),
-            (2 * width + sum(gated) * rank, C),
-            scale,
+            (gates.used, C),
+            gates.scale,
             **gates.constants(tile, product_TC, dh_TF, dproduct_TC),
         )
     return dproduct_TC, *sums.total(product_TC)

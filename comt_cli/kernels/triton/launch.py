@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from comt_cli.kernels.gates import Modulation
+
 FORWARD_PROGRAMS = 1056
 """A forward kernel has at least so many programs, where it has the tiles: eight for each of an H200's 132
 processors."""
@@ -92,29 +94,38 @@ class Site:
         return slice(self.first, self.first + self.width)
 
 
-def sites(rank: int, gated: Sequence[bool], widths: Sequence[int]) -> list[Site]:
+def sites(modulation: Modulation, widths: Sequence[int]) -> list[Site]:
     """The sites of a product. `u` counts from the first u column."""
     found, first, channel, scalar = [], 0, 0, 0
-    for width, has in zip(widths, gated, strict=True):
-        found.append(Site(first, width, has, scalar * rank, channel, scalar))
-        first, channel, scalar = first + width, channel + width * has, scalar + has
+    for width, gated in zip(widths, modulation.gated, strict=True):
+        found.append(Site(first, width, gated, scalar * modulation.rank, channel, scalar))
+        first, channel, scalar = first + width, channel + width * gated, scalar + gated
     return found
 
 
-@dataclass(frozen=True)
 class Gates:
-    """The second layers of all gates of a product, and how they are computed with."""
+    """The sites of a product, and their gates as the kernels want them: without gaps between the rows.
 
-    Wc: Tensor | None
-    ws: Tensor | None
-    scale: float
-    rank: int
+    Attributes:
+        width: columns of the sites, M.
+        used: of the sites and of what the gates read, M + S R.
+    """
 
-    def of(self, site: Site) -> tuple[Tensor | None, Tensor | None]:
+    def __init__(self, modulation: Modulation, widths: Sequence[int]) -> None:
+        self.Wc, self.ws = (None if W is None else W.contiguous() for W in (modulation.Wc, modulation.ws))
+        self.scale, self.rank = modulation.scale, modulation.rank
+        self.sites, self.width = sites(modulation, widths), sum(widths)
+        self.used = self.width + modulation.columns
+
+    def matrices(self, site: Site) -> tuple[Tensor | None, Tensor | None]:
         """The site's rows of Wc and ws; None where it has no such gate."""
         Wc_NR = self.Wc[site.channel :] if site.gated and self.Wc is not None else None
         ws_1R = self.ws[site.scalar :] if site.gated and self.ws is not None else None
         return Wc_NR, ws_1R
+
+    def source(self, product_TC: Tensor, site: Site) -> tuple[Tensor | None, ...]:
+        """What a kernel reads of a site: its z and its u in the product, and its rows of Wc and ws."""
+        return product_TC[:, site.columns], product_TC[:, self.width + site.u :], *self.matrices(site)
 
     def constants(self, tile: Options, *activations: Tensor) -> dict[str, Any]:
         """What all kernels are compiled for. UNIT divides the row strides of the `activations`."""
@@ -128,11 +139,6 @@ class Gates:
             "num_warps": tile.warps,
             "num_stages": tile.stages,
         }
-
-
-def gates(Wc: Tensor | None, ws: Tensor | None, scale: float, rank: int) -> Gates:
-    """The gates of a product as the kernels want them: without gaps between the rows."""
-    return Gates(None if Wc is None else Wc.contiguous(), None if ws is None else ws.contiguous(), scale, rank)
 
 
 def unit_stride(tensor: Tensor) -> Tensor:
@@ -169,16 +175,19 @@ class Sums:
     """dWc and dws in parts: every group of rows fills its own, and `total` adds them in a fixed order."""
 
     def __init__(self, gates: Gates, groups: int) -> None:
+        self.width = gates.width
         self.dWc_GMR, self.dws_GSR = (
             None if weight is None else weight.new_empty((groups, *weight.shape), dtype=torch.float32)
             for weight in (gates.Wc, gates.ws)
         )
 
-    def of(self, site: Site) -> tuple[Tensor | None, int, Tensor | None, int]:
-        """The site's rows of dWc in the first group, from one group to the next; and the same of dws."""
+    def target(self, dproduct_TC: Tensor, site: Site) -> tuple[Tensor | int | None, ...]:
+        """What a kernel writes of a site: its dz and its du; its rows of dWc in the first group, and how far they are
+        from one group to the next; and the same of dws."""
         dWc = None if self.dWc_GMR is None or not site.gated else self.dWc_GMR[:, site.channel :]
         dws = None if self.dws_GSR is None or not site.gated else self.dws_GSR[:, site.scalar :]
-        return dWc, 0 if dWc is None else dWc.stride(0), dws, 0 if dws is None else dws.stride(0)
+        sums = dWc, 0 if dWc is None else dWc.stride(0), dws, 0 if dws is None else dws.stride(0)
+        return dproduct_TC[:, site.columns], dproduct_TC[:, self.width + site.u :], *sums
 
     def total(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """dWc and dws; tensors of shape (0,), where `like` is, for what there is not."""

@@ -5,15 +5,16 @@ gate's filters are therefore applied tap by tap as a product of matrices, [h k k
 added with their shifts. Shapes: B images, C channels, P = B H W pixels of the output, h filters of k x k taps.
 """
 
-# ruff: noqa: ARG001 - what stands in for an operator is called with all its arguments
+# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from comt_cli.kernels.operators import operator
 
 
 def reference(x_BCHW: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
@@ -23,54 +24,43 @@ def reference(x_BCHW: Tensor, weight: Tensor, filters: Tensor, stride: int, padd
     return rows[:, : len(weight)], rows[:, len(weight) :].T
 
 
-def _cpu() -> Any:
-    return importlib.import_module("comt_cli.kernels.window_convolution.cpu")
-
-
-_OPERANDS = "Tensor x, Tensor weight, Tensor filters, int stride, int padding"
-
-
-@torch.library.custom_op(
-    "comt::window_convolution", mutates_args=(), schema=f"({_OPERANDS}) -> (Tensor, Tensor)", device_types="cpu"
-)
-def _window_convolution(*arguments: Any) -> Any:
-    return _cpu().window_convolution(*arguments)
-
-
-@_window_convolution.register_fake
-def _(x: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int) -> Any:
+def _fake(x: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int) -> Any:
     B, _, *sides = x.shape
     out_H, out_W = ((side + 2 * padding - weight.shape[-1]) // stride + 1 for side in sides)
     P = B * out_H * out_W
     return x.new_empty(P, weight.shape[0]), x.new_empty(filters.shape[0], P, dtype=torch.float32)
 
 
-@torch.library.custom_op(
-    "comt::window_convolution_backward",
-    mutates_args=(),
-    schema=f"(Tensor dproduct, Tensor du, {_OPERANDS}) -> (Tensor, Tensor, Tensor)",
-    device_types="cpu",
-)
-def _window_convolution_backward(*arguments: Any) -> Any:
-    return _cpu().window_convolution_backward(*arguments)
-
-
-@_window_convolution_backward.register_fake
-def _(dproduct: Tensor, du: Tensor, x: Tensor, weight: Tensor, filters: Tensor, *how: Any) -> Any:
+def _fake_backward(dproduct: Tensor, du: Tensor, x: Tensor, weight: Tensor, filters: Tensor, *how: Any) -> Any:
     dx, dweight = (torch.empty_like(each, memory_format=torch.channels_last) for each in (x, weight))
     return dx, dweight, torch.empty_like(filters, memory_format=torch.contiguous_format)
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, ctx.stride, ctx.padding = inputs
-    ctx.save_for_backward(*tensors)
+def _keep(inputs: Any, output: Any) -> Any:
+    return inputs
 
 
-def _gradients(ctx: Any, dproduct: Tensor, du: Tensor) -> Any:
-    return *_window_convolution_backward(dproduct, du, *ctx.saved_tensors, ctx.stride, ctx.padding), None, None
+def _gradients(kept: Any, dproduct: Tensor, du: Tensor) -> Any:
+    return *_window_convolution_backward(dproduct, du, *kept), None, None
 
 
-_window_convolution.register_autograd(_gradients, setup_context=_keep)
+_OPERANDS = ["Tensor x", "Tensor weight", "Tensor filters", "int stride", "int padding"]
+_window_convolution = operator(
+    "window_convolution",
+    _OPERANDS,
+    "(Tensor, Tensor)",
+    _fake,
+    keep=_keep,
+    gradients=_gradients,
+    device_types="cpu",
+)
+_window_convolution_backward = operator(
+    "window_convolution_backward",
+    ["Tensor dproduct", "Tensor du", *_OPERANDS],
+    "(Tensor, Tensor, Tensor)",
+    _fake_backward,
+    device_types="cpu",
+)
 
 
 def window_convolution(

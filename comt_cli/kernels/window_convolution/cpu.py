@@ -22,7 +22,8 @@ class _Arguments(ctypes.Structure):  # WindowArguments in window_convolution.cpp
 
 
 def _run(name: str, v: Tensor, u: Tensor, shape: tuple[int, ...]) -> None:
-    run(name, _Arguments(v.data_ptr(), u.data_ptr(), *shape, type_code(v)))
+    arguments = _Arguments(v.data_ptr(), u.data_ptr(), *shape, type_code(v))
+    run(name, "p", ctypes.addressof(arguments))
 
 
 def _rows(x_BCHW: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels.modulation import Bottleneck
+from comt_cli.kernels.gates import Bottleneck
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.recipe.settings import GateInit
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from comt_cli.kernels.modulation import Bottleneck
-from comt_cli.kernels.reference import comt_gate
+from comt_cli.kernels.gates import Bottleneck, comt_gate
 from comt_cli.layers.gates.base import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw
 from comt_cli.recipe.settings import GateInit

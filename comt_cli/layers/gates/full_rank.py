@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from comt_cli.kernels.reference import full_rank_gate
+from comt_cli.kernels.gates import full_rank_gate
 from comt_cli.layers.gates.base import Gate, Site
 from comt_cli.layers.initialise import Draw
 

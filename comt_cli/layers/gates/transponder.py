@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels.modulation import Bottleneck
-from comt_cli.kernels.reference import static_gate, transponder_gate
+from comt_cli.kernels.gates import Bottleneck, static_gate, transponder_gate
 from comt_cli.kernels.transponder import modulate
 from comt_cli.layers.gates.base import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw

@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from comt_cli.kernels import ops
-from comt_cli.kernels.modulation import Modulation
+from comt_cli.kernels.add_norm import add_norm
+from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.modulate import modulate
 from comt_cli.layers.gates import Site
 
 
@@ -45,7 +46,7 @@ State = Tensor | Pending | tuple[Tensor, ...]
 def stream_of(state: State) -> Tensor:
     """The residual stream, [B, T, D], without what is remembered."""
     if isinstance(state, Pending):
-        zhat_TD = ops.modulate(state.product.flatten(0, -2), *state.modulation, [state.x.shape[-1]])
+        zhat_TD = modulate(state.product.flatten(0, -2), state.modulation, [state.x.shape[-1]])
         return state.x + zhat_TD.view_as(state.x)
     return state if isinstance(state, Tensor) else state[0]
 
@@ -59,10 +60,8 @@ def normalised(state: State, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """The residual stream and N(stream), [B, T, D] each."""
     if isinstance(state, Pending) and isinstance(norm, nn.RMSNorm):
         assert norm.eps is not None
-        x_TD, product_TC, gates = state.x.flatten(0, -2), state.product.flatten(0, -2), state.modulation
-        y_TD, n_TD = ops.add_norm(
-            x_TD, product_TC, gates.Wc, gates.ws, norm.weight, gates.scale, gates.rank, gates.gated, norm.eps
-        )
+        x_TD, product_TC = state.x.flatten(0, -2), state.product.flatten(0, -2)
+        y_TD, n_TD = add_norm(x_TD, product_TC, state.modulation, norm.weight, norm.eps)
         return y_TD.view_as(state.x), n_TD.view_as(state.x)
     x_BTD = stream_of(state)
     return x_BTD, norm(x_BTD)

@@ -18,7 +18,6 @@ from torch import Tensor
 from comt_cli.errors import UserError
 from comt_cli.generation.cached import Decoder, decode_step, generate
 from comt_cli.generation.sampling import NOT_FINITE, Sampler, nucleus
-from comt_cli.kernels import ops
 from comt_cli.kernels.choice import Choice
 from comt_cli.models import kernels
 from comt_cli.models.kernels import use_kernels
@@ -214,7 +213,7 @@ def test_the_decoder_step_by_step(model):
 @pytest.mark.parametrize("name", ["pre-ln", "comt", "transponder", "post-ln"])
 def test_fused_operations_decode_the_same(name, monkeypatch):
     """The kernels' definition in their place: what they are given of the cache's rotations is what is tested."""
-    monkeypatch.setitem(ops.IMPLEMENTATIONS, "cpu", lambda: reference_kernels)
+    reference_kernels.stand_in(monkeypatch)
     monkeypatch.setattr(kernels, "choose", lambda *_, **__: Choice(True, "for the test"))
     model = shaken(built(wiring_of({"name": name})))
     expected = texts(model, PROMPTS)

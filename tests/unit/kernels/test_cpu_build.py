@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from comt_cli.kernels import cpu, reference
-from comt_cli.kernels.cpu import build
+from comt_cli.kernels.cpu import build, calls
+from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.swiglu import reference
+from comt_cli.kernels.swiglu.cpu import swiglu, swiglu_backward
 
 SMALL = 'extern "C" __attribute__((visibility("default"))) int comt_answer() { return 42; }\n'
 NEEDS_COMPILER = pytest.mark.skipif(
@@ -140,7 +142,7 @@ def test_without_a_compiler(fresh, monkeypatch):
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(fresh))
     assert build.available() == "no C++ compiler: none found"
-    with pytest.raises(cpu.Unavailable, match="no C\\+\\+ compiler"):
+    with pytest.raises(build.Unavailable, match="no C\\+\\+ compiler"):
         build.library()
 
 
@@ -162,7 +164,7 @@ def test_a_compiler_that_fails(fresh, monkeypatch, tmp_path, compiles, reason):
     found = build.available()
     assert found is not None
     assert "\n" not in found
-    with pytest.raises(cpu.Unavailable, match=reason):
+    with pytest.raises(build.Unavailable, match=reason):
         build.library()
 
 
@@ -189,9 +191,9 @@ def test_elsewhere_than_on_linux(fresh, monkeypatch):
 
 def test_the_module_can_be_imported_and_says_why_it_cannot_compute(fresh, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    cpu._function.cache_clear()
-    with pytest.raises(cpu.Unavailable):
-        cpu.modulate(torch.randn(2, 3), None, None, 1.0, 0, (False,), (3,))
+    calls._function.cache_clear()
+    with pytest.raises(build.Unavailable):
+        swiglu(torch.randn(2, 6), Modulation(None, None, 1.0, 0, (False, False)), 3, 3)
 
 
 @NEEDS_LINUX
@@ -216,21 +218,23 @@ def test_two_processes_at_once(fresh):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_code_for_any_processor_agrees(dtype, old_processor, monkeypatch):
     """Vectors of four and no instructions for bf16 or reciprocals: what other processors than the tests' run."""
-    monkeypatch.setattr(cpu, "library", lambda: old_processor)
-    cpu._function.cache_clear()
-    product, Wc, ws = torch.randn(50, 2 * 37 + 16 + 1).to(dtype), torch.randn(74, 8), torch.randn(2, 8)
+    monkeypatch.setattr(calls, "library", lambda: old_processor)
+    calls._function.cache_clear()
+    product = torch.randn(50, 2 * 37 + 16 + 1).to(dtype)
+    gates = Modulation(torch.randn(74, 8), torch.randn(2, 8), 2.0, 8, (True, True))
     product[3, 5], product[4, 75] = float("nan"), float("inf")
-    mine = cpu.swiglu(product, Wc, ws, 2.0, 8, (True, True), 37, 40)
-    expected = reference.swiglu(*(t.double() for t in (product, Wc, ws)), 2.0, 8, (True, True), 37, 40)
-    dproduct, dWc, _ = cpu.swiglu_backward(mine, product, Wc, ws, 2.0, 8, (True, True), 37)
+    mine = swiglu(product, gates, 37, 40)
+    wide = gates._replace(Wc=gates.Wc.double(), ws=gates.ws.double())
+    expected = reference(product.double(), wide, 37, 40)
+    dproduct, dWc, _ = swiglu_backward(mine, product, gates, 37)
     assert torch.equal(mine.isnan(), expected.isnan())
     # fp32: a few roundings of 2^-24; bf16: one of 2^-9.
     tolerance = 1e-5 if dtype == torch.float32 else 4e-3
     torch.testing.assert_close(mine.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
     monkeypatch.undo()
-    cpu._function.cache_clear()
-    if cpu.available() is None:
-        native = cpu.swiglu_backward(mine, product, Wc, ws, 2.0, 8, (True, True), 37)
+    calls._function.cache_clear()
+    if build.available() is None:
+        native = swiglu_backward(mine, product, gates, 37)
         for a, b in zip((dproduct, dWc), native, strict=False):
             torch.testing.assert_close(a, b, rtol=2 * tolerance, atol=2 * tolerance, equal_nan=True)
 

@@ -1,4 +1,4 @@
-"""The C++ kernels against their definition, `kernels/reference.py`, in float64 with autograd.
+"""The C++ kernels against their definitions, in float64 with autograd.
 
 Errors are relative to the largest element of a tensor. fp32: 1e-5; everything is computed in fp32 (2^-24 a rounding),
 the logistic function to 6e-7, and the longest sums here have some 200 terms. bf16: 1e-2; inputs are the same numbers
@@ -19,8 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from comt_cli.kernels import cpu, reference
+from comt_cli.kernels import add_norm, heads, modulate, swiglu
+from comt_cli.kernels.add_norm import cpu as add_norm_cpu
 from comt_cli.kernels.cpu import build
+from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.heads import cpu as heads_cpu
+from comt_cli.kernels.modulate import cpu as modulate_cpu
+from comt_cli.kernels.swiglu import cpu as swiglu_cpu
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp32", "bf16"])
@@ -36,7 +41,7 @@ EPSILON = 1e-5
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled() -> None:
-    if reason := cpu.available():
+    if reason := build.available():
         pytest.skip(reason)
 
 
@@ -62,17 +67,23 @@ class Problem:
         wide = torch.randn(*rows, columns + 5, generator=self.generator).to(dtype or self.dtype)
         return wide[..., 2 : columns + 2]
 
-    def site(self, T: int, widths: Sequence[int], rest: int = 3) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def site(self, T: int, widths: Sequence[int], rest: int = 3) -> tuple[Tensor, Modulation]:
         """A product and the gates of its sites."""
-        gated = self.gated[: len(widths)]
+        gated = tuple(self.gated[: len(widths)])
         S, channels = sum(gated), sum(compress(widths, gated))
         Wc = self.normal(channels, self.rank) if "c" in self.gates and S else None
         ws = self.normal(S, self.rank, dtype=torch.float32) if "s" in self.gates and S else None
-        return self.normal(T, sum(widths) + S * self.rank + rest), Wc, ws
+        gates = Modulation(Wc, ws, self.scale, self.rank, gated)
+        return self.normal(T, sum(widths) + gates.columns + rest), gates
 
 
 def doubles(*tensors: Tensor | None) -> list[Tensor | None]:
     return [None if t is None else t.detach().double().requires_grad_() for t in tensors]
+
+
+def in_double(gates: Modulation) -> Modulation:
+    Wc, ws = doubles(gates.Wc, gates.ws)
+    return gates._replace(Wc=Wc, ws=ws)
 
 
 def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], by: Sequence[Tensor]) -> list[Tensor]:
@@ -89,58 +100,49 @@ def present(*tensors: Tensor) -> list[Tensor]:
     return [t for t in tensors if t.shape != (0,)]
 
 
-def run_modulate(p: Problem, T: int, n: int, z_is_output: bool = False) -> tuple[list[Tensor], list[Tensor]]:
+def run_modulate(p: Problem, T: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
     widths = [n, 2 * n + 1, 5][: len(p.gated)]
-    product, Wc, ws = p.site(T, widths)
-    M, C = sum(widths), product.shape[1]
-    settings = (p.scale, p.rank, p.gated, widths)
-    zhat, G = cpu.modulate(product, Wc, ws, *settings), p.normal(T, M)
-    u = product[:, M : M + sum(p.gated) * p.rank]
-    z = zhat if z_is_output else product[:, :M]
-    mine = cpu.modulate_backward(G, z, u, Wc, ws, *settings, C, z_is_output)
-    leaves = doubles(product, Wc, ws)
-    expected = reference.modulate(*leaves, *settings)
-    return [zhat, *present(*mine)], [expected, *gradients([expected], leaves, [G])]
-
-
-def run_modulate_of_output(p: Problem, T: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
-    return run_modulate(p, T, n, z_is_output=True)
+    product, gates = p.site(T, widths)
+    zhat, G = modulate_cpu.modulate(product, gates, widths), p.normal(T, sum(widths))
+    mine = modulate_cpu.modulate_backward(G, product, gates, widths)
+    (leaf,), wide = doubles(product), in_double(gates)
+    expected = modulate.reference(leaf, wide, widths)
+    return [zhat, *present(*mine)], [expected, *gradients([expected], [leaf, *wide[:2]], [G])]
 
 
 def run_heads(p: Problem, T: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
-    heads, kv_heads, half = 4, 2, n
+    counts, half = (4, 2), n
     T = max(T, 1)  # the reference cannot turn no rows
-    product, Wc, ws = p.site(T, [8 * n, 4 * n, 4 * n])
+    product, gates = p.site(T, [8 * n, 4 * n, 4 * n])
     angles = 6 * torch.rand(7, half, generator=p.generator, dtype=torch.float64)
     cos, sin = angles.cos().to(p.dtype), angles.sin().to(p.dtype)
-    gates, shape = (p.scale, p.rank, p.gated), (heads, kv_heads)
-    outputs = cpu.heads(product, Wc, ws, cos, sin, *gates, *shape)
+    outputs = heads_cpu.heads(product, gates, cos, sin, *counts)
     G = [p.normal(*output.shape) for output in outputs[:3]]
-    mine = cpu.heads_backward(*G, *outputs, Wc, ws, cos, sin, *gates, *shape, product.shape[1])
-    leaves = doubles(product, Wc, ws)
-    expected = reference.heads(*leaves, cos.double(), sin.double(), *gates, *shape)
-    return [*outputs, *present(*mine)], [*expected, *gradients(expected[:3], leaves, G)]
+    mine = heads_cpu.heads_backward(*G, *outputs, gates, cos, sin, *counts, product.shape[1])
+    (leaf,), wide = doubles(product), in_double(gates)
+    expected = heads.reference(leaf, wide, cos.double(), sin.double(), *counts)
+    return [*outputs, *present(*mine)], [*expected, *gradients(expected[:3], [leaf, *wide[:2]], G)]
 
 
 def run_swiglu(p: Problem, T: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
-    gated, padded = p.gated[:2], n + 9
-    product, Wc, ws = p.site(T, [n, n])
-    h, G = cpu.swiglu(product, Wc, ws, p.scale, p.rank, gated, n, padded), p.normal(T, padded)
-    mine = cpu.swiglu_backward(G, product, Wc, ws, p.scale, p.rank, gated, n)
-    leaves = doubles(product, Wc, ws)
-    expected = reference.swiglu(*leaves, p.scale, p.rank, gated, n, padded)
-    return [h, *present(*mine)], [expected, *gradients([expected], leaves, [G])]
+    padded = n + 9
+    product, gates = p.site(T, [n, n])
+    h, G = swiglu_cpu.swiglu(product, gates, n, padded), p.normal(T, padded)
+    mine = swiglu_cpu.swiglu_backward(G, product, gates, n)
+    (leaf,), wide = doubles(product), in_double(gates)
+    expected = swiglu.reference(leaf, wide, n, padded)
+    return [h, *present(*mine)], [expected, *gradients([expected], [leaf, *wide[:2]], [G])]
 
 
 def run_add_norm(p: Problem, T: int, n: int, stream: torch.dtype | None = None) -> tuple[list[Tensor], list[Tensor]]:
-    gated = p.gated[:1]
-    product, Wc, ws = p.site(T, [n])
+    product, gates = p.site(T, [n])
     x, gain = p.normal(T, n, dtype=stream), p.normal(n)
-    y, normed, rstd = cpu.add_norm(x, product, Wc, ws, gain, p.scale, p.rank, gated, EPSILON)
+    y, normed, rstd = add_norm_cpu.add_norm(x, product, gates, gain, EPSILON)
     dy, dn = p.normal(T, n, dtype=stream), p.normal(T, n)
-    mine = cpu.add_norm_backward(dy, dn, y, rstd, product, Wc, ws, gain, p.scale, p.rank, gated)
-    leaves = doubles(x, product, Wc, ws, gain)
-    expected = reference.add_norm(*leaves, p.scale, p.rank, gated, EPSILON)
+    mine = add_norm_cpu.add_norm_backward(dy, dn, y, rstd, product, gates, gain)
+    (wide_x, leaf, wide_gain), wide = doubles(x, product, gain), in_double(gates)
+    expected = add_norm.reference(wide_x, leaf, wide, wide_gain, EPSILON)
+    leaves = [wide_x, leaf, *wide[:2], wide_gain]
     return [y, normed, rstd, *present(*mine)], [*expected, *gradients(expected[:2], leaves, [dy, dn])]
 
 
@@ -148,7 +150,7 @@ def run_add_norm_of_wide_stream(p: Problem, T: int, n: int) -> tuple[list[Tensor
     return run_add_norm(p, T, n, torch.float32)
 
 
-RUNS = [run_modulate, run_modulate_of_output, run_heads, run_swiglu, run_add_norm, run_add_norm_of_wide_stream]
+RUNS = [run_modulate, run_heads, run_swiglu, run_add_norm, run_add_norm_of_wide_stream]
 EVERY = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__[4:])
 
 
@@ -218,21 +220,19 @@ def test_the_same_bits_every_time_and_the_same_numbers_on_one_thread(run, dtype,
 @pytest.mark.parametrize("column", [3, 60], ids=["in z", "in u"])
 @DTYPES
 def test_what_is_not_finite_travels_as_in_the_reference(value, column, dtype):
-    widths, p = [40], Problem(dtype, gated=(True,))
-    product, Wc, ws = p.site(20, widths, rest=0)
+    p = Problem(dtype, gated=(True,))
+    product, gates = p.site(20, [40], rest=0)
     product = torch.cat([product[:, :40], torch.zeros(20, 14, dtype=dtype), product[:, 40:]], 1)  # u: 54 to 62
-    widths = [40, 14]
-    gated = (True, False)
+    gates, widths = gates._replace(gated=(True, False)), [40, 14]
     product[7, 57 if column == 60 else column] = value
-    settings = (p.scale, p.rank, gated, widths)
     G = p.normal(20, 54)
-    mine = cpu.modulate(product, Wc, ws, *settings)
-    back = cpu.modulate_backward(G, product[:, :54], product[:, 54:], Wc, ws, *settings, 62, False)
-    leaves = doubles(product, Wc, ws)
-    expected = reference.modulate(*leaves, *settings)
+    mine = modulate_cpu.modulate(product, gates, widths)
+    back = modulate_cpu.modulate_backward(G, product, gates, widths)
+    (leaf,), wide = doubles(product), in_double(gates)
+    expected = modulate.reference(leaf, wide, widths)
     assert torch.equal(mine.isnan(), expected.isnan())
     assert torch.equal(mine.isinf(), expected.isinf())
-    for a, b in zip(back, gradients([expected], leaves, [G]), strict=True):
+    for a, b in zip(back, gradients([expected], [leaf, *wide[:2]], [G]), strict=True):
         assert torch.equal(a.isfinite(), b.isfinite())
 
 
@@ -241,36 +241,38 @@ def test_what_is_not_finite_travels_as_in_the_reference(value, column, dtype):
 def test_weights_small_and_large(factor, dtype):
     """Gates whose weights bound their logits to 3 are computed without an exponential."""
     p, widths = Problem(dtype), [40, 16, 7]
-    product, Wc, ws = p.site(33, widths)
-    Wc, settings = (Wc * factor).to(dtype), (2.0, 8, p.gated, widths)
-    G, u = p.normal(33, 63), product[:, 63:87]
-    mine = [cpu.modulate(product, Wc, ws, *settings)]
-    mine += cpu.modulate_backward(G, product[:, :63], u, Wc, ws, *settings, product.shape[1], False)
-    leaves = doubles(product, Wc, ws)
-    expected = reference.modulate(*leaves, *settings)
-    assert_close(mine, [expected, *gradients([expected], leaves, [G])], TOLERANCE[dtype])
+    product, gates = p.site(33, widths)
+    gates, G = gates._replace(Wc=(gates.Wc * factor).to(dtype)), p.normal(33, 63)
+    mine = [modulate_cpu.modulate(product, gates, widths)]
+    mine += modulate_cpu.modulate_backward(G, product, gates, widths)
+    (leaf,), wide = doubles(product), in_double(gates)
+    expected = modulate.reference(leaf, wide, widths)
+    assert_close(mine, [expected, *gradients([expected], [leaf, *wide[:2]], [G])], TOLERANCE[dtype])
 
 
 def test_a_weight_that_is_not_a_number_reaches_its_channel_and_no_other():
     p = Problem(torch.float32, "channel", gated=(True,))
-    product, Wc, _ = p.site(20, [40])
+    product, gates = p.site(20, [40])
     for factor in (0.01, 1.0):
-        spoilt = Wc * factor
+        spoilt = gates.Wc * factor
         spoilt[11, 2] = float("nan")
-        mine = cpu.modulate(product, spoilt, None, 2.0, 8, (True,), [40])
+        mine = modulate_cpu.modulate(product, gates._replace(Wc=spoilt), [40])
         assert mine[:, 11].isnan().all()
         assert mine.isnan().sum() == 20
 
 
 @pytest.mark.parametrize("size", [30.0, 300.0, 3e4])
 def test_saturated_gates(size):
-    p = Problem(torch.float32)
-    product, Wc, ws = p.site(30, [16, 17, 18])
-    product, Wc = product * size, Wc * size
-    mine = cpu.modulate(product, Wc, ws, 2.0, 8, p.gated, [16, 17, 18])
-    expected = reference.modulate(product.double(), Wc.double(), ws.double(), 2.0, 8, p.gated, [16, 17, 18])
+    widths = [16, 17, 18]
+    product, gates = Problem(torch.float32).site(30, widths)
+    product, gates = product * size, gates._replace(Wc=gates.Wc * size)
+    mine = modulate_cpu.modulate(product, gates, widths)
+    expected = modulate.reference(product.double(), in_double(gates), widths)
     # A logit of size 8 * 30 or more has an absolute error of 2^-24 of that, a gate the same relative error.
     assert_close([mine], [expected], 1e-5 * max(1, size / 300))
+
+
+NO_GATES = Modulation(None, None, 1.0, 0, (False,))
 
 
 def test_bf16_rounds_to_nearest_even_and_keeps_nan():
@@ -281,12 +283,12 @@ def test_bf16_rounds_to_nearest_even_and_keeps_nan():
     values = torch.cat([values, -values, torch.tensor([float("nan"), float("inf"), -float("inf")])])
     values = values[~(values.abs() < torch.finfo(torch.float32).tiny)]  # what is subnormal may become zero
     product = torch.zeros(len(values), 1, dtype=torch.bfloat16)
-    _, normed, _ = cpu.add_norm(values.view(-1, 1), product, None, None, torch.ones(1), 1.0, 0, (False,), 1e-30)
+    _, normed, _ = add_norm_cpu.add_norm(values.view(-1, 1), product, NO_GATES, torch.ones(1), 1e-30)
     assert normed.dtype == torch.bfloat16
-    dx, dproduct, *_ = cpu.add_norm_backward(
-        values.view(-1, 1), product, torch.ones(len(values), 1), torch.ones(len(values)), product, None, None,
-        torch.ones(1), 1.0, 0, (False,),
-    )  # fmt: skip
+    ones = torch.ones(len(values), 1)
+    dx, dproduct, *_ = add_norm_cpu.add_norm_backward(
+        values.view(-1, 1), product, ones, ones[:, 0], product, NO_GATES, ones[0]
+    )
     assert torch.equal(dx.view(-1).nan_to_num(7), values.nan_to_num(7))
     torch.testing.assert_close(dproduct.view(-1), values.bfloat16(), rtol=0, atol=0, equal_nan=True)
 
@@ -301,76 +303,68 @@ def test_the_kernels_run_on_pytorchs_own_threads():
 
 def test_more_rows_of_tables_than_tokens_and_fewer():
     p = Problem(torch.float32)
-    product, Wc, ws = p.site(5, [32, 16, 16])
+    product, gates = p.site(5, [32, 16, 16])
     angles = torch.rand(9, 4, generator=p.generator)
-    settings = (2.0, 8, p.gated, 4, 2)
     for rows in (9, 5, 2):
         cos, sin = angles[:rows].cos(), angles[:rows].sin()
-        mine = cpu.heads(product, Wc, ws, cos, sin, *settings)
-        expected = reference.heads(*(t.double() for t in (product, Wc, ws, cos, sin)), *settings)
+        mine = heads_cpu.heads(product, gates, cos, sin, 4, 2)
+        expected = heads.reference(product.double(), in_double(gates), cos.double(), sin.double(), 4, 2)
         assert_close(mine, expected, 1e-5)
 
 
 def test_heads_of_no_rows():
-    p = Problem(torch.float32)
-    product, Wc, ws = p.site(0, [32, 16, 16])
-    tables = (torch.ones(3, 4), torch.zeros(3, 4))
-    outputs = cpu.heads(product, Wc, ws, *tables, 2.0, 8, p.gated, 4, 2)
+    product, gates = Problem(torch.float32).site(0, [32, 16, 16])
+    how = (gates, torch.ones(3, 4), torch.zeros(3, 4), 4, 2)
+    outputs = heads_cpu.heads(product, *how)
     assert [t.shape for t in outputs] == [(0, 32), (0, 16), (0, 16), (0, 24)]
-    G = outputs[:3]
-    dproduct, dWc, dws = cpu.heads_backward(*G, *outputs, Wc, ws, *tables, 2.0, 8, p.gated, 4, 2, 100)
+    dproduct, dWc, dws = heads_cpu.heads_backward(*outputs[:3], *outputs, *how, 100)
     assert dproduct.shape == (0, 100)
     assert torch.equal(dWc, torch.zeros(64, 8))
     assert torch.equal(dws, torch.zeros(3, 8))
+
+
+ONE = Modulation(None, torch.zeros(1, 8), 1.0, 8, (True,))
 
 
 def test_other_types_are_refused():
     product = torch.randn(4, 24)
     for dtype in (torch.float64, torch.float16):
         with pytest.raises(TypeError, match="take float32 and bfloat16"):
-            cpu.modulate(product.to(dtype), None, torch.randn(1, 8), 1.0, 8, (True,), (16,))
+            modulate_cpu.modulate(product.to(dtype), ONE, (16,))
     with pytest.raises(TypeError, match="not torch\\.float32 on meta"):
-        cpu.modulate(product.to("meta"), None, torch.randn(1, 8), 1.0, 8, (True,), (16,))
-    with pytest.raises(TypeError, match="z is torch\\.bfloat16"):
-        cpu.modulate_backward(
-            product[:, :16],
-            product[:, :16].bfloat16(),
-            product[:, 16:],
-            None,
-            torch.randn(1, 8),
-            1.0,
-            8,
-            (True,),
-            (16,),
-            24,
-            False,
-        )
+        modulate_cpu.modulate(product.to("meta"), ONE, (16,))
+    with pytest.raises(TypeError, match="G is torch\\.bfloat16"):
+        modulate_cpu.modulate_backward(product[:, :16].bfloat16(), product, ONE, (16,))
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    product, ws = torch.randn(4, 24), torch.randn(1, 8)
+    product = torch.randn(4, 24)
     with pytest.raises(ValueError, match="23 columns, fewer than the 24"):
-        cpu.modulate(product[:, :23], None, ws, 1.0, 8, (True,), (16,))
+        modulate_cpu.modulate(product[:, :23], ONE, (16,))
     with pytest.raises(ValueError, match="ws has the shape"):
-        cpu.modulate(product, None, torch.randn(2, 8), 1.0, 8, (True,), (16,))
+        modulate_cpu.modulate(product, ONE._replace(ws=torch.randn(2, 8)), (16,))
     with pytest.raises(ValueError, match="last dimension of the product has the stride 24"):
-        cpu.modulate(torch.randn(24, 24).T, None, ws, 1.0, 8, (True,), (16,))
+        modulate_cpu.modulate(torch.randn(24, 24).T, ONE, (16,))
+    two = ONE._replace(ws=torch.randn(2, 8), gated=(True, True))
     with pytest.raises(ValueError, match="16 channels do not fit in 15"):
-        cpu.swiglu(torch.randn(4, 48), None, torch.randn(2, 8), 1.0, 8, (True, True), 16, 15)
+        swiglu_cpu.swiglu(torch.randn(4, 48), two, 16, 15)
     with pytest.raises(ValueError, match="the gain has the shape"):
-        cpu.add_norm(torch.randn(4, 16), product, None, ws, torch.ones(15), 1.0, 8, (True,), EPSILON)
+        add_norm_cpu.add_norm(torch.randn(4, 16), product, ONE, torch.ones(15), EPSILON)
+    how = ONE._replace(gated=(True, False, False)), torch.ones(3, 4), torch.ones(3, 4), 4, 2
+    outputs = heads_cpu.heads(torch.randn(4, 72), *how)
+    with pytest.raises(ValueError, match="71 columns, fewer than the 72"):
+        heads_cpu.heads_backward(*outputs[:3], *outputs, *how, 71)
 
 
 def test_a_nan_in_one_channel_stays_there():
     """Large logits beside it are still taken for large."""
     product = torch.zeros(3, 40 + 2)
     product[:, :40] = 1
-    Wc = torch.full((40, 2), 0.01)
-    Wc[0] = 5.0
-    arguments = (None, 1.0, 2, [True], [40])
-    expected = cpu.modulate(product, Wc, *arguments)
-    Wc[1] = float("nan")
-    found = cpu.modulate(product, Wc, *arguments)
+    gates = Modulation(torch.full((40, 2), 0.01), None, 1.0, 2, (True,))
+    gates.Wc[0] = 5.0
+    expected = modulate_cpu.modulate(product, gates, [40])
+    gates.Wc[1] = float("nan")
+    found = modulate_cpu.modulate(product, gates, [40])
     assert found[:, 1].isnan().all()
     kept = [0, *range(2, 40)]
     torch.testing.assert_close(found[:, kept], expected[:, kept], rtol=1e-6, atol=0)
@@ -380,6 +374,6 @@ def test_swiglu_far_out_is_that_of_the_reference():
     """silu is 0 far below zero, and NaN at minus infinity."""
     gate = torch.tensor([[-1e38, -1e30, -200.0, -95.0, -85.0, 0.0, 3.0, float("-inf"), float("inf"), float("nan")]])
     product = torch.cat([gate, torch.ones_like(gate)], 1)
-    arguments = (None, None, 1.0, 0, [False, False], 10, 10)
-    expected, found = reference.swiglu(product, *arguments), cpu.swiglu(product, *arguments)
+    arguments = (product, NO_GATES._replace(gated=(False, False)), 10, 10)
+    expected, found = swiglu.reference(*arguments), swiglu_cpu.swiglu(*arguments)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30, equal_nan=True)

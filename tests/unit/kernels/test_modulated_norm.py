@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from comt_cli.kernels import cpu, modulated_norm, window_convolution
+from comt_cli.kernels import modulated_norm, window_convolution
+from comt_cli.kernels.cpu import build
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp32", "bf16"])
@@ -25,7 +26,7 @@ EPSILON = 1e-5
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled() -> None:
-    if reason := cpu.available():
+    if reason := build.available():
         pytest.skip(reason)
 
 
@@ -166,7 +167,7 @@ def test_the_same_bits_come_out_every_time(dtype, threads):
 def test_pytorch_accepts_the_operator(gates, apart):
     given = operands(12, 5, *gates, weight=True, skip=True, apart=apart, dtype=torch.float32)
     leaves = [None if each is None else each.detach().requires_grad_() for each in given]
-    torch.library.opcheck(modulated_norm._modulated_norm, (*leaves, True, EPSILON))
+    torch.library.opcheck(torch.ops.comt.modulated_norm.default, (*leaves, True, EPSILON))
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -238,7 +239,7 @@ def test_a_windows_filters_see_what_a_convolution_sees(dtype, sizes, k, stride, 
 def test_pytorch_accepts_the_convolution(layout):
     leaves = [normal(0, 2, 4, 5, 6), normal(1, 3, 4, 3, 3), normal(2, 2, 4, 3, 3)]
     leaves = [each.contiguous(memory_format=layout).requires_grad_() for each in leaves]
-    torch.library.opcheck(window_convolution._window_convolution, (*leaves, 2, 1))
+    torch.library.opcheck(torch.ops.comt.window_convolution.default, (*leaves, 2, 1))
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])

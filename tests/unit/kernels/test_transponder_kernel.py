@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from comt_cli.kernels.reference import transponder_gate
+from comt_cli.kernels.gates import transponder_gate
 from comt_cli.kernels.transponder import modulate
 
 NAMES = ("z", "u", "Bc", "ac", "bs", "as")

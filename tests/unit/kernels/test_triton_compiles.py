@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 import torch
 
+from comt_cli.kernels.gates import Modulation
+
 T = 65536  # rows of a training batch
 
 
@@ -38,42 +40,35 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def modulate(N: int, R: int, kinds: str, dtype: torch.dtype) -> None:
-    from comt_cli.kernels import triton as kernels
+    from comt_cli.kernels.modulate.triton import modulate, modulate_backward
 
-    gates, how = second_layers(N, 1, R, kinds), (2.0, R, [True], [N])
-    product = meta(T, columns(N + R), dtype=dtype)
-    kernels.modulate(product, *gates, *how)
-    kernels.modulate_backward(
-        product[:, :N], product[:, :N], product[:, N : N + R], *gates, *how, len(product[0]), True
-    )
+    gates, product = modulation(N, R, kinds, (True,)), meta(T, columns(N + R), dtype=dtype)
+    modulate_backward(modulate(product, gates, [N]), product, gates, [N])
 
 
 def heads(D: int, E: int, R: int, kinds: str, dtype: torch.dtype, gated: tuple[bool, ...] = (True, True, True)) -> None:
-    from comt_cli.kernels import triton as kernels
+    from comt_cli.kernels.heads.triton import heads, heads_backward
 
-    gates, how = second_layers(sum(gated) * D, sum(gated), R, kinds), (2.0, R, gated, D // E, D // E)
-    angles = meta(1024, E // 2)
-    product = meta(T, columns(3 * D + sum(gated) * R), dtype=dtype)
-    outputs = kernels.heads(product, *gates, angles, angles, *how)
-    kernels.heads_backward(*outputs[:3], *outputs, *gates, angles, angles, *how, len(product[0]))
+    gates = modulation(D, R, kinds, gated)
+    how = gates, meta(1024, E // 2), meta(1024, E // 2), D // E, D // E
+    product = meta(T, columns(3 * D + gates.columns), dtype=dtype)
+    outputs = heads(product, *how)
+    heads_backward(*outputs[:3], *outputs, *how, len(product[0]))
 
 
 def swiglu(F: int, R: int, kinds: str, dtype: torch.dtype) -> None:
-    from comt_cli.kernels import triton as kernels
+    from comt_cli.kernels.swiglu.triton import swiglu, swiglu_backward
 
-    gates, how = second_layers(2 * F, 2, R, kinds), (2.0, R, [True, True], F)
-    product = meta(T, columns(2 * F + 2 * R), dtype=dtype)
-    h = kernels.swiglu(product, *gates, *how, columns(F))
-    kernels.swiglu_backward(h, product, *gates, *how)
+    gates, product = modulation(F, R, kinds, (True, True)), meta(T, columns(2 * F + 2 * R), dtype=dtype)
+    swiglu_backward(swiglu(product, gates, F, columns(F)), product, gates, F)
 
 
 def add_norm(D: int, R: int, kinds: str, dtype: torch.dtype, stream: torch.dtype = torch.float32) -> None:
-    from comt_cli.kernels import triton as kernels
+    from comt_cli.kernels.add_norm.triton import add_norm, add_norm_backward
 
-    gates, how = second_layers(D, 1, R, kinds), (2.0, R, [True])
-    product = meta(T, columns(D + R), dtype=dtype)
-    y, n, rstd = kernels.add_norm(meta(T, D, dtype=stream), product, *gates, meta(D), *how, 1e-6)
-    kernels.add_norm_backward(y, n, y, rstd, product, *gates, meta(D), *how)
+    gates, product = modulation(D, R, kinds, (True,)), meta(T, columns(D + R), dtype=dtype)
+    y, n, rstd = add_norm(meta(T, D, dtype=stream), product, gates, meta(D), 1e-6)
+    add_norm_backward(y, n, y, rstd, product, gates, meta(D))
 
 
 def norm(
@@ -84,7 +79,7 @@ def norm(
 
     product = meta(P, columns or (C + window + 7) // 8 * 8, dtype=dtype)
     A, b = (meta(pixel, C), meta(pixel)) if pixel else (None, None)
-    gates = meta(window) if window else None, A, b, meta(C) if rest else None
+    gates = None, meta(window) if window else None, A, b, meta(C) if rest else None
     skip = meta(P, C, dtype=dtype) if rest else None
     y, mean, var = modulated_norm(product, *gates, meta(C), skip, rest, 1e-5)
     modulated_norm_backward(y, y if rest else None, product, *gates, mean, var, rest, 1e-5, rest)
@@ -95,8 +90,10 @@ def columns(used: int) -> int:
     return (used + 15) // 16 * 16
 
 
-def second_layers(M: int, S: int, R: int, kinds: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return meta(M, R) if "c" in kinds else None, meta(S, R) if "s" in kinds else None
+def modulation(N: int, R: int, kinds: str, gated: tuple[bool, ...]) -> Modulation:
+    """Of sites that are all N wide."""
+    S = sum(gated)
+    return Modulation(meta(S * N, R) if "c" in kinds else None, meta(S, R) if "s" in kinds else None, 2.0, R, gated)
 
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

@@ -11,7 +11,6 @@ rounded so, and a ReLU passes where y was positive before it was rounded, which 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 
 import pytest
@@ -22,7 +21,7 @@ pytest.importorskip("triton", reason="Triton exists for Linux alone")
 import triton
 from norm_cases import EPSILON, KINDS, Case, Kind, Results, assert_operator_agrees, expect, make, run
 
-from comt_cli.kernels import modulated_norm as operator
+from comt_cli.kernels import operators
 from comt_cli.kernels.modulated_norm.triton import common, modulated_norm, modulated_norm_backward
 
 pytestmark = pytest.mark.skipif(
@@ -72,8 +71,7 @@ def test_every_combination_of_four_parts(kind, monkeypatch):
 def test_through_the_operator(kind, monkeypatch):
     """As layers call it, with the same bits. PyTorch refuses operators whose results share memory."""
     tiles(monkeypatch, 32)
-    triton_kernels = importlib.import_module("comt_cli.kernels.modulated_norm.triton")
-    monkeypatch.setitem(operator.IMPLEMENTATIONS, "cpu", lambda: triton_kernels)
+    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
     assert_operator_agrees(make(20, 17, kind))
 
 
@@ -156,15 +154,17 @@ def test_what_does_not_fit_is_refused():
     product, window, A, b, weight, bias, skip = case.tensors
     how = (skip, True, EPSILON)
     with pytest.raises(ValueError, match="no pixels"):
-        modulated_norm(product[:0], window, A, b, weight, bias, skip[:0], True, EPSILON)
+        modulated_norm(product[:0], None, window, A, b, weight, bias, skip[:0], True, EPSILON)
     with pytest.raises(ValueError, match="no 5 channels and 3 columns"):
-        modulated_norm(product[:, :7], window, A, b, weight, bias, *how)
+        modulated_norm(product[:, :7], None, window, A, b, weight, bias, *how)
+    with pytest.raises(ValueError, match="from the product's columns"):
+        modulated_norm(product, product[:, 5:8], window, A, b, weight, bias, *how)
     with pytest.raises(ValueError, match="one of them is None"):
-        modulated_norm(product, window, A, None, weight, bias, *how)
+        modulated_norm(product, None, window, A, None, weight, bias, *how)
     with pytest.raises(ValueError, match=r"A is \[2, 4\]"):
-        modulated_norm(product, window, A[:, 1:], b, weight, bias, *how)
+        modulated_norm(product, None, window, A[:, 1:], b, weight, bias, *how)
     with pytest.raises(ValueError, match="needs the output"):
-        modulated_norm_backward(case.dy, None, product, window, A, b, weight, bias, bias, True, EPSILON, True)
+        modulated_norm_backward(case.dy, None, product, None, window, A, b, weight, bias, bias, True, EPSILON, True)
 
 
 def test_tiles_are_what_the_compiler_takes():

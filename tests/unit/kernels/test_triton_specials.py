@@ -12,7 +12,7 @@ import pytest
 import torch
 from triton_cases import DEVICE, TOLERANCE, add_norm, assert_agree, assert_same_specials, heads, make, modulate, swiglu
 
-from comt_cli.kernels import triton as kernels
+from comt_cli.kernels.modulate.triton import modulate_backward
 from comt_cli.kernels.triton import launch
 
 # NumPy, which interprets, says that 0 * Inf is invalid and that exp overflows; both are the subject here.
@@ -74,7 +74,7 @@ def test_special_bottlenecks(operation, value, dtype):
 def test_special_second_layers(value, dtype, rank):
     """An infinite weight opens or shuts a gate for good: the output stays finite."""
     case = make(21, [37], rank, "both", dtype)
-    case.Wc[5, 1] = value
+    case.gates.Wc[5, 1] = value
     mine, right = modulate(case)
     assert_same_specials((mine, right))
     assert mine["0"].isfinite().all() == (not math.isnan(value))
@@ -84,10 +84,7 @@ def test_special_gradients():
     case = make(21, [37], 4, "both", torch.float32)
     G = case.random(21, 37)
     G[2, 3] = math.inf
-    u = case.product[:, 37:41]
-    dproduct, dWc, dws = kernels.modulate_backward(
-        G, case.product[:, :37], u, *case.gates, case.widths, case.product.shape[1], z_is_output=False
-    )
+    dproduct, dWc, dws = modulate_backward(G, case.product, case.gates, case.widths)
     assert torch.equal((~dproduct.isfinite()).any(1).nonzero().flatten(), torch.tensor([2], device=DEVICE))
     assert torch.equal((~dWc.isfinite()).any(1).nonzero().flatten(), torch.tensor([3], device=DEVICE))
     assert not dws.isfinite().any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,15 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
 
-from comt_cli.kernels import reference
-from comt_cli.kernels import triton as kernels
+from comt_cli.kernels.add_norm import reference as defined_add_norm
+from comt_cli.kernels.add_norm import triton as add_norm_kernels
+from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.heads import reference as defined_heads
+from comt_cli.kernels.heads import triton as heads_kernels
+from comt_cli.kernels.modulate import reference as defined_modulate
+from comt_cli.kernels.modulate import triton as modulate_kernels
+from comt_cli.kernels.swiglu import reference as defined_swiglu
+from comt_cli.kernels.swiglu import triton as swiglu_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, conftest.py has them interpreted
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -28,27 +36,19 @@ doubled."""
 
 @dataclass
 class Case:
-    """A product of gated sites: its tensors, and the arguments that say what they are."""
+    """A product of gated sites."""
 
     product: Tensor
-    Wc: Tensor | None
-    ws: Tensor | None
-    scale: float
-    rank: int
-    gated: list[bool]
+    gates: Modulation
     widths: list[int]
     generator: torch.Generator
-
-    @property
-    def gates(self) -> tuple[Any, ...]:
-        return self.Wc, self.ws, self.scale, self.rank, self.gated
 
     def random(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         return torch.randn(shape, generator=self.generator).to(DEVICE, dtype or self.product.dtype)
 
     @property
     def used(self) -> int:
-        return sum(self.widths) + sum(self.gated) * self.rank
+        return sum(self.widths) + self.gates.columns
 
 
 def make(
@@ -56,81 +56,69 @@ def make(
     rest: int = 3, seed: int = 0, strided: bool = False,
 ) -> Case:  # fmt: skip
     """`strided`: the product is some columns of a wider tensor."""
-    gated = [True] * len(widths) if gated is None else list(gated)
+    gated = (True,) * len(widths) if gated is None else tuple(gated)
     generator = torch.Generator().manual_seed(seed)
     count, M = sum(gated), sum(n for n, has in zip(widths, gated, strict=True) if has)
     C = sum(widths) + count * rank + rest
     product = torch.randn(T, C + 5 * strided, generator=generator).to(DEVICE, dtype)[:, 2 * strided : C + 2 * strided]
     Wc, ws = (torch.randn(n, rank, generator=generator).to(DEVICE, dtype) if count else None for n in (M, count))
-    return Case(
-        product,
+    gates = Modulation(
         Wc if kind in ("both", "channel") else None,
         ws if kind != "channel" else None,
         1.0 if kind == "comt" else 2.0,
         rank if count else 0,
         gated,
-        widths,
-        generator,
     )
+    return Case(product, gates, widths, generator)
 
 
 Results = dict[str, Tensor]
 
 
-def modulate(case: Case, z_is_output: bool = False) -> tuple[Results, Results]:
+def modulate(case: Case) -> tuple[Results, Results]:
     """What the kernels compute, and what is right: outputs and gradients by name. So do the functions below."""
-    zhat = kernels.modulate(case.product, *case.gates, case.widths)
-    G, M = case.random(*zhat.shape), sum(case.widths)
-    z = zhat if z_is_output else case.product[:, :M]
-    u = case.product[:, M : case.used]
-    gradients = kernels.modulate_backward(
-        G, z, u, *case.gates, case.widths, case.product.shape[1], z_is_output=z_is_output
-    )
-    right = _defined(lambda product, Wc, ws: reference.modulate(product, Wc, ws, *case.gates[2:], case.widths), case, G)
+    zhat = modulate_kernels.modulate(case.product, case.gates, case.widths)
+    G = case.random(*zhat.shape)
+    gradients = modulate_kernels.modulate_backward(G, case.product, case.gates, case.widths)
+    right = _defined(partial(defined_modulate, widths=case.widths), case, G)
     return _named(case, [zhat], gradients), right
 
 
 def heads(case: Case, E: int, positions: int) -> tuple[Results, Results]:
     angles = case.random(positions, E // 2, dtype=torch.float32)
-    cos, sin = angles.cos(), angles.sin()
-    how = (*case.gates, case.widths[0] // E, case.widths[1] // E)
-    *qkv, u = kernels.heads(case.product, *how[:2], cos, sin, *how[2:])
+    tables, counts = (angles.cos(), angles.sin()), (case.widths[0] // E, case.widths[1] // E)
+    *qkv, u = heads_kernels.heads(case.product, case.gates, *tables, *counts)
     torch.testing.assert_close(u, case.product[:, sum(case.widths) : case.used], rtol=0, atol=0, equal_nan=True)
     assert u.is_contiguous()
     G = [case.random(*tensor.shape) for tensor in qkv]
-    gradients = kernels.heads_backward(*G, *qkv, u, *how[:2], cos, sin, *how[2:], case.product.shape[1])
-    wide = cos.double(), sin.double()
-    right = _defined(lambda product, Wc, ws: reference.heads(product, Wc, ws, *wide, *how[2:])[:3], case, *G)
+    columns = case.product.shape[1]
+    gradients = heads_kernels.heads_backward(*G, *qkv, u, case.gates, *tables, *counts, columns)
+    wide = [table.double() for table in tables]
+    right = _defined(lambda product, gates: defined_heads(product, gates, *wide, *counts)[:3], case, *G)
     return _named(case, qkv, gradients), right
 
 
 def swiglu(case: Case, padding: int = 3) -> tuple[Results, Results]:
     F = case.widths[0]
-    h = kernels.swiglu(case.product, *case.gates, F, F + padding)
+    h = swiglu_kernels.swiglu(case.product, case.gates, F, F + padding)
     assert not h[:, F:].any()
     G = case.random(*h.shape)
-    gradients = kernels.swiglu_backward(G, case.product, *case.gates, F)
-    right = _defined(
-        lambda product, Wc, ws: reference.swiglu(product, Wc, ws, *case.gates[2:], F, F + padding), case, G
-    )
+    gradients = swiglu_kernels.swiglu_backward(G, case.product, case.gates, F)
+    right = _defined(partial(defined_swiglu, width=F, padded=F + padding), case, G)
     return _named(case, [h], gradients), right
 
 
 def add_norm(case: Case, stream: torch.dtype = torch.float32) -> tuple[Results, Results]:
     (D,) = case.widths
     x, gain = case.random(len(case.product), D, dtype=stream), 1 + case.random(D, dtype=torch.float32) / 4
-    y, n, rstd = kernels.add_norm(x, case.product, *case.gates[:2], gain, *case.gates[2:], 1e-6)
+    y, n, rstd = add_norm_kernels.add_norm(x, case.product, case.gates, gain, 1e-6)
     assert y.dtype == stream
     dy, dn = case.random(*y.shape, dtype=stream), case.random(*n.shape)
-    dx, *gradients, dgain = kernels.add_norm_backward(
-        dy, dn, y, rstd, case.product, *case.gates[:2], gain, *case.gates[2:]
-    )
+    dx, *gradients, dgain = add_norm_kernels.add_norm_backward(dy, dn, y, rstd, case.product, case.gates, gain)
     assert dx.dtype == stream
     assert rstd.dtype == dgain.dtype == torch.float32
     right = _defined(
-        lambda product, Wc, ws, *more: reference.add_norm(
-            more[0], product, Wc, ws, more[1], *case.gates[2:], epsilon=1e-6
-        ),
+        lambda product, gates, x, gain: defined_add_norm(x, product, gates, gain, 1e-6),
         case,
         dy,
         dn,
@@ -147,7 +135,7 @@ def _named(case: Case, outputs: Iterable[Tensor], gradients: Iterable[Tensor]) -
     assert dproduct.shape == case.product.shape
     assert dWc.dtype == dws.dtype == torch.float32
     assert not dproduct[:, case.used :].any()
-    for name, found, of in (("dWc", dWc, case.Wc), ("dws", dws, case.ws)):
+    for name, found, of in (("dWc", dWc, case.gates.Wc), ("dws", dws, case.gates.ws)):
         if of is None:
             assert found.shape == (0,)
         else:
@@ -157,9 +145,10 @@ def _named(case: Case, outputs: Iterable[Tensor], gradients: Iterable[Tensor]) -
 
 def _defined(function: Any, case: Case, *G: Tensor, more: dict[str, Tensor] | None = None) -> Results:
     """The definition's outputs, and its gradients for the outputs' gradients G, in float64."""
-    inputs = {"dproduct": case.product, "dWc": case.Wc, "dws": case.ws} | (more or {})
+    inputs = {"dproduct": case.product, "dWc": case.gates.Wc, "dws": case.gates.ws} | (more or {})
     leaves = {k: None if v is None else v.double().requires_grad_() for k, v in inputs.items()}
-    outputs = function(*leaves.values())
+    product, Wc, ws, *others = leaves.values()
+    outputs = function(product, case.gates._replace(Wc=Wc, ws=ws), *others)
     outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     wanted = {name: leaf for name, leaf in leaves.items() if leaf is not None}
     found = torch.autograd.grad(outputs[: len(G)], list(wanted.values()), [tensor.double() for tensor in G])

@@ -20,7 +20,7 @@ from naive import (
 )
 from torch import Tensor
 
-from comt_cli.kernels.reference import comt_gate, transponder_gate
+from comt_cli.kernels.gates import comt_gate, transponder_gate
 from comt_cli.layers.attention import Attention
 from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from comt_cli.kernels.reference import comt_gate
+from comt_cli.kernels.gates import comt_gate
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.gates import ComtGate, Site
 from comt_cli.layers.projection import Projections

@@ -15,7 +15,6 @@ from initialised import shaken
 from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, projections, wiring_of
 from torch import Tensor
 
-from comt_cli.kernels import ops
 from comt_cli.kernels.choice import Choice
 from comt_cli.layers import attention, projection
 from comt_cli.models import kernels
@@ -28,7 +27,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def by_definition(monkeypatch):
     """Every operation that can be fused is, by the definition."""
-    monkeypatch.setitem(ops.IMPLEMENTATIONS, "cpu", lambda: reference_kernels)
+    reference_kernels.stand_in(monkeypatch)
     monkeypatch.setattr(kernels, "choose", lambda *_, **__: Choice(True, "for the test"))
 
 
@@ -91,7 +90,7 @@ def calls_of(options: dict, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     counts = dict.fromkeys(("modulate", "heads", "swiglu", "add_norm"), 0)
     for name in counts:
-        monkeypatch.setattr(ops, name, partial(counted, name, getattr(ops, name)))
+        monkeypatch.setattr(reference_kernels, name, partial(counted, name, getattr(reference_kernels, name)))
     with torch.no_grad():
         pair(options)[1](TOKENS)
     return counts

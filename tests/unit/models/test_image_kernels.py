@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from comt_cli.kernels import choice, cpu, measurements
+from comt_cli.benchmarks.subjects import IMAGES
+from comt_cli.kernels import choice, measurements
+from comt_cli.kernels.cpu import build
 from comt_cli.kernels.processors import Device
 from comt_cli.layers.convolution import ConvolutionNorm
 from comt_cli.layers.initialise import initialise
@@ -43,7 +45,7 @@ def images(count: int = 6) -> torch.Tensor:
 
 @pytest.fixture
 def compiled_kernels() -> None:
-    if reason := cpu.available():
+    if reason := build.available():
         pytest.skip(reason)
 
 

@@ -52,6 +52,7 @@ def modulated_norm_backward(
     dy_PC: Tensor,
     y_PC: Tensor | None,
     product_PK: Tensor,
+    u_PH: Tensor | None,
     window_H: Tensor | None,
     A_RC: Tensor | None,
     b_R: Tensor | None,
@@ -61,16 +62,16 @@ def modulated_norm_backward(
     relu: bool,
     epsilon: float,
     has_skip: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of product, [P, K], in its type; of window, A, b, weight and bias, in fp32; and of skip,
-    [P, C], in the type of dy. What there is not has a gradient of shape (0,).
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of product, [P, K], in its type; of window, A, b, weight and bias, in fp32; of skip, [P, C],
+    in the type of dy; and of u. What there is not has a gradient of shape (0,): u's is in the product's.
 
     `y_PC` is needed where there is a ReLU, ValueError otherwise. Columns of the product behind its C + H get zeros.
     Without a ReLU, dskip is a copy of dy: who can use dy itself need not ask for it.
     """
     if relu and y_PC is None:
         raise ValueError("the gradient of a ReLU needs the output y, which is None")
-    given = operands(product_PK, window_H, A_RC, b_R, weight_C, len(mean_C))
+    given = operands(product_PK, u_PH, window_H, A_RC, b_R, weight_C, len(mean_C))
     product_PK, dy_PC = given.product_PK, launch.unit_stride(dy_PC)
     y_PC = launch.unit_stride(y_PC) if relu and y_PC is not None else None
     norm = mean_C.contiguous(), var_C.contiguous(), given.weight_C
@@ -90,6 +91,7 @@ def modulated_norm_backward(
         nothing() if weight_C is None else dweight_C,
         dbias_C,
         dy_PC.new_empty(0) if dskip_PC is None else dskip_PC,
+        dy_PC.new_empty(0),
     )
 
 

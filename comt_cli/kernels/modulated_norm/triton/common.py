@@ -121,13 +121,15 @@ class Operands:
 
 
 def operands(
-    product_PK: Tensor, window_H: Tensor | None, A_RC: Tensor | None, b_R: Tensor | None,
+    product_PK: Tensor, u_PH: Tensor | None, window_H: Tensor | None, A_RC: Tensor | None, b_R: Tensor | None,
     weight_C: Tensor | None, C: int,
 ) -> Operands:  # fmt: skip
     """The operands as the kernels want them: parameters without gaps, the product's columns side by side.
 
-    Raises ValueError where they do not fit each other, or where there is no pixel.
+    Raises ValueError where they do not fit each other, where u is not in the product, or where there is no pixel.
     """
+    if u_PH is not None:
+        raise ValueError("the Triton kernels read u from the product's columns, not from a tensor of its own")
     P, H = len(product_PK), 0 if window_H is None else window_H.numel()
     if P == 0:
         raise ValueError("a batch normalisation of no pixels has no mean: at least one is needed")

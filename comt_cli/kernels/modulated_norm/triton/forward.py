@@ -51,6 +51,7 @@ from comt_cli.kernels.triton.gates import aligned
 
 def modulated_norm(
     product_PK: Tensor,
+    u_PH: Tensor | None,
     window_H: Tensor | None,
     A_RC: Tensor | None,
     b_R: Tensor | None,
@@ -66,7 +67,7 @@ def modulated_norm(
     and skip, and C, are multiples of 8 elements, a thread moves so many at a time: give the product padding columns.
     Raises ValueError where shapes do not fit, or where there is no pixel.
     """
-    given = operands(product_PK, window_H, A_RC, b_R, weight_C, len(bias_C))
+    given = operands(product_PK, u_PH, window_H, A_RC, b_R, weight_C, len(bias_C))
     product_PK, (P, C, H) = given.product_PK, given.sizes
     skip_PC = None if skip_PC is None else launch.unit_stride(skip_PC)
     y_PC = product_PK.new_empty(P, C)

@@ -1,4 +1,4 @@
-"""The operators themselves: what PyTorch asks of one (schema, fake, derivative), gradients, and what is kept.
+"""The operators of gated products: what PyTorch asks of one (schema, fake, derivative), gradients, what is kept.
 
 The kernels' place is taken by autograd on the definition (`reference_kernels`); fp32, as the operators' fakes say.
 """
@@ -10,7 +10,8 @@ import reference_kernels
 import torch
 from torch import Tensor
 
-from comt_cli.kernels import ops, reference
+from comt_cli.kernels import add_norm, heads, modulate, swiglu
+from comt_cli.kernels.gates import Modulation
 
 T, D, R, HEADS, KV, HALF = 6, 8, 3, 4, 2, 1
 GATES = {
@@ -23,61 +24,66 @@ GATES = {
 
 @pytest.fixture(autouse=True)
 def by_definition(monkeypatch):
-    monkeypatch.setitem(ops.IMPLEMENTATIONS, "cpu", lambda: reference_kernels)
+    reference_kernels.stand_in(monkeypatch)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-def operands(widths: list[int], gated: list[bool], kind: str) -> tuple[list[Tensor | None], tuple]:
-    """product with two columns of another's, Wc, ws; and scale, rank, gated."""
+def operands(widths: list[int], gated: tuple[bool, ...], kind: str) -> tuple[Tensor, Modulation]:
+    """A product with two columns of another's, and the gates of its sites."""
     channel, scalar, scale = GATES[kind]
-    gated = gated if channel or scalar else [False] * len(widths)
+    gated = gated if channel or scalar else (False,) * len(widths)
     rank = R if any(gated) else 0
     columns = sum(widths) + sum(gated) * rank + 2
     Mg = sum(width for width, has in zip(widths, gated, strict=True) if has)
     Wc = normal(Mg, R, seed=1) if channel else None
     ws = normal(sum(gated), R, seed=2) if scalar else None
-    return [normal(T, columns), Wc, ws], (scale, rank, gated)
+    return normal(T, columns), Modulation(Wc, ws, scale, rank, gated)
 
 
 def calls(kind: str) -> dict[str, tuple]:
-    """Operator, its definition, and arguments, for each of the four."""
+    """The operation, its definition, and arguments, for each of the four."""
     width = HEADS * 2 * HALF
     kv = KV * 2 * HALF
     angle = torch.arange(3)[:, None] * torch.ones(HALF)
     table = angle.cos(), angle.sin()  # three rows: every second of the six tokens begins a text anew
-    one, how_one = operands([D], [True], kind)
-    two, how_two = operands([D, D], [False, True], kind)
-    three, how_three = operands([width, kv, kv], [True, False, True], kind)
+    one = operands([D], (True,), kind)
+    two = operands([D, D], (False, True), kind)
+    three = operands([width, kv, kv], (True, False, True), kind)
     x, gain = normal(T, D, seed=3), normal(D, seed=4)
     return {
-        "modulate": (ops._modulate, reference.modulate, (*two, *how_two, [D, D])),
-        "heads": (ops._heads, reference.heads, (*three, *table, *how_three, HEADS, KV)),
-        "swiglu": (ops._swiglu, reference.swiglu, (*two, *how_two, D, D + 3)),
-        "add_norm": (ops._add_norm, reference.add_norm, (x, *one, gain, *how_one, 1e-5)),
+        "modulate": (modulate.modulate, modulate.reference, (*two, [D, D])),
+        "heads": (heads.heads, heads.reference, (*three, *table, HEADS, KV)),
+        "swiglu": (swiglu.swiglu, swiglu.reference, (*two, D, D + 3)),
+        "add_norm": (add_norm.add_norm, add_norm.reference, (x, *one, gain, 1e-5)),
     }
+
+
+def flat(arguments: tuple) -> list:
+    """As a schema has them."""
+    return [field for each in arguments for field in (each if isinstance(each, Modulation) else [each])]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the checker's own
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("op", ["modulate", "heads", "swiglu", "add_norm"])
 def test_pytorch_accepts_the_operator(op, kind):
-    operator, _, arguments = calls(kind)[op]
-    torch.library.opcheck(operator, arguments)
+    _, _, arguments = calls(kind)[op]
+    torch.library.opcheck(getattr(torch.ops.comt, op).default, tuple(flat(arguments)))
 
 
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("op", ["modulate", "heads", "swiglu", "add_norm"])
 def test_gradients_reach_every_tensor(op, kind):
-    """fp32, sums of at most a dozen terms: 1e-5. The last output of heads (u) and of add_norm (1 / rms) has none."""
-    operator, definition, arguments = calls(kind)[op]
-    leaves = [each for each in arguments if isinstance(each, Tensor) and each.requires_grad]
+    """fp32, sums of at most a dozen terms: 1e-5."""
+    operation, definition, arguments = calls(kind)[op]
+    leaves = [each for each in flat(arguments) if isinstance(each, Tensor) and each.requires_grad]
     results = []
-    for function in (operator, definition):
+    for function in (operation, definition):
         outputs = function(*arguments)
-        outputs = [outputs] if isinstance(outputs, Tensor) else outputs[:-1]
+        outputs = [outputs] if isinstance(outputs, Tensor) else outputs[: {"heads": 3, "add_norm": 2}[op]]
         loss = sum((output * normal(*output.shape, seed=9).detach()).sum() for output in outputs)
         results.append(torch.autograd.grad(loss, leaves))
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
@@ -85,7 +91,7 @@ def test_gradients_reach_every_tensor(op, kind):
 
 def kept_elements(function, *arguments) -> int:
     """Numbers that autograd keeps in storages that are no argument's."""
-    given = {each.untyped_storage().data_ptr() for each in arguments if isinstance(each, Tensor)}
+    given = {each.untyped_storage().data_ptr() for each in flat(arguments) if isinstance(each, Tensor)}
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -110,27 +116,27 @@ def kept_elements(function, *arguments) -> int:
     ],
 )
 def test_no_gate_and_no_logit_is_kept(op, beyond_the_arguments):
-    operator, _, arguments = calls("transponder")[op]
-    assert kept_elements(operator, *arguments) == beyond_the_arguments
+    operation, _, arguments = calls("transponder")[op]
+    assert kept_elements(operation, *arguments) == beyond_the_arguments
 
 
 def test_what_only_evaluates_keeps_nothing():
-    operator, _, arguments = calls("transponder")["heads"]
+    operation, _, arguments = calls("transponder")["heads"]
     with torch.no_grad():
-        assert kept_elements(operator, *arguments) == 0
+        assert kept_elements(operation, *arguments) == 0
 
 
 @pytest.mark.parametrize("op", ["modulate", "heads", "swiglu", "add_norm"])
 def test_gradients_have_the_types_of_what_they_are_of(op):
     """As under autocast: the product in bf16, matrices, gain and stream in fp32."""
-    operator, _, arguments = calls("transponder")[op]
+    operation, _, arguments = calls("transponder")[op]
     at = 1 if op == "add_norm" else 0
     arguments = list(arguments)
     arguments[at] = arguments[at].detach().to(torch.bfloat16).requires_grad_()
-    outputs = operator(*arguments)
-    loss = outputs.float().sum() if isinstance(outputs, Tensor) else sum(o.float().sum() for o in outputs[:-1])
+    outputs = operation(*arguments)
+    loss = outputs.float().sum() if isinstance(outputs, Tensor) else sum(output.float().sum() for output in outputs)
     loss.backward()
-    for argument in arguments:
+    for argument in flat(arguments):
         if isinstance(argument, Tensor) and argument.requires_grad:
             assert argument.grad.dtype == argument.dtype
             assert argument.grad.shape == argument.shape

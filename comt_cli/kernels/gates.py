@@ -1,0 +1,120 @@
+"""The gates as the papers define them, and as the operations of this room take them.
+
+Shapes: T tokens (any leading dimensions), D input width, N output width of a site, r bottleneck width.
+
+    u = x A^T                       A: r x D         (the only thing a gate reads from its input)
+    z = phi(u) B^T                  B: N x r (channel) or 1 x r (scalar), phi = sigmoid
+    gamma = sigmoid(z)              CoMT, Eq. 4
+    gamma = 2 sigmoid(alpha z)      Transponder, Eq. 5, alpha > 0
+    gamma = 2 sigmoid(alpha b1 b2)  Transponder without context (section 4.6), the same for every token
+    gamma = sigmoid(x W^T)          full rank (Qiu et al. 2025), W: N x D
+
+An operation works on the product of one input with the matrices of its sites and of their gates, [T, C], C >= M + S R:
+the columns of every site (M in all), then the u of each of the S gated sites, R columns each, then columns that are not
+the operation's. A gate with a bottleneck is there
+
+    gamma = c sigmoid(sigmoid(u) Wc^T) * c sigmoid(sigmoid(u) ws^T)
+
+with c = 1 (CoMT) or 2 (Transponder), Wc = alpha B: N x R and ws = alpha b: 1 x R, either of which may be absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+def comt_gate(u_Tr: Tensor, B_Nr: Tensor) -> Tensor:
+    """CoMT's modulator after its first layer: `sigmoid(B sigmoid(u))`, in (0, 1). Shape [T, N], N = 1 for a scalar."""
+    return torch.sigmoid(torch.sigmoid(u_Tr) @ B_Nr.T)
+
+
+def transponder_gate(u_Tr: Tensor, B_Nr: Tensor, alpha: Tensor) -> Tensor:
+    """Transponder's modulator after its first layer: `2 sigmoid(alpha B sigmoid(u))`, in (0, 2). Shape [T, N]."""
+    return 2 * torch.sigmoid(alpha * (torch.sigmoid(u_Tr) @ B_Nr.T))
+
+
+def static_gate(beta1: Tensor, beta2_N: Tensor, alpha: Tensor) -> Tensor:
+    """Transponder's gate without context: `2 sigmoid(alpha beta1 beta2)`, in (0, 2). Shape [N]."""
+    return 2 * torch.sigmoid(alpha * (beta1 * beta2_N))
+
+
+def full_rank_gate(u_TN: Tensor) -> Tensor:
+    """The gate of a full matrix, after the product with it: `sigmoid(u)`, in (0, 1). Shape [T, N]."""
+    return torch.sigmoid(u_TN)
+
+
+class Bottleneck(NamedTuple):
+    """One gate: `scale * sigmoid(p Wc^T) * scale * sigmoid(p ws^T)`, p = sigmoid(u). Wc: [N, R] or None, ws: [1, R] or
+    None."""
+
+    Wc: Tensor | None
+    ws: Tensor | None
+    scale: float
+
+
+class Modulation(NamedTuple):
+    """The gates of all sites of a product: `Wc`, [Mg, R], and `ws`, [S, R], hold those of the gated sites under each
+    other. Copies, not the parameters themselves: they may be used after the parameters were given back (FSDP)."""
+
+    Wc: Tensor | None
+    ws: Tensor | None
+    scale: float
+    rank: int
+    gated: tuple[bool, ...]
+
+    @property
+    def columns(self) -> int:
+        """The columns of the product that the gates read: S R."""
+        return sum(self.gated) * self.rank
+
+
+def modulation_of(gates: Sequence[Bottleneck | None]) -> Modulation | None:
+    """One `Modulation` for the gates of a product's sites (None: no gate there); None if they differ in kind."""
+    present = [gate for gate in gates if gate is not None]
+    gated = tuple(gate is not None for gate in gates)
+    if not present:
+        return Modulation(None, None, 1.0, 0, gated)
+    if len({(gate.Wc is None, gate.ws is None, gate.scale, _rank(gate)) for gate in present}) > 1:
+        return None
+    channel = [gate.Wc for gate in present if gate.Wc is not None]
+    scalar = [gate.ws for gate in present if gate.ws is not None]
+    return Modulation(
+        torch.cat(channel) if channel else None,
+        torch.cat(scalar) if scalar else None,
+        present[0].scale,
+        _rank(present[0]),
+        gated,
+    )
+
+
+def _rank(gate: Bottleneck) -> int:
+    matrix = gate.Wc if gate.Wc is not None else gate.ws
+    assert matrix is not None
+    return matrix.shape[1]
+
+
+def gated_sites(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> list[Tensor]:
+    """Every site's columns times its gate, [T, N] each: what the definitions of the operations begin with."""
+    Wc, ws, scale, rank, gated = modulation
+    width = sum(widths)
+    z = torch.split(product_TC[..., :width], list(widths), dim=-1)
+    u_TU = product_TC[..., width : width + modulation.columns]
+    u = iter(torch.split(u_TU, rank, dim=-1) if any(gated) else ())
+    channel = iter(torch.split(Wc, [n for n, has in zip(widths, gated, strict=True) if has]) if Wc is not None else ())
+    scalar = iter(torch.split(ws, 1) if ws is not None else ())
+    result = []
+    for z_TN, has in zip(z, gated, strict=True):
+        if not has:
+            result.append(z_TN)
+            continue
+        p_TR, gated_TN = torch.sigmoid(next(u)), z_TN
+        if Wc is not None:
+            gated_TN = gated_TN * (scale * torch.sigmoid(p_TR @ next(channel).to(p_TR.dtype).T))
+        if ws is not None:
+            gated_TN = gated_TN * (scale * torch.sigmoid(p_TR @ next(scalar).to(p_TR.dtype).T))
+        result.append(gated_TN)
+    return result
