@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from comt_cli.data.split import IGNORE
-from comt_cli.kernels import cpu
 from comt_cli.kernels import linear_cross_entropy as kernel
 from comt_cli.kernels.choice import Wanted
-from comt_cli.kernels.cpu.cross_entropy import cross_entropy as cpu_cross_entropy
+from comt_cli.kernels.cpu import build
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
+from comt_cli.kernels.linear_cross_entropy.cpu import cross_entropy as cpu_cross_entropy
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
-IN_CPP = pytest.mark.skipif(cpu.available() is not None, reason=str(cpu.available()))
+IN_CPP = pytest.mark.skipif(build.available() is not None, reason=str(build.available()))
 WAYS = pytest.mark.parametrize("wanted", ["reference", pytest.param("fused", marks=IN_CPP)])
 TYPES = pytest.mark.parametrize(
     ("wanted", "dtype"),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from comt_cli.benchmarks.subjects import IMAGES
 from comt_cli.kernels import choice, measurements
 from comt_cli.kernels.cpu import build
 from comt_cli.kernels.processors import Device

@@ -10,7 +10,7 @@ from torch import Tensor
 from comt_cli.kernels.cpu.calls import row, run, type_code
 
 
-class _Arguments(ctypes.Structure):  # CrossEntropyArguments in cross_entropy.cpp
+class _Arguments(ctypes.Structure):  # CrossEntropyArguments in linear_cross_entropy.cpp
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("z", "bias", "targets", "losses", "dbias")),
         *((name, ctypes.c_int64) for name in ("rows", "words", "stride")),
@@ -40,22 +40,20 @@ def cross_entropy(
     address, stride = row(z_TV, T, V, z_TV.dtype, "z")
     bias, db = (None if each is None else _words(each, V) for each in (bias_V, db_V))
     losses_T = torch.empty(T)
-    run(
-        "cross_entropy",
-        _Arguments(
-            address,
-            None if bias is None else bias.data_ptr(),
-            targets_T.data_ptr(),
-            losses_T.data_ptr(),
-            None if db is None or not gradient else db.data_ptr(),
-            T,
-            V,
-            stride,
-            smoothing,
-            type_code(z_TV),
-            gradient,
-        ),
+    arguments = _Arguments(
+        address,
+        None if bias is None else bias.data_ptr(),
+        targets_T.data_ptr(),
+        losses_T.data_ptr(),
+        None if db is None or not gradient else db.data_ptr(),
+        T,
+        V,
+        stride,
+        smoothing,
+        type_code(z_TV),
+        gradient,
     )
+    run("cross_entropy", "p", ctypes.addressof(arguments))
     return losses_T
 
 
