@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -90,10 +91,11 @@ class Record:
 
         if page in {Path(name).stem for name in (measurements.FILE, measurements.STEP_FILE)}:
             folder = device_folder(f"{rows[0]['device']} {rows[0]['device_class']}")
+            path = measurements.own_folder() / folder / f"{page}.csv"
             try:
-                merge_rows(self._pages[page], rows, measurements.own_folder() / folder / f"{page}.csv")
-            except (OSError, StorageError) as error:  # they are written where they were asked for
-                typer.echo(f"`kernels: auto` will not know of this: {error}", err=True)
+                merge_rows(self._pages[page], rows, path)
+            except (OSError, StorageError, ValueError, csv.Error) as error:  # the results have them all the same
+                typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)
 
     def end(self) -> None:
         """Raises `NotMeasured` where something failed, or there is not one row."""

@@ -317,14 +317,14 @@ def _place(row: DeviceTimes, here: Device) -> str:
     if row.device.name != here.name:
         differs.append(f"of this one's class, {here.device_class}")
     if row.device.threads != here.threads:
-        differs.append(f"not {here.threads}")
+        differs.append(f"here {here.threads}")
     libraries = [("torch", row.torch, str(torch.__version__))]
     if here.type == "cuda":
         libraries.append(("triton", row.triton, version_of("triton") or ""))
     for library, then, now in libraries:
         if _minor(then) != _minor(now):
-            differs.append(f"with {library} {_minor(then) or 'unknown'}")
-    return f"{row.device} ({', '.join(differs)})" if differs else str(row.device)
+            differs.append(f"{library} {_minor(then) or 'unknown'}, here {_minor(now) or 'none'}")
+    return f"{row.device} ({'; '.join(differs)})" if differs else str(row.device)
 
 
 def _minor(version: str) -> str:

@@ -86,6 +86,15 @@ def check_all_forms(op: str, shape: Shape) -> None:
                     assert sizes[name] == sizes["reference"], name
 
 
+def test_what_cannot_be_kept_for_the_choice_is_told_and_written_all_the_same(bench, rows_of, tmp_path, monkeypatch):
+    (tmp_path / "a-file").write_text("")
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "a-file"))
+    result = bench("kernels", "--gemm", "--dtypes", "fp32", "--sizes", "bench")
+    assert result.exit_code == 0, result.output
+    assert "`kernels: auto` will not know of this" in result.output
+    assert rows_of("kernels")
+
+
 @pytest.mark.skipif(not HAS_KERNELS, reason="no kernels for the CPU here: no compiler")
 @pytest.mark.parametrize("op", OPS)
 def test_all_forms_compute_the_same(op):

@@ -13,7 +13,7 @@ from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, MASKED_LM, SUBJECTS, TRANSLATION, Base, Subject
 from comt_cli.benchmarks.variants import Variants
 from comt_cli.errors import UserError
-from comt_cli.kernels import choice
+from comt_cli.kernels import choice, measurements
 from comt_cli.models.build import model_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.kernels import use_kernels
@@ -45,7 +45,8 @@ def plain_and_gated(subject: Subject, how: str) -> tuple[str, str]:
 
 
 @every_subject
-def test_steps(subject, bench, rows_of, written):
+def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
+    monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
     size, page = subject.cpu_sizes[0], subject.page
     result = bench("step", "--sizes", size, "--precision", "fp32")
     assert result.exit_code == 0, result.output
@@ -77,6 +78,12 @@ def test_steps(subject, bench, rows_of, written):
         assert (float(row["flops_ratio_to_plain"]) > 1) == (name.partition("-")[0] not in ("plain", *subject.peers))
         assert row.get("device_type", "cpu") == "cpu"
     assert ("device_type" in rows["plain"]) == ("device_class" in rows["plain"]) == subject.decides_kernels
+    monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "own"])
+    found, damaged = measurements.measured_steps()  # what `kernels: auto` goes by from now on
+    assert damaged == []
+    assert [(each.device, {*each.step_ms}) for each in found] == (
+        [(choice.device_here(CPU), {*rows})] if subject.decides_kernels else []
+    )
     gated = max(subject.bases)
     assert float(rows[f"{gated}-eager"]["saved_mib"]) > float(rows["plain"]["saved_mib"])
     assert written() == {f"{page}.{kind}" for kind in FILES}
