@@ -192,7 +192,7 @@ def test_kernels_without_measurements():
     assert lines_on_the_cpu() == [
         f"cpu, gates: reference (no fused kernel {unknown}: comt bench kernels)",
         f"cpu, ResNets: reference (no training step of a ResNet {unknown}: comt bench step)",
-        "cpu, loss: reference (liger-kernel's loss is for CUDA devices)",
+        "cpu, loss: fused (softmax and gradient in one pass)",
     ]
 
 
