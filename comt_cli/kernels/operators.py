@@ -43,12 +43,14 @@ def operator(
     gradients: Function | None = None,
     device_types: str | None = None,
 ) -> Function:
-    """The operator `comt::NAME`, as a function of `arguments`: a schema's, the first a tensor, with `GATES` among them.
+    """Define the operator `comt::NAME` and return a function that calls it, with a `Modulation` where `GATES` stands.
 
-    fake: of the arguments, empty tensors like the results.
-    keep: of a tuple of the arguments and of the results, a tuple of what the derivative needs.
-    gradients: of this tuple and of the results' gradients, one for each argument: None where there is none, dWc and dws
-        together for `GATES`.
+    arguments: as a schema declares them, a tensor first; `results` likewise.
+    fake: called with the arguments, returns empty tensors like the results.
+    keep: called with a tuple of the arguments and with the results, returns a tuple of what the derivative needs.
+    gradients: called with this tuple and the results' gradients, returns a gradient for each argument, or None; for
+        `GATES` a pair, dWc and dws. An operator without these two has no derivative.
+    device_types: where it can run, if not wherever there is an implementation.
     """
     at = arguments.index(GATES) if GATES in arguments else None
     operation = name.removesuffix("_backward")
@@ -92,21 +94,21 @@ def _differentiate(defined: Any, at: int | None, keep: Function, gradients: Func
 
 
 def _flat(arguments: Sequence[Any], at: int | None) -> Sequence[Any]:
-    """The arguments with the fields of the `Modulation` that stands `at` this place in its stead."""
+    """The arguments with the `Modulation` at index `at` replaced by its fields."""
     return arguments if at is None else (*arguments[:at], *arguments[at], *arguments[at + 1 :])
 
 
 def _whole(flat: Sequence[Any], at: int | None) -> Sequence[Any]:
-    """The arguments that `_flat` made `flat` of."""
+    """The inverse of `_flat`."""
     if at is None:
         return flat
-    *fields, gated = flat[at : at + 5]
-    return (*flat[:at], Modulation(*fields, tuple(gated)), *flat[at + 5 :])
+    Wc, ws, scale, rank, gated, *behind = flat[at:]
+    return (*flat[:at], Modulation(Wc, ws, scale, rank, tuple(gated)), *behind)
 
 
 def rows(gradient: Tensor) -> Tensor:
-    """A gradient with its rows in one piece each, as kernels take them: that of a sum has all its elements in one
-    place."""
+    """The gradient, or a copy whose columns lie side by side, as kernels want them. That of a sum is expanded: all its
+    elements are one."""
     return gradient if gradient.stride(-1) == 1 else gradient.contiguous()
 
 

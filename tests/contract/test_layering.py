@@ -177,6 +177,17 @@ def test_no_file_needs_itself():
     assert circles(graph) == []
 
 
+def test_definitions_of_kernels_are_read_without_triton_and_without_a_compiler():
+    """What defines an operation imports no implementation of it: that is imported when something is computed."""
+    kernels = PACKAGE / "kernels"
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in kernels.rglob("*.py")}
+    implementations = {module for module in modules if {"cpu", "triton"} & {*module.split(".")}} | {"triton", "ctypes"}
+    operations = [path.with_name("__init__.py") for path in kernels.glob("*/cpu.py")]
+    assert operations
+    for path in (*operations, kernels / "operators.py", kernels / "gates.py"):
+        assert needs(path.read_text(encoding="utf-8"), implementations) == set(), path
+
+
 def test_what_a_file_needs_is_found():
     source = (
         "import comt_cli.a\nfrom comt_cli import b\ndef f():\n    from comt_cli.c import x\n"
