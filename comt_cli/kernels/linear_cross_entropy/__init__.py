@@ -40,6 +40,7 @@ from torch import Tensor
 
 from comt_cli.data.split import IGNORE
 from comt_cli.kernels.choice import Wanted, choose_loss, liger
+from comt_cli.kernels.operators import implementation
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 """Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
@@ -138,10 +139,9 @@ def _fused_cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
     """The same in C++, in the place of z."""
-    from comt_cli.kernels.linear_cross_entropy.cpu import cross_entropy
-
     bias = None if bias_V is None else bias_V.float()
-    return cross_entropy(z_TV, targets_T, smoothing, bias, db_V, gradient=gradient), z_TV
+    compute = implementation("linear_cross_entropy", "cpu").cross_entropy
+    return compute(z_TV, targets_T, smoothing, bias, db_V, gradient=gradient), z_TV
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
