@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 Op = Literal["heads", "swiglu", "add_norm", "modulate"]
-"""The operations that have hand-written kernels (`ops`)."""
+"""The operations on tokens that have hand-written kernels, a folder each."""
 
 NormGate = Literal["none", "window", "pixel", "both"]
 """The gates on a convolution and on the batch norm behind it (`modulated_norm`)."""
