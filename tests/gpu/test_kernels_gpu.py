@@ -168,7 +168,7 @@ def test_deterministic(operation):
 @pytest.mark.parametrize("operation", ["modulate", "heads", "swiglu", "add_norm"])
 def test_groups_of_several_row_blocks(operation, monkeypatch):
     """What a program adds to its own sums of dWc and the gain, block after block, as it does with a training's rows."""
-    monkeypatch.setattr("comt_cli.kernels.triton.launch.BACKWARD_PROGRAMS", 5)
+    monkeypatch.setattr("comt_cli.kernels.triton.launch.backward_programs", lambda *_: 5)
     of = problem(operation, 4000, 768, GATES["transponder"], torch.bfloat16)
     check(of, torch.bfloat16)
     one, two = (with_gradients(of.run(), of.tensors) for _ in range(2))

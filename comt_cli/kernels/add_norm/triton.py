@@ -4,7 +4,7 @@ Shapes as in `gates`, and D channels of the stream and of the site. With zhat th
     y = x + zhat     yhat = y rstd     n = yhat gain     rstd = 1 / sqrt(mean(y^2) + epsilon)
     dx = dzhat = dy + rstd (dn gain - yhat mean(dn gain yhat))     dgain = sum over rows of dn yhat
 y is rounded to the type of x before anything is computed from it, so that the backward pass, which reads y, sees the
-same. A row is walked along twice: the first time for its mean.
+same. A row is walked along twice, the first time for its mean; or it is one tile, and y stays in registers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import (
     add_up,
     aligned,
-    apply_gate,
     gate_gradient,
     prepare,
     store_du,
     store_dws,
+    tile_gate,
     zero_columns,
 )
 
@@ -39,7 +39,7 @@ def add_norm(
     rstd_T = x_TD.new_empty(T, dtype=torch.float32)
     if T == 0:
         return y_TD, n_TD, rstd_T
-    tile = launch.options("add_norm", D, gates.rank, product_TC.dtype)
+    tile = launch.options("add_norm", D, gates.rank, product_TC.dtype, T)
     with torch.cuda.device_of(product_TC):
         _add_norm[(triton.cdiv(T, tile.rows),)](
             gates.source(product_TC, gates.sites[0]),
@@ -51,6 +51,7 @@ def add_norm(
             D,
             epsilon,
             gates.scale,
+            IS_WHOLE=tile.channels >= D,
             **gates.constants(tile, product_TC, x_TD),
         )
     return y_TD, n_TD, rstd_T
@@ -69,8 +70,8 @@ def add_norm_backward(
     dy_TD, dn_TD, y_TD, product_TC = (launch.unit_stride(tensor) for tensor in (dy_TD, dn_TD, y_TD, product_TC))
     (T, C), D = product_TC.shape, y_TD.shape[-1]
     gates = launch.Gates(modulation, [D])
-    tile = launch.options("add_norm_backward", D, gates.rank, product_TC.dtype)
-    count, blocks = launch.groups(T, tile, gates)
+    tile = launch.options("add_norm_backward", D, gates.rank, product_TC.dtype, T)
+    count, blocks = launch.groups(product_TC, tile, gates)
     sums = launch.Sums(gates, count)
     dgain_GD = gain_D.new_empty(count, D, dtype=torch.float32)
     dx_TD, dproduct_TC = y_TD.new_empty(T, D), product_TC.new_empty(T, C)
@@ -102,6 +103,7 @@ def _add_norm(
     D,
     epsilon,
     scale,
+    IS_WHOLE: tl.constexpr,
     R: tl.constexpr,
     BR: tl.constexpr,
     TYPE: tl.constexpr,
@@ -122,28 +124,64 @@ def _add_norm(
     y_ptr += row * D
     n_ptr += row * D
     gate = prepare(u_ptr + row * product_stride, product_stride, Wc_ptr, ws_ptr, inside_T, R, BR, TYPE)
-    squares = tl.zeros([BT], tl.float32)
-    for start in range(0, D, BN):
-        channels = start + tl.arange(0, BN)
-        inside_N = channels < D
-        inside = inside_T[:, None] & inside_N[None, :]
-        z = tl.load(z_ptr + rows[:, None] * product_stride + channels[None, :], mask=inside, other=0.0)
-        x = tl.load(x_ptr + rows[:, None] * x_stride + channels[None, :], mask=inside, other=0.0)
-        zhat = apply_gate(z.to(tl.float32), channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
-        y = (x.to(tl.float32) + zhat).to(y_ptr.dtype.element_ty)
-        tl.store(y_ptr + rows[:, None] * D + channels[None, :], y, mask=inside)
-        y = tl.where(inside, y.to(tl.float32), 0.0)
-        squares += tl.sum(y * y, 1)
-    rstd = 1 / tl.sqrt(squares / D + epsilon)
+    sources = z_ptr, x_ptr, product_stride, x_stride
+    if IS_WHOLE:
+        channels = tl.arange(0, BN)
+        y = _joined(sources, y_ptr, D, channels, inside_T, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
+        rstd = 1 / tl.sqrt(tl.sum(y * y, 1) / D + epsilon)
+        _store_norm(n_ptr, D, y, rstd, gain_ptr, channels, inside_T)
+    else:
+        squares = tl.zeros([BT], tl.float32)
+        for start in range(0, D, BN):
+            channels = start + tl.arange(0, BN)
+            y = _joined(sources, y_ptr, D, channels, inside_T, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
+            squares += tl.sum(y * y, 1)
+        rstd = 1 / tl.sqrt(squares / D + epsilon)
+        tl.debug_barrier()  # y comes back from memory, perhaps to another thread than wrote it
+        for start in range(0, D, BN):
+            channels = start + tl.arange(0, BN)
+            inside = inside_T[:, None] & (channels < D)[None, :]
+            y = tl.load(y_ptr + rows[:, None] * D + channels[None, :], mask=inside, other=0.0).to(tl.float32)
+            _store_norm(n_ptr, D, y, rstd, gain_ptr, channels, inside_T)
     tl.store(rstd_ptr + row + rows, rstd, mask=inside_T)
-    tl.debug_barrier()  # y comes back from memory, perhaps to another thread than wrote it
-    for start in range(0, D, BN):
-        channels = start + tl.arange(0, BN)
-        inside_N = channels < D
-        inside = inside_T[:, None] & inside_N[None, :]
-        y = tl.load(y_ptr + rows[:, None] * D + channels[None, :], mask=inside, other=0.0).to(tl.float32)
-        gain = tl.load(gain_ptr + channels, mask=inside_N, other=0.0).to(tl.float32)
-        tl.store(n_ptr + rows[:, None] * D + channels[None, :], y * rstd[:, None] * gain[None, :], mask=inside)
+
+
+@triton.jit
+def _joined(
+    sources,
+    y_ptr,
+    D,
+    channels,
+    inside_T,
+    gate,
+    Wc_ptr,
+    ws_ptr,
+    scale,
+    R: tl.constexpr,
+    BR: tl.constexpr,
+    TYPE: tl.constexpr,
+):
+    """y of a tile, [BT, BN] in fp32, as it was rounded when written."""
+    z_ptr, x_ptr, product_stride, x_stride = sources
+    rows = tl.arange(0, inside_T.shape[0])
+    inside_N = channels < D
+    inside = inside_T[:, None] & inside_N[None, :]
+    z = tl.load(z_ptr + rows[:, None] * product_stride + channels[None, :], mask=inside, other=0.0)
+    x = tl.load(x_ptr + rows[:, None] * x_stride + channels[None, :], mask=inside, other=0.0)
+    zhat = z.to(tl.float32) * tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)[0]
+    y = (x.to(tl.float32) + zhat).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + rows[:, None] * D + channels[None, :], y, mask=inside)
+    return tl.where(inside, y.to(tl.float32), 0.0)
+
+
+@triton.jit
+def _store_norm(n_ptr, D, y, rstd, gain_ptr, channels, inside_T):
+    """Writes n of a tile y."""
+    rows = tl.arange(0, inside_T.shape[0])
+    inside_N = channels < D
+    gain = tl.load(gain_ptr + channels, mask=inside_N, other=0.0).to(tl.float32)
+    n = y * rstd[:, None] * gain[None, :]
+    tl.store(n_ptr + rows[:, None] * D + channels[None, :], n, mask=inside_T[:, None] & inside_N[None, :])
 
 
 @triton.jit
@@ -220,26 +258,26 @@ def _add_norm_backward(  # noqa: PLR0915 - one walk along a row
             add_up(dgain_ptr + channels, dgain, inside_N, block > 0)
             dx = dy.to(tl.float32) + rstd[:, None] * (dn * gain[None, :] - yhat * mean[:, None])
             tl.store(dx_row + rows[:, None] * D + channels[None, :], dx, mask=inside)
-            dz, dp, total = gate_gradient(
-                dx,
-                z.to(tl.float32),
+            tile = tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
+            dz = dx * tile[0]
+            tl.store(dz_row + rows[:, None] * dproduct_stride + channels[None, :], dz, mask=inside)
+            dp, total = gate_gradient(
+                dz * z.to(tl.float32),
                 channels,
                 inside_T,
                 inside_N,
                 gate,
+                tile,
                 dp,
                 total,
                 Wc_ptr,
                 ws_ptr,
                 dWc_ptr,
                 block > 0,
-                scale,
-                False,
                 R,
                 BR,
                 TYPE,
             )
-            tl.store(dz_row + rows[:, None] * dproduct_stride + channels[None, :], dz, mask=inside)
         du_row = du_ptr + row * dproduct_stride
         dws = store_du(du_row, dproduct_stride, inside_T, gate, dp, total, dws, Wc_ptr, ws_ptr, R, BR)
         zero_columns(dz_row, dproduct_stride, inside_T, rest[0], rest[1], BR)

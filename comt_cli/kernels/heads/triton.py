@@ -15,7 +15,7 @@ from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned, apply_gate, gate_gradient, prepare, store_du, store_dws, zero_columns
+from comt_cli.kernels.triton.gates import aligned, gate_gradient, prepare, store_du, store_dws, tile_gate, zero_columns
 
 
 def heads(
@@ -31,7 +31,7 @@ def heads(
     q_TN, k_TN, v_TN = qkv
     if T == 0:
         return q_TN, k_TN, v_TN, u_TU
-    tile = launch.options("heads", widths[0], gates.rank, product_TC.dtype)
+    tile = launch.options("heads", widths[0], gates.rank, product_TC.dtype, T)
     shares, span = launch.spans(T, max(heads, kv_heads) * E, tile, len(widths))
     q, k, v = (
         (*gates.source(product_TC, site), out_TN, u_TU[:, site.u :], site.width // 2)
@@ -73,8 +73,8 @@ def heads_backward(
     u_TU, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (u_TU, cos_PE, sin_PE))
     T, E = len(q_TN), cos_PE.shape[-1]
     gates = launch.Gates(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
-    tile = launch.options("heads_backward", gates.sites[0].width, gates.rank, q_TN.dtype)
-    count, blocks = launch.groups(T, tile, gates, len(gates.sites))
+    tile = launch.options("heads_backward", gates.sites[0].width, gates.rank, q_TN.dtype, T)
+    count, blocks = launch.groups(q_TN, tile, gates, len(gates.sites))
     sums = launch.Sums(gates, count)
     dproduct_TC = q_TN.new_empty(T, columns)
     if T == 0:
@@ -169,8 +169,8 @@ def _site(
         z = z_ptr + rows[:, None] * product_stride + channels[None, :]
         a = tl.load(z, mask=inside, other=0.0).to(tl.float32)
         b = tl.load(z + E, mask=inside, other=0.0).to(tl.float32)
-        a = apply_gate(a, channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
-        b = apply_gate(b, channels + E, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
+        a *= tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)[0]
+        b *= tile_gate(channels + E, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)[0]
         if ROTATED:
             cos, sin = _angles(tables, positions, angle, inside)
             a, b = _turn(a, b, cos, sin)
@@ -259,47 +259,45 @@ def _site_backward(
                 cos, sin = _angles(tables, positions, angle, inside)
                 Ga, Gb = _turn(Ga, Gb, cos, -sin)
                 a, b = _turn(a, b, cos, -sin)
-            da, dp, total = gate_gradient(
-                Ga,
-                a,
+            dz = dz_row + rows[:, None] * dproduct_stride + channels[None, :]
+            tile_a = tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
+            tl.store(dz, Ga * tile_a[0], mask=inside)
+            dp, total = gate_gradient(
+                Ga * a,
                 channels,
                 inside_T,
                 inside_N,
                 gate,
+                tile_a,
                 dp,
                 total,
                 Wc_ptr,
                 ws_ptr,
                 dWc_ptr,
                 block > 0,
-                scale,
-                True,
                 R,
                 BR,
                 TYPE,
             )
-            db, dp, total = gate_gradient(
-                Gb,
-                b,
+            tile_b = tile_gate(channels + E, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
+            tl.store(dz + E, Gb * tile_b[0], mask=inside)
+            dp, total = gate_gradient(
+                Gb * b,
                 channels + E,
                 inside_T,
                 inside_N,
                 gate,
+                tile_b,
                 dp,
                 total,
                 Wc_ptr,
                 ws_ptr,
                 dWc_ptr,
                 block > 0,
-                scale,
-                True,
                 R,
                 BR,
                 TYPE,
             )
-            dz = dz_row + rows[:, None] * dproduct_stride + channels[None, :]
-            tl.store(dz, da, mask=inside)
-            tl.store(dz + E, db, mask=inside)
         du_row = du_ptr + row * dproduct_stride
         dws = store_du(du_row, dproduct_stride, inside_T, gate, dp, total, dws, Wc_ptr, ws_ptr, R, BR)
         tl.debug_barrier()  # the next block reads what other threads have added to dWc

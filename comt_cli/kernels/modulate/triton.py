@@ -14,7 +14,7 @@ from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned, apply_gate, gate_gradient, prepare, store_du, store_dws
+from comt_cli.kernels.triton.gates import aligned, gate_gradient, prepare, store_du, store_dws, tile_gate
 
 
 def modulate(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> Tensor:
@@ -27,7 +27,7 @@ def modulate(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) 
             if not site.gated:
                 zhat_TM[:, site.columns] = product_TC[:, site.columns]
                 continue
-            tile = launch.options("modulate", site.width, gates.rank, product_TC.dtype)
+            tile = launch.options("modulate", site.width, gates.rank, product_TC.dtype, T)
             shares, span = launch.spans(T, site.width, tile)
             _modulate[triton.cdiv(T, tile.rows), shares](
                 gates.source(product_TC, site),
@@ -46,8 +46,8 @@ def modulate_backward(
     """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32, for G = dL/dzhat."""
     G_TM, product_TC = launch.unit_stride(G_TM), launch.unit_stride(product_TC)
     (T, C), gates = product_TC.shape, launch.Gates(modulation, widths)
-    tile = launch.options("modulate_backward", max(widths), gates.rank, product_TC.dtype)
-    count, blocks = launch.groups(T, tile, gates)
+    tile = launch.options("modulate_backward", max(widths), gates.rank, product_TC.dtype, T)
+    count, blocks = launch.groups(product_TC, tile, gates)
     sums = launch.Sums(gates, count)
     dproduct_TC = product_TC.new_empty(T, C)
     dproduct_TC[:, gates.used :].zero_()
@@ -100,7 +100,7 @@ def _modulate(
         inside_N = channels < N
         inside = inside_T[:, None] & inside_N[None, :]
         z = tl.load(z_ptr + rows[:, None] * product_stride + channels[None, :], mask=inside, other=0.0)
-        zhat = apply_gate(z.to(tl.float32), channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
+        zhat = z.to(tl.float32) * tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)[0]
         tl.store(zhat_ptr + rows[:, None] * zhat_stride + channels[None, :], zhat, mask=inside)
 
 
@@ -148,26 +148,27 @@ def _modulate_backward(
             inside = inside_T[:, None] & inside_N[None, :]
             G = tl.load(G_row + rows[:, None] * G_stride + channels[None, :], mask=inside, other=0.0)
             z = tl.load(z_row + rows[:, None] * z_stride + channels[None, :], mask=inside, other=0.0)
-            dz, dp, total = gate_gradient(
-                G.to(tl.float32),
-                z.to(tl.float32),
+            tile = tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
+            G = G.to(tl.float32)
+            dz = G * tile[0]
+            tl.store(dz_row + rows[:, None] * dproduct_stride + channels[None, :], dz, mask=inside)
+            dp, total = gate_gradient(
+                (G if Z_IS_OUTPUT else dz) * z.to(tl.float32),
                 channels,
                 inside_T,
                 inside_N,
                 gate,
+                tile,
                 dp,
                 total,
                 Wc_ptr,
                 ws_ptr,
                 dWc_ptr,
                 block > 0,
-                scale,
-                Z_IS_OUTPUT,
                 R,
                 BR,
                 TYPE,
             )
-            tl.store(dz_row + rows[:, None] * dproduct_stride + channels[None, :], dz, mask=inside)
         du_row = du_ptr + row * dproduct_stride
         dws = store_du(du_row, dproduct_stride, inside_T, gate, dp, total, dws, Wc_ptr, ws_ptr, R, BR)
         tl.debug_barrier()  # the next block reads what other threads have added to dWc

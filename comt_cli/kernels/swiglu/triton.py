@@ -14,7 +14,16 @@ from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned, apply_gate, gate_gradient, prepare, store_du, store_dws, zero_columns
+from comt_cli.kernels.triton.gates import (
+    aligned,
+    gate_gradient,
+    prepare,
+    sigmoid,
+    store_du,
+    store_dws,
+    tile_gate,
+    zero_columns,
+)
 
 
 def swiglu(product_TC: Tensor, modulation: Modulation, width: int, padded: int) -> Tensor:
@@ -24,7 +33,7 @@ def swiglu(product_TC: Tensor, modulation: Modulation, width: int, padded: int) 
     h_TF = product_TC.new_empty(T, padded)
     if T == 0:
         return h_TF
-    tile = launch.options("swiglu", width, gates.rank, product_TC.dtype)
+    tile = launch.options("swiglu", width, gates.rank, product_TC.dtype, T)
     shares, span = launch.spans(T, padded, tile)
     with torch.cuda.device_of(product_TC):
         _swiglu[triton.cdiv(T, tile.rows), shares](
@@ -33,7 +42,7 @@ def swiglu(product_TC: Tensor, modulation: Modulation, width: int, padded: int) 
             (product_TC.stride(0), h_TF.stride(0)),
             (T, width, padded, span),
             gates.scale,
-            **gates.constants(tile, product_TC, h_TF),
+            **gates.constants(tile, product_TC, h_TF, channels=(width, padded)),
         )
     return h_TF
 
@@ -44,8 +53,8 @@ def swiglu_backward(
     """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32."""
     dh_TF, product_TC = launch.unit_stride(dh_TF), launch.unit_stride(product_TC)
     (T, C), gates = product_TC.shape, launch.Gates(modulation, [width, width])
-    tile = launch.options("swiglu_backward", width, gates.rank, product_TC.dtype)
-    count, blocks = launch.groups(T, tile, gates)
+    tile = launch.options("swiglu_backward", width, gates.rank, product_TC.dtype, T)
+    count, blocks = launch.groups(product_TC, tile, gates)
     sums = launch.Sums(gates, count)
     dproduct_TC = product_TC.new_empty(T, C)
     if T == 0:
@@ -59,7 +68,7 @@ def swiglu_backward(
             (T, width, blocks),
             (gates.used, C),
             gates.scale,
-            **gates.constants(tile, product_TC, dh_TF, dproduct_TC),
+            **gates.constants(tile, product_TC, dh_TF, dproduct_TC, channels=(width,)),
         )
     return dproduct_TC, *sums.total(product_TC)
 
@@ -83,6 +92,8 @@ def _swiglu(
     a_ptr, ua_ptr, Wca_ptr, wsa_ptr = gate_site
     b_ptr, ub_ptr, Wcb_ptr, wsb_ptr = up_site
     T, F, padded, span = sizes
+    F = aligned(F, UNIT)  # whole vectors lie inside or outside
+    padded = aligned(padded, UNIT)
     product_stride = aligned(strides[0], UNIT)
     h_stride = aligned(strides[1], UNIT)
     row = tl.program_id(0).to(tl.int64) * BT
@@ -101,9 +112,9 @@ def _swiglu(
         z = rows[:, None] * product_stride + channels[None, :]
         a = tl.load(a_ptr + z, mask=inside, other=0.0).to(tl.float32)
         b = tl.load(b_ptr + z, mask=inside, other=0.0).to(tl.float32)
-        a = apply_gate(a, channels, inside_N, gate_a, Wca_ptr, wsa_ptr, scale, R, BR, TYPE)
-        b = apply_gate(b, channels, inside_N, gate_b, Wcb_ptr, wsb_ptr, scale, R, BR, TYPE)
-        h = tl.where(inside, a * tl.sigmoid(a) * b, 0.0)
+        a *= tile_gate(channels, inside_N, gate_a, Wca_ptr, wsa_ptr, scale, R, BR, TYPE)[0]
+        b *= tile_gate(channels, inside_N, gate_b, Wcb_ptr, wsb_ptr, scale, R, BR, TYPE)[0]
+        h = tl.where(inside, a * sigmoid(a) * b, 0.0)
         written = inside_T[:, None] & (channels < padded)[None, :]
         tl.store(h_ptr + rows[:, None] * h_stride + channels[None, :], h, mask=written)
 
@@ -131,6 +142,7 @@ def _swiglu_backward(  # noqa: PLR0915 - one walk along a row
     da_ptr, dua_ptr, dWca_ptr, dWca_stride, dwsa_ptr, dwsa_stride = gate_site[1]
     db_ptr, dub_ptr, dWcb_ptr, dWcb_stride, dwsb_ptr, dwsb_stride = up_site[1]
     T, F, blocks = sizes
+    F = aligned(F, UNIT)
     product_stride = aligned(strides[0], UNIT)
     dh_stride = aligned(strides[1], UNIT)
     dproduct_stride = aligned(strides[2], UNIT)
@@ -163,52 +175,50 @@ def _swiglu_backward(  # noqa: PLR0915 - one walk along a row
             b = tl.load(b_ptr + source + z, mask=inside, other=0.0).to(tl.float32)
             dh = tl.load(dh_row + rows[:, None] * dh_stride + channels[None, :], mask=inside, other=0.0)
             dh = dh.to(tl.float32)
-            a = apply_gate(a, channels, inside_N, gate_a, Wca_ptr, wsa_ptr, scale, R, BR, TYPE)
-            b = apply_gate(b, channels, inside_N, gate_b, Wcb_ptr, wsb_ptr, scale, R, BR, TYPE)
-            s = tl.sigmoid(a)
+            tile_a = tile_gate(channels, inside_N, gate_a, Wca_ptr, wsa_ptr, scale, R, BR, TYPE)
+            tile_b = tile_gate(channels, inside_N, gate_b, Wcb_ptr, wsb_ptr, scale, R, BR, TYPE)
+            a *= tile_a[0]
+            b *= tile_b[0]
+            s = sigmoid(a)
             da = dh * b * s * (1 + a * (1 - s))
             db = dh * a * s
             dz = rows[:, None] * dproduct_stride + channels[None, :]
-            da, dpa, total_a = gate_gradient(
-                da,
-                a,
+            tl.store(da_ptr + target + dz, da * tile_a[0], mask=inside)
+            dpa, total_a = gate_gradient(
+                da * a,
                 channels,
                 inside_T,
                 inside_N,
                 gate_a,
+                tile_a,
                 dpa,
                 total_a,
                 Wca_ptr,
                 wsa_ptr,
                 dWca_ptr,
                 block > 0,
-                scale,
-                True,
                 R,
                 BR,
                 TYPE,
             )
-            tl.store(da_ptr + target + dz, da, mask=inside)
-            db, dpb, total_b = gate_gradient(
-                db,
-                b,
+            tl.store(db_ptr + target + dz, db * tile_b[0], mask=inside)
+            dpb, total_b = gate_gradient(
+                db * b,
                 channels,
                 inside_T,
                 inside_N,
                 gate_b,
+                tile_b,
                 dpb,
                 total_b,
                 Wcb_ptr,
                 wsb_ptr,
                 dWcb_ptr,
                 block > 0,
-                scale,
-                True,
                 R,
                 BR,
                 TYPE,
             )
-            tl.store(db_ptr + target + dz, db, mask=inside)
         du = dua_ptr + target
         dwsa = store_du(du, dproduct_stride, inside_T, gate_a, dpa, total_a, dwsa, Wca_ptr, wsa_ptr, R, BR)
         du = dub_ptr + target

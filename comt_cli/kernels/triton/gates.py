@@ -29,6 +29,57 @@ PACKED = tl.constexpr(8)
 
 
 @triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)) in fp32, to about 2 ulp; a result below 2^-126 becomes 0.
+
+    Compiled, `tl.sigmoid` takes 12 instructions: it divides over the whole range of fp32, where this denominator lies
+    between 1 and infinity, and keeps the denormal numbers of exp. These are 4, two of them of the special-function unit
+    (PTX): 2^(-x log2 e), and a reciprocal to 1 ulp. Infinities give 0 and 1, NaN stays NaN.
+    """
+    if INTERPRETED:
+        return tl.sigmoid(x)
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .f32 t;
+            mul.f32 t, $1, 0fBFB8AA3B;
+            ex2.approx.ftz.f32 t, t;
+            add.f32 t, t, 0f3F800000;
+            rcp.approx.ftz.f32 $0, t;
+            }""",
+            "=f,f",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+
+
+@triton.jit
+def _gate_sigmoid(logits, TYPE: tl.constexpr):
+    """sigmoid of the channel gate's logits, [BT, BN]: the only sigmoid of a gate that every element needs.
+
+    The special-function unit takes 16 operands a clock, and two for each sigmoid would bound these kernels. For bf16
+    one is enough: sigmoid(x) = (1 + tanh(x / 2)) / 2, where PTX gives tanh.approx a relative error of 2^-11, so that
+    the error here is |tanh(x / 2)| 2^-12. Why that is enough, and where it is not:
+    - At the start logits lie around 0: the error vanishes there, and is 2^-13 at |x| = 1.
+    - zhat is rounded to bf16, by half a unit in the last place: 2^-9 to 2^-8 of itself. This error is less while
+      sc > 1/8. So it is beside the rounding of e = h (1 - sc) to bf16, while sc < 7/8.
+    - Nearer to 0 or 1 it is not small beside sc or 1 - sc, though still 2^-12 beside z or h. From about |x| = 9 on tanh
+      is 1: the gate is quite shut or open, and the element teaches it nothing, where h times 1e-4 would be right.
+    fp16 rounds eight times as finely as bf16, not coarser than this error: like fp32 it gets the exact form.
+    Infinite logits give 0 and 1, NaN stays NaN.
+    """
+    if INTERPRETED or TYPE != tl.bfloat16:
+        return sigmoid(logits)
+    else:
+        tanh = tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [logits * 0.5], dtype=tl.float32, is_pure=True, pack=1
+        )
+        return tanh * 0.5 + 0.5
+
+
+@triton.jit
 def aligned(stride, UNIT: tl.constexpr):
     """The stride, which UNIT divides. The compiler takes only multiples of 16 from what it sees of an argument."""
     return stride // UNIT * UNIT
@@ -36,8 +87,11 @@ def aligned(stride, UNIT: tl.constexpr):
 
 @triton.jit
 def matmul(a, b, TYPE: tl.constexpr):
-    """a b with factors rounded to TYPE and sums in fp32."""
-    if TYPE == tl.float32:
+    """a b with factors rounded to TYPE and sums in fp32. Tensor cores take 16 rows: a lone one is multiplied out."""
+    if a.shape[0] == 1:
+        a, b = a.to(TYPE).to(tl.float32), b.to(TYPE).to(tl.float32)
+        return tl.sum(a[:, :, None] * b[None, :, :], 1)
+    elif TYPE == tl.float32:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif INTERPRETED:
         return tl.dot(a.to(TYPE).to(tl.float32), b.to(TYPE).to(tl.float32), input_precision="ieee")
@@ -75,9 +129,9 @@ def prepare(u_ptr, u_stride, Wc_ptr, ws_ptr, inside_T, R: tl.constexpr, BR: tl.c
         column = _lanes(R, BR, TYPE)
         inside = inside_T[:, None] & (column < R)[None, :]
         u = u_ptr + tl.arange(0, BT)[:, None] * u_stride + column[None, :]
-        p = tl.where(inside, tl.sigmoid(tl.load(u, mask=inside, other=0.0).to(tl.float32)), 0.0)
+        p = tl.where(inside, sigmoid(tl.load(u, mask=inside, other=0.0).to(tl.float32)), 0.0)
     if ws_ptr is not None:
-        ss = tl.sigmoid(tl.sum(p * _load_scalar(ws_ptr, R, BR)[None, :], 1))
+        ss = sigmoid(tl.sum(p * _load_scalar(ws_ptr, R, BR)[None, :], 1))
     high = p.to(TYPE)
     low = (p - high.to(tl.float32)).to(TYPE)
     if R <= PACKED and TYPE != tl.float32:
@@ -106,20 +160,27 @@ def _channel(high, low, Wc, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexp
             logits = matmul(high, tl.trans(both.to(TYPE)), TYPE)
         else:
             logits = matmul(low, tl.trans(finite.to(TYPE)), TYPE) + matmul(high, tl.trans(Wc), TYPE)
-    return tl.sigmoid(logits)
+    return _gate_sigmoid(logits, TYPE)
 
 
 @triton.jit
-def apply_gate(
-    z, channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr
-):
-    """zhat of a tile z, [BT, BN]. `gate` is what `prepare` gave."""
+def tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
+    """The factor of a tile, [BT, BN], 1 without gates; sc; and the channels' Wc. `gate` is what `prepare` gave.
+
+    The last two are for `gate_gradient`, which has nothing to compute again then; without a channel gate they are
+    zeros, [1, 1].
+    """
     _, high, low, ss = gate
+    factor = tl.full([ss.shape[0], inside_N.shape[0]], 1.0, tl.float32)
+    sc = tl.zeros([1, 1], tl.float32)
+    Wc = tl.zeros([1, 1], TYPE)
     if Wc_ptr is not None:
-        z = z * (scale * _channel(high, low, _load_channel(Wc_ptr, channels, inside_N, R, BR, TYPE), R, BR, TYPE))
+        Wc = _load_channel(Wc_ptr, channels, inside_N, R, BR, TYPE)
+        sc = _channel(high, low, Wc, R, BR, TYPE)
+        factor = scale * sc
     if ws_ptr is not None:
-        z = z * (scale * ss)[:, None]
-    return z
+        factor = factor * (scale * ss)[:, None]
+    return factor, sc, Wc
 
 
 @triton.jit
@@ -130,48 +191,38 @@ def add_up(pointers, value, mask, again):
 
 @triton.jit
 def gate_gradient(
-    dzhat,
-    z,
+    h,
     channels,
     inside_T,
     inside_N,
     gate,
+    tile,
     dp,
     total,
     Wc_ptr,
     ws_ptr,
     dWc_ptr,
     again,
-    scale,
-    Z_IS_OUTPUT: tl.constexpr,
     R: tl.constexpr,
     BR: tl.constexpr,
     TYPE: tl.constexpr,
 ):
-    """dz of a tile, [BT, BN]; dp = e Wc and total = rowsum(h) with this tile's part added. Writes its part of dWc.
+    """dp = e Wc and total = rowsum(h) with this tile's part added. Writes its part of dWc. `tile` is its `tile_gate`.
 
     The factors of these sums are rounded to bf16 where the storage has 16 bits: fp16 has not the range for h.
     """
     GRADIENT: tl.constexpr = tl.float32 if TYPE == tl.float32 else tl.bfloat16
-    p, high, low, ss = gate
     inside = inside_T[:, None] & inside_N[None, :]
-    dz = dzhat
-    if ws_ptr is not None:
-        dz = dz * (scale * ss)[:, None]
-    if Wc_ptr is not None:
-        Wc = _load_channel(Wc_ptr, channels, inside_N, R, BR, TYPE)
-        sc = _channel(high, low, Wc, R, BR, TYPE)
-        dz = dz * (scale * sc)
-    h = dzhat * z if Z_IS_OUTPUT else dz * z
     if ws_ptr is not None:
         total += tl.sum(tl.where(inside, h, 0.0), 1)
     if Wc_ptr is not None:
+        _, sc, Wc = tile
         e = tl.where(inside, h * (1 - sc), 0.0)
         dp += matmul(e, Wc, GRADIENT)
         lane = tl.arange(0, BR)
         pointers = dWc_ptr + channels[:, None] * R + lane[None, :]
-        add_up(pointers, matmul(tl.trans(e), p, GRADIENT), inside_N[:, None] & (lane < R)[None, :], again)
-    return dz, dp, total
+        add_up(pointers, matmul(tl.trans(e), gate[0], GRADIENT), inside_N[:, None] & (lane < R)[None, :], again)
+    return dp, total
 
 
 @triton.jit

@@ -5,6 +5,7 @@ Shapes: T rows, C columns of the product, M of them its sites', S gated sites, R
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +22,17 @@ FORWARD_PROGRAMS = 1056
 """A forward kernel has at least so many programs, where it has the tiles: eight for each of an H200's 132
 processors."""
 
-BACKWARD_PROGRAMS = 528
-"""A backward kernel has at most so many, each with as many row blocks as it takes: every one leaves a dWc."""
+PROCESSORS = 132
+"""An H200's multiprocessors: those of a device that is no GPU, where kernels are interpreted or only compiled."""
+
+RESIDENT_WARPS = 8
+"""Warps of a program with 255 registers a thread, the most there are, that a multiprocessor has room for."""
+
+FEW_ROWS = 64
+"""Up to so many rows, as decoding has, `add_norm` has a program for each; with more, programs of 16 fill a GPU."""
+
+WIDEST_ROW = 4096
+"""The widest row that such a program keeps in its registers."""
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 """What the kernels can store."""
@@ -50,22 +60,28 @@ TILES = {
     "heads": Options(64, 32, 4, 2),
     "swiglu": Options(64, 32, 4, 2),
     "add_norm": Options(16, 128, 4, 2),
-    "modulate_backward": Options(128, 32, 8, 2),
-    "heads_backward": Options(128, 16, 8, 2),
-    "swiglu_backward": Options(128, 32, 8, 2),
-    "add_norm_backward": Options(32, 32, 4, 2),
+    "modulate_backward": Options(64, 32, 4, 2),
+    "heads_backward": Options(64, 16, 4, 2),
+    "swiglu_backward": Options(64, 16, 4, 2),
+    "add_norm_backward": Options(64, 16, 4, 2),
 }
-"""For 16-bit storage and a bottleneck of at most 16. Those of a backward kernel are as large as they can be without
-registers spilled on Hopper (compute capability 9.0): that is the compiler's count, not a measurement. Those of add_norm
-have few rows, since a program returns to its rows, which should still be in the cache by then."""
+"""For 16-bit storage and a bottleneck of at most 16. Those of a backward kernel have 16 rows for each of four warps: a
+tensor core product gives a warp 16 rows, so with fewer rows several warps would compute the same logits; and two
+programs of four warps on a multiprocessor, rather than one of eight, do not wait at the same barriers. They are as wide
+as they can be without registers spilled on Hopper (compute capability 9.0): counts of compiled code, not measurements
+(`results/bench/hopper-counts.md`). Those of add_norm have few rows, since a program returns to its rows, which should
+still be in the cache by then."""
 
 
-def options(kernel: str, width: int, rank: int, dtype: torch.dtype) -> Options:
-    """The options of a kernel, by its name, for sites `width` wide with a bottleneck of `rank`.
+def options(kernel: str, width: int, rank: int, dtype: torch.dtype, rows: int) -> Options:
+    """The options of a kernel, by its name, for `rows` rows of sites `width` wide with a bottleneck of `rank`.
 
     A measured table can take this function's place.
     """
     narrow, forward = rank <= LEAST_DOT, not kernel.endswith("_backward")
+    if kernel == "add_norm" and rows <= FEW_ROWS and width <= WIDEST_ROW and narrow:
+        channels = max(LEAST_DOT, triton.next_power_of_2(width))
+        return Options(1, channels, min(16, max(4, channels // 128)), 1)
     if dtype == torch.float32:  # products in fp32 are not for the tensor cores, and take more registers
         if not narrow:
             return Options(16, 16, 8, 1)
@@ -127,15 +143,15 @@ class Gates:
         """What a kernel reads of a site: its z and its u in the product, and its rows of Wc and ws."""
         return product_TC[:, site.columns], product_TC[:, self.width + site.u :], *self.matrices(site)
 
-    def constants(self, tile: Options, *activations: Tensor) -> dict[str, Any]:
-        """What all kernels are compiled for. UNIT divides the row strides of the `activations`."""
+    def constants(self, tile: Options, *activations: Tensor, channels: Sequence[int] = ()) -> dict[str, Any]:
+        """What all kernels are compiled for. UNIT divides the row strides of the `activations`, and `channels`."""
         return {
             "R": self.rank,
             "BR": max(LEAST_DOT, triton.next_power_of_2(self.rank)),
             "TYPE": TYPES[activations[0].dtype],
             "BT": tile.rows,
             "BN": tile.channels,
-            "UNIT": math.gcd(LONGEST_VECTOR, *(tensor.stride(0) for tensor in activations)),
+            "UNIT": math.gcd(LONGEST_VECTOR, *(tensor.stride(0) for tensor in activations), *channels),
             "num_warps": tile.warps,
             "num_stages": tile.stages,
         }
@@ -154,13 +170,32 @@ def spans(rows: int, channels: int, tile: Options, sites: int = 1) -> tuple[int,
     return triton.cdiv(tiles, span), span
 
 
-def groups(rows: int, tile: Options, gates: Gates, sites: int = 1) -> tuple[int, int]:
-    """How many groups of rows a backward kernel has, and the row blocks of each.
+@functools.cache
+def processors(device: torch.device) -> int:
+    """The multiprocessors of a GPU."""
+    if device.type != "cuda":
+        return PROCESSORS
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def backward_programs(device: torch.device, tile: Options, gates: Gates) -> int:
+    """How many programs a backward kernel has at most: as many as run at a time.
+
+    Every program with a channel gate writes a dWc, which are read again to be added, and its registers are full. Those
+    without one leave little behind and take fewer registers: four times as many fit.
+    """
+    warps = RESIDENT_WARPS if gates.Wc is not None else 4 * RESIDENT_WARPS
+    return processors(device) * max(1, warps // tile.warps)
+
+
+def groups(rows_TN: Tensor, tile: Options, gates: Gates, sites: int = 1) -> tuple[int, int]:
+    """How many groups of a tensor's rows a backward kernel has, and the row blocks of each.
 
     Each group sums a dWc of its own; together they stay below `MOST_SUMS` bytes.
     """
-    blocks = triton.cdiv(rows, tile.rows)
-    programs = BACKWARD_PROGRAMS
+    blocks = triton.cdiv(len(rows_TN), tile.rows)
+    programs = backward_programs(rows_TN.device, tile, gates)
     if gates.Wc is not None and gates.Wc.numel():
         programs = max(1, min(programs, MOST_SUMS * sites // (4 * gates.Wc.numel())))
     each = max(1, triton.cdiv(blocks * sites, programs))

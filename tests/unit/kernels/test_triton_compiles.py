@@ -11,28 +11,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from hopper import ROWS as T
+from hopper import Compiled, launches_of, launches_of_a_block
+from hopper import compiled as compiled_launch
 
 from comt_cli.kernels.gates import Modulation
-
-T = 65536  # rows of a training batch
-
-
-@dataclass(frozen=True)
-class Compiled:
-    kernel: str
-    registers: int
-    spilled: int  # bytes a thread writes to memory for want of registers
-    shared: int  # bytes of shared memory
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -101,10 +92,8 @@ SMALL: dict[
     str, Callable[[], None]
 ] = {  # what the test compiles: every kernel; of the types, kinds of gates and widths each with some
     "modulate-cs-bf16": lambda: modulate(512, 8, "cs", BF16),
-    "heads-cs-bf16": lambda: heads(512, 64, 8, "cs", BF16),
     "heads-mixed-s-fp32": lambda: heads(60, 6, 2, "s", FP32, (True, False, True)),
     "swiglu-cs-fp32": lambda: swiglu(1376, 8, "cs", FP32),
-    "add-norm-cs-bf16": lambda: add_norm(512, 8, "cs", BF16),
     "add-norm-c-fp16": lambda: add_norm(77, 64, "c", FP16),
 }
 NORMS: dict[str, tuple[int, Callable[[], None]]] = {  # kernels, and a call: rows in one tile and not, padded and not
@@ -113,6 +102,15 @@ NORMS: dict[str, tuple[int, Callable[[], None]]] = {  # kernels, and a call: row
 }
 SMALL |= {name: call for name, (_, call) in NORMS.items()}
 SIZES = {512: (1376, 64), 768: (2048, 64), 1024: (2736, 64), 2048: (5461, 64)}  # D: F, E
+BLOCKS = {  # what models launch: size, method, rows, and which kernels the test compiles
+    "block-60m": ("60m", "transponder", T, ("heads", "swiglu", "add_norm")),
+    "block-1b": ("1b", "transponder", 40960, ("swiglu",)),  # 5461 channels, filled up to 5464: no multiple of 16
+    "block-1b-decoding": ("1b", "transponder", 16, ("add_norm",)),
+}
+ACTIVATIONS = {
+    "heads": 12, "heads_backward": 18, "swiglu": 3, "swiglu_backward": 5, "add_norm": 5, "add_norm_backward": 8,
+}  # fmt: skip
+"""Tiles that a kernel's loops read and write; those of heads at each of three sites, two tiles a tensor."""
 REAL: dict[str, Callable[[], None]] = {  # the sizes of the papers' models
     f"{name}-{D}-r{R}-{kinds}-{str(dtype).removeprefix('torch.')}": call
     for R, kinds in ((8, "cs"), (2, "s"), (64, "cs"))
@@ -153,12 +151,30 @@ def compiled(tmp_path_factory) -> dict[str, list[Compiled]]:
     return {name: [Compiled(**entry) for entry in entries] for name, entries in answer.items()}
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, *BLOCKS])
 def test_compiles_without_spilling(compiled, name):
     """Or hardly: assemblers differ, and that of Triton 3.9 rather spills 11 registers of 168 in one kernel."""
     kernels = compiled[name]
-    assert len(kernels) == (NORMS[name][0] if name in NORMS else 2)  # forward and backward
+    both = 2 * len(BLOCKS[name][3]) if name in BLOCKS else 2  # forward and backward
+    assert len(kernels) == (NORMS[name][0] if name in NORMS else both)
     assert [kernel for kernel in kernels if kernel.spilled > 16 * 4] == []
+
+
+@pytest.mark.parametrize("name", ["block-60m", "block-1b"])
+def test_models_activations_move_in_16_bytes(compiled, name):
+    """As many wide accesses as their tiles take, and none of what was spilled, in the loops along a row."""
+    for kernel in compiled[name]:
+        if not kernel.instructions:
+            pytest.skip("Triton's package has no disassembler here")
+        tiles = ACTIVATIONS[kernel.kernel] * kernel.rows * kernel.channels * BF16.itemsize
+        assert kernel.wide * 16 * 32 * kernel.warps >= tiles, kernel
+        assert kernel.local == 0, kernel
+
+
+def test_no_logit_is_computed_twice(compiled):
+    """One special function an element and gate, and two for SwiGLU's own sigmoid: its backward pass has as many."""
+    for kernel in compiled["block-60m"]:
+        assert kernel.special <= (4.1 if "swiglu" in kernel.kernel else 1.1), kernel
 
 
 def test_fits_into_shared_memory(compiled):
@@ -172,61 +188,14 @@ def test_fits_into_shared_memory(compiled):
 
 def compiled_launches(call: Callable[[], None]) -> Iterator[Compiled]:
     """Calls, and compiles what it would have launched."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-    from triton.runtime.jit import JITFunction
-
-    launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        recorder = lambda kernel, _: lambda *args, **options: launches.append((kernel, args, options))  # noqa: E731
-        patch.setattr(JITFunction, "__getitem__", recorder)
-        call()
-    for kernel, args, options in launches:
-        values = dict(zip(kernel.arg_names, args, strict=False))
-        values |= {name: value for name, value in options.items() if name in kernel.arg_names}
-        constants: dict[tuple[int, ...], Any] = {}
-        attributes: dict[tuple[int, ...], list[Any]] = {}
-        fixed = [kernel.params[i].is_constexpr for i in range(len(kernel.params))]
-        signature = {
-            name: described(values[name], (i,), fixed[i], constants, attributes)
-            for i, name in enumerate(kernel.arg_names)
-        }
-        launch_options = {name: value for name, value in options.items() if name not in kernel.arg_names}
-        source = ASTSource(kernel, signature, constants, attributes)
-        result = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=launch_options)
-        yield assembled(kernel.__name__, result)
+    for launch in launches_of(call):
+        yield compiled_launch(launch, disassembled=False)
 
 
-def described(value: Any, path: tuple[int, ...], fixed: bool, constants: Any, attributes: Any) -> Any:
-    """The type of an argument as Triton writes it; notes what is a constant, and what a multiple of 16."""
-    if isinstance(value, tuple) and not fixed:
-        return tuple(described(entry, (*path, i), False, constants, attributes) for i, entry in enumerate(value))
-    if fixed or value is None or (isinstance(value, int) and value == 1):
-        constants[path] = value
-        return "constexpr"
-    if isinstance(value, float):
-        return "fp32"
-    number = value.storage_offset() * value.element_size() if isinstance(value, torch.Tensor) else value
-    if number % 16 == 0:
-        attributes[path] = [["tt.divisibility", 16]]
-    return "i32" if isinstance(value, int) else "*" + {BF16: "bf16", FP16: "fp16", FP32: "fp32"}[value.dtype]
-
-
-def assembled(name: str, result: Any) -> Compiled:
-    """What the assembler says about a compiled kernel."""
-    from triton.backends.nvidia.compiler import get_ptxas
-
-    report = subprocess.run(
-        [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", "-o", os.devnull, "/dev/stdin"],
-        input=result.asm["ptx"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said = report.stdout + report.stderr
-    (registers,), (spilled,) = re.findall(r"Used (\d+) registers", said), re.findall(r"(\d+) bytes spill stores", said)
-    return Compiled(name, int(registers), int(spilled), result.metadata.shared)
+def compiled_block(size: str, method: str, rows: int, kernels: tuple[str, ...]) -> list[Compiled]:
+    """The kernels that a model's block launches, each once."""
+    each = {launch.kernel.__name__.removeprefix("_"): launch for launch in launches_of_a_block(size, method, rows)}
+    return [compiled_launch(launch) for name, launch in each.items() if name.removesuffix("_backward") in kernels]
 
 
 def main(arguments: list[str]) -> None:
@@ -239,7 +208,9 @@ def main(arguments: list[str]) -> None:
         print(json.dumps({"absent": f"no compiler for NVIDIA GPUs: {problem}"}))
         return
     if arguments == ["--json"]:
-        print(json.dumps({name: [asdict(entry) for entry in compiled_launches(call)] for name, call in SMALL.items()}))
+        found = {name: list(compiled_launches(call)) for name, call in SMALL.items()}
+        found |= {name: compiled_block(*block) for name, block in BLOCKS.items()}
+        print(json.dumps({name: [asdict(entry) for entry in entries] for name, entries in found.items()}))
         return
     for name, call in (SMALL | REAL).items():
         if not arguments or any(argument in name for argument in arguments):

@@ -21,7 +21,7 @@ def small_tiles():
     """16 rows and channels a tile; 40 rows are three blocks in two groups; forward kernels in several shares."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "options", lambda *_: launch.Options(16, 16, 1, 1))
-        patch.setattr(launch, "BACKWARD_PROGRAMS", 2)
+        patch.setattr(launch, "backward_programs", lambda *_: 2)
         patch.setattr(launch, "FORWARD_PROGRAMS", 8)
         yield
 

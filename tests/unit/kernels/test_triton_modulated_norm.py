@@ -31,8 +31,9 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
 EVERYTHING = Kind(3, 2, True, True)
 
 
-def tiles(monkeypatch: pytest.MonkeyPatch, widest: int) -> None:
-    """16 rows a tile and 32 a program; rows of up to `widest` channels are whole, others are in tiles of 16."""
+def tiles(monkeypatch: pytest.MonkeyPatch, widest: int, busy: int = 1) -> None:
+    """16 rows a tile, and 32 a program or, with many `busy` programs, 16; rows of up to `widest` channels are whole,
+    others are in tiles of 16."""
 
     def tile(kernel: str, C: int, pixel: bool, dtype: torch.dtype) -> common.Tile:
         width = max(16, triton.next_power_of_2(C))
@@ -40,11 +41,12 @@ def tiles(monkeypatch: pytest.MonkeyPatch, widest: int) -> None:
 
     monkeypatch.setattr(common, "tile", tile)
     monkeypatch.setattr(common, "LEAST_ROWS", 32)
+    monkeypatch.setattr(common, "BUSY", busy)
 
 
-@pytest.fixture(params=[16, 64], ids=["rows walked along", "whole rows"])
+@pytest.fixture(params=[(16, 64), (16, 1), (64, 1)], ids=["channels shared", "rows walked along", "whole rows"])
 def small_tiles(request, monkeypatch):
-    tiles(monkeypatch, request.param)
+    tiles(monkeypatch, *request.param)
 
 
 def assert_agree(case: Case, tolerance: float) -> Results:
@@ -184,4 +186,11 @@ def test_groups_cover_all_rows_and_none_is_empty(P, rows, programs):
     count, blocks = common.groups(P, common.Tile(rows, 16, 4), programs)
     assert (count - 1) * blocks * rows < P <= count * blocks * rows
     assert count <= programs
-    assert count == 1 or blocks * rows >= common.LEAST_ROWS
+    assert count == 1 or count >= common.BUSY or blocks * rows >= common.LEAST_ROWS or blocks == 1
+
+
+def test_a_small_batch_has_more_groups_than_of_the_least_rows():
+    """ResNet-18's last stage at batch 64: 1024 pixels of 512 channels, in four tiles of channels."""
+    tile = common.tile("gradient", 512, False, torch.bfloat16)
+    assert common.groups(1024, tile, shares=4) == (64, 1)
+    assert common.groups(1024, tile, 8)[0] <= 8

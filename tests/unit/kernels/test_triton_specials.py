@@ -98,12 +98,39 @@ def test_tuned_tiles(operation, dtype):
     assert_agree(call(make(40, widths, 8, "both", dtype)), TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("kind", ["both", "comt"])
+def test_rows_of_one_tile(kind, monkeypatch):
+    """Decoding's few rows, a program each; and blocks of rows whose y stays in registers, or comes back from memory."""
+    backward = launch.Options(16, 16, 4, 1)
+    for tile in (launch.Options(1, 64, 4, 1), launch.Options(16, 64, 4, 1), launch.Options(16, 16, 4, 1)):
+        monkeypatch.setattr(launch, "options", lambda kernel, *_, tile=tile: tile if kernel == "add_norm" else backward)
+        assert_agree(add_norm(make(19, [37], 8, kind, torch.bfloat16)), TOLERANCE[torch.bfloat16])
+
+
+def test_few_rows_have_a_program_each():
+    few = launch.options("add_norm", 2048, 8, torch.bfloat16, 16)
+    assert (few.rows, few.channels) == (1, 2048)
+    assert launch.options("add_norm", 2048, 8, torch.bfloat16, 65536).rows > 1
+    assert launch.options("add_norm", 2048, 64, torch.bfloat16, 16).rows > 1  # Wc would not fit into registers
+
+
+def test_backward_programs_all_run_at_a_time():
+    """As many as fit on a multiprocessor with every register taken; four times as many without a channel gate."""
+    cpu, tile = torch.device("cpu"), launch.Options(64, 16, 4, 2)
+    gates = launch.gates(torch.zeros(16, 8), torch.zeros(1, 8), 2.0, 8)
+    assert launch.backward_programs(cpu, tile, gates) == 2 * launch.PROCESSORS
+    assert launch.backward_programs(cpu, tile, launch.gates(None, torch.zeros(1, 8), 2.0, 8)) == 8 * launch.PROCESSORS
+    count, blocks = launch.groups(torch.empty(65536, 1, device="meta"), tile, gates)
+    assert count <= 264
+    assert (count - 1) * blocks * 64 < 65536 <= count * blocks * 64
+
+
 def test_tuned_tiles_are_what_the_compiler_takes():
     for kernel in ("modulate", "heads", "swiglu", "add_norm"):
         for direction in ("", "_backward"):
             for dtype in TOLERANCE:
                 for rank in (1, 8, 9, 16, 17, 64, 128):
-                    tile = launch.options(kernel + direction, 512, rank, dtype)
+                    tile = launch.options(kernel + direction, 512, rank, dtype, 65536)
                     for size in (tile.rows, tile.channels):  # powers of two, and enough for the tensor cores
                         assert size >= launch.LEAST_DOT
                         assert size & (size - 1) == 0

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from comt_cli.kernels.modulated_norm.triton import common
 from comt_cli.kernels.modulated_norm.triton.common import (
+    PROGRAMS,
     Operands,
     Tile,
     groups,
@@ -45,7 +46,7 @@ from comt_cli.kernels.modulated_norm.triton.common import (
 )
 from comt_cli.kernels.modulated_norm.triton.sums import Norm, arguments, load_dm, load_rows, strides, sums_over_pixels
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import add_up, aligned, zero_columns
+from comt_cli.kernels.triton.gates import add_up, aligned, sigmoid, zero_columns
 
 
 def modulated_norm_backward(
@@ -108,18 +109,20 @@ def _of_pixels(
     P, C, H = given.sizes
     K = given.product_PK.shape[1]
     size: Tile = common.tile("gradient", C, rows_PR is not None, given.product_PK.dtype)
-    count, blocks = groups(P, size)
+    tiles = triton.cdiv(C, size.channels)  # of a row: the window gate's gradient is a sum along it
+    shares = tiles if given.window_H is None and triton.cdiv(P, size.rows) < common.BUSY else 1
+    count, blocks = groups(P, size, PROGRAMS, shares)
     dproduct_PK = given.product_PK.new_empty(P, K)
     dskip_PC = incoming[0].new_empty(P, C) if has_skip else None
     parts_GH = None if given.window_H is None else sums_2C.new_empty(count, H)
-    _gradient[(count,)](
+    _gradient[(count, shares)](
         *arguments(given, norm, incoming),
         (sums_2C, rows_PR),
         (dproduct_PK, dproduct_PK[:, C:], dskip_PC, parts_GH),
         (*strides(given, incoming), K),
         (P, C, H),
         (C + H, K),
-        blocks,
+        (blocks, tiles // shares),
         epsilon,
         **given.constants(size, [dproduct_PK, *incoming]),
         **given.pixel_constants,
@@ -138,7 +141,7 @@ def _gradient(  # noqa: PLR0915 - one walk along a row
     strides,
     sizes,
     rest,
-    blocks,
+    counts,
     epsilon,
     R: tl.constexpr,
     BH: tl.constexpr,
@@ -146,7 +149,7 @@ def _gradient(  # noqa: PLR0915 - one walk along a row
     BN: tl.constexpr,
     UNIT: tl.constexpr,
 ):
-    """dproduct and dskip of a group of `blocks` row blocks, and their part of dwindow."""
+    """`span` tiles of dproduct and dskip of a group of `blocks` row blocks, and their part of dwindow."""
     z_ptr, u_ptr, window_ptr = source
     dy_ptr, y_ptr = incoming
     mean_ptr, var_ptr, weight_ptr = norm
@@ -158,6 +161,8 @@ def _gradient(  # noqa: PLR0915 - one walk along a row
     y_stride = aligned(strides[2], UNIT)
     dstride = aligned(strides[3], UNIT)
     P, C, H = sizes
+    blocks, span = counts
+    share = tl.program_id(1) * span
     group = tl.program_id(0).to(tl.int64)
     if parts_ptr is not None:
         parts_ptr += group * H
@@ -169,8 +174,8 @@ def _gradient(  # noqa: PLR0915 - one walk along a row
         if A_ptr is not None:
             g, dt = load_rows(rows_ptr + row * (R + 1), inside_T, R)
         dgw = tl.zeros([BT], tl.float32)
-        for start in range(0, C, BN):
-            channels = start + tl.arange(0, BN)
+        for tile in range(share, share + span):
+            channels = tile * BN + tl.arange(0, BN)
             inside_N = channels < C
             mean, rstd = load_statistics(mean_ptr, var_ptr, channels, inside_N, epsilon)
             weight = load_weight(weight_ptr, channels, inside_N)
@@ -196,9 +201,10 @@ def _gradient(  # noqa: PLR0915 - one walk along a row
                 columns = start + tl.arange(0, BH)
                 inside_H = columns < H
                 weights = tl.load(window_ptr + columns, mask=inside_H, other=0.0).to(tl.float32)
-                p = tl.sigmoid(load_tile(u_ptr + row * stride, stride, columns, inside_T, inside_H))
+                p = sigmoid(load_tile(u_ptr + row * stride, stride, columns, inside_T, inside_H))
                 du = dlw[:, None] * weights[None, :] * p * (1 - p)
                 store_tile(du_ptr + row * dstride, dstride, columns, inside_T, inside_H, du)
                 add_up(parts_ptr + columns, tl.sum(dlw[:, None] * p, 0), inside_H, block > 0)
             tl.debug_barrier()  # the next block reads what other threads have added to dwindow
-        zero_columns(dz_ptr + row * dstride, dstride, inside_T, rest[0], rest[1], BH)
+        if share == 0:
+            zero_columns(dz_ptr + row * dstride, dstride, inside_T, rest[0], rest[1], BH)

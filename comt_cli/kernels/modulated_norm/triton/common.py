@@ -20,12 +20,17 @@ import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.triton import launch
+from comt_cli.kernels.triton.gates import sigmoid
 
 PROGRAMS = 1056
-"""Programs that share the sums over pixels, at most: eight for each of an H200's 132 processors."""
+"""Programs that share the pixels, at most: eight for each of an H200's 132 processors."""
+
+BUSY = 264
+"""Programs that a GPU should have: two for each of an H200's processors."""
 
 LEAST_ROWS = 64
-"""A program that sums over pixels takes at least so many, or writing its sums would be work to speak of."""
+"""A program that sums over pixels takes at least so many, or writing its sums would be work to speak of: but for a
+batch so small that there would be fewer than `BUSY` programs."""
 
 WHOLE = {"apply": 1024, "sums": 256}
 """The widest rows, in channels, that a program of these kernels keeps in registers; half of that for sums in fp32."""
@@ -69,10 +74,12 @@ def is_whole(tile: Tile, C: int) -> bool:
     return tile.channels >= C
 
 
-def groups(P: int, tile: Tile, programs: int = PROGRAMS) -> tuple[int, int]:
-    """How many groups of at least `LEAST_ROWS` rows there are, and the row blocks of each; at most `programs`."""
+def groups(P: int, tile: Tile, programs: int = PROGRAMS, shares: int = 1) -> tuple[int, int]:
+    """How many groups of rows there are, and the row blocks of each. At most `programs` with the `shares` that each
+    group's channels are divided among; of at least `LEAST_ROWS` rows, or as many as leave `BUSY` programs."""
     blocks = triton.cdiv(P, tile.rows)
-    each = max(triton.cdiv(LEAST_ROWS, tile.rows), triton.cdiv(blocks, max(1, programs)))
+    each = min(triton.cdiv(LEAST_ROWS, tile.rows), blocks * shares // BUSY)
+    each = max(1, each, triton.cdiv(blocks, max(1, programs // shares)))
     return triton.cdiv(blocks, each), each
 
 
@@ -168,8 +175,8 @@ def window_gate(u_ptr, stride, row, window_ptr, inside_T, H, BH: tl.constexpr):
             columns = start + tl.arange(0, BH)
             u = load_tile(u_ptr + row * stride, stride, columns, inside_T, columns < H)
             weights = tl.load(window_ptr + columns, mask=columns < H, other=0.0).to(tl.float32)
-            logits += tl.sum(tl.sigmoid(u) * weights[None, :], 1)
-        return tl.sigmoid(logits)
+            logits += tl.sum(sigmoid(u) * weights[None, :], 1)
+        return sigmoid(logits)
 
 
 @triton.jit
@@ -241,5 +248,5 @@ def second_layer(t, b_ptr, R: tl.constexpr):
     """The pixel gate of a row block, [BT], from the R vectors t."""
     logits = tl.zeros_like(t[0])
     for k in tl.static_range(R):
-        logits += tl.sigmoid(t[k]) * tl.load(b_ptr + k).to(tl.float32)
-    return tl.sigmoid(logits)
+        logits += sigmoid(t[k]) * tl.load(b_ptr + k).to(tl.float32)
+    return sigmoid(logits)

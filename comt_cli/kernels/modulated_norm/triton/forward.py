@@ -74,7 +74,7 @@ def modulated_norm(
     mean_C, var_C = (product_PK.new_empty(C, dtype=torch.float32) for _ in range(2))
     size = common.tile("statistics", C, False, product_PK.dtype)
     shares = triton.cdiv(C, size.channels)
-    count, blocks = groups(P, size, PROGRAMS // shares)
+    count, blocks = groups(P, size, PROGRAMS, shares)
     parts_2GC = product_PK.new_empty(2, count, C, dtype=torch.float32)
     with torch.cuda.device_of(product_PK):
         _statistics[(shares, count)](

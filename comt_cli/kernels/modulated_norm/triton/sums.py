@@ -28,7 +28,7 @@ from comt_cli.kernels.modulated_norm.triton.common import (
     window_gate,
 )
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned, matmul
+from comt_cli.kernels.triton.gates import aligned, matmul, sigmoid
 
 Norm = tuple[Tensor, Tensor, Tensor | None]
 """mean, var, weight."""
@@ -59,7 +59,7 @@ def sums_over_pixels(
     R = 0 if given.A_RC is None else len(given.A_RC)
     size = common.tile("sums", C, pixel, given.product_PK.dtype)
     whole, shares = pixel and is_whole(size, C), triton.cdiv(C, size.channels)
-    count, blocks = groups(P, size, SUMS // shares)
+    count, blocks = groups(P, size, SUMS, shares)
     parts_GSC = new(count, R + 3, C)
     rows_PR, row_parts_G2R, row_count = (new(P, R + 1) if pixel else None), None, count
     if pixel and not whole:
@@ -127,7 +127,7 @@ def _pixel_gradient(t, dg, b_ptr, inside_T, R: tl.constexpr):
     dl = tl.where(inside_T, dg * g * (1 - g), 0.0)
     dt, db = (), ()
     for k in tl.static_range(R):
-        s = tl.sigmoid(t[k])
+        s = sigmoid(t[k])
         dt = dt + (dl * tl.load(b_ptr + k).to(tl.float32) * s * (1 - s),)
         db = db + (dl * s,)
     return g, dt, db

@@ -1,0 +1,65 @@
+"""The sigmoids of the Triton kernels in their compiled form, which the interpreter does not have, against float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton exists for Linux alone")
+
+import triton
+import triton.language as tl
+
+from comt_cli.kernels.triton.gates import _gate_sigmoid, sigmoid
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"),
+]
+
+
+@triton.jit
+def _apply(x_ptr, plain_ptr, gate_ptr, TYPE: tl.constexpr, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    x = tl.load(x_ptr + at)
+    tl.store(plain_ptr + at, sigmoid(x))
+    tl.store(gate_ptr + at, _gate_sigmoid(x, TYPE))
+
+
+def both(x: Tensor, dtype: tl.dtype) -> tuple[Tensor, Tensor]:
+    plain, gate = torch.empty_like(x), torch.empty_like(x)
+    _apply[(len(x) // 1024,)](x, plain, gate, TYPE=dtype, N=1024)
+    return plain, gate
+
+
+def exact_to_a_few_ulp(found: Tensor, x: Tensor) -> bool:
+    """ex2.approx is right to 2^-22; its argument, -x log2 e, is rounded, which changes exp by |x| 2^-23 of itself."""
+    right = torch.sigmoid(x.double())
+    return bool(((found - right).abs() <= right * (2**-21 + x.abs().double() * 2**-23) + 2**-126).all())
+
+
+def every_bf16() -> Tensor:
+    """Every number of that type, 65,536 with the infinities and NaNs, in fp32."""
+    return torch.arange(-(2**15), 2**15, device="cuda").to(torch.int16).view(torch.bfloat16).float()
+
+
+def test_every_number():
+    x = every_bf16()
+    finite = x.isfinite()
+    plain, gate = both(x, tl.bfloat16)
+    assert exact_to_a_few_ulp(plain[finite], x[finite])
+    # tanh.approx: 2^-11 of tanh at most (PTX), half of it here; and one rounding of the sum.
+    right = torch.sigmoid(x.double())
+    bound = torch.tanh(x.double() / 2).abs() * 2**-12 + 2**-24
+    assert ((gate - right).abs() <= bound)[finite].all()
+    assert exact_to_a_few_ulp(both(x, tl.float16)[1][finite], x[finite])
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_specials(value):
+    x = torch.full((1024,), value, device="cuda")
+    for found in both(x, tl.bfloat16):
+        torch.testing.assert_close(found, torch.sigmoid(x), rtol=0, atol=0, equal_nan=True)
