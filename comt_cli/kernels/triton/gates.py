@@ -87,11 +87,8 @@ def aligned(stride, UNIT: tl.constexpr):
 
 @triton.jit
 def matmul(a, b, TYPE: tl.constexpr):
-    """a b with factors rounded to TYPE and sums in fp32. Tensor cores take 16 rows: a lone one is multiplied out."""
-    if a.shape[0] == 1:
-        a, b = a.to(TYPE).to(tl.float32), b.to(TYPE).to(tl.float32)
-        return tl.sum(a[:, :, None] * b[None, :, :], 1)
-    elif TYPE == tl.float32:
+    """a b with factors rounded to TYPE and sums in fp32."""
+    if TYPE == tl.float32:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif INTERPRETED:
         return tl.dot(a.to(TYPE).to(tl.float32), b.to(TYPE).to(tl.float32), input_precision="ieee")
@@ -164,19 +161,34 @@ def _channel(high, low, Wc, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexp
 
 
 @triton.jit
+def _channel_of_a_row(p, Wc_ptr, channels, inside_N, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
+    """sc of a lone row, [1, BN], in fp32: tensor cores take 16 rows, and would compute 15 for nothing."""
+    lane = tl.arange(0, BR)
+    logits = tl.zeros([1, inside_N.shape[0]], tl.float32)
+    for k in tl.static_range(R):
+        p_k = tl.sum(tl.where((lane == k)[None, :], p, 0.0), 1)
+        Wc_k = tl.load(Wc_ptr + channels * R + k, mask=inside_N, other=0.0).to(tl.float32)
+        logits += p_k[:, None] * Wc_k[None, :]
+    return _gate_sigmoid(logits, TYPE)
+
+
+@triton.jit
 def tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
     """The factor of a tile, [BT, BN], 1 without gates; sc; and the channels' Wc. `gate` is what `prepare` gave.
 
-    The last two are for `gate_gradient`, which has nothing to compute again then; without a channel gate they are
-    zeros, [1, 1].
+    The last two are for `gate_gradient`, which has nothing to compute again then. Without a channel gate they are
+    zeros, [1, 1]; so is Wc of a lone row, which only forward kernels have.
     """
-    _, high, low, ss = gate
+    p, high, low, ss = gate
     factor = tl.full([ss.shape[0], inside_N.shape[0]], 1.0, tl.float32)
     sc = tl.zeros([1, 1], tl.float32)
     Wc = tl.zeros([1, 1], TYPE)
     if Wc_ptr is not None:
-        Wc = _load_channel(Wc_ptr, channels, inside_N, R, BR, TYPE)
-        sc = _channel(high, low, Wc, R, BR, TYPE)
+        if ss.shape[0] == 1:
+            sc = _channel_of_a_row(p, Wc_ptr, channels, inside_N, R, BR, TYPE)
+        else:
+            Wc = _load_channel(Wc_ptr, channels, inside_N, R, BR, TYPE)
+            sc = _channel(high, low, Wc, R, BR, TYPE)
         factor = scale * sc
     if ws_ptr is not None:
         factor = factor * (scale * ss)[:, None]

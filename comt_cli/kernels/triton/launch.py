@@ -81,7 +81,7 @@ def options(kernel: str, width: int, rank: int, dtype: torch.dtype, rows: int) -
     narrow, forward = rank <= LEAST_DOT, not kernel.endswith("_backward")
     if kernel == "add_norm" and rows <= FEW_ROWS and width <= WIDEST_ROW and narrow:
         channels = max(LEAST_DOT, triton.next_power_of_2(width))
-        return Options(1, channels, min(16, max(4, channels // 128)), 1)
+        return Options(1, channels, max(1, channels // 256), 1)  # 8 channels a thread, or threads double each other
     if dtype == torch.float32:  # products in fp32 are not for the tensor cores, and take more registers
         if not narrow:
             return Options(16, 16, 8, 1)
