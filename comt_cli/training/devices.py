@@ -106,6 +106,9 @@ def prepare_process(device: torch.device) -> None:
         torch.use_deterministic_algorithms(True)
         # What is allocated is written before it is read; filling it with NaN first would cost a pass over every tensor.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        # cuDNN convolves fp32 in TF32 (10 bits of mantissa) unless told not to; products do not. Not through the newer
+        # `cudnn.conv.fp32_precision`: after it, to read this flag is an error, and torch.compile reads it.
+        torch.backends.cudnn.allow_tf32 = False
         torch.cuda.reset_peak_memory_stats(device)  # of this run, not of the largest in its table
     else:
         _keep_freed_memory()
