@@ -4,6 +4,9 @@
 #   make TORCH_BACKEND=cpu ...   PyTorch's CPU build instead of the one PyPI serves (on Linux: CUDA, several gigabytes);
 #                                needs access to PyTorch's own package index. Also: auto, cu130, rocm6.4, ... (uv's names)
 #
+#   make PYTHON_READY=/path/to/python3 ...   an environment that has everything already, for instance on a machine without a
+#                                network: nothing is set up or fetched, and pytest loads only the plugins that the tests need
+#
 # The wheel folders and the index that pip is configured with are handed to uv, which does not read pip's settings:
 # a PyTorch wheel that lies in one of pip's find-links folders is used.
 
@@ -18,6 +21,7 @@ RESULTS ?= runs/results
 MINUTES ?= 9
 PROCESSES ?= 2
 TORCH_BACKEND ?=
+PYTHON_READY ?=
 DEMO := runs/demo
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -25,9 +29,19 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done)
 
 BIN := .venv/bin
-COMT := $(BIN)/comt
-READY := .venv/.ready
+SET_UP := .venv/.ready
 LINT_READY := .venv/.ready-lint
+ifeq ($(PYTHON_READY),)
+READY := $(SET_UP)
+COMT := $(BIN)/comt
+PYTEST := $(BIN)/pytest
+else
+READY :=
+COMT := $(PYTHON_READY) -m comt_cli
+PYTEST := $(PYTHON_READY) -m pytest -p xdist.plugin -p pytest_timeout -p _hypothesis_pytestplugin
+# Warnings are errors, and plugins that an environment happens to have warn (pytest-benchmark's beside xdist).
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
+endif
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A setting of pip's, from its environment variable or its files, with commas between several values.
@@ -45,7 +59,7 @@ help:  ## This list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 .PHONY: setup
-setup: $(READY)  ## Set up .venv, nothing else
+setup: $(SET_UP)  ## Set up .venv, nothing else
 
 .PHONY: demo
 demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minutes on two cores
@@ -61,7 +75,7 @@ demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minute
 .PHONY: test
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
 	@# In the order of the files: integration tests, the long ones, are not left to the end, where one process has nothing to do.
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # The part of the suite that computes: kernels, layers, models, the contracts of methods, training to the bit. The rest
 # reads, writes and prints the same on every processor.
@@ -84,21 +98,21 @@ test-isas: $(READY)  ## What computes, as on older processors: without AVX2, wit
 			echo "== $$aten: skipped, this processor has no $$needs"; continue; fi; \
 		echo "== $$aten (oneDNN $$onednn, MKL $$mkl, OpenBLAS $$openblas)"; \
 		ATEN_CPU_CAPABILITY=$$aten ONEDNN_MAX_CPU_ISA=$$onednn MKL_ENABLE_INSTRUCTIONS=$$mkl OPENBLAS_CORETYPE=$$openblas \
-			OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COMPUTING) \
+			OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COMPUTING) \
 			|| failed="$$failed $$aten"; \
 	done; [ -z "$$failed" ] || { echo "failed as:$$failed" >&2; exit 1; }
 
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device
-	$(BIN)/pytest -m gpu
-	$(BIN)/pytest tests/unit/kernels -k triton
+	$(PYTEST) tests/gpu
+	$(PYTEST) tests/unit/kernels -k triton
 
 .PHONY: sanitize
 sanitize: $(READY)  ## The GPU kernels under compute-sanitizer (part of the CUDA toolkit): memory errors, then races
 	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1 \
-		$(BIN)/python -m pytest tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
+		$(PYTEST) tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
 	compute-sanitizer --tool racecheck --target-processes all --error-exitcode 1 \
-		$(BIN)/python -m pytest tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
+		$(PYTEST) tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
 
 .PHONY: reproduce
 reproduce: $(READY)  ## Every recipe there is, with tables and figures in RESULTS=runs/results; SCALE=smoke, small or paper
@@ -134,7 +148,7 @@ format: $(LINT_READY)  ## Rewrite the code in the house format
 	$(BIN)/ruff format
 
 .PHONY: constraints
-constraints: $(READY)  ## Choose the newest versions that fit and write them to constraints.txt
+constraints: $(SET_UP)  ## Choose the newest versions that fit and write them to constraints.txt
 	printf '%s\n' torch==2.13.0 torchvision==0.28.0 "triton==3.7.1; sys_platform == 'linux'" \
 	| env -u UV_FIND_LINKS $(BIN)/uv pip compile pyproject.toml - --extra gguf --group test --group lint --universal \
 		--python-version 3.11 --upgrade --no-annotate --custom-compile-command "make constraints" --quiet \
@@ -153,12 +167,12 @@ $(BIN)/python:
 	"$$python" -m venv --clear .venv || { \
 		echo "$$python could not make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 
-$(READY): pyproject.toml constraints.txt | $(BIN)/python
+$(SET_UP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Setting up .venv with $$($(BIN)/python --version) ..."
 	@$(PIP) install --quiet -c constraints.txt uv
 	@$(UV_INSTALL) --quiet -e '.[gguf]' --group test
 	@touch $@
 
-$(LINT_READY): $(READY)
+$(LINT_READY): $(SET_UP)
 	@$(UV_INSTALL) --quiet --group lint
 	@touch $@

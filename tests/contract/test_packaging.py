@@ -125,3 +125,17 @@ def test_make_alone_explains_every_target():
     targets = set(re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE))
     assert {"demo", "test", "reproduce", "lint", "format", "test-gpu", "bench", "record", "clean", "help"} <= targets
     assert {target for target in targets if f"make {target} " not in listed} == set()
+
+
+@pytest.mark.parametrize("target", ["test-gpu", "bench", "sanitize"])
+def test_an_environment_that_is_there_is_used_without_setting_anything_up(target):
+    """On a machine without a network: each command is that Python's, and none of .venv's."""
+    printed = subprocess.run(
+        ["make", "-n", "-C", str(ROOT), target, "PYTHON_READY=/there/python3"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.replace("\\\n", "")
+    commands = [line for line in printed.splitlines() if not line.startswith("make")]
+    assert commands
+    assert all("/there/python3 -m " in command and ".venv" not in command for command in commands)
