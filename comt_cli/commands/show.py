@@ -251,7 +251,7 @@ def print_plan(
     states = {spec.id: row["state"] for spec, row in zip(ordered, printed, strict=True)}  # one run may fill two columns
     left = sum(state not in ENDED for state in states.values())
     before = f", {len(first)} of them to start from" if first else ""
-    summary = f"\n{plural(len(states), 'run')}{before}, {left} to do"
+    summary = f"{_inexact(ordered)}\n{plural(len(states), 'run')}{before}, {left} to do"
     if site is not None:
         console.print(f"{summary}: each a job for Slurm, but those that are in its queue.")
         return
@@ -269,6 +269,19 @@ def print_plan(
 
 ANEW = dict.fromkeys(("done", "diverged", "unfinished"), "anew")
 """What `--fresh` makes of the states of runs."""
+
+
+def _inexact(specs: list[RunSpec]) -> str:
+    """A line on the runs that do not repeat to the bit; nothing where all do."""
+    from comt_cli.report.format import plural
+
+    count = len({spec.id for spec in specs if not spec.settings.train.deterministic})
+    if not count:
+        return ""
+    return (
+        f"\n{plural(count, 'run')} with train.deterministic: false: on a GPU quicker, but not the same to the bit "
+        "when repeated, or when stopped and resumed.\n"
+    )
 
 
 def _words_of_time(specs: list[RunSpec], rows: list[dict[str, Any]], estimator: Estimator) -> str:

@@ -100,7 +100,7 @@ class Training(Section):
     stand there."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare}
-    later: ClassVar[frozenset[str]] = frozenset({"select"})
+    later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic"})
 
     steps: Count
     batch_size: Count
@@ -114,6 +114,7 @@ class Training(Section):
     precision: Precision = "fp32"
     compile: bool = False
     kernels: Kernels = "auto"
+    deterministic: bool = True
     log_every: Count = 10
     evaluate_every: Count | None = None
     evaluation_batch_size: Count | None = None

@@ -97,13 +97,20 @@ def synchronise(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def prepare_process(device: torch.device) -> None:
-    """Settings of the process for training, made once before the first step."""
+def prepare_process(device: torch.device, *, deterministic: bool = True) -> None:
+    """Settings of the process for training, made before the first step of each run.
+
+    `deterministic` (`train.deterministic`) is for CUDA: whether only kernels that add in a fixed order are used. Those
+    of a CPU always do, for a fixed number of threads.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)  # for libraries that launch on the current one
-        # Bit-exact resume needs kernels that add in a fixed order. The CPU's do, for a fixed number of threads.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+        if deterministic:
+            # cuBLAS reads it once in a process, before its first product.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # Bit-exact resume needs it. It also binds cuDNN, whose attention and quickest convolutions it forbids, and the
+        # compiler. Another run of this process may have set it otherwise.
+        torch.use_deterministic_algorithms(deterministic)
         # What is allocated is written before it is read; filling it with NaN first would cost a pass over every tensor.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         # cuDNN convolves fp32 in TF32 (10 bits of mantissa) unless told not to; products do not. Not through the newer

@@ -102,7 +102,7 @@ class Training:
         )
 
     def _set_up(self, resources: contextlib.ExitStack) -> None:
-        prepare_process(self.world.device)
+        prepare_process(self.world.device, deterministic=self.settings.deterministic)
         torch.manual_seed(self.spec.seed)
         task = self.task
         task.build()
@@ -190,6 +190,8 @@ class Training:
             self._note(
                 f"this run was begun with another {', '.join(changed)}: it will not end to the bit as one never stopped"
             )
+        if not self.settings.deterministic and self.world.device.type != "cuda":
+            self._note("train.deterministic: false changes nothing here: it is for CUDA devices")
         if caution := self.task.caution(self.local_rows):
             self._note(caution)
 

@@ -50,6 +50,13 @@ def test_a_run_that_fills_two_columns_counts_once():
     assert "2 runs, 2 to do" in comt(*command)  # the two points of its grid
 
 
+def test_a_plan_says_which_runs_will_not_repeat_to_the_bit():
+    command = ("show", "table3", "--rows", "pre-ln,post-ln", "--seeds", "1", "--no-cost")
+    assert "deterministic" not in comt(*command)
+    said = comt(*command, "--set", "train.deterministic=false")
+    assert "2 runs with train.deterministic: false: on a GPU quicker, but not the same to the bit" in said
+
+
 def test_an_added_row_is_shown():
     rows = json.loads(comt("show", "table3", "--also", "wide={name: comt, hidden: 64}", "--rows", "wide", "--json"))
     assert [row["method"]["hidden"] for row in rows] == [64]

@@ -51,6 +51,7 @@ OTHER = {
         "steps": 101, "batch_size": 16, "micro_batch_size": 8, "learning_rate": 3e-4, "schedule": "linear",
         "warmup_steps": 5, "min_lr_ratio": 0.0, "optimizer": "adamw", "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6,
         "weight_decay": 0.1, "gradient_clipping": 1.0, "precision": "bf16-mixed", "compile": True, "kernels": "fused",
+        "deterministic": False,
         "activation_checkpointing": True, "sharding": "fsdp", "log_every": 5, "evaluate_every": 50,
         "evaluation_batch_size": 4, "evaluation_tokens": 1000, "save_every": 50,
         "select": "best", "average_last": 2, "average_every": 5,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
+from tiny_runs import tiny_spec, train
 
 from comt_cli.training.devices import prepare_process
+from comt_cli.training.events import Event, Note
 
 
 @pytest.fixture
@@ -13,7 +17,7 @@ def cuda(monkeypatch):
     """A CUDA device as far as `prepare_process` asks for one; PyTorch's settings are put back afterwards."""
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(os, "environ", {})
     fills = torch.utils.deterministic.fill_uninitialized_memory
     torch.backends.cudnn.allow_tf32 = True
     yield torch.device("cuda", 0)
@@ -28,3 +32,27 @@ def test_no_convolution_is_rounded_to_tf32(cuda):
     assert torch.backends.cudnn.fp32_precision != "tf32"  # what the compiler reads
     assert not torch.backends.cudnn.allow_tf32
     assert torch.backends.cuda.matmul.fp32_precision != "tf32"
+
+
+def test_only_a_deterministic_run_forbids_kernels(cuda):
+    """Whatever an earlier run of the process asked for."""
+    for deterministic in (True, False, True):
+        prepare_process(cuda, deterministic=deterministic)
+        assert torch.are_deterministic_algorithms_enabled() is deterministic
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_cublas_is_bound_before_its_first_product_where_it_must_repeat(cuda, deterministic):
+    prepare_process(cuda, deterministic=deterministic)
+    assert ("CUBLAS_WORKSPACE_CONFIG" in os.environ) is deterministic
+
+
+def test_a_run_on_a_cpu_is_the_same_either_way_and_says_so(tiny_corpus, tmp_path):
+    heard: list[Event] = []
+    exact = train(tiny_spec(tiny_corpus, steps=4), tmp_path)
+    loose = train(tiny_spec(tiny_corpus, steps=4, deterministic=False), tmp_path, listener=heard.append)
+    assert loose.path != exact.path
+    assert loose.metrics_file.read_bytes() == exact.metrics_file.read_bytes()
+    assert [event.text for event in heard if isinstance(event, Note)] == [
+        "train.deterministic: false changes nothing here: it is for CUDA devices"
+    ]
