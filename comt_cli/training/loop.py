@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -13,6 +13,7 @@ import torch
 from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels.choice import Choice
+from comt_cli.recipe.settings import Training as Settings
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
@@ -32,6 +33,13 @@ from comt_cli.training.writer import RunWriter
 ASK_EVERY = 8
 """Steps after which several processes ask each other whether one was asked to stop (as well as where something is
 logged or saved): asking waits for the device. A process that is alone looks after every step."""
+
+
+def needs_warm_up(settings: Settings, world: World, kernels: Mapping[str, Choice]) -> bool:
+    """Whether the first passes compile something, or settle how processes add: time that is no training's. On CUDA
+    Triton compiles fused operations when they are first called, also those of a model that is not compiled itself."""
+    compiles_kernels = world.device.type == "cuda" and any(choice.fused for choice in kernels.values())
+    return settings.compile or world.size > 1 or compiles_kernels
 
 
 class Training:
@@ -107,7 +115,7 @@ class Training:
         task = self.task
         task.build()
         self.model = task.model
-        kernels = {**self._use_kernels(), **task.loss_kernels()}
+        kernels = self.kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
         self.optimizer = task.optimizer(task.model, self.spec.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
@@ -142,7 +150,7 @@ class Training:
         self.listener(RunStarted(counters.step))
         self._warn()
         self.began = True
-        if settings.compile or self.world.size > 1:
+        if needs_warm_up(settings, self.world, self.kernels):
             rows = self._rows_at_once()
             self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}))
         unseen = UnseenLosses(counters.step)

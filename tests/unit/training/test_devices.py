@@ -8,8 +8,12 @@ import pytest
 import torch
 from tiny_runs import tiny_spec, train
 
+from comt_cli.kernels.choice import Choice
+from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.devices import prepare_process
 from comt_cli.training.events import Event, Note
+from comt_cli.training.loop import needs_warm_up
+from comt_cli.training.parallel import World
 
 
 @pytest.fixture
@@ -45,6 +49,17 @@ def test_only_a_deterministic_run_forbids_kernels(cuda):
 def test_cublas_is_bound_before_its_first_product_where_it_must_repeat(cuda, deterministic):
     prepare_process(cuda, deterministic=deterministic)
     assert ("CUBLAS_WORKSPACE_CONFIG" in os.environ) is deterministic
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_compiles_in_the_first_pass_is_warmed_up(device, fused, compiled):
+    """Triton's kernels do on a GPU; those of a CPU are there before."""
+    settings = TrainSettings(steps=4, compile=compiled)
+    kernels = {"heads": Choice(False, "for the test"), "swiglu": Choice(fused, "for the test")}
+    found = needs_warm_up(settings, World(torch.device(device)), kernels)
+    assert found is (compiled or (fused and device == "cuda"))
 
 
 def test_a_run_on_a_cpu_is_the_same_either_way_and_says_so(tiny_corpus, tmp_path):
