@@ -20,7 +20,7 @@ from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
 from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, OPS, TRANSLATION_VARIANTS
 from comt_cli.benchmarks.shapes import LLAMAS, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, TRANSLATION, subject_of
+from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, NONDETERMINISTIC, SUBJECTS, TRANSLATION, subject_of
 from comt_cli.benchmarks.variants import CompileWhat
 from comt_cli.recipe.settings import Precision
 
@@ -32,6 +32,7 @@ WANTED_STEPS: dict[tuple[str, str], tuple[str, ...]] = {
     ("step", "cuda"): (
         "transformers-compiled",
         "plain-compiled",
+        NONDETERMINISTIC,
         "plain-fused",
         "comt-fused",
         "transponder-compiled",
@@ -193,7 +194,8 @@ class _Makers:
     def step(self, shape: Shape, precision: Precision | None = None, seconds: float | None = None) -> Stage:
         subject, kind = subject_of(shape.size), self.device.type
         chosen = precision or subject.precision
-        variants = WANTED_STEPS.get((subject.page, kind), tuple(subject.variants))
+        every = tuple(name for name in subject.variants if name != NONDETERMINISTIC or kind == "cuda")
+        variants = WANTED_STEPS.get((subject.page, kind), every)
 
         def run(_: GoOn) -> Iterator[News]:
             what: CompileWhat = "block" if kind == "cuda" else "whole"

@@ -23,7 +23,7 @@ from comt_cli.benchmarks.roofline import predicted_step_ratio
 from comt_cli.benchmarks.rounds import compared, quickest
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import Timed, steps_in_turns
-from comt_cli.benchmarks.subjects import SUBJECTS, Subject, subject_of
+from comt_cli.benchmarks.subjects import NONDETERMINISTIC, SUBJECTS, Subject, subject_of
 from comt_cli.benchmarks.variants import CompileWhat, Variants, is_compiled
 from comt_cli.models.build import model_of
 from comt_cli.models.flops import flops_per_sample
@@ -112,6 +112,11 @@ def _rows(
             "flops_ratio_to_plain": round(flops[name] / flops["plain"], 4),
             "best_plain": best,
             **compared("step_ratio_to_best_plain", timed.step, name, best),
+            **(
+                compared("step_ratio_to_nondeterministic", timed.step, name, NONDETERMINISTIC)
+                if device.type == "cuda" and subject.compiles
+                else {}
+            ),
             **to_peers,
             "best_plain_forward": best_forward,
             **forward.columns("forward_ms", 3),

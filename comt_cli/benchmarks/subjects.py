@@ -17,6 +17,9 @@ from comt_cli.recipe.settings import Precision
 from comt_cli.tasks import task_of
 
 FUSED = "our fused operations"
+NONDETERMINISTIC = "plain-compiled-nondeterministic"
+"""The plain step with `train.deterministic: false`, on CUDA: how much the others' ratios owe to determinism, which all
+of them run under."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Subject:
                 said = "the same"
             if self.compiles:
                 found[f"{name}-fused"] = f"{said}, the rest compiled"
+            if name == "plain" and self.compiles:
+                found[NONDETERMINISTIC] = "our compiled plain network, in kernels that add in any order (CUDA)"
         return found
 
     @staticmethod
@@ -95,15 +100,16 @@ class Subject:
     @property
     def best_plain(self) -> list[str]:
         """The quickest of these is what steps with gates are measured against: on a CPU it need not be compiled."""
-        plain = [name for name in self.variants if name.partition("-")[0] == "plain"]
+        plain = [name for name in self.variants if name.partition("-")[0] == "plain" and name != NONDETERMINISTIC]
         return plain if self.plain_counts_eager else [name for name in plain if name != "plain"]
 
     @property
     def optional(self) -> set[str]:
         """The variants that are left out where they do not fit in a device's memory; for the others the batch is made
-        smaller. They are other libraries', and the uncompiled ones but those that the comparison needs."""
+        smaller. They are other libraries', the nondeterministic one, and the uncompiled ones but those that the
+        comparison needs."""
         eager = {self._eager(name) for name in self.bases} - {*self.best_plain}
-        return eager | {name for name in self.variants if self.is_peer(name)}
+        return eager | {name for name in self.variants if self.is_peer(name) or name == NONDETERMINISTIC}
 
     def is_peer(self, variant: str) -> bool:
         """Whether a variant is another library's network."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from comt_cli.benchmarks.peers import PEERS
 from comt_cli.benchmarks.rounds import Part
 from comt_cli.benchmarks.shapes import Shape
-from comt_cli.benchmarks.subjects import Subject
+from comt_cli.benchmarks.subjects import NONDETERMINISTIC, Subject
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice
 from comt_cli.layers.dropout import Masks
@@ -29,6 +29,7 @@ from comt_cli.training.parallel import World
 from comt_cli.training.tasks import run_class
 from comt_cli.training.tasks.base import TaskRun
 
+T = TypeVar("T")
 CompileWhat = Literal["whole", "block"]
 """The model (a language model's below its head) as one graph, or one block at a time, whose code equal blocks share:
 quicker to compile."""
@@ -53,7 +54,7 @@ class Prepared:
 
 def is_compiled(variant: str) -> bool:
     """Whether torch.compile has a part in it."""
-    return variant.endswith(("-compiled", "-fused"))
+    return variant.endswith(("-compiled", "-fused")) or variant == NONDETERMINISTIC
 
 
 class Variants:
@@ -75,6 +76,8 @@ class Variants:
         Raises:
             Unavailable: this machine has none of its parts, or not the library.
         """
+        if variant == NONDETERMINISTIC and self.device.type != "cuda":
+            raise Unavailable("it is for CUDA devices")
         base, _, how = variant.partition("-")
         is_peer = self.subject.is_peer(variant)
         objective, notes = self._peer(base) if is_peer else self._ours(base, how.startswith("fused"))
@@ -96,7 +99,12 @@ class Variants:
             with torch.no_grad():
                 loss()
 
-        return Prepared(step, forward, loss, list(model.parameters()), notes)
+        parameters = list(model.parameters())
+        if variant == NONDETERMINISTIC:
+            return Prepared(
+                nondeterministic(step), nondeterministic(forward), nondeterministic(loss), parameters, notes
+            )
+        return Prepared(step, forward, loss, parameters, notes)
 
     def _run(self, base: str) -> TaskRun[Any]:
         """A run of a base's network, which is on the meta device."""
@@ -145,6 +153,21 @@ class Variants:
                 block.compile(dynamic=False, fullgraph=True)
         # Blocks have up to some eight shapes in one network, and a version of each with gradients and one without.
         prepare_compiler(versions=16 * len(self.subject.variants), keep_others=True)
+
+
+def nondeterministic(part: Callable[[], T]) -> Callable[[], T]:
+    """`part` in kernels that add in any order; the process is as before afterwards. Code that was compiled under the
+    other setting is compiled anew: the compiler asks for it."""
+
+    def run() -> T:
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)
+        try:
+            return part()
+        finally:
+            torch.use_deterministic_algorithms(before)
+
+    return run
 
 
 def noise(

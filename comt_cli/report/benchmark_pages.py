@@ -41,7 +41,8 @@ def step_page(
     """Training steps and forward passes of whole models that take in `unit`s, beside those of other libraries,
     `peers`. The best plain one is the quickest of `best_plain`; `goals` has the columns of what is asked, by what it is
     about."""
-    compared = [Column(f"step / {peer}", shown(f"step_ratio_to_{peer}", 3)) for peer in peers]
+    beside = [*(["nondeterministic"] if any("nondeterministic" in name for name in variants) else []), *peers]
+    compared = [Column(f"step / {each}", shown(f"step_ratio_to_{each}", 3)) for each in beside]
     per_second = f"{unit}_per_second"
     every = {
         "step": _ratio_goal("step_ratio_to_best_plain", "step"),

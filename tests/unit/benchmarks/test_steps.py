@@ -10,8 +10,17 @@ from comt_cli.benchmarks.failures import Failed
 from comt_cli.benchmarks.peers import PEERS, import_peer, torchvision_resnet
 from comt_cli.benchmarks.shapes import RESNETS, Shape, bert, llama, resnet
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, MASKED_LM, SUBJECTS, TRANSLATION, Base, Subject
-from comt_cli.benchmarks.variants import Variants
+from comt_cli.benchmarks.subjects import (
+    IMAGES,
+    LANGUAGE,
+    MASKED_LM,
+    NONDETERMINISTIC,
+    SUBJECTS,
+    TRANSLATION,
+    Base,
+    Subject,
+)
+from comt_cli.benchmarks.variants import Unavailable, Variants, is_compiled, nondeterministic
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
 from comt_cli.models.build import model_of
@@ -32,7 +41,7 @@ def tiny(subject: Subject) -> Shape:
 
 def here(subject: Subject) -> list[str]:
     """The variants that there are on this machine."""
-    return [name for name in subject.variants if HAS_KERNELS or "fused" not in name]
+    return [name for name in subject.variants if (HAS_KERNELS or "fused" not in name) and name != NONDETERMINISTIC]
 
 
 def plain_and_gated(subject: Subject, how: str) -> tuple[str, str]:
@@ -121,6 +130,28 @@ def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subje
     if subject is IMAGES:
         tensors = [builder.inputs[0], *(each for each in ready[0].parameters if each.dim() == 4)]
         assert all(each.is_contiguous(memory_format=torch.channels_last) for each in tensors)
+
+
+def test_the_nondeterministic_step_is_no_baseline_of_goals():
+    for subject in SUBJECTS:
+        assert (NONDETERMINISTIC in subject.variants) == subject.compiles
+        assert NONDETERMINISTIC not in subject.best_plain
+    assert is_compiled(NONDETERMINISTIC)
+    with pytest.raises(Unavailable, match="CUDA"):
+        Variants(IMAGES, tiny(IMAGES), "fp32", CPU, "whole").prepare(NONDETERMINISTIC)
+
+
+def test_only_the_nondeterministic_step_runs_without_determinism():
+    """(Setting it needs no GPU.)"""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert nondeterministic(torch.are_deterministic_algorithms_enabled)() is False
+        assert torch.are_deterministic_algorithms_enabled()
+        with pytest.raises(ZeroDivisionError):
+            nondeterministic(lambda: 1 / 0)()
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_the_other_library_computes_the_same_loss():
