@@ -99,7 +99,7 @@ class Variants:
             with torch.no_grad():
                 loss()
 
-        parameters = list(model.parameters())
+        parameters: list[Tensor] = [*model.parameters()]
         if variant == NONDETERMINISTIC:
             return Prepared(
                 nondeterministic(step), nondeterministic(forward), nondeterministic(loss), parameters, notes
