@@ -28,9 +28,18 @@ class EvaluationBatches(Generic[B]):
     """
 
     def __init__(
-        self, split: Split[B], *, batch_size: int, rank: int = 0, world_size: int = 1, max_targets: int | None = None
+        self,
+        split: Split[B],
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        max_targets: int | None = None,
+        equal: bool = False,
     ) -> None:
-        """`batch_size` counts samples over all ranks."""
+        """`batch_size` counts samples over all ranks. `equal`: where it is a multiple of the ranks, several
+        batches have one size, for which a model is compiled once: the last is filled up with samples whose targets are
+        `IGNORE`."""
         if not 0 <= rank < world_size or batch_size < 1:
             raise ValueError(f"rank {rank} of {world_size}, batch size {batch_size}")
         self._split = split
@@ -38,6 +47,7 @@ class EvaluationBatches(Generic[B]):
         self._rank = rank
         self._world_size = world_size
         self.used, self.targets = _prefix(split, max_targets)
+        self._least = batch_size // world_size if equal and self.used > batch_size else 1
 
     def __len__(self) -> int:
         """How many batches each rank yields."""
@@ -47,10 +57,11 @@ class EvaluationBatches(Generic[B]):
         for begin in range(0, self.used, self._batch_size):
             size = min(self._batch_size, self.used - begin)
             low, high = (size * part // self._world_size for part in (self._rank, self._rank + 1))
-            if low < high:
-                yield self._split.batch(np.arange(begin + low, begin + high, dtype=np.int64))
-            else:
-                yield self._split.batch(np.array([begin], dtype=np.int64)).uncounted()
+            # Where there are too few: the first sample of the global batch again and again, which does not count.
+            numbers = np.arange(begin + low, begin + high, dtype=np.int64)
+            filling = np.full(max(0, self._least - len(numbers)), begin, dtype=np.int64)
+            batch = self._split.batch(np.concatenate([numbers, filling]))
+            yield batch.uncounted(len(numbers)) if len(filling) else batch
 
 
 def _prefix(split: Split[B], max_targets: int | None) -> tuple[int, int]:

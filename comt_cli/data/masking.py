@@ -22,7 +22,7 @@ from comt_cli.data.prepare import prepare
 from comt_cli.data.rows import Rows
 from comt_cli.data.settings import MaskedData, predicted
 from comt_cli.data.special_tokens import SpecialTokens
-from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.split import IGNORE, Split, uncounted
 from comt_cli.data.storage import ProgressCallback
 
 MASKED, RANDOM = 0.8, 0.1
@@ -53,9 +53,9 @@ class MaskedBatch:
         """How many tokens there are to predict."""
         return int(np.count_nonzero(self.targets != IGNORE))
 
-    def uncounted(self) -> Self:
-        """The same sequences with every target `IGNORE`."""
-        return replace(self, targets=np.full_like(self.targets, IGNORE))
+    def uncounted(self, first: int = 0) -> Self:
+        """The same sequences with every target from row `first` on `IGNORE`."""
+        return replace(self, targets=uncounted(self.targets, first))
 
 
 class MaskedRows(Split[MaskedBatch]):

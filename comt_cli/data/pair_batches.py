@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from comt_cli.data.buckets import pack_buckets
 from comt_cli.data.shards import Unsigned
 from comt_cli.data.special_tokens import SpecialTokens
-from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.split import IGNORE, Split, uncounted
 
 ROWS = 1 << 20
 """Positions are counted as if every bucket had so many pairs: room for any bucket's."""
@@ -89,9 +89,9 @@ class PairBatch:
         """How many targets there are to predict, the ends included."""
         return int(np.count_nonzero(self.target_out != IGNORE))
 
-    def uncounted(self) -> Self:
-        """The same pairs with every target `IGNORE`."""
-        return replace(self, target_out=np.full_like(self.target_out, IGNORE))
+    def uncounted(self, first: int = 0) -> Self:
+        """The same pairs with every target from row `first` on `IGNORE`."""
+        return replace(self, target_out=uncounted(self.target_out, first))
 
 
 class PairBuckets(Split[PairBatch]):

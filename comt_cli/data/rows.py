@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from comt_cli.data.shards import Unsigned
 from comt_cli.data.special_tokens import PAD
-from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.split import IGNORE, Split, uncounted
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Batch:
         """How many targets there are to predict: the weight of this batch in a token-weighted mean."""
         return int(np.count_nonzero(self.targets != IGNORE))
 
-    def uncounted(self) -> Self:
-        """The same tokens with every target `IGNORE`."""
-        return replace(self, targets=np.full_like(self.targets, IGNORE))
+    def uncounted(self, first: int = 0) -> Self:
+        """The same tokens with every target from row `first` on `IGNORE`."""
+        return replace(self, targets=uncounted(self.targets, first))
 
 
 class Rows(Split[Batch]):

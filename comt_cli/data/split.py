@@ -6,13 +6,20 @@ Shapes: B samples of a batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 IGNORE = -100
 """The target where there is nothing to predict."""
+
+
+def uncounted(targets: NDArray[Any], first: int) -> NDArray[Any]:
+    """A copy of targets, [B, ...], that has `IGNORE` from row `first` on."""
+    left = targets.copy()
+    left[first:] = IGNORE
+    return left
 
 
 class AnyBatch(Protocol):
@@ -22,8 +29,8 @@ class AnyBatch(Protocol):
     def target_count(self) -> int:
         """How many targets there are to predict: the weight of this batch in a mean over targets."""
 
-    def uncounted(self) -> Self:
-        """The same samples with every target `IGNORE`."""
+    def uncounted(self, first: int = 0) -> Self:
+        """The same samples with every target from sample `first` on `IGNORE`."""
 
 
 B = TypeVar("B", bound=AnyBatch)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from comt_cli.data.pair_batches import TokenLists
 from comt_cli.data.special_tokens import SpecialTokens
-from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.split import IGNORE, Split, uncounted
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class CaptionBatch:
         """How many targets there are to predict, the ends included."""
         return int(np.count_nonzero(self.target_out != IGNORE))
 
-    def uncounted(self) -> Self:
-        """The same samples with every target `IGNORE`."""
-        return replace(self, target_out=np.full_like(self.target_out, IGNORE))
+    def uncounted(self, first: int = 0) -> Self:
+        """The same samples with every target from row `first` on `IGNORE`."""
+        return replace(self, target_out=uncounted(self.target_out, first))
 
 
 class RegionSource(Protocol):

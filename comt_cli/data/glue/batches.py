@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from comt_cli.data.glue.corpus import Example
 from comt_cli.data.pair_batches import TokenLists
-from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.split import IGNORE, Split, uncounted
 from comt_cli.data.tokenizer import Tokenizer
 
 _AT_ONCE = 1 << 13  # examples whose tokens are held as lists
@@ -44,9 +44,9 @@ class GlueBatch:
         """How many samples count."""
         return int(np.count_nonzero(self.targets != IGNORE))
 
-    def uncounted(self) -> Self:
-        """The same sequences with every target `IGNORE`."""
-        return replace(self, targets=np.full_like(self.targets, IGNORE))
+    def uncounted(self, first: int = 0) -> Self:
+        """The same sequences with every target from row `first` on `IGNORE`."""
+        return replace(self, targets=uncounted(self.targets, first))
 
 
 class GlueSplit(Split[GlueBatch]):

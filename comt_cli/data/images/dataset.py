@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.split import IGNORE, Split, uncounted
 
 CROP_DRAWS = 3
 """What cropping and mirroring take: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
@@ -40,9 +40,9 @@ class ImageBatch:
         """How many labels there are to predict: the weight of this batch in a mean over images."""
         return int(np.count_nonzero(self.labels != IGNORE))
 
-    def uncounted(self) -> Self:
-        """The same images with every label `IGNORE`."""
-        return replace(self, labels=np.full_like(self.labels, IGNORE))
+    def uncounted(self, first: int = 0) -> Self:
+        """The same images with every label from row `first` on `IGNORE`."""
+        return replace(self, labels=uncounted(self.labels, first))
 
 
 class ImageSplit(Split[ImageBatch]):

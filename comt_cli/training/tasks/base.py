@@ -159,4 +159,5 @@ class TaskRun(ABC, Generic[B]):
             rank=self.world.rank,
             world_size=self.world.size,
             max_targets=self.evaluation_targets if split is self.validation else None,
+            equal=self.settings.compile and self.world.device.type == "cuda",
         )

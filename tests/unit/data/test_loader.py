@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -165,6 +166,32 @@ def test_evaluation_reads_the_same_rows_however_it_is_divided(
     assert np.array_equal(np.concatenate([part.targets for part in parts]), expected.targets)
     assert ranks[0].used == used
     assert ranks[0].targets == sum(counts[:used]) == expected.target_count
+
+
+@settings(deadline=None)
+@given(per_rank=st.integers(1, 12), world_size=st.integers(1, 3), limit=st.one_of(st.none(), st.integers(1, 120)))
+def test_batches_of_equal_size_count_the_same_targets(per_rank: int, world_size: int, limit: int | None) -> None:
+    rows, size = small_rows(), per_rank * world_size
+
+    def batches(*, equal: bool) -> list[list[Batch]]:
+        return [
+            [
+                *EvaluationBatches(
+                    rows, batch_size=size, rank=rank, world_size=world_size, max_targets=limit, equal=equal
+                )
+            ]
+            for rank in range(world_size)
+        ]
+
+    usual, filled = batches(equal=False), batches(equal=True)
+    if len(filled[0]) > 1:
+        assert {len(batch.tokens) for rank in filled for batch in rank} == {per_rank}
+    both = (itertools.chain.from_iterable(ranks) for ranks in (usual, filled))
+    for one, other in zip(*both, strict=True):
+        kept = len(one.tokens)
+        assert np.array_equal(other.tokens[:kept], one.tokens)
+        assert np.array_equal(other.targets[:kept], one.targets)
+        assert other.target_count == one.target_count
 
 
 def test_evaluation_can_be_repeated(python_docs_pad: Dataset) -> None:
