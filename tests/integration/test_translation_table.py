@@ -63,7 +63,7 @@ def comt(tmp_path, monkeypatch, capsys):
 
 
 def test_from_training_to_a_score(comt, tmp_path, monkeypatch):
-    assert "4 runs" in comt("train-mt", "--recipe", "micro.yaml", "--dry-run", "--device", "cpu")
+    assert "2 runs" in comt("train-mt", "--recipe", "micro.yaml", "--dry-run", "--device", "cpu")
     table = comt("train-mt", "--recipe", "micro.yaml", "--device", "cpu")
     results = {}
     for path in (tmp_path / "runs/by-id").glob("*/result.json"):

@@ -32,6 +32,7 @@ backward pass runs only once, since it scales in place what it kept. It has not 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,6 @@ from torch import Tensor
 
 from comt_cli.data.split import IGNORE
 from comt_cli.kernels.choice import Wanted, choose_loss, liger
-from comt_cli.kernels.operators import implementation
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 """Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
@@ -140,8 +140,8 @@ def _fused_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """The same in C++, in the place of z."""
     bias = None if bias_V is None else bias_V.float()
-    compute = implementation("linear_cross_entropy", "cpu").cross_entropy
-    return compute(z_TV, targets_T, smoothing, bias, db_V, gradient=gradient), z_TV
+    cpp = importlib.import_module("comt_cli.kernels.linear_cross_entropy.cpu")
+    return cpp.cross_entropy(z_TV, targets_T, smoothing, bias, db_V, gradient=gradient), z_TV
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

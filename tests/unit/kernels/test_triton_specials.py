@@ -12,6 +12,7 @@ import pytest
 import torch
 from triton_cases import DEVICE, TOLERANCE, add_norm, assert_agree, assert_same_specials, heads, make, modulate, swiglu
 
+from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.modulate.triton import modulate_backward
 from comt_cli.kernels.triton import launch
 
@@ -117,9 +118,10 @@ def test_few_rows_have_a_program_each():
 def test_backward_programs_all_run_at_a_time():
     """As many as fit on a multiprocessor with every register taken; four times as many without a channel gate."""
     cpu, tile = torch.device("cpu"), launch.Options(64, 16, 4, 2)
-    gates = launch.gates(torch.zeros(16, 8), torch.zeros(1, 8), 2.0, 8)
+    gates = launch.Gates(Modulation(torch.zeros(16, 8), torch.zeros(1, 8), 2.0, 8, (True,)), [16])
     assert launch.backward_programs(cpu, tile, gates) == 2 * launch.PROCESSORS
-    assert launch.backward_programs(cpu, tile, launch.gates(None, torch.zeros(1, 8), 2.0, 8)) == 8 * launch.PROCESSORS
+    scalar = launch.Gates(Modulation(None, torch.zeros(1, 8), 2.0, 8, (True,)), [16])
+    assert launch.backward_programs(cpu, tile, scalar) == 8 * launch.PROCESSORS
     count, blocks = launch.groups(torch.empty(65536, 1, device="meta"), tile, gates)
     assert count <= 264
     assert (count - 1) * blocks * 64 < 65536 <= count * blocks * 64

@@ -217,7 +217,7 @@ OTHER = {
         "save_every": {"save_every": 50}, "milestones": {"milestones": [5], "schedule": "step", "min_lr_ratio": None},
         "warmup_learning_rate": {"warmup_learning_rate": 0.1, "warmup_steps": 5}, "momentum": {"momentum": 0.5},
         "nesterov": {"nesterov": True}, "gradient_norms_every": {"gradient_norms_every": 5},
-        "select": {"select": "best", "evaluate_every": 50},
+        "select": {"select": "best", "evaluate_every": 50}, "deterministic": {"deterministic": False},
     },
 }  # fmt: skip
 NOT_PART_OF_THE_ID = {("train", "save_every"), ("train", "kernels"), ("data", "folder")}

@@ -347,4 +347,5 @@ def test_pages_show_columns_that_their_rows_have(tmp_path):
             asked |= {goal.value, goal.goal}
             if goal.spread is not None:
                 goal.spread(Asked())
-        assert asked | set(page.key) | set(page.sort) <= columns[name], name
+        of_cuda = {each for each in asked if "nondeterministic" in each}  # CPU steps are deterministic
+        assert (asked - of_cuda) | set(page.key) | set(page.sort) <= columns[name], name
