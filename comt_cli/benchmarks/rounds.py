@@ -109,7 +109,7 @@ class Times:
         """The width of the 90 % interval of `undisturbed`, as a part of it.
 
         Its ends are order statistics, whatever the distribution: how many of n turns lie below the true percentile is
-        binomial (here by its normal approximation). Few turns give the whole range.
+        binomial (here by its normal approximation). Of fewer than 14 turns it says less than 90 %, of 7 some 79 %.
         """
         ordered, n = sorted(self.seconds), len(self.seconds)
         below, deviation = n * PERCENT / 100, math.sqrt(n * PERCENT * (100 - PERCENT)) / 100

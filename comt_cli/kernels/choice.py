@@ -118,8 +118,8 @@ def choose(
 
     `wanted` is the recipe's `train.kernels`; `compiled` says whether the reference would be compiled, `training`
     whether there is a backward pass. "fused" takes the kernel wherever it can run, and what cannot run is the
-    reference, whatever was wanted. Before it chooses them on a
-    CPU it compiles the C++ kernels, if need be; not with `may_build` false, which only looks for a compiler.
+    reference, whatever was wanted. Kernels in C++ are compiled before they are chosen; with `may_build` false it is
+    only looked whether there is a compiler.
     """
     if wanted == "reference":
         return Choice(False, "as asked")

@@ -105,9 +105,8 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)  # for libraries that launch on the current one
-        if deterministic:
-            # cuBLAS reads it once in a process, before its first product.
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # cuBLAS reads it once in a process, before its first product: a deterministic run may follow one that is not.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # Bit-exact resume needs it. It also binds cuDNN, whose attention and quickest convolutions it forbids, and the
         # compiler. Another run of this process may have set it otherwise.
         torch.use_deterministic_algorithms(deterministic)

@@ -61,7 +61,7 @@ def linear_cross_entropy(
     With `smoothing` in [0, 1) it is the cross entropy against the smoothed targets.
 
     The products run in the type of `h_TD`, softmax and sums in fp32 (all in fp64 where `h_TD` is). With "reference" it
-    is never liger-kernel's (`choice.choose_loss`).
+    is PyTorch's, neither C++ nor liger-kernel's (`choice.choose_loss`).
     """
     if not torch.is_grad_enabled():  # inside the function this is no longer known
         h_TD, W_VD = h_TD.detach(), W_VD.detach()
@@ -139,9 +139,8 @@ def _fused_cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
     """The same in C++, in the place of z."""
-    bias = None if bias_V is None else bias_V.float()
     cpp = importlib.import_module("comt_cli.kernels.linear_cross_entropy.cpu")
-    return cpp.cross_entropy(z_TV, targets_T, smoothing, bias, db_V, gradient=gradient), z_TV
+    return cpp.cross_entropy(z_TV, targets_T, smoothing, bias_V, db_V, gradient=gradient), z_TV
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -151,7 +150,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         elements = FUSED_BLOCK_ELEMENTS if fused else BLOCK_ELEMENTS.get(h_TD.device.type, BLOCK_ELEMENTS["cuda"])
-        rows = max(1, elements // len(W_VD))
+        rows = max(torch.get_num_threads() if fused else 1, elements // len(W_VD))  # C++ has a thread for each row
         wide = torch.promote_types(h_TD.dtype, torch.float32)
         loss = torch.zeros((), dtype=wide, device=h_TD.device)
         dh_TD = torch.empty_like(h_TD) if needs_gradient else None
@@ -159,10 +158,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dW_VD = torch.zeros_like(W_VD, dtype=wide) if needs_gradient else None
         db_V = torch.zeros_like(bias_V, dtype=wide) if needs_gradient and bias_V is not None else None
         of_logits = _fused_cross_entropy if fused else _cross_entropy
+        wide_bias_V = None if bias_V is None else bias_V.to(wide)
         with torch.autocast(h_TD.device.type, enabled=False):
             for start in range(0, len(h_TD), rows):
                 h, targets = h_TD[start : start + rows], targets_T[start : start + rows]
-                losses, dz = of_logits(h @ W_VD.T, targets, smoothing, bias_V, db_V, gradient=needs_gradient)
+                losses, dz = of_logits(h @ W_VD.T, targets, smoothing, wide_bias_V, db_V, gradient=needs_gradient)
                 loss += losses.sum()
                 if dh_TD is None or dW_VD is None:
                     continue

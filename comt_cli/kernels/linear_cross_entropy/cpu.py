@@ -7,6 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from comt_cli.data.split import IGNORE
 from comt_cli.kernels.cpu.calls import row, run, type_code
 
 
@@ -23,20 +24,21 @@ class _Arguments(ctypes.Structure):  # CrossEntropyArguments in linear_cross_ent
 def cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> Tensor:
-    """The loss of each row of logits z + b, [T], in nats, fp32; 0 where the target is negative.
+    """The loss of each row of logits z + b, [T], in nats, fp32; 0 where the target is `IGNORE`.
 
     With `gradient` z, fp32 or bf16, is overwritten by the gradient of their sum, and b's is added to `db_V`, fp32.
 
     Raises:
         TypeError, ValueError: a type or shape that it does not take.
-        IndexError: a target beyond the last word.
+        IndexError: a target that is no word.
     """
     T, V = z_TV.shape
     targets_T = targets_T.contiguous()
     if targets_T.shape != (T,) or targets_T.dtype != torch.int64:
         raise ValueError(f"targets are {targets_T.dtype} of the shape {tuple(targets_T.shape)}, not int64 of {(T,)}")
-    if T and int(targets_T.max()) >= V:
-        raise IndexError(f"the target {int(targets_T.max())} is beyond the last of {V} words")
+    wrong_T = targets_T[(targets_T >= V) | ((targets_T < 0) & (targets_T != IGNORE))]
+    if len(wrong_T):
+        raise IndexError(f"the target {int(wrong_T[0])} is none of {V} words")
     address, stride = row(z_TV, T, V, z_TV.dtype, "z")
     bias, db = (None if each is None else _words(each, V) for each in (bias_V, db_V))
     losses_T = torch.empty(T)

@@ -120,17 +120,20 @@ using namespace comt;
 
 EXPORT comt_cross_entropy(int threads, const CrossEntropyArguments* a) {
   return guarded([&] {
-    threads = useful_threads(threads, a->rows, a->words);
-    const int64_t floats = padded(a->words);
-    const std::unique_ptr<float[]> memory(new float[threads * floats * 2]());
+    // One row is enough for a thread, unless all of them are less work than waking it.
+    const bool is_little = a->rows * a->words < 16384;
+    threads = is_little ? 1 : int(std::max<int64_t>(1, std::min<int64_t>(threads, a->rows)));
+    const int64_t floats = padded(a->words), each = a->dbias ? 2 * floats : floats;
+    const std::unique_ptr<float[]> memory(new float[threads * each]);
     with_type(a->type, [&](auto tag) {
       parallel(threads, [&](Thread thread) {
-        float* x = memory.get() + thread.index * 2 * floats;
-        rows_of<decltype(tag)>(*a, thread, x, a->dbias ? x + floats : nullptr);
-        if (!a->dbias) return;
+        float* x = memory.get() + thread.index * each;
+        if (!a->dbias) return rows_of<decltype(tag)>(*a, thread, x, nullptr);
+        std::fill_n(x + floats, floats, 0.f);
+        rows_of<decltype(tag)>(*a, thread, x, x + floats);
         thread.wait();
         for (int64_t v = thread.begin(a->words); v < thread.end(a->words); ++v)
-          for (int i = 0; i < thread.count; ++i) a->dbias[v] += memory[(2 * i + 1) * floats + v];
+          for (int i = 0; i < thread.count; ++i) a->dbias[v] += memory[i * each + floats + v];
       });
     });
   });

@@ -30,7 +30,8 @@ PACKED = tl.constexpr(8)
 
 @triton.jit
 def sigmoid(x):
-    """1 / (1 + exp(-x)) in fp32, to about 2 ulp; a result below 2^-126 becomes 0.
+    """1 / (1 + exp(-x)) in fp32; a result below 2^-126 becomes 0. The absolute error is some 2^-23; the relative one
+    grows to some |x| 2^-24 for negative x, since the exponent is rounded.
 
     Compiled, `tl.sigmoid` takes 12 instructions: it divides over the whole range of fp32, where this denominator lies
     between 1 and infinity, and keeps the denormal numbers of exp. These are 4, two of them of the special-function unit

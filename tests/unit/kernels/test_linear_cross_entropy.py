@@ -217,8 +217,10 @@ def test_a_nan_stays_in_its_row_and_ignored_rows_are_not_read():
 @IN_CPP
 def test_what_cpp_does_not_take_is_refused():
     z, targets = torch.zeros(3, 5), torch.tensor([0, 5, 1])
-    with pytest.raises(IndexError, match="the target 5 is beyond the last of 5 words"):
+    with pytest.raises(IndexError, match="the target 5 is none of 5 words"):
         cpu_cross_entropy(z, targets, 0.0, None, None, gradient=False)
+    with pytest.raises(IndexError, match="the target -1 is none of 5 words"):
+        cpu_cross_entropy(z, torch.tensor([0, IGNORE, -1]), 0.0, None, None, gradient=False)
     with pytest.raises(ValueError, match=r"targets are torch\.int32"):
         cpu_cross_entropy(z, targets.int(), 0.0, None, None, gradient=False)
     with pytest.raises(ValueError, match=r"a bias is torch\.float32 of the shape"):
