@@ -25,8 +25,14 @@ processors."""
 PROCESSORS = 132
 """An H200's multiprocessors: those of a device that is no GPU, where kernels are interpreted or only compiled."""
 
-RESIDENT_WARPS = 8
-"""Warps of a program with 255 registers a thread, the most there are, that a multiprocessor has room for."""
+REGISTERS = 65536
+"""A multiprocessor's, which the programs that run on it at a time divide among their threads."""
+
+MOST_REGISTERS = 256
+"""Those that a thread takes of them where `Options` do not say: the most there are."""
+
+UNGATED_REGISTERS = 64
+"""And about those of a backward kernel without a channel gate."""
 
 FEW_ROWS = 64
 """Up to so many rows, as decoding has, `add_norm` has a program for each; with more, programs of 16 fill a GPU."""
@@ -47,12 +53,16 @@ LONGEST_VECTOR = 8
 
 @dataclass(frozen=True)
 class Options:
-    """Rows and channels of a tile, the warps of a program, and how many tiles' loads are under way at a time."""
+    """Rows and channels of a tile, the warps of a program, and how many tiles' loads are under way at a time.
+
+    `registers` are the most that a thread may take where there is a channel gate, if it would take more.
+    """
 
     rows: int
     channels: int
     warps: int
     stages: int
+    registers: int | None = None
 
 
 TILES = {
@@ -60,17 +70,18 @@ TILES = {
     "heads": Options(64, 32, 4, 2),
     "swiglu": Options(64, 32, 4, 2),
     "add_norm": Options(16, 128, 4, 2),
-    "modulate_backward": Options(64, 32, 4, 2),
+    "modulate_backward": Options(64, 32, 4, 2, 168),
     "heads_backward": Options(64, 16, 4, 2),
-    "swiglu_backward": Options(64, 16, 4, 2),
-    "add_norm_backward": Options(64, 16, 4, 2),
+    "swiglu_backward": Options(64, 16, 4, 2, 168),
+    "add_norm_backward": Options(64, 16, 4, 2, 168),
 }
 """For 16-bit storage and a bottleneck of at most 16. Those of a backward kernel have 16 rows for each of four warps: a
-tensor core product gives a warp 16 rows, so with fewer rows several warps would compute the same logits; and two
-programs of four warps on a multiprocessor, rather than one of eight, do not wait at the same barriers. They are as wide
-as they can be without registers spilled on Hopper (compute capability 9.0): counts of compiled code, not measurements
-(`results/bench/hopper-counts.md`). Those of add_norm have few rows, since a program returns to its rows, which should
-still be in the cache by then."""
+tensor core product gives a warp 16 rows, so with fewer rows several warps would compute the same logits; and several
+programs of four warps on a multiprocessor do not wait at the same barriers, as one of many warps does. 168 registers a
+thread let three such programs run instead of two: at models' widths, on Hopper (compute capability 9.0), up to 15 are
+spilled for that around a row, none along it. heads_backward would spill 100, some along the rows of 48-wide heads.
+These are counts of compiled code, not measurements (`results/bench/hopper-counts.md`). Tiles of add_norm have few rows,
+since a program returns to its rows, which should still be in the cache by then."""
 
 
 def options(kernel: str, width: int, rank: int, dtype: torch.dtype, rows: int) -> Options:
@@ -154,6 +165,7 @@ class Gates:
             "UNIT": math.gcd(LONGEST_VECTOR, *(tensor.stride(0) for tensor in activations), *channels),
             "num_warps": tile.warps,
             "num_stages": tile.stages,
+            "maxnreg": None if self.Wc is None else tile.registers,
         }
 
 
@@ -182,11 +194,10 @@ def processors(device: torch.device) -> int:
 def backward_programs(device: torch.device, tile: Options, gates: Gates) -> int:
     """How many programs a backward kernel has at most: as many as run at a time.
 
-    Every program with a channel gate writes a dWc, which are read again to be added, and its registers are full. Those
-    without one leave little behind and take fewer registers: four times as many fit.
+    More would cost where there is a channel gate: every program writes a dWc, which are read again to be added.
     """
-    warps = RESIDENT_WARPS if gates.Wc is not None else 4 * RESIDENT_WARPS
-    return processors(device) * max(1, warps // tile.warps)
+    registers = UNGATED_REGISTERS if gates.Wc is None else tile.registers or MOST_REGISTERS
+    return processors(device) * max(1, REGISTERS // (32 * tile.warps * registers))
 
 
 def groups(rows_TN: Tensor, tile: Options, gates: Gates, sites: int = 1) -> tuple[int, int]:

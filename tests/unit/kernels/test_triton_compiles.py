@@ -177,6 +177,13 @@ def test_no_logit_is_computed_twice(compiled):
         assert kernel.special <= (4.1 if "swiglu" in kernel.kernel else 1.1), kernel
 
 
+def test_three_programs_fit_where_registers_are_limited(compiled):
+    """Of four warps each, as many as `launch.backward_programs` counts on."""
+    kernels = {kernel.kernel: kernel for kernel in compiled["block-60m"]}
+    for name in ("swiglu_backward", "add_norm_backward"):
+        assert kernels[name].resident >= 12, kernels[name]
+
+
 def test_fits_into_shared_memory(compiled):
     # 227 KiB are a program's share at most on compute capability 9.0 (CUDA programming guide, table of capabilities);
     # half of it lets two programs run beside each other.

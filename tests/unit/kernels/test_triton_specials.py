@@ -7,6 +7,7 @@ multiplies its zero with it would spread it over a tile.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -116,10 +117,11 @@ def test_few_rows_have_a_program_each():
 
 
 def test_backward_programs_all_run_at_a_time():
-    """As many as fit on a multiprocessor with every register taken; four times as many without a channel gate."""
+    """As many as fit on a multiprocessor with every register taken, or those allowed; more without a channel gate."""
     cpu, tile = torch.device("cpu"), launch.Options(64, 16, 4, 2)
     gates = launch.Gates(Modulation(torch.zeros(16, 8), torch.zeros(1, 8), 2.0, 8, (True,)), [16])
     assert launch.backward_programs(cpu, tile, gates) == 2 * launch.PROCESSORS
+    assert launch.backward_programs(cpu, replace(tile, registers=168), gates) == 3 * launch.PROCESSORS
     scalar = launch.Gates(Modulation(None, torch.zeros(1, 8), 2.0, 8, (True,)), [16])
     assert launch.backward_programs(cpu, tile, scalar) == 8 * launch.PROCESSORS
     count, blocks = launch.groups(torch.empty(65536, 1, device="meta"), tile, gates)
