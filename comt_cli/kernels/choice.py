@@ -267,8 +267,9 @@ def _obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> 
         return f"the kernels take bottlenecks up to {MOST_RANK} wide"
     if device.type == "cpu":
         return "the C++ kernels do not compute in float16" if dtype == torch.float16 else None
-    if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0):
-        return "the kernels need a GPU of compute capability 8.0 or more"
+    is_older = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
+    if torch.version.hip is not None or is_older:
+        return "the kernels need an NVIDIA GPU of compute capability 8.0 or more"
     return (
         None
         if importlib.util.find_spec("triton") is not None

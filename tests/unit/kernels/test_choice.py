@@ -396,6 +396,14 @@ def test_the_loss_of_liger_kernel_is_for_cuda_where_it_is_installed(monkeypatch)
     assert choose_loss("auto", CUDA, torch.bfloat16) == Choice(False, "liger-kernel is not installed")
 
 
+def test_no_kernel_is_taken_on_a_gpu_of_another_maker(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    gates = Gates(channel=True, scalar=True, rank=8)
+    found = choice.choose("heads", "fused", CUDA, torch.bfloat16, 1536, gates, compiled=True)
+    assert not found.fused
+    assert "NVIDIA" in found.reason
+
+
 def test_the_loss_on_a_cpu_is_fused_where_it_can_be_compiled(monkeypatch):
     monkeypatch.setattr(choice, "cpu_obstacle", lambda *, may_build: None)
     assert choose_loss("auto", CPU, torch.bfloat16).fused
