@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
-from comt_cli.benchmarks import decode, decode_translation
+from comt_cli.benchmarks import decode, decode_translation, rounds
 from comt_cli.benchmarks.shapes import (
     BERTS,
     CAPTIONERS,
@@ -47,7 +47,8 @@ TINY_BERT = bert(
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small, and uncompiled: what the compiler makes of a model is tested where models are."""
+    """Small, uncompiled and timed in as many rounds as asked for: what the compiler makes of a model is tested where
+    models are, and waiting for times to settle in test_rounds.py."""
     for name in ("bench", "smoke"):
         monkeypatch.setitem(LLAMAS, name, TINY_LLAMA)
     monkeypatch.setitem(RESNETS, "resnet18-b32", TINY_RESNET)
@@ -55,6 +56,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CAPTIONERS, "caption-bench", TINY_CAPTIONER)
     monkeypatch.setitem(BERTS, "bert-bench", TINY_BERT)
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    monkeypatch.setattr(rounds, "PATIENCE", 0.0)
     monkeypatch.setattr(decode, "PROMPT", 8)
     monkeypatch.setattr(decode_translation, "TOKENS", 5)
 

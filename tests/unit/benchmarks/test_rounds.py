@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from comt_cli.benchmarks import rounds as rounds_module
 from comt_cli.benchmarks.rounds import (
     PATIENCE,
     ClockStopwatch,
@@ -26,6 +27,12 @@ from comt_cli.benchmarks.stages import Deadline, Stage, run_stages
 from comt_cli.report.benchmark import Goal, recorded_spread
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _patience(_tiny, monkeypatch) -> None:
+    """As it is: the other tests of this folder have none."""
+    monkeypatch.setattr(rounds_module, "PATIENCE", PATIENCE)
 
 
 class Clock:
