@@ -23,6 +23,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -36,7 +37,6 @@ FOLDER = Path(__file__).parents[1]
 FLAGS = (
     "-std=c++17",
     "-O3",
-    "-shared",
     "-fPIC",
     "-fvisibility=hidden",
     # Products may be fused with sums; sums are never reordered, and NaN and infinity are honoured.
@@ -50,7 +50,7 @@ PRETENDED = {"default": "-march=x86-64", "avx2": "-march=haswell", "avx512": "-m
 """By `ATEN_CPU_CAPABILITY`, with which PyTorch computes as on an older x86_64 processor; so do the kernels then."""
 DIGEST = hashlib.sha256().digest_size
 SECONDS = 600
-"""What a compiler may take before it is given up: about 6 are usual."""
+"""What a compiler may take before it is given up: a file of sources takes about 6 at most."""
 
 
 class Unavailable(Exception):
@@ -163,11 +163,23 @@ def find_compiler() -> tuple[list[str], str]:
 
 
 def compile_library(command: list[str], runtime: Path) -> bytes:
-    """The content of the compiled library. Raises `Unavailable` with the compiler's first complaint."""
+    """The content of the library, of sources that are compiled beside each other, on every core that there is.
+
+    Raises `Unavailable` with the compiler's first complaint.
+    """
     with tempfile.TemporaryDirectory() as folder:
+
+        def compiled(source: Path) -> str:
+            target = Path(folder) / f"{source.stem}.o"
+            _run([*command, f"-I{FOLDER / 'cpu'}", "-c", str(source), "-o", str(target)])
+            return str(target)
+
+        # The longest first, so that none is left alone at the end.
+        sources = sorted(FOLDER.glob("*/*.cpp"), key=lambda path: (-path.stat().st_size, path))
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            objects = list(pool.map(compiled, sources))
         output = Path(folder) / "kernels.so"
-        sources = map(str, sorted(FOLDER.glob("*/*.cpp")))
-        _run([*command, f"-I{FOLDER / 'cpu'}", *sources, str(runtime), "-o", str(output)])
+        _run([*command, "-shared", *sorted(objects), str(runtime), "-o", str(output)])
         try:
             return output.read_bytes()
         except FileNotFoundError as error:
