@@ -40,6 +40,7 @@ def test_a_session_leaves_the_users_folders_as_they_were(tmp_path):
         folder.mkdir()
     environment = {key: value for key, value in os.environ.items() if key not in {*isolation.OWN, isolation.SESSION}}
     environment |= {"HOME": str(home), "COMT_CACHE": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["CXX"] = "none"  # compiling the kernels into another session's cache takes longer than all the rest
     tests = [str(ROOT / test) for test in WROTE_INTO_CACHES]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(ROOT)]
     before = status_of_the_tree()
