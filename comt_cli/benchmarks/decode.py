@@ -35,10 +35,7 @@ STEPS = 8
 """Decode steps that are timed in a row."""
 MOST_PREFILL_ON_CPU = 8192
 """Tokens in all; beyond, a CPU would read for minutes, and the reading is not timed."""
-_READING = (
-    *("prefill_ms", "prefill_ms_p10", "prefill_ms_p90"),
-    *("prefill_ratio_to_plain", "prefill_ratio_to_plain_spread"),
-)
+_READING = ("prefill_ms", "prefill_ms_p10", "prefill_ms_p90", *compared("prefill_ratio_to_plain", {}, "", None))
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _METHODS = {"plain": "pre-ln", "comt": "comt", "transponder": "transponder"}
 
@@ -208,7 +205,7 @@ def _measure(
     yield rows
 
 
-def _reading(prefill: Mapping[str, Times], name: str, best: str | None) -> dict[str, float | None]:
+def _reading(prefill: Mapping[str, Times], name: str, best: str | None) -> Row:
     """The columns about the reading of the prompts."""
     return {**prefill[name].columns("prefill_ms", 3), **compared("prefill_ratio_to_plain", prefill, name, best)}
 

@@ -28,6 +28,8 @@ PERCENT = 20
 """The percentile of a variant's turns that is its time."""
 SETTLED = 0.03
 """Times have settled when the 90 % interval of each is at most so wide, as a part of the time."""
+_RELIABILITY = ("spread", "uncertainty", "settled")
+"""How the columns of `reliability` end, which verdicts on goals are made of."""
 PATIENCE = 2.0
 """Rounds beyond those asked for, for want of settled times, end when they have taken so many times as long as those."""
 _TWO_SIDED_90 = 1.645
@@ -189,7 +191,24 @@ def ratio(times: Mapping[Key, Times], key: Key, to: Key | None) -> float | None:
     return round(times[key].undisturbed / times[to].undisturbed, 4) if to is not None and to in times else None
 
 
-def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) -> dict[str, float | None]:
-    """The `ratio` by its column, and the greater `spread` of the two in another."""
-    spread = max(times[key].spread, times[to].spread) if to is not None and to in times else None
-    return {name: ratio(times, key, to), f"{name}_spread": None if spread is None else round(spread, 3)}
+def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) -> dict[str, float | bool | None]:
+    """The `ratio` and its `reliability` by their columns; all None where there is nothing to compare with."""
+    if to is None or to not in times:
+        return dict.fromkeys((name, *(f"{name}_{each}" for each in _RELIABILITY)))
+    found = {name: ratio(times, key, to), **reliability(name, times[key], times[to])}
+    return found | {f"{name}_uncertainty": 0.0} if key == to else found  # it is 1, whatever the time
+
+
+def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
+    """What is known of the error of a time or of a ratio of two, by columns: the greater `spread` of the times, half
+    the width of the value's 90 % interval as a part of the value, and whether all the times have settled.
+
+    The widths of two times are added as squares, as if their errors were independent. What slows a round down slows
+    both, so that the interval of a ratio is rather too wide than too narrow.
+    """
+    values = (
+        round(max(each.spread for each in of), 3),
+        round(math.hypot(*(each.uncertainty for each in of)) / 2, 4),
+        all(each.uncertainty <= SETTLED for each in of),
+    )
+    return dict(zip((f"{name}_{each}" for each in _RELIABILITY), values, strict=True))

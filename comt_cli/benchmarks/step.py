@@ -1,7 +1,8 @@
 """How long one training step of any task takes: each variant as a ratio to the best plain one of the same run.
 
 A row is one variant. Times are in milliseconds (undisturbed, as `rounds` has it, with the 10th and 90th percentile of
-the turns); a ratio's `_spread` is the greater p90 / p10 of its two times. `forward` is training's forward pass without
+the turns). A ratio has three columns beside it (`rounds.reliability`), and so has the step's time, which `mfu` and
+speeds are made of. `forward` is training's forward pass without
 gradients, loss included; `saved` what it keeps for the backward pass; `peak` the most that a step takes beyond weights
 and the optimiser's states (CUDA only).
 FLOPs are those of the variant's own network as training counts them (matrix products, attention in full), of another
@@ -20,7 +21,7 @@ from comt_cli.benchmarks.memory import mebibytes
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.peers import PEERS
 from comt_cli.benchmarks.roofline import predicted_step_ratio
-from comt_cli.benchmarks.rounds import compared, quickest
+from comt_cli.benchmarks.rounds import compared, quickest, reliability
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import Timed, steps_in_turns
 from comt_cli.benchmarks.subjects import NONDETERMINISTIC, SUBJECTS, Subject, subject_of
@@ -107,6 +108,7 @@ def _rows(
             "variant": name,
             "rounds": len(step.seconds),
             **step.columns("step_ms", 3),
+            **reliability("step_ms", step),
             f"{subject.unit}_per_second": round(shape.units / step.undisturbed, 1),
             "mfu": None if peak is None else round(flops[name] * shape.batch / step.undisturbed / peak, 4),
             "flops_ratio_to_plain": round(flops[name] / flops["plain"], 4),

@@ -34,10 +34,11 @@ TOO_NOISY = 1.5
 @dataclass(frozen=True)
 class Goal:
     """A column that should be at most (or, `at_least`, not below) what stands in another column of the same row; shown
-    with so many `decimals`, one more where it was missed.
+    with so many `decimals`, one more where it was not met.
 
-    `spread` gives the greatest p90 / p10 of the times that the value is made of, None where the row has none recorded;
-    without the function the value is no time.
+    `timed` is what the columns begin with that say how reliable the value is: `<timed>_spread`, the greatest p90 / p10
+    of the times that it is made of, `<timed>_uncertainty`, half of its 90 % interval as a part of it, and
+    `<timed>_settled`, whether the times had settled. None: the value is no time.
     """
 
     value: str
@@ -45,23 +46,29 @@ class Goal:
     what: str
     at_least: bool = False
     decimals: int = 3
-    spread: Callable[[Row], float | None] | None = None
+    timed: str | None = None
 
     def verdict(self, row: Row) -> str | None:
-        """`met`, or by how much it was missed, or `too noisy`; None where the row has no goal or no value."""
+        """`met` or `missed`, or `too noisy`, or `not settled`: a time had not, or the goal lies within the interval of
+        the value. None where the row has no goal or no value."""
         if not row.get(self.value) or not row.get(self.goal):
             return None
         value, goal = float(row[self.value]), float(row[self.goal])
+        spread, uncertainty, settled = (row.get(f"{self.timed}_{end}") for end in ("spread", "uncertainty", "settled"))
+        if spread and float(spread) > TOO_NOISY:
+            return f"{self.what} too noisy (p90 / p10 of a time is {float(spread):.2f}, beyond {TOO_NOISY:g})"
         is_met = value >= goal if self.at_least else value <= goal
-        limit = "at least" if self.at_least else "at most"
-        spread = self.spread(row) if self.spread is not None else 1.0
-        if spread is not None and spread > TOO_NOISY:
-            return f"{self.what} too noisy (p90 / p10 of a time is {spread:.2f}, beyond {TOO_NOISY:g})"
-        # what was just missed must not look equal: as many decimals as the rows have
-        decimals = self.decimals + (not is_met)
-        unknown = ", spread not recorded" if spread is None else ""
         verdict = "met" if is_met else "missed"
-        return f"{self.what} {verdict} ({value:,.{decimals}f}, {limit} {_plainly(goal)}{unknown})"
+        if settled == "False" or (uncertainty and abs(value - goal) < float(uncertainty) * value):
+            verdict = "not settled"
+        # what was just missed must not look equal: as many decimals as the rows have
+        text = f"{value:,.{self.decimals + (verdict != 'met')}f}"
+        if uncertainty:
+            text += f" ± {100 * float(uncertainty):.1f} %"
+        text += f", {'at least' if self.at_least else 'at most'} {_plainly(goal)}"
+        if self.timed is not None and not (spread and settled):
+            text += f", {'uncertainty' if spread else 'spread'} not recorded"
+        return f"{self.what} {verdict} ({text})"
 
 
 def _plainly(number: float) -> str:
@@ -230,16 +237,6 @@ def _natural(text: str) -> tuple[int, str]:
 def shown(name: str, decimals: int) -> Callable[[Row], str]:
     """A number of the row with so many decimals."""
     return lambda row: f"{float(row[name]):,.{decimals}f}" if row.get(name) else "-"
-
-
-def recorded_spread(ratio: str) -> Callable[[Row], float | None]:
-    """The greater p90 / p10 of the two times of a ratio; None in rows of earlier versions."""
-    return lambda row: float(row[f"{ratio}_spread"]) if row.get(f"{ratio}_spread") else None
-
-
-def own_spread(time: str) -> Callable[[Row], float | None]:
-    """p90 / p10 of one time, which every row has."""
-    return lambda row: float(row[f"{time}_p90"]) / float(row[f"{time}_p10"]) if row.get(f"{time}_p10") else None
 
 
 def spread(name: str) -> Callable[[Row], str]:

@@ -6,23 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from comt_cli import words
-from comt_cli.report.benchmark import (
-    TOO_NOISY,
-    Column,
-    Goal,
-    Page,
-    own_spread,
-    recorded_spread,
-    shown,
-    spread,
-    word,
-)
+from comt_cli.report.benchmark import TOO_NOISY, Column, Goal, Page, shown, spread, word
 from comt_cli.report.figures.benchmark import draw_kernels, draw_predicted, draw_steps
 
 _IN_TURNS = (
     "Variants took turns. A time is the 20th percentile of its turns, since other work only slows them, and a ratio is",
     "that of two such times; below 1 is faster. In rows without a recorded spread (p90 / p10) times are medians, and",
-    f"ratios the medians of those within a round. Where a spread is beyond {TOO_NOISY:g} no goal is met or missed.",
+    f"ratios the medians of those within a round. Where a spread is beyond {TOO_NOISY:g} no goal is met or missed, nor",
+    "where the verdict is `not settled`: the 90 % interval of a time was too wide, or the goal lies within that of the",
+    "value (±).",
 )
 _COMMITS = "Rows that were measured again replace the older ones; the others stay."
 
@@ -48,10 +40,8 @@ def step_page(
         "step": _ratio_goal("step_ratio_to_best_plain", "step"),
         "forward": _ratio_goal("forward_ratio_to_best_plain", "forward"),
         "saved": partial(Goal, value="saved_ratio_to_plain", what="saved"),
-        "mfu": partial(Goal, value="mfu", what="MFU", at_least=True, spread=own_spread("step_ms")),
-        "speed": partial(
-            Goal, value=per_second, what=f"{unit}/s", at_least=True, decimals=0, spread=own_spread("step_ms")
-        ),
+        "mfu": partial(Goal, value="mfu", what="MFU", at_least=True, timed="step_ms"),
+        "speed": partial(Goal, value=per_second, what=f"{unit}/s", at_least=True, decimals=0, timed="step_ms"),
     }
     if peers:
         every["peer"] = _ratio_goal(f"step_ratio_to_{peers[0]}", f"step / {peers[0]}")
@@ -92,7 +82,7 @@ def step_page(
 
 
 def _ratio_goal(ratio: str, what: str) -> partial[Goal]:
-    return partial(Goal, value=ratio, what=what, spread=recorded_spread(ratio))
+    return partial(Goal, value=ratio, what=what, timed=ratio)
 
 
 def _texts(*names: str) -> list[Column]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from comt_cli.benchmarks import rounds as rounds_module
 from comt_cli.benchmarks.rounds import (
     PATIENCE,
+    SETTLED,
     ClockStopwatch,
     Times,
     all_turns,
@@ -21,10 +22,11 @@ from comt_cli.benchmarks.rounds import (
     in_turns,
     quickest,
     ratio,
+    reliability,
     unsettled,
 )
 from comt_cli.benchmarks.stages import Deadline, Stage, run_stages
-from comt_cli.report.benchmark import Goal, recorded_spread
+from comt_cli.report.benchmark import Goal
 
 CPU = torch.device("cpu")
 
@@ -68,9 +70,10 @@ def test_a_ratio_is_that_of_undisturbed_times():
     assert ratio(times, "a", "a") == 1
     assert ratio(times, "a", None) is None
     assert ratio(times, "a", "absent") is None
-    assert compared("x", times, "a", "b") == {"x": 0.5, "x_spread": 8.0}
-    assert compared("x", times, "b", "a") == {"x": 2.0, "x_spread": 8.0}
-    assert compared("x", times, "a", None) == {"x": None, "x_spread": None}
+    assert [compared("x", times, *pair)["x"] for pair in ("ab", "ba", "aa")] == [0.5, 2.0, 1.0]
+    assert [compared("x", times, *pair)["x_spread"] for pair in ("ab", "ba", "aa")] == [8.0, 8.0, 8.0]
+    nothing = {"x": None, "x_spread": None, "x_uncertainty": None, "x_settled": None}
+    assert compared("x", times, "a", None) == compared("x", times, "a", "absent") == nothing
 
 
 def test_a_machine_that_slows_down_does_not_change_a_ratio():
@@ -143,10 +146,54 @@ def test_extreme_noise_gives_no_verdict(seed, goal, true):
     """Nine turns in ten are slowed, up to eight times: whatever is asked is neither met nor missed."""
     times = all_turns({"a": lambda: true, "b": lambda: 1.0}, 15, NoisyMachine(seed, 0.9, 8))
     row = {name: str(value) for name, value in compared("ratio", times, "a", "b").items()} | {"goal": str(goal)}
-    verdict = Goal("ratio", "goal", "step", spread=recorded_spread("ratio")).verdict(row)
+    verdict = Goal("ratio", "goal", "step", timed="ratio").verdict(row)
     assert "too noisy" in verdict
     assert "met" not in verdict
     assert "missed" not in verdict
+
+
+def around(width: float) -> Times:
+    """Fifteen turns of about a second; the 90 % interval, from the least to the seventh, has this width."""
+    return Times((*(1 - width / 2 for _ in range(2)), *(1.0 for _ in range(4)), *(1 + width / 2 for _ in range(9))))
+
+
+@given(st.floats(0, 0.2), st.floats(0, 0.2))
+def test_the_interval_of_a_ratio(first, second):
+    """As wide as that of either time, at least, and not wider than both; settled where both times are."""
+    times = {"a": around(first), "b": around(second)}
+    widths = [each.uncertainty for each in times.values()]
+    assert widths == pytest.approx([first, second])
+    found = compared("x", times, "a", "b")
+    assert max(widths) / 2 - 1e-4 <= found["x_uncertainty"] <= sum(widths) / 2 + 1e-4
+    assert found["x_settled"] == (unsettled(times) is None) == (max(widths) <= SETTLED)
+    itself = compared("x", times, "a", "a")
+    assert (itself["x_uncertainty"], itself["x_settled"]) == (0, widths[0] <= SETTLED)
+    assert reliability("step_ms", times["a"])["step_ms_uncertainty"] == pytest.approx(first / 2, abs=1e-4)
+
+
+def test_nine_in_ten_intervals_have_the_true_ratio_within():
+    """On a machine whose turns take a normal time or longer; intervals half as wide would not do."""
+    inside, halves = 0, 0
+    for seed in range(400):
+        noise = random.Random(seed)
+        times = {key: Times(tuple(second * noise.lognormvariate(0, 0.05) for _ in range(15))) for key, second in
+                 (("a", 1.3), ("b", 1.0))}  # fmt: skip
+        found = compared("x", times, "a", "b")
+        wrong = abs(found["x"] - 1.3) / found["x"]
+        inside += wrong <= found["x_uncertainty"]
+        halves += wrong <= found["x_uncertainty"] / 2
+    assert inside >= 360 > halves
+
+
+@given(st.floats(0, 0.05), st.floats(0, 0.05), st.floats(0.8, 1.25))
+def test_a_goal_within_the_interval_is_neither_met_nor_missed(first, second, goal):
+    """Nor is one where a time has not settled."""
+    times = {"a": around(first), "b": around(second)}
+    row = {name: str(value) for name, value in compared("ratio", times, "a", "b").items()} | {"goal": str(goal)}
+    verdict = Goal("ratio", "goal", "step", timed="ratio").verdict(row)
+    certain = max(each.uncertainty for each in times.values()) <= SETTLED
+    far = abs(1 - goal) >= float(row["ratio_uncertainty"])
+    assert verdict.split(" (")[0] == f"step {('met' if goal >= 1 else 'missed') if certain and far else 'not settled'}"
 
 
 def test_a_quiet_machine_takes_the_rounds_asked_for():

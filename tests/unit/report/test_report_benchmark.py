@@ -14,8 +14,6 @@ from comt_cli.report.benchmark import (
     Column,
     Goal,
     Page,
-    own_spread,
-    recorded_spread,
     renew_page,
     shown,
     spread,
@@ -45,6 +43,7 @@ PAGE = Page(
     meanings=VARIANTS,
 )
 FOLDER = Path("bench") / "a-fast-cpu"
+ENDS = ("ratio_spread", "ratio_uncertainty", "ratio_settled")
 
 
 def measured(variant: str, ms: float, commit: str, precision: str = "fp32", **more: Any) -> dict[str, Any]:
@@ -152,24 +151,38 @@ def test_a_goal_in_thousands(value, told):
 
 
 @pytest.mark.parametrize(
-    ("spread", "told"),
+    ("known", "told"),
     [
-        ("1.5", "step met (1.040, at most 1.08)"),
-        ("1.51", "step too noisy (p90 / p10 of a time is 1.51, beyond 1.5)"),
-        ("", "step met (1.040, at most 1.08, spread not recorded)"),
-        (None, "step met (1.040, at most 1.08, spread not recorded)"),
+        (("1.5", "0.012", "True"), "step met (1.040 ± 1.2 %, at most 1.08)"),
+        (("1.51", "0.012", "True"), "step too noisy (p90 / p10 of a time is 1.51, beyond 1.5)"),
+        (("1.5", "0.04", "True"), "step not settled (1.0400 ± 4.0 %, at most 1.08)"),
+        (("1.5", "0.012", "False"), "step not settled (1.0400 ± 1.2 %, at most 1.08)"),
+        (("1.2",), "step met (1.040, at most 1.08, uncertainty not recorded)"),
+        (("1.2", "", ""), "step met (1.040, at most 1.08, uncertainty not recorded)"),
+        (("", "", ""), "step met (1.040, at most 1.08, spread not recorded)"),
+        ((), "step met (1.040, at most 1.08, spread not recorded)"),
+    ],
+    ids=str,
+)
+def test_no_verdict_on_noise(known, told):
+    """Nor where times had not settled; rows of earlier versions have neither column, or the spread alone."""
+    row = {"ratio": "1.04", "goal_ratio": "1.08"} | dict(zip(ENDS, known, strict=False))
+    assert Goal("ratio", "goal_ratio", "step", timed="ratio").verdict(row) == told
+
+
+@pytest.mark.parametrize(
+    ("mfu", "told"),
+    [
+        ("0.44", "MFU missed (0.4400 ± 1.4 %, at least 0.45)"),
+        ("0.444", "MFU not settled (0.4440 ± 1.4 %, at least 0.45)"),
+        ("0.456", "MFU not settled (0.4560 ± 1.4 %, at least 0.45)"),
+        ("0.457", "MFU met (0.457 ± 1.4 %, at least 0.45)"),
     ],
 )
-def test_no_verdict_on_noise(spread, told):
-    row = {"ratio": "1.04", "goal_ratio": "1.08"} | ({} if spread is None else {"ratio_spread": spread})
-    assert Goal("ratio", "goal_ratio", "step", spread=recorded_spread("ratio")).verdict(row) == told
-
-
-@pytest.mark.parametrize(("p90", "told"), [("15", "MFU met (0.500, at least 0.45)"), ("16", "MFU too noisy")])
-def test_the_spread_of_one_time(p90, told):
-    row = {"mfu": "0.5", "goal_mfu": "0.45", "step_ms_p10": "10", "step_ms_p90": p90}
-    goal = Goal("mfu", "goal_mfu", "MFU", at_least=True, spread=own_spread("step_ms"))
-    assert goal.verdict(row).startswith(told)
+def test_a_goal_within_the_interval(mfu, told):
+    row = {"mfu": mfu, "goal_mfu": "0.45", "step_ms_spread": "1.1", "step_ms_uncertainty": "0.014"}
+    goal = Goal("mfu", "goal_mfu", "MFU", at_least=True, timed="step_ms")
+    assert goal.verdict(row | {"step_ms_settled": "True"}) == told
 
 
 def test_a_page_is_made_anew_without_measuring(tmp_path):
@@ -347,7 +360,7 @@ def test_pages_show_columns_that_their_rows_have(monkeypatch):
             column.show(Asked())
         for goal in page.goals:
             asked |= {goal.value, goal.goal}
-            if goal.spread is not None:
-                goal.spread(Asked())
+            if goal.timed is not None:
+                asked |= {f"{goal.timed}_{end}" for end in ("spread", "uncertainty", "settled")}
         of_cuda = {each for each in asked if "nondeterministic" in each}  # CPU steps are deterministic
         assert (asked - of_cuda) | set(page.key) | set(page.sort) <= columns[name], name
