@@ -10,6 +10,7 @@ of all of them. The order turns round with every round, so that none always come
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -32,8 +33,6 @@ _RELIABILITY = ("spread", "uncertainty", "settled")
 """How the columns of `reliability` end, which verdicts on goals are made of."""
 PATIENCE = 2.0
 """Rounds beyond those asked for, for want of settled times, end when they have taken so many times as long as those."""
-_TWO_SIDED_90 = 1.645
-"""Standard deviations of the normal distribution."""
 _HEAD_START = 8192
 """Side of the square matrix product (1.5 ms on an H200) that keeps a GPU busy while the host queues what is timed."""
 
@@ -90,6 +89,25 @@ def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Stopwatc
     return ClockStopwatch(device)
 
 
+@functools.cache
+def interval(n: int) -> tuple[int | None, int]:
+    """The places, from 0, in n ordered turns between which the true `PERCENT`th percentile lies in at least 90 % of all
+    cases, beyond either in at most 5 %, whatever the distribution; None where no turn is low enough for that.
+
+    How many of n turns lie below the true percentile is binomial (David and Nagaraja, Order Statistics, 7.1).
+    """
+    low: int | None = None
+    share, at_most = PERCENT / 100, 0.0
+    for k in range(n):
+        ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        at_most += math.exp(ways + k * math.log(share) + (n - k) * math.log1p(-share))
+        if at_most <= 0.05:
+            low = k
+        if at_most >= 0.95:
+            return low, k
+    return low, n - 1
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds that one part took, one number a round."""
@@ -108,16 +126,10 @@ class Times:
 
     @property
     def uncertainty(self) -> float:
-        """The width of the 90 % interval of `undisturbed`, as a part of it.
-
-        Its ends are order statistics, whatever the distribution: how many of n turns lie below the true percentile is
-        binomial (here by its normal approximation). Of fewer than 14 turns it says less than 90 %, of 7 some 79 %.
-        """
-        ordered, n = sorted(self.seconds), len(self.seconds)
-        below, deviation = n * PERCENT / 100, math.sqrt(n * PERCENT * (100 - PERCENT)) / 100
-        low = max(0, math.floor(below - _TWO_SIDED_90 * deviation) - 1)
-        high = min(n - 1, math.ceil(below + _TWO_SIDED_90 * deviation))
-        return (ordered[high] - ordered[low]) / self.undisturbed
+        """The width of the 90 % interval of `undisturbed`, as a part of it; infinite with fewer than 14 turns, whose
+        least may well lie above the true percentile (0.8^13 > 5 %)."""
+        ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
+        return math.inf if low is None else (ordered[high] - ordered[low]) / self.undisturbed
 
     def percentile(self, percent: int) -> float:
         """Seconds; of so many rounds' times the one at that place, without interpolation: 0 the least, 100 the most.
@@ -178,7 +190,10 @@ def all_turns(parts: Mapping[Key, Part], rounds: int, stopwatch: Stopwatch, warm
 def unsettled(times: Mapping[Key, Times]) -> str | None:
     """None where all times have settled, else a phrase about the least certain."""
     worst, rounds = max((each.uncertainty, len(each.seconds)) for each in times.values())
-    return f"not settled after {rounds} rounds (to {100 * worst:.0f} % of a time)" if worst > SETTLED else None
+    if worst <= SETTLED:
+        return None
+    extent = "too few for an interval" if worst == math.inf else f"to {100 * worst:.0f} % of a time"
+    return f"not settled after {rounds} rounds ({extent})"
 
 
 def quickest(times: Mapping[Key, Times], of: list[Key]) -> Key | None:
@@ -204,11 +219,12 @@ def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
     the width of the value's 90 % interval as a part of the value, and whether all the times have settled.
 
     The widths of two times are added as squares, as if their errors were independent. What slows a round down slows
-    both, so that the interval of a ratio is rather too wide than too narrow.
+    both, so that the interval of a ratio is rather too wide than too narrow. Of too few turns there is none.
     """
+    width = math.hypot(*(each.uncertainty for each in of))
     values = (
         round(max(each.spread for each in of), 3),
-        round(math.hypot(*(each.uncertainty for each in of)) / 2, 4),
+        round(width / 2, 4) if width < math.inf else None,
         all(each.uncertainty <= SETTLED for each in of),
     )
     return dict(zip((f"{name}_{each}" for each in _RELIABILITY), values, strict=True))

@@ -26,8 +26,6 @@ from comt_cli.recipe.settings import Precision
 
 News = str | list[Any]
 GoOn = Callable[[], bool]
-ROUNDS = {"cuda": 7}
-"""On a GPU, whose times hardly scatter, fewer rounds than the usual ones: all five sizes are to fit."""
 WANTED_STEPS: dict[tuple[str, str], tuple[str, ...]] = {
     ("step", "cuda"): (
         "transformers-compiled",
@@ -117,9 +115,8 @@ def run_stages(stages: list[Stage], deadline: Deadline) -> Iterator[tuple[str, N
             pace[alike] = (left - deadline.left()) / stage.seconds
 
 
-def stages_for(device: torch.device, rounds: int | None = None) -> list[Stage]:
-    """What there is to measure on a device, in the order in which it is wanted; in `ROUNDS` or 15 if not given."""
-    rounds = rounds or ROUNDS.get(device.type, 15)
+def stages_for(device: torch.device, rounds: int = 15) -> list[Stage]:
+    """What there is to measure on a device, in the order in which it is wanted."""
     return _on_cuda(device, rounds) if device.type == "cuda" else _on_cpu(device, rounds)
 
 

@@ -45,7 +45,12 @@ Sizes = Annotated[
 ]
 Dtypes = Annotated[str, typer.Option(metavar="A,B", help="Types of the numbers: bf16, fp32.")]
 Rounds = Annotated[
-    int, typer.Option(min=3, help="Rounds; each times every variant once. More follow until the times have settled.")
+    int,
+    typer.Option(
+        min=3,
+        help="Rounds; each times every variant once. Up to twice as many more follow until the times have settled, "
+        "which takes 14 or more.",
+    ),
 ]
 
 
@@ -320,12 +325,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 @app.command("all", cls=Verb)
 def everything(
     minutes: Annotated[float, typer.Option(min=0, help="Begin nothing that is not likely to end within so many.")] = 9,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            min=3, help="Rounds, at least; each times every variant once. 7 on a GPU, 15 elsewhere if not given."
-        ),
-    ] = None,
+    rounds: Rounds = 15,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:

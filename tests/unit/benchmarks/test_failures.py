@@ -195,7 +195,7 @@ def test_a_cpu_has_a_bit_of_everything_within_the_usual_minutes():
 
 
 def test_steps_on_a_gpu(monkeypatch):
-    """One block compiled, seven rounds, the variants that goals need."""
+    """One block compiled, enough rounds for an interval, the variants that goals need."""
     calls = []
     monkeypatch.setattr(stages, "run_step_benchmark", lambda *arguments: calls.append(arguments) or iter(()))
     for subject in SUBJECTS:
@@ -205,7 +205,7 @@ def test_steps_on_a_gpu(monkeypatch):
                 list(stage.run(lambda: True))
         wanted = stages.WANTED_STEPS.get((subject.page, "cuda"), tuple(subject.variants))
         assert [call[0].size for call in calls] == list(subject.gpu_sizes)
-        assert {call[1:] for call in calls} == {(subject.precision, wanted, CUDA, 7, "block")}
+        assert {call[1:] for call in calls} == {(subject.precision, wanted, CUDA, 15, "block")}
         assert {*subject.best_plain} <= {*wanted} <= {*subject.variants}
     assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*names.DECODE_VARIANTS}
 

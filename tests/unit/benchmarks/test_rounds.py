@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from functools import partial
@@ -20,6 +21,7 @@ from comt_cli.benchmarks.rounds import (
     all_turns,
     compared,
     in_turns,
+    interval,
     quickest,
     ratio,
     reliability,
@@ -59,9 +61,9 @@ class Clock:
 def test_every_part_is_timed_once_a_round_after_the_warm_up():
     clock = Clock()
     parts = {"a": clock.takes(9.0, 1.0), "b": clock.takes(9.0, 2.0)}
-    times = all_turns(parts, 3, ClockStopwatch(CPU, clock), warm_up=1)
-    assert times["a"].seconds == pytest.approx((1.0, 1.0, 1.0))
-    assert times["b"].seconds == pytest.approx((2.0, 2.0, 2.0))
+    times = all_turns(parts, 14, ClockStopwatch(CPU, clock), warm_up=1)
+    assert times["a"].seconds == pytest.approx((1.0,) * 14)
+    assert times["b"].seconds == pytest.approx((2.0,) * 14)
 
 
 def test_a_ratio_is_that_of_undisturbed_times():
@@ -93,8 +95,8 @@ def test_variants_take_turns_and_the_order_turns_round():
         clock.now += 1
 
     parts = {name: partial(part, name) for name in "abc"}
-    news = list(in_turns(parts, 3, ClockStopwatch(CPU, clock), warm_up=0))
-    assert "".join(order) == "abccbaabc"
+    news = list(in_turns(parts, 14, ClockStopwatch(CPU, clock), warm_up=0))
+    assert "".join(order) == "abccba" * 7
     assert news[:3] == [1, 2, 3]
 
 
@@ -108,6 +110,30 @@ def test_percentiles(count, time, low, high):
     assert (times.undisturbed, times.percentile(10), times.percentile(90)) == (time, low, high)
     assert times.milliseconds() == (1000 * time, 1000 * low, 1000 * high)
     assert times.spread == high / low
+
+
+@pytest.mark.parametrize("n", [*range(1, 40), 100, 999])
+def test_the_interval_of_the_percentile(n):
+    """K of n turns lie below the true 20th percentile; K is binomial, and the turn at place i is below where K > i.
+    Either end fails in at most 5 % of all cases, and the next turn inwards would not do."""
+    pmf = [math.comb(n, k) * 4 ** (n - k) for k in range(n + 1)]  # of 5^n cases
+    low, high = interval(n)
+    assert (low is None) == (n < 14)
+    below = [sum(pmf[: k + 1]) for k in range(n + 1)]
+    if low is not None:
+        assert 20 * below[low] <= 5**n < 20 * below[low + 1]
+        assert 20 * below[high - 1] < 19 * 5**n <= 20 * below[high]
+    assert high <= n - 1
+
+
+def test_fewer_than_fourteen_turns_are_never_settled():
+    """However equal they are: the least may lie above the true percentile."""
+    few, enough = {"a": Times((1.0,) * 13)}, {"a": Times((1.0,) * 14)}
+    assert unsettled(few) == "not settled after 13 rounds (too few for an interval)"
+    assert unsettled(enough) is None
+    known = {"step_spread": 1.0, "step_uncertainty": None, "step_settled": False}
+    assert reliability("step", few["a"]) == known
+    assert reliability("step", enough["a"]) == known | {"step_uncertainty": 0.0, "step_settled": True}
 
 
 # ---- noise

@@ -157,6 +157,7 @@ def test_a_goal_in_thousands(value, told):
         (("1.51", "0.012", "True"), "step too noisy (p90 / p10 of a time is 1.51, beyond 1.5)"),
         (("1.5", "0.04", "True"), "step not settled (1.0400 ± 4.0 %, at most 1.08)"),
         (("1.5", "0.012", "False"), "step not settled (1.0400 ± 1.2 %, at most 1.08)"),
+        (("1.5", "", "False"), "step not settled (1.0400, at most 1.08)"),
         (("1.2",), "step met (1.040, at most 1.08, uncertainty not recorded)"),
         (("1.2", "", ""), "step met (1.040, at most 1.08, uncertainty not recorded)"),
         (("", "", ""), "step met (1.040, at most 1.08, spread not recorded)"),
