@@ -2,8 +2,9 @@
 
 A kernel is taken on its own accord ("auto") only where it was measured to be faster than what would otherwise run: the
 compiled reference in a compiled model, the eager one in another. What counts was measured on this very device with this
-number of threads; else on it with another number; else on another device of its class (`processors`). Without such
-measurements, or where no kernel can run, it is the reference. Every choice gives its reason.
+number of threads, by the user rather than for this program; else on it with another number; else on another device of
+its class (`processors`). Without such measurements, or where no kernel can run, it is the reference. Every choice gives
+its reason.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import torch
 from comt_cli.installing import install_extra
 from comt_cli.kernels.measurements import (
     DeviceTimes,
-    MeasuredStep,
     measured_steps,
     measurements,
     near_in_rank,
@@ -182,14 +182,11 @@ def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, c
     if not rows:
         how = f"--precision {'fp32' if dtype == 'fp32' else 'bf16-mixed'} --variants {reference},{kernel}"
         return Choice(False, f"in {dtype} it was not measured beside the reference: comt bench step {how}")
-    times: dict[str, MeasuredStep] = {}
-    for row in rows:
-        times.setdefault(row.size, row)  # the user's own come first
     # Of several sizes that in which it gains least: it is not taken where it may cost.
-    speed, size = min((row.step_ms[reference] / row.step_ms[kernel], size) for size, row in times.items())
-    step = f"a {'compiled ' if compiled else ''}step of {size}{NORM_WIDTHS[gate]}"
+    row = min(rows, key=lambda row: (row.step_ms[reference] / row.step_ms[kernel], row.size))
+    speed, where = row.step_ms[reference] / row.step_ms[kernel], _place(row, here)
+    step = f"a {'compiled ' if compiled else ''}step of {row.size}{NORM_WIDTHS[gate]}"
     gain = f"{'' if speed > MARGIN else 'only '}{speed:.2f} times as fast"
-    where = _place(times[size], here)
     return Choice(speed > MARGIN, f"{step} was {gain} on {where} ({dtype})", speed, where)
 
 

@@ -33,10 +33,12 @@ class DeviceTimes:
     """What was timed on one device, whatever it was computed with.
 
     Attributes:
+        own: by the user, and not for this program.
         step_ms: by variant, milliseconds of a forward and a backward pass, or of a whole training step.
         torch: its version; `triton`: the same, empty where there was none.
     """
 
+    own: bool
     device: Device
     torch: str
     triton: str
@@ -85,7 +87,7 @@ def roots() -> list[Path]:
 
 
 def measurements() -> tuple[list[Measured], list[Path]]:
-    """All operations that are known, the user's own first, and those of the user's files that are damaged.
+    """All operations that are known, and those of the user's files that are damaged.
 
     One file may have variants that another lacks; times of two files, or with two versions of torch, are not mixed.
     Raises as the reader does if a file of the program's own is damaged.
@@ -101,13 +103,13 @@ def measured_steps() -> tuple[list[MeasuredStep], list[Path]]:
 Row = TypeVar("Row", bound=DeviceTimes)
 
 
-def _read_all(name: str, read: Callable[[Path, int], tuple[Row, ...]]) -> tuple[list[Row], list[Path]]:
+def _read_all(name: str, read: Callable[[Path, int, bool], tuple[Row, ...]]) -> tuple[list[Row], list[Path]]:
     found: list[Row] = []
     damaged = []
     for root in roots():
         for path in sorted(root.glob(f"*/{name}")):
             try:
-                found += read(path, path.stat().st_mtime_ns)
+                found += read(path, path.stat().st_mtime_ns, root != SHIPPED)
             except (OSError, ValueError, KeyError, TypeError, csv.Error):
                 if root == SHIPPED:
                     raise
@@ -116,24 +118,25 @@ def _read_all(name: str, read: Callable[[Path, int], tuple[Row, ...]]) -> tuple[
 
 
 @functools.lru_cache(maxsize=64)
-def _read_operations(path: Path, _changed: int) -> tuple[Measured, ...]:
+def _read_operations(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
     """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes."""
     rows = []
     keys = ("op", "shape", "dtype", "gates", "width", "tokens")
     for device, torch, triton, (op, shape, dtype, gates, width, tokens), times in _times(path, keys):
         if (label := _GATES.fullmatch(gates)) is not None:
             place = op, label[1], int(label[2] or 0), int(width), int(tokens)
-            rows.append(Measured(device, torch, triton, shape, dtype, times, *place))
+            rows.append(Measured(own, device, torch, triton, shape, dtype, times, *place))
     return tuple(rows)
 
 
 @functools.lru_cache(maxsize=64)
-def _read_steps(path: Path, _changed: int) -> tuple[MeasuredStep, ...]:
+def _read_steps(path: Path, _changed: int, own: bool) -> tuple[MeasuredStep, ...]:
     """As `_read_operations`. Of bf16 the measurement under autocast counts, which is how ResNets are trained."""
     rows = []
     for device, torch, triton, (size, shape, precision), times in _times(path, ("size", "shape", "precision")):
         if precision in ("fp32", "bf16-mixed"):
-            rows.append(MeasuredStep(device, torch, triton, shape, precision.removesuffix("-mixed"), times, size))
+            dtype = precision.removesuffix("-mixed")
+            rows.append(MeasuredStep(own, device, torch, triton, shape, dtype, times, size))
     return tuple(rows)
 
 
@@ -160,10 +163,15 @@ def _times(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[Device, str, str
 
 def of_nearest_device(rows: Iterable[Row], device: Device) -> list[Row]:
     """Those of `rows` that were measured on the device that says most about `device` (`Device.distance`); of several
-    equally near the first by name. Empty if none of them says anything."""
-    near = [(distance, row) for row in rows if (distance := row.device.distance(device)) is not None]
-    nearest = min(((distance, str(row.device)) for distance, row in near), default=None)
-    return [row for distance, row in near if (distance, str(row.device)) == nearest]
+    equally near, and of two measurements of one, the user's own, then the first by name. Empty if none of them says
+    anything."""
+    near = [
+        ((distance, not row.own, str(row.device)), row)
+        for row in rows
+        if (distance := row.device.distance(device)) is not None
+    ]
+    nearest = min((place for place, _ in near), default=None)
+    return [row for place, row in near if place == nearest]
 
 
 def near_in_rank(rows: Iterable[Measured], rank: int) -> list[Measured]:

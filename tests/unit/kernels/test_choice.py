@@ -373,6 +373,10 @@ def test_the_users_own_measurements_come_before_those_of_the_program(measured, m
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert ask().speed == 0.75
+    measured(({"width": 64, "tokens": 1}, {**ALL_THREE, "fused": 4.0}), root="cache/measured", folder="mine")
+    assert ask().speed == 0.75, "of whatever width"
+    measured(({"device": "Some CPU, 4 threads"}, {**ALL_THREE, "fused": 4.0}), root="cache/measured", folder="mine")
+    assert ask().speed == 1.5, "the user's are of another number of threads"
 
 
 def test_other_tables_of_the_folder_are_left_alone(measured):
