@@ -63,7 +63,6 @@ def modulate_backward(
                 (product_TC.stride(0), product_TC.stride(0), G_TM.stride(0), dproduct_TC.stride(0)),
                 (T, site.width, blocks),
                 gates.scale,
-                Z_IS_OUTPUT=False,
                 **gates.constants(tile, product_TC, G_TM, dproduct_TC),
             )
     return dproduct_TC, *sums.total(product_TC)
@@ -112,7 +111,6 @@ def _modulate_backward(
     strides,
     sizes,
     scale,
-    Z_IS_OUTPUT: tl.constexpr,
     R: tl.constexpr,
     BR: tl.constexpr,
     TYPE: tl.constexpr,
@@ -149,11 +147,10 @@ def _modulate_backward(
             G = tl.load(G_row + rows[:, None] * G_stride + channels[None, :], mask=inside, other=0.0)
             z = tl.load(z_row + rows[:, None] * z_stride + channels[None, :], mask=inside, other=0.0)
             tile = tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
-            G = G.to(tl.float32)
-            dz = G * tile[0]
+            dz = G.to(tl.float32) * tile[0]
             tl.store(dz_row + rows[:, None] * dproduct_stride + channels[None, :], dz, mask=inside)
             dp, total = gate_gradient(
-                (G if Z_IS_OUTPUT else dz) * z.to(tl.float32),
+                dz * z.to(tl.float32),
                 channels,
                 inside_T,
                 inside_N,
