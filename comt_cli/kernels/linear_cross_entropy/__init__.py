@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,9 @@ BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 """Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
 FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024
 """The same for the kernel in C++, which goes over a block once: what products with many rows gain is more."""
+LIGER_BLOCK_ELEMENTS = 256 * 1024 * 1024
+"""The same for liger-kernel, 0.5 GiB in 16 bits. Of itself it takes blocks with as many logits as h has elements: 32
+in a step of 65,536 tokens 512 wide, each of which reads and writes all of dW. With this it takes 8."""
 
 
 def linear_cross_entropy(
@@ -79,12 +83,21 @@ def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float, b
         return _blocked(h_TD, W_VD, targets_T, smoothing, bias_V)
     found = liger()
     assert isinstance(found, tuple)  # it was chosen
+    function = found[1]
+    named: dict[str, Any] = {"bias": bias_V, "ignore_index": IGNORE, "label_smoothing": smoothing, "reduction": "sum"}
+    named["accum_dtype"] = torch.float32  # of dW's sum over blocks: bf16 would lose the small late terms
+    signature = _signature(function.forward)
+    if "chunk_mem_const" in signature.parameters:  # 0.8.5 has it, 0.8.2 has not: a block is so many times as large as h
+        named["chunk_mem_const"] = max(1, LIGER_BLOCK_ELEMENTS // h_TD.numel())
+    bound = signature.bind(None, h_TD, W_VD, targets_T, **named)
+    bound.apply_defaults()
+    _context, *arguments = bound.args  # `apply` takes arguments by position alone
     with torch.autocast(h_TD.device.type, enabled=False):
-        # By position: bias, weights of classes, ignore_index, share of logsumexp squared, label smoothing, reduction,
-        # soft cap, whether to return that square, type of dW's sum over blocks: bf16 would lose the small late terms.
-        arguments = (h_TD, W_VD, targets_T, bias_V, None, IGNORE, 0.0, smoothing, "sum", None, False, torch.float32)
-        loss: Tensor = found[1].apply(*arguments)[0]  # type: ignore[no-untyped-call]
+        loss: Tensor = function.apply(*arguments)[0]  # type: ignore[no-untyped-call]
     return loss
+
+
+_signature = functools.cache(inspect.signature)
 
 
 def _blocked(

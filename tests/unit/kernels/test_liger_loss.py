@@ -7,6 +7,8 @@ bfloat16 has 8 significant bits: logits of size 3 are off by about 0.01, the err
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -91,10 +93,30 @@ def test_value_and_gradients(dtype, factor, calls):
 
 
 @settings(max_examples=10)
-@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 40), st.integers(0, 3))
-def test_odd_shapes(T, D, V, seed):
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 40), st.integers(0, 3), st.integers(1, 1000))
+def test_odd_shapes(T, D, V, seed, block):
     tensors = inputs(T, D, V, seed=seed)
-    assert_near(ours(*tensors, 0.5), reference(*tensors, 0.5), TOLERANCE[torch.float32])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "LIGER_BLOCK_ELEMENTS", block)
+        assert_near(ours(*tensors, 0.5), reference(*tensors, 0.5), TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize(("elements", "blocks"), [(1, 4), (2 * 32 * 8, 2), (4 * 32 * 8, 1), (10**9, 1)])
+def test_blocks_are_as_large_as_said(monkeypatch, elements, blocks):
+    """32 tokens, 8 wide, 32 words: by itself it takes 8 rows at a time, with twice the logits 16, then all."""
+    ops, rows = sys.modules["liger_kernel.ops.fused_linear_cross_entropy"], []
+
+    class Counted:
+        def __getitem__(self, grid):
+            rows.append(grid[0])
+            return real[grid]
+
+    real = ops.liger_cross_entropy_kernel
+    monkeypatch.setattr(ops, "liger_cross_entropy_kernel", Counted())
+    monkeypatch.setattr(kernel, "LIGER_BLOCK_ELEMENTS", elements)
+    tensors = inputs(32, 8, 32)
+    assert_near(ours(*tensors), reference(*tensors), TOLERANCE[torch.float32])
+    assert rows == [32 // blocks] * blocks
 
 
 @pytest.mark.parametrize("which", [range(4, 8), range(16)], ids=["some", "all"])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from comt_cli.data.split import IGNORE
 from comt_cli.kernels import linear_cross_entropy as kernel
-from comt_cli.kernels.choice import Wanted
+from comt_cli.kernels.choice import Choice, Wanted
 from comt_cli.kernels.cpu import build
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.kernels.linear_cross_entropy.cpu import cross_entropy as cpu_cross_entropy
@@ -228,3 +228,48 @@ def test_what_cpp_does_not_take_is_refused():
         cpu_cross_entropy(z, targets % 5, 0.0, torch.zeros(4), None, gradient=False)
     with pytest.raises(TypeError, match="float64"):
         cpu_cross_entropy(z.double(), targets % 5, 0.0, None, None, gradient=False)
+
+
+class Liger080(torch.autograd.Function):
+    """With the arguments of liger-kernel 0.8.0's, and of no more use than to say what it was given."""
+
+    @staticmethod
+    def forward(ctx, _input, weight, target, bias=None, ce_weight=None, ignore_index=-100, lse_square_scale=0.0,
+                label_smoothing=0.0, reduction="mean", softcap=None, return_z_loss=False, accum_dtype=None,
+                use_token_scaling=False):  # fmt: skip
+        given.append({name: value for name, value in locals().items() if name != "ctx"})
+        return torch.zeros(()), None
+
+
+class Liger085(torch.autograd.Function):
+    """The same of 0.8.5, and with its arguments in another order."""
+
+    @staticmethod
+    def forward(ctx, _input, weight, target, reduction="mean", bias=None, ignore_index=-100, label_smoothing=0.0,
+                ce_mode=None, chunk_mem_const=1, accum_dtype=None):  # fmt: skip
+        given.append({name: value for name, value in locals().items() if name != "ctx"})
+        return torch.zeros(()), None
+
+
+given: list[dict[str, object]] = []
+
+
+@pytest.mark.parametrize("function", [Liger080, Liger085])
+@pytest.mark.parametrize(("T", "D", "times"), [(65536, 512, 8), (65536, 2048, 2), (8192, 512, 64), (2**20, 1024, 1)])
+def test_liger_kernel_is_called_by_names_and_with_larger_blocks_where_it_takes_them(monkeypatch, function, T, D, times):
+    """`times` h's elements are 2^28: half a GiB of bf16 logits, if h is not larger itself."""
+    given.clear()
+    monkeypatch.setattr(kernel, "choose_loss", lambda *_: Choice(True, "for the test"))
+    monkeypatch.setitem(kernel.FUSED, "cpu", kernel.FUSED["cuda"])
+    monkeypatch.setattr(kernel, "liger", lambda: ("0.8", function))
+    h, W, targets = torch.empty(1, 1).expand(T, D), torch.empty(7, D), torch.empty(1, dtype=torch.long).expand(T)
+    bias = torch.empty(7)
+    assert linear_cross_entropy(h, W, targets, "fused", 0.1, bias) == 0
+    (found,) = given
+    assert found["_input"].shape == h.shape
+    assert found["bias"] is not None
+    names = ("ignore_index", "label_smoothing", "reduction", "accum_dtype")
+    assert [found[name] for name in names] == [IGNORE, 0.1, "sum", torch.float32]
+    assert found.get("chunk_mem_const") == (times if function is Liger085 else None)
+    others = {"lse_square_scale": 0.0, "softcap": None, "return_z_loss": False, "use_token_scaling": False}
+    assert {name: found[name] for name in others if name in found}.items() <= others.items()
