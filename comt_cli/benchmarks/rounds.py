@@ -152,17 +152,21 @@ class Times:
 
 
 def in_turns(
-    parts: Mapping[Key, Part], rounds: int, stopwatch: Stopwatch, warm_up: int = 1
+    parts: Mapping[Key, Part],
+    rounds: int,
+    stopwatch: Stopwatch,
+    warm_up: int = 1,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[int | dict[Key, Times]]:
     """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
-    `SETTLED` or `PATIENCE` is at its end. Yields the number of each finished round (from 1), and last the times of
-    every part."""
+    `SETTLED` or `PATIENCE` is at its end; no further round begins where `go_on`, asked after each, says no. Yields the
+    number of each finished round (from 1), and last the times of every part."""
     taken: dict[Key, list[float]] = {key: [] for key in parts}
     for _ in range(warm_up):
         for part in parts.values():
             part()
     number, seconds, most = 0, 0.0, math.inf
-    while seconds < most:
+    while seconds < most and (number == 0 or go_on()):
         keys = list(parts)
         for key in reversed(keys) if number % 2 else keys:
             taken[key].append(stopwatch.seconds(parts[key]))

@@ -1,10 +1,12 @@
 """Everything worth measuring on a device, the most wanted first, as much of it as a given time allows.
 
-The seconds of the stages were measured on a CPU of two cores; for CUDA they are guesses, until a first run on a GPU.
+The seconds of the stages were measured on a CPU of two cores. For CUDA they are guesses until a first run on a GPU:
+of training steps from what is predicted of each size, so that what one size took says what the next will take.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +20,11 @@ from comt_cli.benchmarks.decode_translation import run_translation_benchmark
 from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
 from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, OPS, TRANSLATION_VARIANTS
+from comt_cli.benchmarks.roofline import PREDICTED, Roofline
 from comt_cli.benchmarks.shapes import LLAMAS, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, NONDETERMINISTIC, SUBJECTS, TRANSLATION, subject_of
-from comt_cli.benchmarks.variants import CompileWhat
+from comt_cli.benchmarks.variants import CompileWhat, is_compiled
 from comt_cli.recipe.settings import Precision
 
 News = str | list[Any]
@@ -49,21 +52,25 @@ WANTED_STEPS: dict[tuple[str, str], tuple[str, ...]] = {
 }
 """The steps that goals are about, what they are compared with, and the pairs that `train.kernels: auto` compares, by
 page and kind of device; all variants where nothing stands here. `comt bench step` measures the others too. Of a ResNet
-on a CPU, where a compiled step takes up to a minute to build, all but one are uncompiled, as training there is."""
+on a CPU, where a compiled step takes up to a minute to build, all but one are uncompiled, as training there is. On CUDA
+another library's compiled network, which is one graph and takes minutes where it is deep, has the first size alone."""
 WANTED_DECODING = ("plain", "plain-fused", "comt-fused", "transponder-fused")
-_STEP_SECONDS = {
-    **{"60m": 60, "130m": 60, "250m": 70, "350m": 70, "1b": 70},
-    **{"resnet18": 75, "resnet18-b64": 60, "resnet50": 100, "resnet152": 150, "resnet50-224": 120},
-    **{"mt-bench": 200, "base": 60},
-}
+_BUILDING = 15
+"""Seconds to compile a variant on CUDA, of any size, since all blocks share their code."""
+_TURN = 2
+"""Predicted plain steps that a turn takes: a step and a pass forward of some variant, below full speed."""
+_FIRST_TURNS = 4
+"""What else runs of a variant, in turns: to warm up, to count its memory."""
+_STEP_SECONDS = {"mt-bench": 200}
 _GUESS = 120
-"""Of sizes that are not among those."""
+"""Of other sizes that nothing is predicted of."""
 
 
 @dataclass(frozen=True)
 class Stage:
     """A part of `comt bench all`: how many seconds it is likely to take, and what does it, which asks whether there is
-    time left: the whole time is not up, nor `most` seconds. `kind` names the file that its rows go to."""
+    time left, and ends soon where not: the whole time is not up, nor `most` seconds. `kind` names the file that its
+    rows go to."""
 
     kind: str
     what: str
@@ -121,9 +128,8 @@ def stages_for(device: torch.device, rounds: int = 15) -> list[Stage]:
 
 
 def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
-    """First what the goals are about: these estimates sum to less than the nine minutes that are usual, and what is not
-    a step may not take longer than estimated. Then the rest. One block is compiled for all: 24 layers as one graph take
-    minutes."""
+    """First what the goals are about, of which what is not a step may not take longer than estimated, then the rest.
+    One block is compiled for all: 24 layers as one graph take minutes."""
     make = _Makers(device, rounds, WANTED_DECODING)
     sizes = {size: LLAMAS[size] for size in LANGUAGE.gpu_sizes}
     ends, between = (1, 64), (4, 16)
@@ -172,6 +178,26 @@ def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
     ]
 
 
+def _step_seconds(shape: Shape, variants: Sequence[str], rounds: int) -> float:
+    """Seconds that it is likely to take to build the variants of a step and to time them: of networks with a predicted
+    step those on an H200, of others a guess."""
+    plain = _predicted_seconds(shape.size)
+    if plain is None:
+        return _STEP_SECONDS.get(shape.size, _GUESS)
+    running = len(variants) * (rounds + _FIRST_TURNS) * _TURN * plain
+    return _BUILDING * sum(map(is_compiled, variants)) + running
+
+
+@functools.cache
+def _predicted_seconds(size: str) -> float | None:
+    """Of a plain step; None where nothing is predicted."""
+    subject = subject_of(size)
+    if subject.page not in PREDICTED:
+        return None
+    roofline: Roofline = PREDICTED[subject.page].model.roofline_of(subject.shapes[size])
+    return roofline.plain()[0]
+
+
 @dataclass(frozen=True)
 class _Makers:
     """What makes a stage of each kind for one device."""
@@ -193,12 +219,14 @@ class _Makers:
         chosen = precision or subject.precision
         every = tuple(name for name in subject.variants if name != NONDETERMINISTIC or kind == "cuda")
         variants = WANTED_STEPS.get((subject.page, kind), every)
+        if kind == "cuda" and shape.size != subject.gpu_sizes[0]:
+            variants = tuple(name for name in variants if not (subject.is_peer(name) and is_compiled(name)))
 
-        def run(_: GoOn) -> Iterator[News]:
+        def run(go_on: GoOn) -> Iterator[News]:
             what: CompileWhat = "block" if kind == "cuda" else "whole"
-            return run_step_benchmark(shape, chosen, variants, self.device, self.rounds, what)
+            return run_step_benchmark(shape, chosen, variants, self.device, self.rounds, what, go_on)
 
-        seconds = seconds or _STEP_SECONDS.get(shape.size, _GUESS)
+        seconds = seconds or _step_seconds(shape, variants, self.rounds)
         return Stage(subject.page, f"{subject.stage} at {shape.size}, {chosen}", seconds, run)
 
     def translating(self, shape: Shape, dtype: str, seconds: float) -> Stage:

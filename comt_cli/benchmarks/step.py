@@ -12,7 +12,7 @@ Goals are at most, those of speeds and `mfu` at least.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -67,8 +67,10 @@ def run_step_benchmark(
     device: torch.device,
     rounds: int,
     compile_what: CompileWhat = "whole",
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[str | list[Row]]:
-    """Measure `variants` on `device`; yields lines of progress, and last the rows.
+    """Measure `variants` on `device`; yields lines of progress, and last the rows. Where `go_on` says no, no further
+    variant is built and no further round begins.
 
     Where a batch does not fit in the device's memory it is halved for all; the uncompiled variants and other
     libraries' (`Subject.optional`) are left out instead. A variant that fails is reported (`Failed`), and the others
@@ -79,7 +81,7 @@ def run_step_benchmark(
     def make(shape: Shape) -> Variants:
         return Variants(subject, shape, precision, device, compile_what)
 
-    for news in steps_in_turns(shape, precision, variants, make, device, rounds):
+    for news in steps_in_turns(shape, precision, variants, make, device, rounds, go_on):
         yield news if isinstance(news, str) else _rows(subject, news, precision, device, compile_what)
 
 

@@ -42,9 +42,11 @@ def steps_in_turns(
     make: Callable[[Shape], Variants],
     device: torch.device,
     rounds: int,
+    go_on: Callable[[], bool],
 ) -> Iterator[str | Timed]:
     """Build `variants` with what `make` gives for a shape, and time them on `device` in so many rounds, or more
-    (`rounds.in_turns`); yields lines of progress, and last what was timed.
+    (`rounds.in_turns`); yields lines of progress, and last what was timed. `go_on` is asked before each variant and
+    each round but the first: where it says no, what is built is timed as often as it is.
 
     Where a batch does not fit in the device's memory it is halved for all; the subject's optional variants are left out
     instead. A variant that fails is reported (`Failed`), and the others are timed.
@@ -55,7 +57,7 @@ def steps_in_turns(
         torch._dynamo.reset()
         free(device)
         try:
-            yield from _timed(make(shape), variants, rounds)
+            yield from _timed(make(shape), variants, rounds, go_on)
         except torch.cuda.OutOfMemoryError:
             if shape.batch < 2:
                 yield Failed(f"{what}: failed (not even one sample fits)")
@@ -71,13 +73,16 @@ def steps_in_turns(
     free(device)
 
 
-def _timed(builder: Variants, variants: Sequence[str], rounds: int) -> Iterator[str | Timed]:
+def _timed(builder: Variants, variants: Sequence[str], rounds: int, go_on: Callable[[], bool]) -> Iterator[str | Timed]:
     shape, device, optional = builder.shape, builder.device, builder.subject.optional
     what = f"{shape.size} {builder.precision}"
     ready: dict[str, Prepared] = {}
     memory: dict[str, Memory] = {}
     # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
     for name in sorted(variants, key=lambda name: name in optional):
+        if not go_on():
+            yield f"{what} {name}: left out for want of time"
+            continue
         begin = time.perf_counter()
         prepared: Prepared | None = None
         problem: str | None = None
@@ -109,17 +114,21 @@ def _timed(builder: Variants, variants: Sequence[str], rounds: int) -> Iterator[
         return
     parts = {("step", name): each.step for name, each in ready.items()}
     parts |= {("forward", name): each.forward for name, each in ready.items()}
-    times = yield from _turns(what, parts, rounds, device)
+    times = yield from _turns(what, parts, rounds, device, go_on)
     step, forward = ({name: times[kind, name] for name in ready} for kind in ("step", "forward"))
     yield Timed(shape, [name for name in variants if name in ready], memory, step, forward)
 
 
 def _turns(
-    what: str, parts: Mapping[tuple[str, str], Part], rounds: int, device: torch.device
+    what: str,
+    parts: Mapping[tuple[str, str], Part],
+    rounds: int,
+    device: torch.device,
+    go_on: Callable[[], bool],
 ) -> Generator[str, None, dict[tuple[str, str], Times]]:
     """`in_turns`, told line by line; returns the times."""
     times: dict[tuple[str, str], Times] = {}
-    for news in in_turns(parts, rounds, stopwatch_for(device)):
+    for news in in_turns(parts, rounds, stopwatch_for(device), go_on=go_on):
         if isinstance(news, dict):
             times = news
         else:

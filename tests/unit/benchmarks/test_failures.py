@@ -13,7 +13,7 @@ from comt_cli.benchmarks.failures import Failed, NotMeasured, failed
 from comt_cli.benchmarks.shapes import LLAMAS
 from comt_cli.benchmarks.stages import Deadline, Stage, run_stages, stages_for
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS
+from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, TRANSLATION
 from comt_cli.benchmarks.variants import Variants
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice
@@ -165,8 +165,8 @@ def test_not_even_one_row_fits(bench, tmp_path, monkeypatch):
 # ---- the whole run on a GPU, and its settings
 
 
-def test_what_goals_need_fits_into_the_usual_minutes():
-    """By what the stages are said to take; the usual minutes are nine."""
+def test_what_goals_need_comes_first():
+    """By what the stages are said to take it fits into twenty minutes, and three sizes into nine, the usual ones."""
     ours = stages_for(CUDA)
     named = [stage.what for stage in ours]
     assert named[:9] == [
@@ -176,13 +176,38 @@ def test_what_goals_need_fits_into_the_usual_minutes():
         "image training step at resnet18, bf16-mixed",
         "decoding at 60m, bf16, batch 1, 64",
     ]
-    assert sum(stage.seconds for stage in ours[:9]) <= 540
+    assert sum(stage.seconds for stage in ours[:9]) <= 20 * 60
+    assert sum(stage.seconds for stage in ours[:5]) <= 9 * 60
     assert len(set(named)) == len(named)
     assert {
         f"decoding at {size}, bf16, batch {which}" for size in LANGUAGE.gpu_sizes for which in ("1, 64", "4, 16")
     } <= {*named}
     assert {f"kernels at {size}, bf16" for size in LANGUAGE.gpu_sizes} <= {*named}
     assert {f"image training step at {size}, bf16-mixed" for size in IMAGES.gpu_sizes} <= {*named}
+
+
+def test_larger_networks_and_more_rounds_are_said_to_take_longer():
+    """Of the sizes with the same variants: all but the first, which has another library's too."""
+
+    def seconds(rounds: int) -> list[float]:
+        at = {stage.what: stage.seconds for stage in stages_for(CUDA, rounds)}
+        return [at[f"training step at {size}, bf16-pure"] for size in LANGUAGE.gpu_sizes[1:]]
+
+    few, many = seconds(15), seconds(30)
+    assert few == sorted(set(few))
+    assert all(one < other < 2 * one for one, other in zip(few, many, strict=True))
+
+
+def test_steps_end_when_time_is_up():
+    """What is built by then is timed once, which is not settled; the rest is left out."""
+    shape, names = TRANSLATION.shapes["mt-bench"], ["plain", "sas-eager", "grc-eager"]
+    answers = iter([True, True])
+    *news, rows = run_step_benchmark(shape, "fp32", names, CPU, 15, go_on=lambda: next(answers, False))
+    assert "mt-bench fp32 grc-eager: left out for want of time" in news
+    found = [(row["variant"], row["rounds"], row["step_ratio_to_best_plain_settled"]) for row in rows]
+    assert found == [("plain", 1, False), ("sas-eager", 1, False)]
+    *_, last = run_step_benchmark(shape, "fp32", names, CPU, 15, go_on=lambda: False)
+    assert last == "mt-bench fp32 grc-eager: left out for want of time"
 
 
 def test_a_cpu_has_a_bit_of_everything_within_the_usual_minutes():
@@ -198,14 +223,24 @@ def test_steps_on_a_gpu(monkeypatch):
     """One block compiled, enough rounds for an interval, the variants that goals need."""
     calls = []
     monkeypatch.setattr(stages, "run_step_benchmark", lambda *arguments: calls.append(arguments) or iter(()))
+    ours = stages_for(CUDA)
+
+    def go_on() -> bool:
+        return True
+
     for subject in SUBJECTS:
         calls.clear()
-        for stage in stages_for(CUDA):
+        for stage in ours:
             if stage.kind == subject.page:
-                list(stage.run(lambda: True))
+                list(stage.run(go_on))
         wanted = stages.WANTED_STEPS.get((subject.page, "cuda"), tuple(subject.variants))
         assert [call[0].size for call in calls] == list(subject.gpu_sizes)
-        assert {call[1:] for call in calls} == {(subject.precision, wanted, CUDA, 15, "block")}
+        assert {(call[1], *call[3:]) for call in calls} == {(subject.precision, CUDA, 15, "block", go_on)}
+        graphs = {f"{peer}-compiled" for peer in subject.peers}
+        assert [call[2] for call in calls] == [
+            tuple(name for name in wanted if size == subject.gpu_sizes[0] or name not in graphs)
+            for size in subject.gpu_sizes
+        ]
         assert {*subject.best_plain} <= {*wanted} <= {*subject.variants}
     assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*names.DECODE_VARIANTS}
 

@@ -253,6 +253,15 @@ def test_patience_has_an_end(seed, rounds):
         assert f"after {len(seconds)} rounds" in unsettled(times)
 
 
+def test_no_round_begins_when_time_is_up():
+    """But the first, without which there would be no times."""
+    for answers, count in (([], 1), ([True] * 3, 4), ([True] * 99, 15)):
+        left = iter(answers)
+        go_on = partial(next, left, False)
+        *numbers, times = in_turns({"a": lambda: 1.0}, 15, NoisyMachine(0, 0, 1), go_on=go_on)
+        assert len(numbers) == len(times["a"].seconds) == count
+
+
 def test_the_quickest_of_those_that_were_timed():
     times = {"a": Times((3.0, 3.0)), "b": Times((2.0, 2.0)), "c": Times((1.0, 1.0))}
     assert quickest(times, ["a", "b", "absent"]) == "b"
