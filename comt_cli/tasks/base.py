@@ -112,6 +112,11 @@ class Metric:
         return value is not None and self.collapsed_above is not None and value > self.collapsed_above
 
 
+def percentage(words: str, label: str, brief: str, **more: Any) -> Metric:
+    """A share of the samples in per cent, the more the better; `more` are other fields of the metric."""
+    return Metric(words, label, brief, "higher", POINTS, " %", **more)
+
+
 @dataclass(frozen=True)
 class Drawing:
     """What can be drawn of a task's runs where a recipe is a figure.

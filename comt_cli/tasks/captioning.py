@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric
+from comt_cli.tasks.base import SCORE_POINTS, Metric, percentage
 from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 
 if TYPE_CHECKING:
@@ -42,14 +42,11 @@ def _metrics() -> dict[str, Metric]:
                 decimals=1,
                 beside=f"{prefix}scene_f1" if key == "cider" else None,
             )
-        found[f"{prefix}scene_f1"] = Metric(
-            words=f"F1 of what captions of the {split} scenes say, against what is in the scenes, in per cent",
-            label=f"{split} scene F1, %",
-            brief="scene F1",
-            better="higher",
-            difference=POINTS,
+        found[f"{prefix}scene_f1"] = percentage(
+            f"F1 of what captions of the {split} scenes say, against what is in the scenes, in per cent",
+            f"{split} scene F1, %",
+            "scene F1",
             decimals=1,
-            sign=" %",
             remark="CIDEr-D hardly sees whether relations are true; scene F1 does, where the scene is known.",
         )
     found["target_perplexity"] = perplexity("a word of a validation caption", "word perplexity")

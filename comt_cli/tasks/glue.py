@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric, Task, Unit
+from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric, Unit
+from comt_cli.tasks.tokens import TokenTask
 
 if TYPE_CHECKING:
     from comt_cli.data.glue.dataset import GlueDataset
@@ -55,7 +56,7 @@ def _metrics() -> dict[str, Metric]:
     return found
 
 
-class Glue(Task["GlueSettings"]):
+class Glue(TokenTask["GlueSettings"]):
     """Fine-tune BERTs on the tasks of a recipe and write the table beside the paper's numbers.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The runs that
@@ -73,18 +74,14 @@ class Glue(Task["GlueSettings"]):
 
     name: ClassVar = "glue"
     command: ClassVar = "finetune"
+    family: ClassVar = "BERT"
     unit: ClassVar = Unit("examples", "ex")
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     model_kind: ClassVar = "a fine-tuned BERT"
     verbs: ClassVar = ("analyze-gates", "plot-cosine", "export")
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN BERT of the same size"
-    differs: ClassVar = "whose width and vocabulary are other ones"
-    runtime_keys: ClassVar = {
-        "train": frozenset({"save_every", "sharding", "kernels"}),
-        "data": frozenset({"folder", "glue_folder"}),
-    }
-    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+    runtime_keys: ClassVar = {**TokenTask.runtime_keys, "data": frozenset({"folder", "glue_folder"})}
     shows_median: ClassVar = True
     at_scale: ClassVar = {
         "smoke": "The BERTs are fine-tuned on tasks made of the documentation of Python and of drawn scenes.",
@@ -169,13 +166,11 @@ class Glue(Task["GlueSettings"]):
 
     # ---- words
 
+    def step(self, settings: GlueSettings) -> str:
+        return words.plural(settings.train.batch_size, "example")
+
     def network_and_data(self, settings: GlueSettings, size: Sequence[str] = ()) -> str:
-        shape, train = settings.model.shape(), settings.train
-        what = ", ".join([f"{shape.layers} layers", f"{shape.width} wide", *size])
-        return (
-            f"BERT {settings.model.size} ({what}) on {settings.data.task}, "
-            f"{words.plural(train.steps, 'step')} of {words.plural(train.batch_size, 'example')}"
-        )
+        return self._titled(settings, str(settings.model.shape().layers), settings.data.task, size)
 
     def describe(self, settings: GlueSettings, size: str = "", seen: str = "") -> str:
         model, data, train = settings.model, settings.data, settings.train
@@ -185,7 +180,7 @@ class Glue(Task["GlueSettings"]):
         return (
             f"BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "
             f"{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {words.in_words(data.corpus)}); "
-            f"{train.steps:,} steps of {words.plural(train.batch_size, 'example')}{amount}"
+            f"{train.steps:,} steps of {self.step(settings)}{amount}"
         )
 
     def columns(self, settings: GlueSettings) -> dict[str, Any]:
@@ -199,6 +194,3 @@ class Glue(Task["GlueSettings"]):
             "batch_size": train.batch_size,
             "precision": train.precision,
         }
-
-    def networks(self, sizes: Sequence[str]) -> str:
-        return f"BERT {words.listing(sizes)}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import POINTS, Drawing, Metric, Task, Unit
+from comt_cli.tasks.base import Drawing, Metric, Task, Unit, percentage
 
 if TYPE_CHECKING:
     from comt_cli.data.images.dataset import ImageDataset
@@ -39,21 +39,9 @@ class ImageClassification(Task["ImageSettings"]):
     model_kind: ClassVar = "an image classifier"
     verbs: ClassVar = ("analyze-gates", "plot-gradients")
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "accuracy": Metric(
-            words="top-1 accuracy on the validation images in per cent",
-            label="top-1 accuracy, %",
-            brief="accuracy",
-            better="higher",
-            difference=POINTS,
-            sign=" %",
-        ),
-        "top5_accuracy": Metric(
-            words="top-5 accuracy on the validation images in per cent",
-            label="top-5 accuracy, %",
-            brief="top-5 accuracy",
-            better="higher",
-            difference=POINTS,
-            sign=" %",
+        "accuracy": percentage("top-1 accuracy on the validation images in per cent", "top-1 accuracy, %", "accuracy"),
+        "top5_accuracy": percentage(
+            "top-5 accuracy on the validation images in per cent", "top-5 accuracy, %", "top-5 accuracy"
         ),
     }
     drawings: ClassVar = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from comt_cli.tasks.base import PERCENT, POINTS, DifferenceUnit, Metric
+from comt_cli.tasks.base import PERCENT, DifferenceUnit, Metric, percentage
 from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
@@ -64,13 +64,8 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
             difference=PERCENT,
             beside="masked_accuracy",
         ),
-        "masked_accuracy": Metric(
-            words="hidden validation tokens that are predicted exactly, in per cent",
-            label="masked accuracy, %",
-            brief="masked accuracy",
-            better="higher",
-            difference=POINTS,
-            sign=" %",
+        "masked_accuracy": percentage(
+            "hidden validation tokens that are predicted exactly, in per cent", "masked accuracy, %", "masked accuracy"
         ),
     }
     plain_method: ClassVar = "post-ln"
@@ -89,10 +84,9 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
 
     @property
     def sites(self) -> Sites:
-        from comt_cli.recipe.schema import Sites
+        from comt_cli.tasks.settings.transformer import ENCODER_SITES
 
-        projections = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")
-        return Sites("tokens", (*projections, "sdpa", "attention", "mlp"))
+        return ENCODER_SITES
 
     # ---- data
 

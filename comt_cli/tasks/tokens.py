@@ -1,4 +1,4 @@
-"""What tasks whose targets are tokens of a vocabulary have in common: those of one text, and encoder-decoders."""
+"""What tasks over tokens of a vocabulary have in common: those of one text, and encoder-decoders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ else:
 
 
 class TokenTask(Task[S]):
-    """Targets are tokens; `family` is what its networks are called."""
+    """Networks read or write tokens of a vocabulary; `family` is what they are called."""
 
     family: ClassVar[str]
     unit: ClassVar = Unit("tokens", "tok")
@@ -39,6 +39,9 @@ class TokenTask(Task[S]):
         what = ", ".join([f"{layers} layers", f"{settings.model.shape().width} wide", *size])
         steps = f"{words.plural(settings.train.steps, 'step')} of {self.step(settings)}"
         return f"{self.family} {settings.model.size} ({what}) on {data}, {steps}"
+
+    def networks(self, sizes: Sequence[str]) -> str:
+        return f"{self.family} {words.listing(sizes)}"
 
 
 class TextTask(TokenTask[Text]):
@@ -76,9 +79,6 @@ class TextTask(TokenTask[Text]):
             "batch_size": train.batch_size,
             "precision": train.precision,
         }
-
-    def networks(self, sizes: Sequence[str]) -> str:
-        return f"{self.family} {words.listing(sizes)}"
 
 
 class EncoderDecoderTask(TokenTask[Coded]):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric
+from comt_cli.tasks.base import SCORE_POINTS, Metric, percentage
 from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 
 if TYPE_CHECKING:
@@ -46,13 +46,10 @@ def _metrics() -> dict[str, Metric]:
                 beside=_beside(prefix, key),
             )
         if prefix != "last_test_":
-            found[f"{prefix}slot_accuracy"] = Metric(
-                words=f"values of the {split} sentences (dates, amounts, names) translated exactly, in per cent",
-                label=f"{split} values, %",
-                brief="values",
-                better="higher",
-                difference=POINTS,
-                sign=" %",
+            found[f"{prefix}slot_accuracy"] = percentage(
+                f"values of the {split} sentences (dates, amounts, names) translated exactly, in per cent",
+                f"{split} values, %",
+                "values",
                 remark="Values are counted where the data says what they are.",
             )
     found["target_perplexity"] = perplexity("a validation target token", "target perplexity")
@@ -178,6 +175,3 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
             "batch_size": train.batch_size,
             "precision": train.precision,
         }
-
-    def networks(self, sizes: Sequence[str]) -> str:
-        return f"Transformer {words.listing(sizes)}"
