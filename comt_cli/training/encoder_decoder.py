@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from comt_cli.data.split import IGNORE, B, Split
 from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, beam_search
 from comt_cli.generation.transcript import Transcript
-from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import Score
 from comt_cli.tasks.settings.decoding import BeamSettings, DecoderTrainSettings
-from comt_cli.training.devices import compute_context, product_dtype
+from comt_cli.training.devices import compute_context
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import Objective, SummedLoss
 from comt_cli.training.optimisation import adam
@@ -53,10 +52,6 @@ class EncoderDecoderRun(TextRun[B]):
         smoothing = spread(self.settings.label_smoothing, model)
         self.likelihood = SummedLoss(model, self.settings.kernels, smoothing)
         return self.likelihood
-
-    def loss_kernels(self) -> dict[str, Choice]:
-        settings = self.settings
-        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
 
     @staticmethod
     def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:

@@ -10,9 +10,11 @@ import functools
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from comt_cli.layers.dropout import Masks
 from comt_cli.models.accounting import cost_of
 from comt_cli.models.build import materialise
 from comt_cli.runs.plan import RunSpec
@@ -108,6 +110,7 @@ def _step_seconds(
     spec: RunSpec, objective: Objective, inputs: tuple[Tensor, ...], device: torch.device, clock: Callable[[], float]
 ) -> float:
     train, model = spec.settings.train, objective.model
+    Masks(model).move_to(0, np.arange(len(inputs[-1]), dtype=np.int64), device)
     materialise(model, device, 0)
     model.to(parameter_dtype(train.precision))
     optimizer = run_class(spec.task).optimizer(model, spec.settings)

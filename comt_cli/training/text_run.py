@@ -48,11 +48,11 @@ class TextRun(TaskRun[B]):
 
     def tensors(self, batch: B) -> tuple[Tensor, ...]:
         """`arrays` on the device."""
-        tensors = tuple(torch.from_numpy(array) for array in self.arrays(batch))
         device = self.world.device
+        tensors = (torch.from_numpy(array) for array in self.arrays(batch))
         if device.type == "cuda":
             return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
-        return tensors
+        return tuple(tensor.to(device) for tensor in tensors)
 
     def checkpoint_parts(self) -> dict[str, Any]:
         return {"vocabulary": self.dataset.vocabulary_size, "tokenizer": self.dataset.tokenizer.to_json()}

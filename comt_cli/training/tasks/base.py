@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.split import B, Split
-from comt_cli.kernels.choice import Choice
-from comt_cli.models.base import Model
+from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.models.base import Model, VocabularyModel
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.settings import Training
@@ -81,8 +81,11 @@ class TaskRun(ABC, Generic[B]):
         return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
 
     def loss_kernels(self) -> dict[str, Choice]:
-        """The same for the loss, which chooses by itself; empty where it has no kernel of its own."""
-        return {}
+        """The same for the loss over a vocabulary, which chooses by itself; no other has a kernel of its own."""
+        if not isinstance(self.model, VocabularyModel):
+            return {}
+        settings = self.settings
+        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
 
     def place(self) -> None:
         """Give the model storage on the device, its initial values and its type, and compile it if that is wanted."""

@@ -36,8 +36,8 @@ from comt_cli.data.split import IGNORE, Split
 from comt_cli.generation.beam import Forbidden
 from comt_cli.generation.caption import no_caption
 from comt_cli.generation.drawn import drawn_sequences
-from comt_cli.layers.dropout import Dropout, Masks
-from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.layers.dropout import Dropout
+from comt_cli.models.build import model_of
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.captions import CAPTION_METRICS, Cider, caption_scores
@@ -232,13 +232,11 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]] | None:
-        settings = spec.settings_as(CaptioningSettings)
-        if settings.train.samples:  # most of such a step is drawing and rewards, which FLOPs do not tell
-            return None
-        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
+        if spec.settings_as(CaptioningSettings).train.samples:
+            return None  # most of such a step is drawing and rewards, which FLOPs do not tell
+        model = model_of(spec)
         assert isinstance(model, EncoderDecoder)
         regions, mask, words = model.example(rows)
-        Masks(model).move_to(0, np.arange(len(words), dtype=np.int64), torch.device("cpu"))
         target = torch.randint(1, model.vocabulary, words.shape)
         source = torch.randn(regions.shape), torch.ones(mask.shape, dtype=torch.bool)
         return SummedLoss(model, "reference"), (*source, target, target)

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from comt_cli.data.glue.batches import GlueBatch
 from comt_cli.data.glue.dataset import GlueDataset
 from comt_cli.data.split import IGNORE, Split
-from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model
 from comt_cli.models.bert import BertClassifier
-from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.build import model_of
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.classification import classification_scores
 from comt_cli.tasks.settings.glue import GlueSettings
@@ -84,11 +83,9 @@ class GlueRun(TextRun[GlueBatch]):
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[ClassifierLoss, tuple[Tensor, ...]]:
-        settings = spec.settings_as(GlueSettings)
-        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
-        Masks(model).move_to(0, np.arange(rows, dtype=np.int64), torch.device("cpu"))
-        tokens = torch.randint(1, settings.data.vocabulary_size, model.example(rows)[0].shape)
-        classes = settings.data.classes
+        model, classes = model_of(spec), spec.settings_as(GlueSettings).data.classes
+        assert isinstance(model, BertClassifier)
+        tokens = torch.randint(1, model.vocabulary, model.example(rows)[0].shape)
         targets = torch.rand(rows) if classes == 1 else torch.randint(classes, (rows,))
         return _objective(model, classes), (tokens, torch.zeros_like(tokens), targets)
 

@@ -7,28 +7,26 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.rows import Batch, Rows
 from comt_cli.data.split import IGNORE, Split
-from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.build import model_of
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.language import Settings
-from comt_cli.training.devices import product_dtype
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.optimisation import adam
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.text_run import TextRun
 
 
-class LanguageRun(TaskRun[Batch]):
+class LanguageRun(TextRun[Batch]):
     """A LLaMA that predicts the next token of every sequence; its targets are the tokens that have one before them."""
 
     model: Llama
@@ -37,46 +35,32 @@ class LanguageRun(TaskRun[Batch]):
 
     def __init__(self, spec: RunSpec, dataset: Dataset, world: World) -> None:
         super().__init__(spec, dataset, world)
-        self.language, self.dataset = spec.settings_as(Settings), dataset
-        self.evaluation_targets = self.language.train.evaluation_tokens
+        self.evaluation_targets = spec.settings_as(Settings).train.evaluation_tokens
 
     def objective_of(self, model: Llama) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
-
-    def loss_kernels(self) -> dict[str, Choice]:
-        settings = self.settings
-        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
 
     @staticmethod
     def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
         return adam(model, settings.train)
 
-    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self._tensor(batch.tokens), self._tensor(batch.targets)
+    def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
+        return batch.tokens, batch.targets
 
-    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if self.world.device.type == "cuda":
-            return tensor.pin_memory().to(self.world.device, non_blocking=True)
-        return tensor.to(self.world.device)
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.tensors(batch)  # a LLaMA has no dropout that follows positions
 
     def evaluate(self, batches: Iterable[Batch], split: Split[Batch]) -> Evaluation:
         assert isinstance(split, Rows)
-        pairs = ((torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)) for batch in batches)
+        pairs = map(self.tensors, batches)
         return evaluate(self.objective, pairs, self.settings.precision, self.world, split.tokens_per_byte)
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
-        settings = spec.settings_as(Settings)
-        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
-        tokens = torch.randint(model.vocabulary, (rows, settings.data.sequence_length))
+        model = model_of(spec)
+        assert isinstance(model, Llama)
+        tokens = torch.randint(model.vocabulary, (rows, model.length))
         return SummedLoss(model, "reference"), (tokens, tokens)
-
-    def checkpoint_parts(self) -> dict[str, Any]:
-        return {
-            "vocabulary": self.language.data.vocabulary_size,
-            "tokenizer": self.dataset.tokenizer.to_json(),
-        }
 
 
 def evaluate(

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from comt_cli.data.masking import MaskedBatch, MaskedDataset
 from comt_cli.data.split import IGNORE, Split
-from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.layers.dropout import Masks
 from comt_cli.models.bert import Bert
-from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.build import model_of
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.masked_lm import MaskedSettings
-from comt_cli.training.devices import product_dtype
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
 from comt_cli.training.optimisation import adam_of_matrices
@@ -38,10 +34,6 @@ class MaskedRun(TextRun[MaskedBatch]):
 
     def objective_of(self, model: Bert) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
-
-    def loss_kernels(self) -> dict[str, Choice]:
-        settings = self.settings
-        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
 
     @staticmethod
     def optimizer(model: nn.Module, settings: MaskedSettings) -> torch.optim.Optimizer:
@@ -74,9 +66,8 @@ class MaskedRun(TextRun[MaskedBatch]):
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
-        settings = spec.settings_as(MaskedSettings)
-        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
-        Masks(model).move_to(0, np.arange(rows, dtype=np.int64), torch.device("cpu"))
+        model = model_of(spec)
+        assert isinstance(model, Bert)
         tokens = torch.randint(1, model.vocabulary, (rows, model.length))
         places = torch.randint(model.length, (rows, model.masked))
         return SummedLoss(model, "reference"), (tokens, places, tokens.gather(1, places))

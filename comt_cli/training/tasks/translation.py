@@ -14,8 +14,8 @@ from torch import Tensor
 from comt_cli.data.pair_batches import PairBatch, PairBuckets
 from comt_cli.data.pairs.dataset import PairDataset
 from comt_cli.data.split import Split
-from comt_cli.layers.dropout import Masks
-from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.build import model_of
+from comt_cli.models.transformer import Transformer
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import METRICS, Score, score
 from comt_cli.scoring.slots import slot_accuracy
@@ -72,9 +72,7 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
-        settings = spec.settings_as(TranslationSettings)
-        model = empty_network(settings.model, wiring_of(spec.method), **spec.task.dimensions(settings))
-        shape = model.example(rows)[0].shape
-        Masks(model).move_to(0, np.arange(shape[0], dtype=np.int64), torch.device("cpu"))
-        source, target = (torch.randint(1, model.vocabulary, shape) for _ in range(2))
+        model = model_of(spec)
+        assert isinstance(model, Transformer)
+        source, target = (torch.randint(1, model.vocabulary, each.shape) for each in model.example(rows))
         return SummedLoss(model, "reference"), (source, target, target)

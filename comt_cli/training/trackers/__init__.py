@@ -12,7 +12,6 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from comt_cli.errors import UserError
@@ -125,9 +124,7 @@ class Trackers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._each(lambda tracker: tracker.close(ended=kind is None))
 
     def _each(self, action: Callable[[Tracker], None]) -> None:
