@@ -28,15 +28,12 @@ _ZIP = b"PK\x03\x04"
 """What a file of torch.save begins with."""
 
 
-def read_state(
-    path: Path, device: torch.device | str = "cpu", *, mapped: bool = True, checked: bool = True, parts: bool = True
-) -> dict[str, Any]:
-    """The dictionary of a checkpoint file, its tensors on `device`; nothing in it is executed.
+def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[str, Any]:
+    """The dictionary of a checkpoint file, its tensors on the CPU; nothing in it is executed.
 
     `mapped` tensors are read from the file when they are used, so that a model can be had without its optimizer's
-    state, which is twice as large. `checked`: the file is read once beforehand and compared with its checksums, about a
-    second a gigabyte; only for a look at what kind of checkpoint it is that can be left out. `parts`: it must have what
-    its task needs beside the weights.
+    state, which is twice as large. The file is read once beforehand and compared with its checksums, about a second a
+    gigabyte. `parts`: it must have what its task needs beside the weights.
 
     Raises:
         UserError: the file is not there, damaged, cut short, foreign, or of another format; says what it holds.
@@ -47,11 +44,11 @@ def read_state(
         start = handle.read(4)
     if start != _ZIP:
         raise UserError(f"{path} is not a checkpoint: it begins with {start!r}, not with {_ZIP!r}", ACCEPTED)
-    check_archive(path, contents=checked)
+    _check_archive(path)
     try:
         # Foreign archives (TorchScript's) warn.
         with warnings.catch_warnings(action="ignore"):
-            state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch.load has no error type of its own: zip, pickle, key and runtime errors all occur
         reason, hint = _why_unreadable(path, error)
         raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
@@ -104,19 +101,17 @@ class _Writer:
         self._handle.flush()
 
 
-def check_archive(path: Path, *, contents: bool = True) -> None:
-    """Compare every record of a file of torch.save with its checksum, which torch.load does not do.
+def _check_archive(path: Path) -> None:
+    """Compare every record of a file of torch.save with its checksum, which torch.load does not do. Raises `UserError`
+    that names a damaged one.
 
     Compressed records are refused: torch.save writes none, torch.load would take them for the tensors themselves, and
-    a few bytes of them can stand for gigabytes. Without `contents` only that is looked at.
-
-    Raises:
-        UserError: a record is damaged or compressed; says which.
+    a few bytes of them can stand for gigabytes.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             packed = next((info for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED), None)
-            damaged = archive.testzip() if contents and packed is None else None
+            damaged = archive.testzip() if packed is None else None
     except Exception as error:  # zipfile raises its own, struct's and the system's errors, and NotImplementedError
         reason, hint = _why_unreadable(path, error)
         raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
@@ -168,23 +163,27 @@ def check_method(spec: RunSpec, path: Path) -> None:
         raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model")
 
 
-def check_tokens(weights: Mapping[str, Tensor], vocabulary: object, path: Path) -> int:
-    """`vocabulary` if it is a number of tokens, and that of the weights; else `UserError`. As `check_blocks`, before a
-    model is built."""
+def check_tokens(state: Mapping[str, Any], expected: int, path: Path) -> None:
+    """Raises `UserError` unless the vocabulary of a checkpoint is a number of tokens, that of its weights, and the
+    `expected` one. As `check_blocks`, before a model is built."""
+    weights, vocabulary = state["model"], state["vocabulary"]
     if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
         raise UserError(f"{path}: its vocabulary is {vocabulary!r}, not a number of tokens")
     rows = list(weights["embedding.weight"].shape[:1]) if "embedding.weight" in weights else []
     if rows and rows[0] != vocabulary:
         raise UserError(f"{path}: its vocabulary is {vocabulary:,}, and its weights are of {rows[0]:,} tokens")
-    return vocabulary
+    if vocabulary != expected:
+        raise UserError(f"{path}: its vocabulary is {vocabulary:,}; its spec has {expected:,}")
 
 
-def check_blocks(weights: Mapping[str, Tensor], expected: int, path: Path) -> None:
-    """Refuse weights of another number of blocks, before a model of that many is built: a forged number must not keep
-    the machine busy. Raises `UserError`."""
-    found = {name.split(".")[1] for name in weights if name.startswith("blocks.")}
-    if len(found) != expected:
-        raise UserError(f"{path}: its weights have {len(found)} layers; they are not those of its spec")
+def check_blocks(weights: Mapping[str, Tensor], path: Path, **depths: int) -> None:
+    """Refuse weights whose stacks have another number of blocks than `depths`, before a model of that many is built: a
+    forged number must not keep the machine busy. Raises `UserError`."""
+    for stack, expected in depths.items():
+        found = {name.split(".")[1] for name in weights if name.startswith(f"{stack}.")}
+        if len(found) != expected:
+            where = "" if stack == "blocks" else f" of the {stack}"
+            raise UserError(f"{path}: its weights have {len(found)} layers{where}; they are not those of its spec")
 
 
 def assign(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.data.tokenizers import tokenizer_from_json
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import check_tokens, name_of
+from comt_cli.exchange.checkpoint import check_blocks, check_tokens, name_of
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.transformer import EncoderDecoder
@@ -33,13 +33,8 @@ class LoadedDecoder(Loaded):
     @classmethod
     def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
         settings: Any = spec.settings
-        for stack, depth in settings.model.shape().depths.items():
-            found = {name.split(".")[1] for name in state["model"] if name.startswith(f"{stack}.")}
-            if len(found) != depth:
-                raise UserError(f"{path}: its weights have {len(found)} layers of the {stack}; they are not its spec's")
-        vocabulary = check_tokens(state["model"], state["vocabulary"], path)
-        if vocabulary != settings.data.vocabulary_size:
-            raise UserError(f"{path}: its vocabulary is {vocabulary:,}; its spec has {settings.data.vocabulary_size:,}")
+        check_blocks(state["model"], path, **settings.model.shape().depths)
+        check_tokens(state, settings.data.vocabulary_size, path)
 
     @classmethod
     def from_checkpoint(cls, model: EncoderDecoder, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:

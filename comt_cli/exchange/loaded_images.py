@@ -35,7 +35,7 @@ class LoadedImageModel(Loaded):
     def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
         """Class names, mean, standard deviation and size, as a file from anywhere may not have them."""
         settings = spec.settings_as(ImageSettings)
-        check_blocks(state["model"], sum(settings.model.shape().blocks), path)
+        check_blocks(state["model"], path, blocks=sum(settings.model.shape().blocks))
         names, size = state["classes"], state["size"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"{path}: its classes are not a list of names")

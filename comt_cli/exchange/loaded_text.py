@@ -14,6 +14,7 @@ from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.gates import CarriesGates
 from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
+from comt_cli.models.flops import parameter_count
 from comt_cli.runs.plan import RunSpec
 
 
@@ -64,10 +65,8 @@ class LoadedText(Loaded):
     @classmethod
     def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
         settings: Any = spec.settings
-        check_blocks(state["model"], settings.model.shape().layers, path)
-        vocabulary = check_tokens(state["model"], state["vocabulary"], path)
-        if vocabulary != settings.data.vocabulary_size:
-            raise UserError(f"{path}: its vocabulary is {vocabulary:,}; its spec has {settings.data.vocabulary_size:,}")
+        check_blocks(state["model"], path, blocks=settings.model.shape().layers)
+        check_tokens(state, settings.data.vocabulary_size, path)
 
     @classmethod
     def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:
@@ -109,6 +108,6 @@ def describe(model: Any, method: str | None = None, plain: str = "a plain LLaMA"
         f"method {method}" if method else plain,
         f"residual connection {residual_name(model)}",
         f"gates at {', '.join(sites)}" if sites else "no gates",
-        f"{shape.layers} layers of width {shape.width}, {sum(p.numel() for p in model.parameters()):,} parameters",
+        f"{shape.layers} layers of width {shape.width}, {parameter_count(model):,} parameters",
     ]
     return ", ".join(parts)

@@ -184,9 +184,8 @@ def test_a_packed_archive_is_refused(save_run) -> None:
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
         for info in source.infolist():
             target.writestr(info.filename, source.read(info))
-    for checked in (True, False):
-        with pytest.raises(UserError, match=r"its record .* is compressed"):
-            read_state(packed, checked=checked)
+    with pytest.raises(UserError, match=r"its record .* is compressed"):
+        read_state(packed)
 
 
 def test_methods_that_are_not_here_are_named(save_run) -> None:
