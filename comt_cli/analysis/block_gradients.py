@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, watched_images
+from comt_cli.analysis.watch import hooked
 from comt_cli.exchange.loaded_images import LoadedImageModel
 
 
@@ -61,13 +62,8 @@ def _norms(blocks: nn.ModuleList, images: WatchedImages, x_BCHW: Tensor, labels_
     def keep(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
         outputs.append(output)
 
-    handles = [block.register_forward_hook(keep) for block in blocks]
-    try:
-        with torch.enable_grad():
-            # The sum: an image's gradient is then its own, and not divided by the size of the batch.
-            loss = F.cross_entropy(images.logits(x_BCHW), labels_B, reduction="sum")
-            gradients = torch.autograd.grad(loss, outputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked((block, keep) for block in blocks), torch.enable_grad():
+        # The sum: an image's gradient is then its own, and not divided by the size of the batch.
+        loss = F.cross_entropy(images.logits(x_BCHW), labels_B, reduction="sum")
+        gradients = torch.autograd.grad(loss, outputs)
     return torch.stack([gradient_BCHW.flatten(1).norm(dim=1) for gradient_BCHW in gradients])

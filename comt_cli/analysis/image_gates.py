@@ -5,8 +5,9 @@ Shapes: B images, H x W pixels of a map, S x S of an image, P values of a gate o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from comt_cli.analysis.gates import GateValues, Place, Values, summary_frame
 from comt_cli.analysis.images import WatchedImages, watched_images
+from comt_cli.analysis.watch import hooked
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.convolution import BatchNorm
@@ -58,17 +60,15 @@ class GateMaps:
 
 def gate_sites(loaded: LoadedImageModel) -> list[GateSite]:
     """Every gate on a convolution or norm, in the order of the network; empty where there are none."""
-    return list(_sites(loaded))
-
-
-def _sites(loaded: LoadedImageModel) -> Iterator[GateSite]:
+    found = []
     for number, module in enumerate(loaded.model.blocks, start=1):
         block = cast(ResidualBlock, module)
         gates = {site: each.gate for site, each in block.convolutions.items()}
         gates |= {site: each.gate for site, each in block.norms.items() if isinstance(each, BatchNorm)}
         for site, gate in sorted(gates.items(), key=lambda item: item[0][-1]):
             if gate is not None:
-                yield GateSite(number, site, gate)
+                found.append(GateSite(number, site, gate))
+    return found
 
 
 def gate_maps(loaded: LoadedImageModel, indices: Sequence[int]) -> GateMaps:
@@ -145,16 +145,9 @@ def _watch(
     images: WatchedImages, x_BCHW: Tensor, sites: Sequence[GateSite], keep: Callable[[GateSite, Tensor], None]
 ) -> Tensor:
     """Run the model on images without gradients and call `keep` with each gate's map [B, 1, H, W]; the logits."""
-    handles = []
-    for site in sites:
 
-        def hook(gate: Gate, read: tuple[Tensor, Tensor], _: Tensor, site: GateSite = site) -> None:
-            keep(site, gate.values(read[1])["scalar"])
+    def show(site: GateSite, gate: Gate, read: tuple[Tensor, Tensor], _: Tensor) -> None:
+        keep(site, gate.values(read[1])["scalar"])
 
-        handles.append(site.gate.register_forward_hook(hook))
-    try:
-        with torch.no_grad():
-            return images.logits(x_BCHW)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked((site.gate, partial(show, site)) for site in sites), torch.no_grad():
+        return images.logits(x_BCHW)

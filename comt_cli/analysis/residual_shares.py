@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.block_gradients import stages_of
 from comt_cli.analysis.images import EXAMPLES, watched_images
+from comt_cli.analysis.watch import hooked
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.residual.base import ResidualConnection
@@ -116,16 +117,11 @@ def summed_shares(connections: Sequence[ResidualConnection], passes: Iterable[ob
     known = [shares_of(connection) for connection in connections]
     gates = {gate for shares in known for share in shares.values() for gate in share.gates}
     sums = [{name: Sums() for name in shares} for shares in known]
-    handles = [gate.register_forward_hook(keep) for gate in gates]
-    try:
-        with torch.no_grad():
-            for _ in passes:
-                for shares, own in zip(known, sums, strict=True):
-                    for name, share in shares.items():
-                        own[name].add(share.of(*(said[gate] for gate in share.gates)))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked((gate, keep) for gate in gates), torch.no_grad():
+        for _ in passes:
+            for shares, own in zip(known, sums, strict=True):
+                for name, share in shares.items():
+                    own[name].add(share.of(*(said[gate] for gate in share.gates)))
     return sums
 
 

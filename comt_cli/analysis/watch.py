@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,17 @@ Observer = Callable[[State, State], None]
 """Called with a module's first input and its output."""
 
 
+@contextlib.contextmanager
+def hooked(hooks: Iterable[tuple[nn.Module, Callable[..., None]]]) -> Iterator[None]:
+    """In this context each module calls its forward hook, which changes nothing: `hook(module, inputs, output)`."""
+    handles = [module.register_forward_hook(hook) for module, hook in hooks]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def watch(loaded: Loaded, inputs: Iterable[Tensor], observers: Iterable[tuple[nn.Module, Observer]] = ()) -> None:
     """Run the model once on its inputs, a batch of one, in fp32 and without gradients, and call each observer as its
     module runs.
@@ -25,18 +38,11 @@ def watch(loaded: Loaded, inputs: Iterable[Tensor], observers: Iterable[tuple[nn
         UserError: the network's outputs are not finite.
     """
     model = loaded.model.float().eval()
-    handles = []
-    for module, observer in observers:
 
-        def hook(_: nn.Module, inputs: tuple[State, ...], output: State, observer: Observer = observer) -> None:
-            observer(inputs[0], output)
+    def show(observer: Observer, _: nn.Module, inputs: tuple[State, ...], output: State) -> None:
+        observer(inputs[0], output)
 
-        handles.append(module.register_forward_hook(hook))
-    try:
-        with torch.no_grad():
-            logits_BTV = model(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked((module, partial(show, observer)) for module, observer in observers), torch.no_grad():
+        logits_BTV = model(*inputs)
     if not logits_BTV.isfinite().all():
         raise UserError(f"the outputs of {loaded.name} are not finite numbers", "Did its training diverge?")
