@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.forkserver
-import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +17,12 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.processes import StopSignal, die_with_parent
+from comt_cli.training.processes import StopSignal, die_with_parent, environment_variable
 
 LOADED = (
     *("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout"),
     "comt_cli.models.counting",
 )
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def context_for(devices: Iterable[str]) -> ForkServerContext | SpawnContext:
@@ -41,7 +39,8 @@ def start_server(specs: Sequence[RunSpec]) -> None:
         return
     trained = dict.fromkeys(f"comt_cli.training.tasks.{spec.task.name}" for spec in specs)
     multiprocessing.set_forkserver_preload([*LOADED, *trained])
-    with signals_blocked(), _no_threads_of_numpy():
+    # NumPy's BLAS, which nothing here uses, starts its threads when it is imported; who forks should have none.
+    with signals_blocked(), environment_variable("OPENBLAS_NUM_THREADS", "1"):
         multiprocessing.forkserver.ensure_running()
 
 
@@ -53,20 +52,6 @@ def begin_as_helper() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through what is open: a compiler's folder is removed
     signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
-
-
-@contextlib.contextmanager
-def _no_threads_of_numpy() -> Iterator[None]:
-    """NumPy's BLAS, which nothing here uses, starts its threads when it is imported; who forks should have none."""
-    before = os.environ.get(BLAS_THREADS)
-    os.environ[BLAS_THREADS] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[BLAS_THREADS]
-        else:
-            os.environ[BLAS_THREADS] = before
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -77,9 +79,9 @@ def all_checks(runs: Path) -> list[Check]:
         Check("corpora", check_corpora),
         Check("tokenizers", check_tokenizers),
         Check("offline data", check_offline_data),
-        Check("images", _check_images),
-        Check("parallel text", _check_pairs),
-        Check("captions", _check_captions),
+        Check("images", partial(_check_in_file, "images")),
+        Check("parallel text", partial(_check_in_file, "pairs")),
+        Check("captions", partial(_check_in_file, "captions")),
         Check("kernels", check_kernels),
         Check("compilation", check_compilation),
         Check("recipes", check_recipes),
@@ -289,8 +291,6 @@ def check_tokenizers() -> Finding:
 
 def check_offline_data() -> Finding:
     """Without network there is text to train on: this Python carries its library's sources or its topics."""
-    import importlib.util
-
     sources = len(list(Path(sysconfig.get_path("stdlib")).glob("*.py")))
     topics = importlib.util.find_spec("pydoc_data.topics") is not None
     text = "python-docs and files:GLOB; c4 and openwebtext need the network once"
@@ -304,22 +304,10 @@ def check_offline_data() -> Finding:
     )
 
 
-def _check_images() -> Finding:
-    from comt_cli.doctor.images import check_images
-
-    return check_images()
-
-
-def _check_pairs() -> Finding:
-    from comt_cli.doctor.pairs import check_pairs
-
-    return check_pairs()
-
-
-def _check_captions() -> Finding:
-    from comt_cli.doctor.captions import check_captions
-
-    return check_captions()
+def _check_in_file(name: str) -> Finding:
+    """A check with a file of its own, imported now: what it lacks is its failure alone."""
+    found: Finding = getattr(importlib.import_module(f"comt_cli.doctor.{name}"), f"check_{name}")()
+    return found
 
 
 def check_kernels() -> Finding:
@@ -337,8 +325,6 @@ def check_kernels() -> Finding:
 
 def check_compilation() -> Finding:
     """`train.compile: true` finds what it needs: a C++ compiler and Python's headers on the CPU, Triton on a GPU."""
-    import importlib.util
-
     import torch
 
     compiler = next(

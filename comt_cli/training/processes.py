@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, NoReturn, Self
@@ -84,6 +84,20 @@ def check_share(batch_size: int, processes: int) -> None:
             f"a batch of {batch_size} rows cannot be shared evenly by {processes} processes",
             "Choose --gpus so that it divides train.batch_size, which stays as the recipe says.",
         )
+
+
+@contextlib.contextmanager
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """The variable has this value in this context, and so in processes that are started in it."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 class StopSignal:

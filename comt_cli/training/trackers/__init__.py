@@ -18,6 +18,7 @@ from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.processes import environment_variable
 
 NAMES: Final = ("tensorboard", "wandb")
 """Each is also the name of the package that it needs, and of the extra that installs it."""
@@ -80,15 +81,8 @@ def tracking(names: Sequence[str] | None) -> Iterator[None]:
     """
     wanted = list(dict.fromkeys(names)) if names is not None else trackers_in_use()
     check_trackers(wanted)
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = ",".join(wanted)
-    try:
+    with environment_variable(VARIABLE, ",".join(wanted)):
         yield
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
 
 
 def trackers_in_use() -> list[str]:
