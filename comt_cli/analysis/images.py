@@ -78,10 +78,7 @@ class WatchedImages:
 
     def chosen(self, indices: Sequence[int]) -> tuple[Tensor, NDArray[np.int64], NDArray[np.uint8]]:
         """The images with these numbers: x as in `first`, their labels int64 [B], their pixels uint8 [B, S, S, 3].
-
-        Raises:
-            UserError: there is no such image.
-        """
+        Raises `UserError` where there is no such image."""
         if wrong := [index for index in indices if not 0 <= index < len(self)]:
             raise UserError(f"there is no image {wrong[0]}", f"They are numbered from 0 to {len(self) - 1}.")
         batch: ImageBatch = self._split.batch(np.array(indices, dtype=np.int64))
@@ -90,11 +87,7 @@ class WatchedImages:
         return self._input(batch)[0], batch.labels, pixels
 
     def logits(self, x_BCHW: Tensor) -> Tensor:
-        """What the model makes of images, [B, classes].
-
-        Raises:
-            UserError: it is not finite.
-        """
+        """What the model makes of images, [B, classes]. Raises `UserError` where it is not finite."""
         logits: Tensor = self._model(x_BCHW)
         if not logits.isfinite().all():
             raise UserError(f"the outputs of {self._loaded.name} are not finite numbers", "Did its training diverge?")

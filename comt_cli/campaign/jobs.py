@@ -40,11 +40,7 @@ class Workers:
 
 
 def check_jobs(jobs: int | None, processes: int) -> None:
-    """Either one run on several devices, or several runs on one each.
-
-    Raises:
-        UserError: both are asked for.
-    """
+    """Either one run on several devices, or several runs on one each. Raises `UserError` where both are asked for."""
     if jobs is None or jobs == 1:
         return
     if processes > 1:
@@ -57,11 +53,8 @@ def check_jobs(jobs: int | None, processes: int) -> None:
 
 
 def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
-    """The rule above, for the runs of a command, done or not.
-
-    Raises:
-        UserError: there is no such device here, or the memory does not hold the processes asked for.
-    """
+    """The rule above, for the runs of a command, done or not. Raises `UserError` where there is no such device here, or
+    the memory does not hold the processes asked for."""
     import torch
 
     from comt_cli.training.devices import device_name as name_of

@@ -151,11 +151,8 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
 
 
 def refuse_queued(specs: Sequence[RunSpec], runs: Path) -> None:
-    """Refuse to have runs trained anew that a job is about to train, or is training.
-
-    Raises:
-        UserError: there is such a job, or Slurm does not answer.
-    """
+    """Refuse to have runs trained anew that a job is about to train, or is training. Raises `UserError` where there is
+    such a job, or Slurm does not answer."""
     jobs = [job for shared in shared_runs(specs) if (job := job_of(runs, shared.spec)) is not None]
     queued = ask_squeue(jobs)
     if numbers := [job.number for job in jobs if job.run in queued]:

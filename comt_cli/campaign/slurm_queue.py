@@ -105,11 +105,8 @@ def _modified(path: Path) -> float:
 
 
 def ask_squeue(jobs: Iterable[Job]) -> dict[str, ActiveJob]:
-    """By request, those of `jobs` that Slurm has not done with.
-
-    Raises:
-        QueueSilent: there is no squeue on this machine, or it gets no answer.
-    """
+    """By request, those of `jobs` that Slurm has not done with. Raises `QueueSilent` where there is no squeue on this
+    machine, or it gets no answer."""
     asked = {job.number: job for job in jobs}
     if not asked:
         return {}

@@ -44,11 +44,8 @@ class Dataset:
 
 
 def open_dataset(data: DataSettings, folder: Path, name: str, progress: ProgressCallback = no_progress) -> Dataset:
-    """Open the prepared `folder` of fingerprint `name` after checking that it is as it was written.
-
-    Raises:
-        UserError: a file is damaged, missing or of other data; the message names it.
-    """
+    """Open the prepared `folder` of fingerprint `name` after checking that it is as it was written. Raises `UserError`
+    where a file is damaged, missing or of other data; the message names it."""
     manifest = Manifest.read(folder, name)
     verify(folder, manifest.files(), progress)
     try:

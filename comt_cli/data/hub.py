@@ -113,11 +113,8 @@ class HubStream:
         self._instead = instead
 
     def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        """The documents from `start` on; earlier files are not opened.
-
-        Raises:
-            UserError: the hub cannot be reached, or stopped answering; what was prepared so far is kept.
-        """
+        """The documents from `start` on; earlier files are not opened. Raises `UserError` where the hub cannot be
+        reached, or stopped answering; what was prepared so far is kept."""
         with reachable(self._corpus, self._source.repository, self._instead):
             files = self._open(self._source)
             order = list(range(len(files)))

@@ -52,11 +52,8 @@ class LocalFiles:
         return len(self._hashed())
 
     def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        """The text of each file from `start` on; the number within a file is always 0. Empty files are left out.
-
-        Raises:
-            UserError: a file is not UTF-8, cannot be read, or has changed since it was hashed.
-        """
+        """The text of each file from `start` on; the number within a file is always 0. Empty files are left out. Raises
+        `UserError` where a file is not UTF-8, cannot be read, or has changed since it was hashed."""
         for number, file in enumerate(self._hashed()):
             if (number, 0) < start:
                 continue

@@ -95,10 +95,7 @@ class PythonDocs:
 
 def extract(progress: ProgressCallback = no_progress) -> tuple[str, ...]:
     """Read the documents from the running Python: without indentation, each text once, `MINIMUM_CHARACTERS` or more.
-
-    Raises:
-        UserError: this Python carries neither topics nor the sources of its library.
-    """
+    Raises `UserError` where this Python carries neither topics nor the sources of its library."""
     seen: dict[str, None] = {}
     for text in _all_texts(progress):
         clean = inspect.cleandoc(text)

@@ -58,11 +58,8 @@ class Rows(Split[Batch]):
         """Copy the rows into `tokens_BT`, which is full of padding."""
 
     def batch(self, indices: NDArray[np.int64]) -> Batch:
-        """The rows with these numbers, int64 [B], in this order; a number may occur more than once.
-
-        Raises:
-            IndexError: a number is outside [0, len(self)).
-        """
+        """The rows with these numbers, int64 [B], in this order; a number may occur more than once. Raises `IndexError`
+        where a number is outside [0, len(self))."""
         indices = self._check(indices)
         tokens_BT = np.full((len(indices), self.sequence_length), PAD, dtype=np.int64)
         self._fill(indices, tokens_BT)

@@ -73,11 +73,8 @@ class PartWriter:
         return self._tokens[split]
 
     def add(self, split: SplitName, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
-        """Take one document, which is at `place` in the corpus; write a part first when it would not fit.
-
-        Raises:
-            StorageError: the disk refuses. The parts written before are intact.
-        """
+        """Take one document, which is at `place` in the corpus; write a part first when it would not fit. Raises
+        `StorageError` where the disk refuses. The parts written before are intact."""
         pending = self._pending[split]
         if pending.tokens and pending.tokens + len(ids) > self._limit:
             self.flush(place)

@@ -47,11 +47,8 @@ class SpecialTokens:
 
 
 def in_order(extras: Collection[str]) -> tuple[Extra, ...]:
-    """The extras in the order of their ids, so that equal sets make equal vocabularies.
-
-    Raises:
-        ValueError: one is unknown.
-    """
+    """The extras in the order of their ids, so that equal sets make equal vocabularies. Raises `ValueError` where one
+    is unknown."""
     if unknown := sorted(set(extras) - EXTRA_PIECES.keys()):
         raise ValueError(f"there is no special token {unknown[0]!r}, but {', '.join(EXTRA_PIECES)}")
     return tuple(extra for extra in EXTRA_PIECES if extra in extras)

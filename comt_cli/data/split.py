@@ -50,10 +50,7 @@ class Split(ABC, Generic[B]):
     @abstractmethod
     def batch(self, indices: NDArray[np.int64]) -> B:
         """The samples with these numbers, int64 [B], in this order, as they are; a number may occur more than once.
-
-        Raises:
-            IndexError: a number is outside [0, len(self)).
-        """
+        Raises `IndexError` where a number is outside [0, len(self))."""
 
     def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> B:
         """`batch` for training: the samples at positions `first`, `first` + 1 ... of the order of `seed`, which have

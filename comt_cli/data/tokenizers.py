@@ -29,11 +29,8 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer that `Tokenizer.save` wrote.
-
-    Raises:
-        UserError: the file is absent, or is not a whole tokenizer; the message names it.
-    """
+    """Read a tokenizer that `Tokenizer.save` wrote. Raises `UserError` where the file is absent, or is not a whole
+    tokenizer; the message names it."""
     try:
         return tokenizer_from_json(read_json(path))
     except FileNotFoundError as error:

@@ -69,11 +69,8 @@ def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[s
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint file: beside the one that is there, flushed, and renamed over it.
-
-    Raises:
-        StorageError: the disk is full or the folder gone; what was there before is whole.
-    """
+    """Write a checkpoint file: beside the one that is there, flushed, and renamed over it. Raises `StorageError` where
+    the disk is full or the folder gone; what was there before is whole."""
     with atomic_file(path) as handle:
         writer = _Writer(handle)
         try:

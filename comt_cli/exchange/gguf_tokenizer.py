@@ -20,11 +20,8 @@ _LLAMA3 = (
 
 
 def gguf_codec(metadata: Mapping[str, Any], origin: str) -> LibraryCodec:
-    """The tokenizer that `metadata` describes, adding a beginning-of-text token where llama.cpp would.
-
-    Raises:
-        UserError: it is of a kind, or cuts text by a rule, that comt does not know: no guess is made.
-    """
+    """The tokenizer that `metadata` describes, adding a beginning-of-text token where llama.cpp would. Raises
+    `UserError` where it is of a kind, or cuts text by a rule, that comt does not know: no guess is made."""
     kind = metadata.get(f"{_KEY}model")
     tokens = metadata.get(f"{_KEY}tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):

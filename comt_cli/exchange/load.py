@@ -49,11 +49,8 @@ def _no(kind: type[Loaded]) -> str:
 
 
 def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
-    """Read a checkpoint that training wrote; nothing in it is executed.
-
-    Raises:
-        UserError: it is cut short, foreign, from another version, of another task, or its parts do not fit together.
-    """
+    """Read a checkpoint that training wrote; nothing in it is executed. Raises `UserError` where it is cut short,
+    foreign, from another version, of another task, or its parts do not fit together."""
     state = read_state(path)
     spec = spec_in(state, path)
     if wanted.command not in (None, spec.command):

@@ -24,10 +24,7 @@ class PartFile:
 
     def resume(self, piece: int) -> int:
         """How many lines of an earlier call are kept, a multiple of `piece`: what was cut short is written again.
-
-        Raises:
-            StorageError: the folder cannot be written.
-        """
+        Raises `StorageError` where the folder cannot be written."""
         try:
             first, *lines = read_text(self.part).split("\n")[:-1]  # what has no line break was cut short
         except (OSError, ValueError):

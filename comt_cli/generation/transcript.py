@@ -34,11 +34,8 @@ class Transcript:
         self.done = self._written()
 
     def add(self, texts: Mapping[int, str]) -> None:
-        """Write the texts of some sentences, as lines; they are on disk afterwards.
-
-        Raises:
-            StorageError: the disk is full or the folder gone.
-        """
+        """Write the texts of some sentences, as lines; they are on disk afterwards. Raises `StorageError` where the
+        disk is full or the folder gone."""
         texts = {number: one_line(text) for number, text in texts.items()}
         # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable.
         lines = "".join(json.dumps([number, text]) + "\n" for number, text in texts.items())
@@ -62,11 +59,7 @@ class Transcript:
         return None if None in found else [text for text in found if text is not None]
 
     def finish(self, texts: Iterable[str]) -> None:
-        """Write the whole, a line a text.
-
-        Raises:
-            StorageError: the disk is full or the folder gone.
-        """
+        """Write the whole, a line a text. Raises `StorageError` where the disk is full or the folder gone."""
         write_text(self.folder / f"{self.split}.txt", "".join(f"{text}\n" for text in texts))
 
     def _written(self) -> dict[int, str]:

@@ -56,10 +56,7 @@ class Initialised(nn.Module):
 
 def initialise(model: nn.Module, seed: int, prefix: str = "") -> None:
     """Set every parameter of `model`: each module is asked in turn. `prefix` is its own path, where it is a part.
-
-    Raises:
-        TypeError: a module holds parameters and does not say how they start. Nothing is left to a default.
-    """
+    Raises `TypeError` where a module holds parameters and does not say how they start. Nothing is left to a default."""
     for path, module in model.named_modules(prefix=prefix):
         if isinstance(module, Initialised):
             module.initialise(Draw(seed, path))

@@ -106,10 +106,7 @@ class BertEncoder(Model):
 
     def hidden(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
         """The stream behind the last block, [B, T, D]; `segments` are 0 or 1 for every token, and 0 where left out.
-
-        Raises:
-            ValueError: there are more tokens than positions.
-        """
+        Raises `ValueError` where there are more tokens than positions."""
         length = tokens_BT.shape[1]
         if length > self.settings.positions:
             raise ValueError(f"{length} tokens are more than the model's {self.settings.positions} positions")

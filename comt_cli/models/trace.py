@@ -48,10 +48,7 @@ _FACTORS = {
 
 def rows_to_trace(model: nn.Module, inputs: Iterable[Tensor], largest: int) -> int:
     """How many rows to trace `model` with: its inputs, and its largest tensor, which has about so many numbers a row.
-
-    Raises:
-        UserError: a few of them have more numbers than can be counted.
-    """
+    Raises `UserError` where a few of them have more numbers than can be counted."""
     sizes = {size for tensor in (*inputs, *model.parameters()) for size in tensor.shape}
     for rows in PRIMES:
         if rows * largest * _BYTES < _MOST_BYTES and all(size % rows for size in sizes):

@@ -35,11 +35,7 @@ def tasks() -> Mapping[str, Task[Any]]:
 
 
 def task_of(command: str) -> Task[Any]:
-    """The task that a command trains.
-
-    Raises:
-        ValueError: there is no such command.
-    """
+    """The task that a command trains. Raises `ValueError` where there is no such command."""
     found = tasks().get(command)
     if found is None:
         raise ValueError(f"there is no command {command!r} that trains; there are {', '.join(tasks())}")

@@ -106,22 +106,16 @@ def save_checkpoint(
 
 
 def save_weights(path: Path, spec: RunSpec, step: int, model: nn.Module, *, writes: bool = True) -> None:
-    """Write the weights after a step alone, for `load_weights`. As for `save_checkpoint`, all processes call it.
-
-    Raises:
-        StorageError: the disk is full or the folder gone.
-    """
+    """Write the weights after a step alone, for `load_weights`. As for `save_checkpoint`, all processes call it. Raises
+    `StorageError` where the disk is full or the folder gone."""
     weights = full_tensors(model.state_dict(), keep=writes)
     if writes:
         write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
 
 
 def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None:
-    """Give the model the mean of the weights in these files, which is taken in float64; all processes call it.
-
-    Raises:
-        UserError: a file is gone, damaged, or another run's or architecture's.
-    """
+    """Give the model the mean of the weights in these files, which is taken in float64; all processes call it. Raises
+    `UserError` where a file is gone, damaged, or another run's or architecture's."""
     hint = "What the run needs to end is lost: train it anew with --fresh."
     means = mean_weights(paths, spec.id, hint)
     own = model.state_dict()

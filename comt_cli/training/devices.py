@@ -38,11 +38,8 @@ _OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
-    """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU.
-
-    Raises:
-        UserError: there is no such device here.
-    """
+    """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU. Raises
+    `UserError` where there is no such device here."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

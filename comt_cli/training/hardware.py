@@ -31,11 +31,8 @@ class Hardware:
 
 
 def check_device_name(device: str | None) -> None:
-    """Refuse a device that is certainly not here, before anything slow is begun.
-
-    Raises:
-        UserError: the device is none that is used, or PyTorch was built without CUDA, or the driver has no such one.
-    """
+    """Refuse a device that is certainly not here, before anything slow is begun. Raises `UserError` where the device is
+    none that is used, or PyTorch was built without CUDA, or the driver has no such one."""
     if device is None:
         return
     found = _NAME.fullmatch(device)
@@ -50,21 +47,14 @@ def check_device_name(device: str | None) -> None:
 
 
 def check_count(where: Hardware, processes: int) -> None:
-    """Processes that share a run take a GPU each; on the CPU any number can.
-
-    Raises:
-        UserError: there are fewer GPUs.
-    """
+    """Processes that share a run take a GPU each; on the CPU any number can. Raises `UserError` where there are fewer
+    GPUs."""
     if where.kind == "cuda" and processes > where.count:
         raise UserError(f"--gpus {processes}: {where.count} CUDA devices are visible here", "comt doctor says why.")
 
 
 def hardware(device: str | None) -> Hardware:
-    """The device of that name, or the best there is.
-
-    Raises:
-        UserError: there is no such device here.
-    """
+    """The device of that name, or the best there is. Raises `UserError` where there is no such device here."""
     check_device_name(device)
     gpus: Sequence[str] | None = cuda_names() if device is None or device.startswith("cuda") else []
     if gpus is None or (sys.platform == "darwin" and device in (None, "mps")):

@@ -105,11 +105,7 @@ def join_world(device_name: str | None) -> Iterator[World]:
 
 
 def share_of_batch(batch_size: int, world: World) -> int:
-    """Rows of the global batch that each process takes.
-
-    Raises:
-        UserError: the batch does not divide evenly.
-    """
+    """Rows of the global batch that each process takes. Raises `UserError` where the batch does not divide evenly."""
     check_share(batch_size, world.size)
     return batch_size // world.size
 
@@ -155,10 +151,7 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
 
 def units_of(model: Model) -> dict[str, nn.Module]:
     """The modules that are initialised one by one, by path: every block, and each of the other parts of the model.
-
-    Raises:
-        UserError: two units hold the very same parameter.
-    """
+    Raises `UserError` where two units hold the very same parameter."""
     blocks, stacks = _blocks(model), {*model.stacks.values()}
     units = {path: module for path, module in model.named_modules() if module in blocks}
     units |= {name: part for name, part in model.named_children() if part not in stacks}

@@ -20,20 +20,14 @@ from comt_cli.errors import UserError
 
 
 def launched_by_torchrun() -> bool:
-    """Whether a launcher has already started one process per device.
-
-    Raises:
-        UserError: its environment variables are not as torchrun sets them.
-    """
+    """Whether a launcher has already started one process per device. Raises `UserError` where its environment variables
+    are not as torchrun sets them."""
     return rank_and_size() is not None
 
 
 def rank_and_size() -> tuple[int, int] | None:
-    """This process's rank and the number of processes, as a launcher sets them; None without one.
-
-    Raises:
-        UserError: its environment variables are not as torchrun sets them.
-    """
+    """This process's rank and the number of processes, as a launcher sets them; None without one. Raises `UserError`
+    where its environment variables are not as torchrun sets them."""
     given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
     rank, size = given["RANK"], given["WORLD_SIZE"]
     if rank is None or size is None:
@@ -61,11 +55,7 @@ def is_main_process() -> bool:
 
 
 def check_device(device_name: str | None, processes: int) -> None:
-    """Several processes need a device each.
-
-    Raises:
-        UserError: `device_name` names a single one.
-    """
+    """Several processes need a device each. Raises `UserError` where `device_name` names a single one."""
     if processes > 1 and device_name is not None and ":" in device_name:
         raise UserError(
             f"--device {device_name} names one device for {processes} processes",
@@ -74,11 +64,7 @@ def check_device(device_name: str | None, processes: int) -> None:
 
 
 def check_share(batch_size: int, processes: int) -> None:
-    """Every process takes as many rows of a batch.
-
-    Raises:
-        UserError: the batch does not divide evenly.
-    """
+    """Every process takes as many rows of a batch. Raises `UserError` where the batch does not divide evenly."""
     if batch_size % processes:
         raise UserError(
             f"a batch of {batch_size} rows cannot be shared evenly by {processes} processes",

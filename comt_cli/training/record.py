@@ -81,11 +81,8 @@ class LineLog:
             return False
 
     def truncate(self, length: int) -> None:
-        """Drop everything after `length` bytes: what was written after the checkpoint that is resumed.
-
-        Raises:
-            UserError: there are not that many.
-        """
+        """Drop everything after `length` bytes: what was written after the checkpoint that is resumed. Raises
+        `UserError` where there are not that many."""
         if self._handle.tell() < length:
             raise UserError(
                 f"{self.path} has lost lines that its checkpoint counts on: {self._handle.tell()} bytes of {length}",

@@ -231,11 +231,7 @@ def wirings() -> Mapping[str, Wiring]:
 
 
 def wiring_named(name: str) -> Wiring:
-    """What `name` is.
-
-    Raises:
-        UserError: there is none; the hint names the nearest.
-    """
+    """What `name` is. Raises `UserError` where there is none; the hint names the nearest."""
     known = wirings()
     if name not in known:
         raise UserError(f"there is no residual connection or method {name!r}", nearest(name, known))

@@ -106,10 +106,7 @@ def drawn_scenes(
 
 def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]:
     """The scenes of every split: the first ones of training, and of the others the first that are in no earlier split.
-
-    Raises:
-        UserError: there are not as many different ones as were asked for.
-    """
+    Raises `UserError` where there are not as many different ones as were asked for."""
     assert data.images is not None
     easy = data.difficulty == "easy"
     found: dict[CaptionSplitName, list[DrawnScene]] = {"train": list(drawn_scenes("train", 0, data.images, easy=easy))}

@@ -14,10 +14,7 @@ from comt_cli.errors import UserError
 
 def words_of(data: CaptionData, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
     """The tokenizer of the words that the rule of `data` chooses, the most frequent first (of `scenes`, by alphabet).
-
-    Raises:
-        UserError: they are not as many as `vocabulary_size` says.
-    """
+    Raises `UserError` where they are not as many as `vocabulary_size` says."""
     if data.corpus == "scenes":
         return WordTokenizer(WORDS)
     least = {"all": 1, "karpathy-gt5": 6, "nltk-ge5": 5}[data.vocabulary_rule]

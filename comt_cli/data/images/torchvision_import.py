@@ -47,11 +47,8 @@ _kept: list[object] = []
 
 
 def torchvision_datasets() -> types.ModuleType:
-    """The module `torchvision.datasets`.
-
-    Raises:
-        UserError: there is no torchvision, or none that can be imported.
-    """
+    """The module `torchvision.datasets`. Raises `UserError` where there is no torchvision, or none that can be
+    imported."""
     make_torchvision_importable()
     try:
         from torchvision import datasets

@@ -51,11 +51,7 @@ class Carriers:
 
 @cache
 def carriers() -> Carriers:
-    """The carriers of `almanac_carriers.txt`.
-
-    Raises:
-        ValueError: the file is not as its first lines say.
-    """
+    """The carriers of `almanac_carriers.txt`. Raises `ValueError` where the file is not as its first lines say."""
     text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     divide = lines.index("[labels]")

@@ -72,11 +72,8 @@ class PairDataset:
 
 
 def open_pairs(data: PairData, folder: Path, name: str, progress: ProgressCallback = no_progress) -> PairDataset:
-    """Open the prepared `folder` of fingerprint `name` after checking that it is as it was written.
-
-    Raises:
-        UserError: a file is damaged, missing or of other data; the message names it.
-    """
+    """Open the prepared `folder` of fingerprint `name` after checking that it is as it was written. Raises `UserError`
+    where a file is damaged, missing or of other data; the message names it."""
     manifest = PairManifest.read(folder, name)
     verify(folder, manifest.files, progress)
     try:

@@ -52,11 +52,8 @@ class Tracker(Protocol):
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Find out before anything starts that a tracker cannot be used.
-
-    Raises:
-        UserError: there is no such tracker, its package is not installed, or wandb is not logged in.
-    """
+    """Find out before anything starts that a tracker cannot be used. Raises `UserError` where there is no such tracker,
+    its package is not installed, or wandb is not logged in."""
     for name in names:
         if name not in NAMES:
             raise UserError(f"--track {name}: there is no such tracker", nearest(name, NAMES))

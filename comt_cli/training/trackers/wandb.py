@@ -20,11 +20,8 @@ START_SECONDS = 60.0
 
 
 def log_in() -> None:
-    """Have wandb ask for its key now, on a terminal, and not in the middle of training.
-
-    Raises:
-        UserError: nobody is logged in and nobody can be asked.
-    """
+    """Have wandb ask for its key now, on a terminal, and not in the middle of training. Raises `UserError` where nobody
+    is logged in and nobody can be asked."""
     if os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
         return
     import wandb
