@@ -7,10 +7,12 @@ module names a task.
 
 from __future__ import annotations
 
+import functools
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from comt_cli import words
 
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     S = TypeVar("S", bound=RunSettings)
 else:
     S = TypeVar("S")
+
+K = TypeVar("K")
+
+
+def only_class(module: str, kind: type[K]) -> type[K]:
+    """The only class of a kind that a module defines."""
+    every = [each for each in vars(importlib.import_module(module)).values() if isinstance(each, type)]
+    (found,) = (each for each in every if issubclass(each, kind) and each.__module__ == module)
+    return found
 
 
 @dataclass(frozen=True)
@@ -189,10 +200,13 @@ class Task(ABC, Generic[S]):
     at_scale: ClassVar[Mapping[str, str]] = {}
     provenance: ClassVar[Sequence[str]]
 
-    @property
-    @abstractmethod
+    @functools.cached_property
     def settings(self) -> type[S]:
-        """The class of a run's settings: the sections `model`, `data` and `train`."""
+        """The class of a run's settings, the sections `model`, `data` and `train`: the only such class that
+        `tasks/settings/<name>.py` defines."""
+        from comt_cli.recipe.settings import RunSettings
+
+        return cast("type[S]", only_class(f"comt_cli.tasks.settings.{self.name}", RunSettings))
 
     @property
     @abstractmethod

@@ -87,12 +87,6 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         "Words a run, sampled ones included: {tokens:done}.",
     )
 
-    @property
-    def settings(self) -> type[CaptioningSettings]:
-        from comt_cli.tasks.settings.captioning import CaptioningSettings
-
-        return CaptioningSettings
-
     # ---- what can be wrong with a recipe
 
     def lacks(self, settings: CaptioningSettings, metric: str) -> str | None:

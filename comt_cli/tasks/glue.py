@@ -94,12 +94,6 @@ class Glue(TokenTask["GlueSettings"]):
     )
 
     @property
-    def settings(self) -> type[GlueSettings]:
-        from comt_cli.tasks.settings.glue import GlueSettings
-
-        return GlueSettings
-
-    @property
     def sites(self) -> Sites:
         from comt_cli.tasks.settings.transformer import ENCODER_SITES
 

@@ -72,12 +72,6 @@ class ImageClassification(Task["ImageSettings"]):
     )
 
     @property
-    def settings(self) -> type[ImageSettings]:
-        from comt_cli.tasks.settings.images import ImageSettings
-
-        return ImageSettings
-
-    @property
     def sites(self) -> Sites:
         from comt_cli.recipe.schema import Sites
 

@@ -89,12 +89,6 @@ class LanguageModelling(TextTask["Settings"]):
     )
 
     @property
-    def settings(self) -> type[Settings]:
-        from comt_cli.tasks.settings.language import Settings
-
-        return Settings
-
-    @property
     def sites(self) -> Sites:
         from comt_cli.recipe.schema import Sites
 

@@ -77,12 +77,6 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     )
 
     @property
-    def settings(self) -> type[MaskedSettings]:
-        from comt_cli.tasks.settings.masked_lm import MaskedSettings
-
-        return MaskedSettings
-
-    @property
     def sites(self) -> Sites:
         from comt_cli.tasks.settings.transformer import ENCODER_SITES
 

@@ -98,12 +98,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         "Target tokens a run: {tokens:done}.",
     )
 
-    @property
-    def settings(self) -> type[TranslationSettings]:
-        from comt_cli.tasks.settings.translation import TranslationSettings
-
-        return TranslationSettings
-
     # ---- data
 
     def fingerprint(self, settings: TranslationSettings, progress: ProgressCallback | None = None) -> str:
