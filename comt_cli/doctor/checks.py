@@ -55,11 +55,7 @@ def run_check(number: int, check: Check) -> Outcome:
     except UserError as error:
         finding = Finding("fail", error.message, error.hint)
     except ImportError as error:
-        finding = Finding(
-            "fail",
-            f"cannot import {error.name or error}: {error}",
-            "Install comt again: make setup",
-        )
+        finding = Finding("fail", f"cannot import {error.name or error}: {error}", "Install comt again: make setup")
     except Exception as error:
         finding = Finding(
             "fail", f"the check itself failed: {type(error).__name__}: {error}", "Please report this line."

@@ -7,6 +7,7 @@ Shapes: B batch, T tokens, D width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -123,8 +124,13 @@ class VocabularyModel(Model):
         return F.linear(body, self.head_weight, self.head_bias)
 
     @property
+    def attended(self) -> set[tuple[int, int]]:
+        """How many positions attend to how many, wherever there is attention."""
+        return {(self.length, self.length)}
+
+    @property
     def largest(self) -> int:
-        return int(self.sequences * self.shape.heads * self.length**2)
+        return int(self.sequences * self.shape.heads * max(T * S for T, S in self.attended))
 
     @property
     def kept_behind_body(self) -> Linear:
@@ -132,11 +138,11 @@ class VocabularyModel(Model):
         return Linear(self.sequences * self.read_by_head * self.shape.width, self.head_weight.numel())
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
-        """On the meta device attention runs unfused and keeps its [T, T] weights; real devices run it fused and do not,
+        """On the meta device attention runs unfused and keeps its [T, S] weights; real devices run it fused and do not,
         unless dropout is on them."""
-        T = self.length
-        is_weights = (tensor.shape[-2:], tensor.numel()) == ((T, T), samples * self.largest)
-        return self.keeps_attention or not is_weights
+        last = tuple(tensor.shape[-2:])
+        weights = samples * self.sequences * self.shape.heads * math.prod(last)
+        return self.keeps_attention or last not in self.attended or tensor.numel() != weights
 
 
 class Joint(NamedTuple):

@@ -306,17 +306,9 @@ class EncoderDecoder(VocabularyModel):
         return self.settings.attention_dropout > 0
 
     @property
-    def largest(self) -> int:
-        return int(self.sequences * self.shape.heads * max(self.length, self.source_length) ** 2)
-
-    def keeps(self, tensor: Tensor, samples: int) -> bool:
-        """As of any model with a vocabulary; the weights are [T, T], [S, S] or [T, S]."""
+    def attended(self) -> set[tuple[int, int]]:
         T, S = self.length, self.source_length
-        last = tuple(tensor.shape[-2:])
-        are_weights = last in {(T, T), (S, S), (T, S)} and tensor.numel() == (
-            samples * self.sequences * self.shape.heads * last[0] * last[1]
-        )
-        return self.keeps_attention or not are_weights
+        return {(T, T), (S, S), (T, S)}
 
 
 class Transformer(EncoderDecoder):

@@ -187,11 +187,7 @@ def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
 
 
-def resume(
-    path: Path,
-    task: TaskRun[Any],
-    optimizer: torch.optim.Optimizer,
-) -> Counters:
+def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> Counters:
     """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
 
     Returns the counters to resume from: those of step 0 where the main process sees no checkpoint.
@@ -210,10 +206,7 @@ def resume(
     except UserError as error:
         if not path.exists():  # another process sees one
             raise
-        raise UserError(
-            error.message,
-            anew,
-        ) from None
+        raise UserError(error.message, anew) from None
     if state.get("id") != spec.id:
         raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", "Move it out of the run directory.")
     try:

@@ -31,12 +31,7 @@ class Update:
 class Updater(Generic[B]):
     """Updates a task's model through `module`, its objective, wrapped for the world it is in."""
 
-    def __init__(
-        self,
-        task: TaskRun[B],
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-    ) -> None:
+    def __init__(self, task: TaskRun[B], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.task, self.settings, self.world = task, task.settings, task.world
         self.module, self.optimizer = module, optimizer
         self.parameters = list(task.model.parameters())

@@ -9,12 +9,4 @@ from comt_cli.runs.plan import RunSpec
 
 def names_of(spec: RunSpec) -> dict[str, Any]:
     """Where a run stands in its table, for people."""
-    return {
-        "paper": spec.paper,
-        "table": spec.table,
-        "scale": spec.scale,
-        "row": spec.row,
-        "column": spec.column,
-        "seed": spec.seed,
-        "id": spec.id,
-    }
+    return {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
