@@ -68,11 +68,6 @@ class ToyDecoder(nn.Module):
         cache.state_R = (cache.state_R * 131 + tokens_R1[:, 0] + 1) % STATES
         return self.table[(source_B.repeat_interleave(beams) + cache.state_R) % STATES]
 
-    def attention_weights(self, source_BS: Tensor, target_in_BT: Tensor) -> Tensor:
-        """Some weights that follow from the tokens, [B, T, S]."""
-        scores_BTS = ((source_BS[:, None] * 5 + target_in_BT[..., None] * 3) % 7).float()
-        return scores_BTS.masked_fill((source_BS == PAD)[:, None], -torch.inf).softmax(-1)
-
     def forced(self, source: list[int], target: list[int]) -> float:
         """The log-probability of a target's tokens, in a plain loop, in float64."""
         state, total = 0, 0.0

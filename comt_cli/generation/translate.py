@@ -17,9 +17,10 @@ from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_translation import LoadedTranslator
-from comt_cli.generation.attention import forced_attention
+from comt_cli.generation.attention import attention_of
 from comt_cli.generation.beam import Decodes, Hypothesis, beam_search
 from comt_cli.generation.transcript import one_line
+from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.decoding import DecodeSettings
 
 POOL = 512
@@ -132,10 +133,12 @@ class Translator:
 
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
         """The weights over the source's tokens for each token of the translation, [T, S], and names of the target's and
-        the source's tokens. Raises `UserError` where the model does not say."""
+        the source's tokens."""
+        assert isinstance(self.model, EncoderDecoder)
         assert translation.hypothesis is not None
         target = translation.hypothesis.tokens
-        weights_TS = forced_attention(self.model, translation.source, (self.begin, *target), self.device)
+        source_1S = torch.tensor([translation.source], device=self.device)
+        weights_TS = attention_of(self.model, (source_1S,), (self.begin, *target))
         pieces = self.tokenizer.pieces
         return weights_TS, pieces((*target, self.end)), pieces(translation.source)
 

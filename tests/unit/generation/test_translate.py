@@ -11,7 +11,6 @@ from toy_translation import TOKENIZER, toy_model, toy_spec
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.generation import translate
-from comt_cli.generation.attention import forced_attention
 from comt_cli.generation.beam import beam_search
 from comt_cli.generation.translate import Options, Translator, batches, one_line
 from comt_cli.layers.multi_head import MultiHead
@@ -126,13 +125,6 @@ def test_attention_is_what_the_network_mixes(network, monkeypatch):
     monkeypatch.setattr(MultiHead, "attend", attend)
     network.model(torch.tensor([best.source]), torch.tensor([[BEGIN, *best.hypothesis.tokens]]))
     torch.testing.assert_close(weights_TS, caught[0].detach(), atol=1e-5, rtol=1e-4)
-
-
-def test_a_model_may_say_itself_what_it_looks_at():
-    weights_TS = forced_attention(ToyDecoder(), [3, 4, 1], [2, 5], CPU)
-    assert weights_TS.shape == (2, 3)
-    with pytest.raises(UserError, match="does not say what it looks at"):
-        forced_attention(torch.nn.Linear(1, 1), [3], [2], CPU)
 
 
 def test_what_is_encoded_is_not_copied_for_the_beams(network, monkeypatch):
