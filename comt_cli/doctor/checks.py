@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -240,36 +240,23 @@ def _other_folder(what: str) -> str:
 def check_corpora() -> Finding:
     """Which corpora lie in the cache, tokenised, and whether their lists of files can be read."""
     from comt_cli.data.manifest import MANIFEST, Manifest
+    from comt_cli.doctor.prepared import prepared, unless_damaged
     from comt_cli.files import cache_folder
 
-    prepared, unfinished, damaged = [], 0, []
-    for folder in _folders(cache_folder() / "corpora"):
-        if not (folder / MANIFEST).exists():
-            unfinished += 1
-            continue
-        try:
-            manifest = Manifest.read(folder, folder.name)
-        except UserError:
-            damaged.append(str(folder))
-            continue
+    def said(manifest: Manifest) -> str:
         settings, tokens = manifest.settings, sum(part.train.tokens + part.validation.tokens for part in manifest.parts)
         size = sum(file.bytes for file in manifest.files())
-        prepared.append(
+        return (
             f"{settings['corpus']} ({settings['tokenizer']} {manifest.vocabulary_size}, {settings['rows']} "
             f"{settings['sequence_length']}; {tokens / 1e6:.1f}M tokens, {size / 1e6:.0f} MB)"
         )
-    text = "; ".join(prepared) or "none prepared yet; the first run of a recipe does it"
-    if unfinished:
+
+    folder = cache_folder() / "corpora"
+    here, damaged = prepared(folder, Manifest, said)
+    text = "; ".join(here) or "none prepared yet; the first run of a recipe does it"
+    if unfinished := sum(each.is_dir() and not (each / MANIFEST).exists() for each in folder.glob("*")):
         text += f"; {unfinished} in preparation or stopped, which the next run resumes"
-    if damaged:
-        return Finding(
-            "warn", f"{text}; damaged: {', '.join(damaged)}", f"rm -r {' '.join(damaged)}; then run the recipe again"
-        )
-    return Finding("ok", text)
-
-
-def _folders(parent: Path) -> Iterator[Path]:
-    return (path for path in sorted(parent.glob("*")) if path.is_dir())
+    return unless_damaged(text, damaged)
 
 
 def check_tokenizers() -> Finding:

@@ -27,7 +27,11 @@ def prepared(cache: Path, kind: type[M], said: Callable[[M], str]) -> tuple[list
 
 def in_cache(text: str, here: list[str], damaged: list[str]) -> Finding:
     """The finding of a check for which all else is well: `text`, what is in the cache, and what there is damaged."""
-    text = f"{text}; in the cache: {', '.join(here) or 'none yet'}"
+    return unless_damaged(f"{text}; in the cache: {', '.join(here) or 'none yet'}", damaged)
+
+
+def unless_damaged(text: str, damaged: list[str]) -> Finding:
+    """All is well, or these folders of the cache are damaged."""
     if damaged:
         fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
         return Finding("warn", f"{text}; damaged: {', '.join(damaged)}", fix)
