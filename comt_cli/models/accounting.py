@@ -25,7 +25,8 @@ ROOMS = ("recipe", "data", "tasks", "runs", "kernels", "layers", "methods", "mod
 
 def cost_of(spec: RunSpec) -> Cost:
     """The cost of a run's model."""
-    return _cost(network_of(spec))
+    network = network_of(spec)
+    return _known(network) or remember(network, *counted(network))
 
 
 def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
@@ -55,13 +56,6 @@ def training_bytes(spec: RunSpec, rows_at_once: int) -> int:
 
 
 _COUNTED: dict[Network, Cost] = {}
-
-
-def _cost(network: Network) -> Cost:
-    known = _known(network)
-    if known is not None:
-        return known
-    return remember(network, *counted(network))
 
 
 def counted(network: Network) -> tuple[Cost, bool]:

@@ -20,26 +20,14 @@ from comt_cli.models.base import Model
 from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.recipe.settings import NetworkSettings
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.bert import BertSettings
 from comt_cli.tasks.settings.llama import ModelSettings
-from comt_cli.tasks.settings.resnet import ResNetSettings
-from comt_cli.tasks.settings.transformer import TransformerSettings
 
 if TYPE_CHECKING:
-    from comt_cli.models.bert import Bert
     from comt_cli.models.llama import Llama
-    from comt_cli.models.resnet import ResNet
-    from comt_cli.models.transformer import Transformer
 
 
 @overload
 def empty_network(settings: ModelSettings, wiring: Wiring, **dimensions: int) -> Llama: ...
-@overload
-def empty_network(settings: ResNetSettings, wiring: Wiring, **dimensions: int) -> ResNet: ...
-@overload
-def empty_network(settings: TransformerSettings, wiring: Wiring, **dimensions: int) -> Transformer: ...
-@overload
-def empty_network(settings: BertSettings, wiring: Wiring, **dimensions: int) -> Bert: ...
 @overload
 def empty_network(settings: NetworkSettings, wiring: Wiring, **dimensions: int) -> Model: ...
 @naming_mistakes()

@@ -303,7 +303,7 @@ class Training:
         if settings.averaged_steps and "test" in self.task.tests:  # what averaging gains
             load_weights([self.directory.weights_file(counters.step)], self.spec, self.model)
             result |= self._tested("last", {"test"})
-        return self._end(result)
+        return self.writer.result(result)
 
     def _tested(self, weights: str = "", splits: Collection[str] | None = None) -> dict[str, Any]:
         """What the model comes to on the splits for testing, all or some; `weights` begins the keys where its weights
@@ -334,11 +334,7 @@ class Training:
         self._save(final=True)
 
     def _diverged(self) -> dict[str, Any]:
-        return self._end(diverged_result(self.task, self.counters, self.writer.environment))
-
-    def _end(self, result: dict[str, Any]) -> dict[str, Any]:
-        self.writer.result(result)
-        return result
+        return self.writer.result(diverged_result(self.task, self.counters, self.writer.environment))
 
     def _rows_at_once(self) -> int:
         """Rows that one process puts through the model together."""

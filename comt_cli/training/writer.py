@@ -130,8 +130,8 @@ class RunWriter:
         save_weights(path, self._task.spec, self._counters.step, self._task.model, writes=self._world.is_main)
         self._world.barrier()
 
-    def result(self, result: dict[str, Any]) -> None:
-        """The end of the run."""
+    def result(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The end of the run; returns its result."""
         if self._world.is_main:
             for log in (self._metrics, self._gradients):
                 if log is not None:
@@ -140,6 +140,7 @@ class RunWriter:
             write_json(self._directory.result_file, result)
             self._directory.remove_weights()
         self._world.barrier()
+        return result
 
 
 def _all_finite(model: nn.Module, world: World) -> bool:

@@ -107,7 +107,8 @@ def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int], width: int | N
         for (name, norm), depth, seed in itertools.product(names.items(), depths, seeds):
             wiring = Wiring(residual_connection(name.partition(",")[0]))
             for precision in (torch.float32, torch.float64):
-                network, x, random = setup_in(LINEAR_RELU, wiring, depth, seed, width, precision)
+                network, x, random = LINEAR_RELU.build(wiring, depth, seed, width)
+                network, x, random = network.to(precision), x.to(precision), random.to(precision)  # the same numbers
                 h = network.streams(x.requires_grad_())[-1]
                 y = h if norm is None else norm(h, h.shape[-1:])
                 for loss in LOSSES:
@@ -122,14 +123,6 @@ def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int], width: int | N
                     }
 
     return pd.DataFrame(rows())
-
-
-def setup_in(
-    setup: Setup, wiring: Wiring, depth: int, seed: int, width: int | None, precision: torch.dtype
-) -> tuple[Network, Tensor, Tensor]:
-    """`Setup.build` with the same numbers in another type."""
-    network, x, random = setup.build(wiring, depth, seed, width)
-    return network.to(precision), x.to(precision), random.to(precision)
 
 
 def scalings(depth: int) -> Mapping[str, Wiring]:
