@@ -90,7 +90,6 @@ class PairBatch:
         return int(np.count_nonzero(self.target_out != IGNORE))
 
     def uncounted(self, first: int = 0) -> Self:
-        """The same pairs with every target from row `first` on `IGNORE`."""
         return replace(self, target_out=uncounted(self.target_out, first))
 
 

@@ -27,11 +27,9 @@ class Batch:
 
     @property
     def target_count(self) -> int:
-        """How many targets there are to predict: the weight of this batch in a token-weighted mean."""
         return int(np.count_nonzero(self.targets != IGNORE))
 
     def uncounted(self, first: int = 0) -> Self:
-        """The same tokens with every target from row `first` on `IGNORE`."""
         return replace(self, targets=uncounted(self.targets, first))
 
 
@@ -58,8 +56,6 @@ class Rows(Split[Batch]):
         """Copy the rows into `tokens_BT`, which is full of padding."""
 
     def batch(self, indices: NDArray[np.int64]) -> Batch:
-        """The rows with these numbers, int64 [B], in this order; a number may occur more than once. Raises `IndexError`
-        where a number is outside [0, len(self))."""
         indices = self._check(indices)
         tokens_BT = np.full((len(indices), self.sequence_length), PAD, dtype=np.int64)
         self._fill(indices, tokens_BT)

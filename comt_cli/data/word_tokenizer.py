@@ -40,7 +40,6 @@ class WordTokenizer:
         return [self._ids.get(word, 3) for word in text.split()]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of every text."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -60,12 +59,10 @@ class WordTokenizer:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """The tokenizer whose `to_json` is `value`. Raises `ValueError`."""
         words = value.get("words")
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ValueError("its words are not a list of words")
         return cls(words)
 
     def save(self, path: Path) -> None:
-        """Write the tokenizer to one JSON file. Raises `StorageError`."""
         write_json(path, self.to_json())

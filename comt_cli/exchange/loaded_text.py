@@ -28,23 +28,19 @@ class TextCodec(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
-        ...
 
     def prompt(self, text: str) -> list[int]:
         """The ids of the beginning of a text, which is to be continued: those of `encode` without what ends a text.
 
         Of an empty beginning that is the token that texts begin after; nothing where there is none.
         """
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`. Special tokens and ids that are not the tokenizer's stand for no text; bytes that are not
         UTF-8, such as a character of which only the beginning is there, for U+FFFD."""
-        ...
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,6 @@ class BertEncoder(Model):
 
     @property
     def keeps_attention(self) -> bool:
-        """Whether the weights of attention are kept for the backward pass."""
         return self.settings.attention_dropout > 0
 
     def hidden(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:

@@ -44,7 +44,6 @@ class CaptionBatch:
         return int(np.count_nonzero(self.target_out != IGNORE))
 
     def uncounted(self, first: int = 0) -> Self:
-        """The same samples with every target from row `first` on `IGNORE`."""
         return replace(self, target_out=uncounted(self.target_out, first))
 
 

@@ -45,7 +45,6 @@ class GlueBatch:
         return int(np.count_nonzero(self.targets != IGNORE))
 
     def uncounted(self, first: int = 0) -> Self:
-        """The same sequences with every target from row `first` on `IGNORE`."""
         return replace(self, targets=uncounted(self.targets, first))
 
 

@@ -37,11 +37,9 @@ class ImageBatch:
 
     @property
     def target_count(self) -> int:
-        """How many labels there are to predict: the weight of this batch in a mean over images."""
         return int(np.count_nonzero(self.labels != IGNORE))
 
     def uncounted(self, first: int = 0) -> Self:
-        """The same images with every label from row `first` on `IGNORE`."""
         return replace(self, labels=uncounted(self.labels, first))
 
 
@@ -69,7 +67,6 @@ class ImageSplit(Split[ImageBatch]):
         return ImageBatch(indices, self.labels[indices])
 
     def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> ImageBatch:
-        """The images with these numbers and what chance does to them. Raises `IndexError`."""
         return replace(self.batch(indices), draws=uniform_draws(seed, first, len(indices), CROP_DRAWS))
 
 

@@ -26,7 +26,6 @@ class Branch(Protocol):
     def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
         """F's last product, [B, T, C], with the gate that makes F of it (`Projections.product`), for a kernel that
         applies it on the way to something else; None where there is more to F than that."""
-        ...
 
 
 class Pending(NamedTuple):
