@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
     from comt_cli.recipe.settings import RunSettings
 
-    S = TypeVar("S", bound=RunSettings)
-else:
-    S = TypeVar("S")
-
+S = TypeVar("S", bound="RunSettings")
 K = TypeVar("K")
 
 

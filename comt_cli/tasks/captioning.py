@@ -87,8 +87,6 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         "Words a run, sampled ones included: {tokens:done}.",
     )
 
-    # ---- what can be wrong with a recipe
-
     def lacks(self, settings: CaptioningSettings, metric: str) -> str | None:
         if metric.removeprefix("test_") == "scene_f1" and settings.data.corpus != "scenes":
             return f"nobody knows what is in the images of {settings.data.corpus}, as scenes alone says it"
@@ -106,8 +104,6 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         if not wrong:
             return None
         return f"{words.listing(wrong)}, and test images may be among those that it was trained on"
-
-    # ---- data
 
     def fingerprint(self, settings: CaptioningSettings, progress: ProgressCallback | None = None) -> str:
         from comt_cli.data.captions.dataset import fingerprint
@@ -127,8 +123,6 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
     def data_name(self, settings: CaptioningSettings) -> str:
         return settings.data.corpus
 
-    # ---- the model
-
     def dimensions(self, settings: CaptioningSettings) -> dict[str, int]:
         data = settings.data
         known = {key: getattr(data, key) for key in ("vocabulary_size", "regions", "features", "max_length")}
@@ -145,8 +139,6 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         layer = shape.width**2 + shape.width * shape.ffn_width
         rows = dimensions["regions"] * shape.encoder_layers + dimensions["length"] * shape.decoder_layers
         return float(layer * rows * dimensions["captions"])
-
-    # ---- words
 
     def step(self, settings: CaptioningSettings) -> str:
         return f"{words.plural(settings.train.batch_size, 'image')}{self._samples(settings)}"

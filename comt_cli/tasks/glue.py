@@ -99,8 +99,6 @@ class Glue(TokenTask["GlueSettings"]):
 
         return ENCODER_SITES
 
-    # ---- what can be wrong with a recipe
-
     def lacks(self, settings: GlueSettings, metric: str) -> str | None:
         task, measures = settings.data.task, settings.data.measures
         split, _, measure = metric.partition("_")
@@ -127,8 +125,6 @@ class Glue(TokenTask["GlueSettings"]):
         text = "text" if wrong == [*limit] else "vocabulary"
         return f"{said}, so that its {text} is another{seen}"
 
-    # ---- data
-
     def fingerprint(self, settings: GlueSettings, progress: ProgressCallback | None = None) -> str:
         from comt_cli.data.glue.dataset import fingerprint
 
@@ -147,8 +143,6 @@ class Glue(TokenTask["GlueSettings"]):
     def data_name(self, settings: GlueSettings) -> str:
         return settings.data.task
 
-    # ---- the model
-
     def dimensions(self, settings: GlueSettings) -> dict[str, int]:
         data = settings.data
         length = min(TYPICAL_LENGTH, data.sequence_length)
@@ -157,8 +151,6 @@ class Glue(TokenTask["GlueSettings"]):
     def work(self, settings: GlueSettings) -> float:
         shape = settings.model.shape()
         return float(self.dimensions(settings)["length"] * shape.layers * shape.width**2)
-
-    # ---- words
 
     def step(self, settings: GlueSettings) -> str:
         return words.plural(settings.train.batch_size, "example")

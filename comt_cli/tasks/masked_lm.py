@@ -82,8 +82,6 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
 
         return ENCODER_SITES
 
-    # ---- data
-
     def fingerprint(self, settings: MaskedSettings, progress: ProgressCallback | None = None) -> str:
         from comt_cli.data.identity import fingerprint
 
@@ -94,13 +92,9 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
 
         return prepare_masked(settings.data, progress)
 
-    # ---- the model
-
     def dimensions(self, settings: MaskedSettings) -> dict[str, int]:
         data = settings.data
         return {"vocabulary": data.vocabulary_size, "length": data.sequence_length, "masked": data.masked}
-
-    # ---- words
 
     def describe(self, settings: MaskedSettings, size: str = "", seen: str = "") -> str:
         model, data, train = settings.model, settings.data, settings.train

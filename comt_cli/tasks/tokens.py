@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from comt_cli.tasks.settings.masked_lm import MaskedSettings
     from comt_cli.tasks.settings.translation import TranslationSettings
 
-    Text = TypeVar("Text", bound="Settings | MaskedSettings")
-    Coded = TypeVar("Coded", bound="CaptioningSettings | TranslationSettings")
-else:
-    Text, Coded = TypeVar("Text"), TypeVar("Coded")
+Text = TypeVar("Text", bound="Settings | MaskedSettings")
+Coded = TypeVar("Coded", bound="CaptioningSettings | TranslationSettings")
 
 
 class TokenTask(Task[S]):

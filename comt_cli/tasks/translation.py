@@ -98,8 +98,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         "Target tokens a run: {tokens:done}.",
     )
 
-    # ---- data
-
     def fingerprint(self, settings: TranslationSettings, progress: ProgressCallback | None = None) -> str:
         from comt_cli.data.pairs.prepare import fingerprint
 
@@ -119,8 +117,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         data = settings.data
         return f"{data.corpus} {data.source}-{data.target}"
 
-    # ---- the model
-
     def dimensions(self, settings: TranslationSettings) -> dict[str, int]:
         data = settings.data
         assert data.vocabulary_size is not None  # the settings see to it
@@ -135,8 +131,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         shape = settings.model.shape()
         layer = shape.width**2 + shape.width * shape.ffn_width
         return float(self.positions(settings) * (shape.encoder_layers + shape.decoder_layers) * layer)
-
-    # ---- words
 
     def step(self, settings: TranslationSettings) -> str:
         return f"{settings.train.batch_size * settings.data.batch_tokens:,} tokens"

@@ -13,7 +13,7 @@ from comt_cli.training.tasks.base import TaskRun
 
 def run_class(task: Task[Any]) -> type[TaskRun[Any]]:
     """The class of a task's runs: the only one that its module defines."""
-    return only_class(f"{__name__}.{task.name}", TaskRun)
+    return only_class(f"{__name__}.{task.name}", TaskRun)  # type: ignore[type-abstract]
 
 
 def task_run(spec: RunSpec, dataset: AnyDataset, world: World) -> TaskRun[Any]:
