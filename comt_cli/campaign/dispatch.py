@@ -256,9 +256,8 @@ class Dispatcher:
             for worker in self._workers:
                 if worker is not None and worker.shared is None:
                     worker.pipe.close()  # it waits for work, and ends since there is no more
-            self.signal_workers(
-                signal.SIGTERM
-            )  # the others save after their step: what they have computed was paid for
+            # The others save after their step: what they have computed was paid for.
+            self.signal_workers(signal.SIGTERM)
             deadline = time.monotonic() + SAVING_SECONDS
             for worker in self._workers:
                 if worker is not None:

@@ -75,10 +75,8 @@ class TrainJob:
         except UserError as error:
             _say(error)
             raise SystemExit(error.exit_status) from None
-        if not all(
-            outcome.ended for outcome in summary.outcomes
-        ):  # it failed, or is trained elsewhere: that was printed
-            raise SystemExit(UNFINISHED_STATUS)
+        if not all(outcome.ended for outcome in summary.outcomes):
+            raise SystemExit(UNFINISHED_STATUS)  # it failed, or is trained elsewhere: that was printed
 
     def checkpoint(self, *arguments: Any) -> Any:
         """What submitit asks for before it requeues: the same call again. The run's own checkpoint has the rest."""
@@ -141,9 +139,8 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
             after = numbers.get(start.run.id) if start is not None and waits else None
             executor.update_parameters(**sbatch_parameters(site, shared.spec, after))
             spec = shared.spec.model_dump(mode="json")
-            wanted = device or (
-                "cuda" if site.gpus else None
-            )  # a job that paid for a GPU must not fall back on the CPU
+            # A job that paid for a GPU must not fall back on the CPU.
+            wanted = device or ("cuda" if site.gpus else None)
             arguments = (spec, str(runs.resolve()), wanted, site.processes, trackers_in_use())
             numbers[shared.id] = _submit_one(executor, arguments)
             note_job(runs, shared.spec, numbers[shared.id])

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import command_in, read_state, write_state
+from comt_cli.exchange.checkpoint import command_in, misfits, read_state, write_state
 from comt_cli.exchange.sources import no_checkpoint
 from comt_cli.tasks import tasks
 
@@ -44,7 +43,7 @@ def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None)
         weights: dict[str, Tensor] = state["model"]
         if not means:
             shared, likes = _shared(weights), weights
-        elif wrong := _differences(weights, likes):
+        elif wrong := misfits(weights, likes):
             raise UserError(f"{path} has other parameters than {paths[0]}: {wrong}", hint)
         for name in weights.keys() - shared.keys():
             part = weights[name].double() / len(paths)
@@ -80,7 +79,7 @@ def average(run: Path, last: int, out: Path) -> list[int]:
     chosen = list(kept)[-last:]
     state = read_state(run / "checkpoint.pt")
     mean = mean_weights([kept[step] for step in chosen], state.get("id"))
-    if wrong := _differences(mean, state["model"]):
+    if wrong := misfits(mean, state["model"]):
         raise UserError(f"the weights in {run} are not those of its checkpoint: {wrong}")
     task = tasks().get(command_in(state))
     belongs: dict[str, Any] = {key: state[key] for key in (task.checkpoint_parts if task else ())}
@@ -98,15 +97,3 @@ def _shared(weights: dict[str, Tensor]) -> dict[str, str]:
         if first.setdefault(where, name) != name and tensor.numel():
             shared[name] = first[where]
     return shared
-
-
-def _differences(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> str:
-    """What two sets of parameters differ in, the first few of it; "" where their names and shapes are equal."""
-    shapes, wanted = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (weights, expected))
-    names = [name for name in {**wanted, **shapes} if shapes.get(name) != wanted.get(name)]
-    told = [f"{name} is {_shape(shapes.get(name))}, not {_shape(wanted.get(name))}" for name in names[:3]]
-    return "; ".join(told) + (f" (and {len(names) - 3} more)" if len(names) > 3 else "")
-
-
-def _shape(shape: torch.Size | tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else str(list(shape))

@@ -185,7 +185,14 @@ def check_blocks(weights: Mapping[str, Tensor], path: Path, **depths: int) -> No
 
 def assign(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Give the meta model its weights, every one and no other, of the right shapes. Raises `UserError`."""
-    expected = model.state_dict()
+    if wrong := misfits(weights, model.state_dict()):
+        raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
+    model.load_state_dict(weights, assign=True)
+
+
+def misfits(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """What is missing of the expected weights, has no place among them or another shape, the first three; "" where all
+    fit."""
     wrong = [f"{name} is missing" for name in expected if name not in weights]
     wrong += [f"{name} has no place" for name in weights if name not in expected]
     wrong += [
@@ -193,10 +200,7 @@ def assign(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
         for name, tensor in expected.items()
         if name in weights and weights[name].shape != tensor.shape
     ]
-    if wrong:
-        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
-        raise UserError(f"{path}: its weights do not fit its spec: {'; '.join(wrong[:3])}{more}")
-    model.load_state_dict(weights, assign=True)
+    return "; ".join(wrong[:3]) + (f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else "")
 
 
 def checkpoint_in(folder: Path) -> Path | None:
