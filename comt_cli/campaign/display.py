@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from comt_cli.campaign.opening import Workload
-from comt_cli.campaign.outcomes import RunOutcome
+from comt_cli.campaign.outcomes import RunOutcome, run_name
 from comt_cli.campaign.time_left import TimeLeft
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
@@ -90,15 +90,19 @@ class StatefulDisplay(Display):
         self.done = 0
         self.stage = ""
         self.stage_began = self.began
+        self.counted: tuple[int, int | None] = (0, None)
+        self.several_tables = False
         self.stop_text: str | None = None
         self.waiting_text: str | None = None
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         if stage != self.stage:
             self.stage, self.stage_began = stage, time.monotonic()
+        self.counted = (done, total)
 
     def queue_started(self, workload: Workload) -> None:
         self.workload, self.stage = workload, ""
+        self.several_tables = len({(spec.paper, spec.table) for spec in workload.every}) > 1
         self.began, self.done = time.monotonic(), len(workload.every) - len(workload.waiting)
         self.workers = [WorkerState(name) for name in workload.workers]
         self.time_left = TimeLeft(workload.waiting, time.monotonic)
@@ -152,6 +156,10 @@ class StatefulDisplay(Display):
     def count(self) -> str:
         """How many runs have ended, of how many: `[3/8]`."""
         return f"[{self.done}/{len(self.workload.every) if self.workload is not None else 0}]"
+
+    def name(self, spec: RunSpec) -> str:
+        """A run in words, with its table where there are several."""
+        return run_name(spec, with_table=self.several_tables)
 
     def all_left(self) -> float | None:
         """Seconds until all runs of the command have ended; None while that is not known."""

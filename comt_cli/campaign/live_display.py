@@ -11,7 +11,7 @@ from rich.text import Text
 
 from comt_cli.campaign.display import Stage, StatefulDisplay, WorkerState
 from comt_cli.campaign.opening import Workload, opening
-from comt_cli.campaign.outcomes import RunOutcome, run_name
+from comt_cli.campaign.outcomes import RunOutcome
 from comt_cli.campaign.screen import Bar, Line, Row, lay_out
 from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.training.events import Event, Note
@@ -30,29 +30,22 @@ class LiveDisplay(StatefulDisplay):
     def __init__(self, console: Console | None = None) -> None:
         super().__init__()
         self._console = console or Console(stderr=True)
-        self._counted: tuple[int, int | None] = (0, None)
-        self._full = self._short = short_names([])
+        self._short = short_names([])
         self._live = Live(
             self, console=self._console, refresh_per_second=DRAWS_PER_SECOND, transient=True, redirect_stdout=False
         )
         self._live.start()
 
-    def preparing(self, stage: str, done: int, total: int | None) -> None:
-        super().preparing(stage, done, total)
-        self._counted = (done, total)
-
     def queue_started(self, workload: Workload) -> None:
         super().queue_started(workload)
         self._short = short_names(workload.every)
-        several = len({(spec.paper, spec.table) for spec in workload.every}) > 1
-        self._full = lambda spec: run_name(spec, with_table=several)
         if workload.waiting:
             texts = [(f"{subject:5}  {text}", " " * 7) for subject, text in opening(workload, self.all_left())]
             self._print(*texts)
 
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
         super().run_ended(worker, ended)
-        self._print((f"{self.count} {self._full(ended.spec)}: {ended}", "  "))
+        self._print((f"{self.count} {self.name(ended.spec)}: {ended}", "  "))
 
     def show_waiting(self, text: str) -> None:
         self._print((f"{text} ...", "  "))
@@ -87,7 +80,7 @@ class LiveDisplay(StatefulDisplay):
             yield from ([line] for line in wrap(self.stop_text, width, "  "))
 
     def _stage_line(self) -> str:
-        done, total = self._counted
+        done, total = self.counted
         count = f": {done:,} of {total:,}" if total else f": {done:,}" if done else ""
         return f"{self._spinner()} {self.stage}{count}, {_clock(time.monotonic() - self.stage_began)}"
 
@@ -110,7 +103,7 @@ class LiveDisplay(StatefulDisplay):
         spec = state.spec
         assert spec is not None
         label = state.name if len(self.workers) > 1 else ""
-        names = (self._full(spec), self._short(spec))
+        names = (self.name(spec), self._short(spec))
         seconds = _clock(time.monotonic() - state.since)
         if state.stage is Stage.starting:
             return Row(label, names, None, (f"{self._spinner()} starting, {seconds}",))

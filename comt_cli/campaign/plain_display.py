@@ -9,7 +9,7 @@ import time
 
 from comt_cli.campaign.display import Display, Stage, StatefulDisplay, WorkerState
 from comt_cli.campaign.opening import Workload, opening
-from comt_cli.campaign.outcomes import RunOutcome, run_name
+from comt_cli.campaign.outcomes import RunOutcome
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Event, Note, RunStarted
 from comt_cli.words import duration
@@ -24,22 +24,19 @@ class PlainDisplay(StatefulDisplay):
     def __init__(self) -> None:
         super().__init__()
         self._printed = 0.0
-        self._counted: tuple[int, int | None] = (0, None)
-        self._with_table = False
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         if stage != self.stage:
             self._end_stage()
-            super().preparing(stage, done, total)
             self._print(f"{stage} ...")
         elif self._is_time():
             so_far = f"{done:,} of {total:,}" if total else f"{done:,}" if done else "at work"
             self._print(f"{stage}: {so_far}, {self._stage_seconds()}")
-        self._counted = (done, total)
+        super().preparing(stage, done, total)
 
     def _end_stage(self) -> None:
         if self.stage:
-            done, total = self._counted
+            done, total = self.counted
             count = max(done, total or 0)
             self._print(f"{self.stage}: {f'{count:,} ' if count else ''}done in {self._stage_seconds()}")
 
@@ -49,7 +46,6 @@ class PlainDisplay(StatefulDisplay):
     def queue_started(self, workload: Workload) -> None:
         self._end_stage()
         super().queue_started(workload)
-        self._with_table = len({(spec.paper, spec.table) for spec in workload.every}) > 1
         if workload.waiting:
             for subject, text in opening(workload, self.all_left()):
                 self._print(f"{subject + ':':7}{text}")
@@ -57,7 +53,7 @@ class PlainDisplay(StatefulDisplay):
     def run_taken(self, worker: int, spec: RunSpec) -> None:
         super().run_taken(worker, spec)
         if len(self.workers) > 1:
-            self._print(f"{self.prefix(worker)}{self._name(spec)}: starting ...")
+            self._print(f"{self.prefix(worker)}{self.name(spec)}: starting ...")
 
     def run_event(self, worker: int, event: Event) -> None:
         state = self.workers[worker]
@@ -69,7 +65,7 @@ class PlainDisplay(StatefulDisplay):
             case RunStarted(step) if state.spec is not None:
                 took = f", started in {_took(time.monotonic() - since)}" if was is Stage.starting else ""
                 resumed = f", resumed after step {step:,}" if step else ""
-                name, steps = self._name(state.spec), state.spec.settings.train.steps
+                name, steps = self.name(state.spec), state.spec.settings.train.steps
                 self._print(f"{self.prefix(worker)}{name}: {steps:,} steps{resumed}{took}")
 
     def show_waiting(self, text: str) -> None:
@@ -77,7 +73,7 @@ class PlainDisplay(StatefulDisplay):
 
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
         super().run_ended(worker, ended)
-        self._print(f"{self.count} {self._name(ended.spec)}: {ended}")
+        self._print(f"{self.count} {self.name(ended.spec)}: {ended}")
 
     def tick(self) -> None:
         if self._is_time():
@@ -90,7 +86,7 @@ class PlainDisplay(StatefulDisplay):
     def _where(self, number: int, state: WorkerState) -> str:
         """How far a worker's run is."""
         assert state.spec is not None
-        name = f"{self.prefix(number)}{self._name(state.spec)}"
+        name = f"{self.prefix(number)}{self.name(state.spec)}"
         if state.stage is Stage.starting:
             return f"{name}: starting, {_took(time.monotonic() - state.since)}"
         parts = [f"step {state.step:,} of {state.spec.settings.train.steps:,}"]
@@ -110,9 +106,6 @@ class PlainDisplay(StatefulDisplay):
             os.write(sys.stderr.fileno(), f"{self.stop_text}\n".encode())
         except (OSError, ValueError, AttributeError):
             self._print(str(self.stop_text))
-
-    def _name(self, spec: RunSpec) -> str:
-        return run_name(spec, with_table=self._with_table)
 
     def _is_time(self) -> bool:
         return time.monotonic() - self._printed > SILENT_SECONDS
