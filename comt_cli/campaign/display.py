@@ -14,6 +14,7 @@ from comt_cli.campaign.outcomes import RunOutcome, run_name
 from comt_cli.campaign.time_left import TimeLeft
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
+from comt_cli.words import plural
 
 
 class Display:
@@ -177,9 +178,8 @@ def _stop_text(workers: Sequence[WorkerState], stage: str, *, again: bool) -> st
     if again:
         return f"ending at once: up to {lost} steps of each run are lost" if running else "ending at once"
     if running:
-        what = "1 run" if len(running) == 1 else f"{len(running)} runs"
         return (
-            f"stopping: saving {what} after the step at hand ... "
+            f"stopping: saving {plural(len(running), 'run')} after the step at hand ... "
             f"(a second signal ends at once, and loses up to {lost} steps of each)"
         )
     if starting:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.runs.plan import RunSpec, point_in_words
-from comt_cli.words import duration
+from comt_cli.words import duration, plural
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,11 @@ def _shape(workload: Workload) -> str:
     """`comt/table3: 3 rows, 1 column, 2 seeds`."""
     specs = workload.every
     tables = {f"{spec.paper}/{spec.table}" for spec in specs}
-    sizes = [
-        _count({spec.row for spec in specs}, "row"),
-        _count({spec.column for spec in specs}, "column"),
-        _count({spec.seed for spec in specs}, "seed"),
-    ]
+    sizes = [plural(len({getattr(spec, key) for spec in specs}), key) for key in ("row", "column", "seed")]
     points = {point_in_words(spec.point) for spec in specs}
     if len(points) > 1:
         sizes.append(f"a grid of {len(points)}")
     return f"{tables.pop()}: {', '.join(sizes)}" if len(tables) == 1 else f"{len(tables)} tables"
-
-
-def _count(found: Iterable[object], noun: str) -> str:
-    number = len(set(found))
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _at_once(workload: Workload) -> str:

@@ -12,6 +12,7 @@ from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal
+from comt_cli.words import plural
 
 FIX_FIRST = "Fix that first; the same command then tries again."
 
@@ -109,8 +110,7 @@ class Summary:
             if found := self.having(ending):
                 before = sum(outcome.already for outcome in found)
                 counts.append(f"{len(found)} {ending}" + (f" ({before} before)" if before else ""))
-        many = "run" if len(self.outcomes) == 1 else "runs"
-        lines = [f"{len(self.outcomes)} {many}: {', '.join(counts)}" if counts else "0 runs"]
+        lines = [f"{plural(len(self.outcomes), 'run')}: {', '.join(counts)}" if counts else "0 runs"]
         for outcome in self.having(Ending.failed, Ending.elsewhere):  # of the others it was printed before
             if outcome.reason is not None:
                 why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
