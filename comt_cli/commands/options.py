@@ -32,6 +32,15 @@ Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows."
 Columns = Annotated[
     str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.columns)
 ]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep",
+        metavar="SECTION.KEY=A,B,C",
+        help="First try these values for every row, by runs with other seeds; show each row at its best.",
+        autocompletion=completion.settings,
+    ),
+]
 Seeds = Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="These seeds instead of the recipe's.")]
 Also = Annotated[
     list[str] | None,

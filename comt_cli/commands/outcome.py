@@ -70,6 +70,10 @@ def write_outcome(
         else:
             say(state.text)
         return state.text if state.unwritten else None
+    if planned.loaded.has_trials(planned.scale):
+        from comt_cli.commands.sweep_outcome import write_sweep
+
+        return write_sweep(planned, runs, results, overrides, overwrite=overwrite)[1]
     report, drawn = _write_table(planned, runs, results, overrides, overwrite=overwrite)
     if report.unwritten is not None:
         say(report.unwritten, sys.stderr)
@@ -183,6 +187,10 @@ def outcome_as_json(
 
     planned = with_contents(planned, runs)
     loaded = planned.loaded
+    if loaded.has_trials(planned.scale):
+        from comt_cli.commands.sweep_outcome import sweep_as_json
+
+        return sweep_as_json(planned, runs, results, overrides, overwrite=overwrite)
     if loaded.recipe.figure is None:
         report = _write_table(planned, runs, results, overrides, overwrite=overwrite)[0]
         return report.as_json(), report.unwritten

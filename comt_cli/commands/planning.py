@@ -35,6 +35,7 @@ def plan_recipe(
     seeds: str | None = None,
     also: Mapping[str, Any] | None = None,
     also_fits_all: bool = True,
+    sweep: list[str] | None = None,
 ) -> Planned:
     """Find, check and expand a recipe. `also` are rows added to it (`also_rows`), see `load_recipe`.
 
@@ -42,7 +43,9 @@ def plan_recipe(
         UserError: (`RecipeError`) with everything that is wrong.
     """
     path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
-    loaded = load_recipe(path, catalogue(), overrides or (), scale, also, also_fits_all=also_fits_all)
+    loaded = load_recipe(
+        path, catalogue(), overrides or (), scale, also, also_fits_all=also_fits_all, sweep=sweep or ()
+    )
     return plan_loaded(loaded, scale, rows=rows, columns=columns, seeds=seeds)
 
 

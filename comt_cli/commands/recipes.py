@@ -114,6 +114,7 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
             "columns": len(loaded.columns(scale)),
             "seeds": len(settings.seeds or recipe.seeds),
             **({"points": len(loaded.grids[scale].points)} if scale in loaded.grids else {}),
+            **({"trial_seeds": len(grid.seeds)} if (grid := loaded.grids.get(scale)) and grid.seeds else {}),
             "column_names": list(loaded.columns(scale)),
         }
         for scale, settings in recipe.scales.items()
@@ -179,7 +180,11 @@ def _print_details(recipe: dict[str, Any]) -> None:
     typer.echo(f"  {recipe['metric']}, against the row {recipe['baseline']}")
     for name, scale in recipe["scales"].items():
         shape = " x ".join(format.plural(scale[f"{noun}s"], noun) for noun in ("row", "column", "seed"))
-        shape += f" x {scale['points']} points of a grid" if "points" in scale else ""
+        points = format.plural(scale["points"], "point") if "points" in scale else ""
+        if "trial_seeds" in scale:
+            shape += f", after a sweep of {points} x {format.plural(scale['trial_seeds'], 'seed')}"
+        elif points:
+            shape += f" x {points} of a grid"
         typer.echo(f"  {name}: {shape} ({', '.join(scale['column_names'])})")
         typer.echo(textwrap.fill(scale["description"], 78, initial_indent="    ", subsequent_indent="    "))
 

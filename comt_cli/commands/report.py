@@ -19,6 +19,7 @@ def report(
     columns: options.Columns = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
+    sweep: options.Sweep = None,
     also: options.Also = None,
     runs: options.Runs = Path("runs"),
     results: options.Results = options.DEFAULT_RESULTS,
@@ -70,6 +71,7 @@ def report(
                     seeds=seeds,
                     also=added,
                     also_fits_all=bool(recipes),
+                    sweep=sweep,
                 )
             )
         except RecipeError as error:

@@ -153,7 +153,7 @@ def _of_grids(table: _Table, runs: Path) -> tuple[dict[str, str], frozenset[str]
     waited_for: dict[str, list[int]] = {}
     loaded = table.loaded
     for scale, grid in loaded.grids.items() if loaded is not None else ():
-        if loaded is None or table.scale not in (None, scale):
+        if loaded is None or table.scale not in (None, scale) or grid.seeds:  # those at the recipe's values are planned
             continue
         try:
             specs = adopt_contents(plan_loaded(loaded, scale).specs, runs, ambiguous=True)

@@ -11,6 +11,7 @@ import typer
 from comt_cli.commands import completion, options
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from comt_cli.campaign.estimate import Estimator
@@ -28,6 +29,7 @@ def show(
     columns: options.Columns = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
+    sweep: options.Sweep = None,
     also: options.Also = None,
     device: options.Device = None,
     gpus: options.Gpus = 1,
@@ -75,10 +77,12 @@ def show(
         others = {"rows": rows, "columns": columns, "seeds": seeds, "device": device, "jobs": jobs, "no-cost": no_cost}
         if unfit := [f"--{name}" for name, given in others.items() if given] + ["--gpus"] * (gpus > 1):
             raise UserError(f"--settings does not go with {' and '.join(unfit)}: it prints the settings of one cell")
-        loaded = load_recipe(find_recipe(recipe), catalogue(), set_ or (), scale, also_rows(also))
+        loaded = load_recipe(find_recipe(recipe), catalogue(), set_ or (), scale, also_rows(also), sweep=sweep or ())
         print_settings(loaded, scale, settings, as_json=as_json)
         return
-    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=also_rows(also))
+    planned = plan_recipe(
+        recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=also_rows(also), sweep=sweep
+    )
     trained = Trained(device, jobs, gpus)
     if as_json:
         typer.echo(json.dumps(plan_rows(planned, runs, trained, costs=not no_cost), indent=2))
@@ -259,12 +263,23 @@ def print_plan(
         console.print(f"{summary}. Costs were not counted.")
         return
     console.print(f"{summary}, about {_words_of_time(ordered, printed, estimator)} on {where.name}.")
+    _print_bases(console, planned, printed, runs, trained)
+
+
+def _print_bases(
+    console: Console, planned: Planned, printed: list[dict[str, Any]], runs: Path, trained: Trained
+) -> None:
+    """Where estimates come from, and what a sweep costs with the runs that its trials have yet to choose."""
+    from comt_cli.commands.sweep_cost import sweep_cost
+
     sources = dict.fromkeys(row["estimated_from"] for row in printed)
     tokens = " Tokens count padding." if any("tokens" in row for row in printed) else ""
     console.print(
         f"Time is estimated from {' and from '.join(sources)}; memory, roughly, from the tensors that the model keeps."
         f"{tokens}"
     )
+    if planned.loaded.has_trials(planned.scale):
+        console.print(f"\n{sweep_cost(planned, runs, trained)}")
 
 
 ANEW = dict.fromkeys(("done", "diverged", "unfinished"), "anew")

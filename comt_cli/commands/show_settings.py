@@ -58,7 +58,7 @@ def settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iter
         yield Setting(f"method.{key}", value, _place(loaded, origin) if is_given else "default")
     settings, origins = loaded.settings[scale][row, column], loaded.origins[scale][row, column]
     grid = loaded.grids.get(scale)
-    tried = [] if grid is None else [grid.of(point) for point in loaded.points[scale][row, column]]
+    tried = [] if grid is None or grid.seeds else [grid.of(point) for point in loaded.points[scale][row, column]]
     shape = settings.model.shape()
     for section, values in settings.model_dump(mode="json").items():
         for key, value in values.items():

@@ -127,6 +127,7 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
     from comt_cli.errors import UserError
     from comt_cli.report.collect import collect
     from comt_cli.report.progress_table import cells_as_json
+    from comt_cli.report.sweep import read_sweep
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import RunState
     from comt_cli.runs.plan import sources_of
@@ -145,8 +146,18 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
             tables.append(Progress({**where, "error": error.message}))  # for instance a corpus that is not in the cache
             continue
         grid = loaded.grids.get(name)
-        collection = collect(specs, runs, choose_by=None if grid is None else grid.metric)
-        every = list(collection.runs())
+        sweep = read_sweep(loaded, name, specs, runs) if loaded.has_trials(name) else None
+        beside: list[Run] = []  # of a sweep the cells are those of its trials
+        if sweep is not None:
+            trials = {spec.id for spec in sweep.trials}
+            beside = list(collect([s for s in sweep.specs if s.id not in trials], runs, remarks=False).runs())
+        collection = collect(
+            specs if sweep is None else sweep.trials,
+            runs,
+            choose_by=None if grid is None else grid.metric,
+            remarks=sweep is None,
+        )
+        every = [*collection.runs(), *beside]
         own = {run.spec.id for run in every}
         sources = list(collect([source for source in sources_of(specs) if source.id not in own], runs).runs())
         counts = _counts(every)
@@ -160,6 +171,8 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
             open_runs = [_described(run, runs) for run in begun]
             data = {**where, "runs": len(every), **counts, "metric": recipe.metric}
             metrics = {column: recipe.metric_at(name, column) for column in loaded.columns(name)}
+            if grid is not None and sweep is not None:
+                metrics = dict.fromkeys(metrics, grid.metric)
             data |= {"cells": cells_as_json(collection, metrics), "open": open_runs}
             data["sources"] = _counts_by_table(sources)
             is_shown = asked.is_named and name in (main, asked.scale)

@@ -24,6 +24,7 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         columns: options.Columns = None,
         seeds: options.Seeds = None,
         set_: options.Set = None,
+        sweep: options.Sweep = None,
         also: options.Also = None,
         device: options.Device = None,
         gpus: options.Gpus = 1,
@@ -36,7 +37,7 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         fresh: options.Fresh = False,
         dry_run: options.DryRun = False,
     ) -> None:
-        selection = Selection(recipe, scale, rows, columns, seeds, set_, also)
+        selection = Selection(recipe, scale, rows, columns, seeds, set_, also, sweep)
         where = Where(device, gpus, jobs, slurm, track, runs, results)
         train_recipe(task.command, selection, where, overwrite=overwrite, fresh=fresh, dry_run=dry_run)
 
@@ -55,6 +56,7 @@ class Selection:
     seeds: str | None
     overrides: list[str] | None
     also: list[str] | None
+    sweep: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def train_recipe(
     recipe, scale, runs = selection.recipe, selection.scale, where.runs
     added = also_rows(selection.also)
     site = read_slurm_site(where.slurm, where.gpus, where.jobs) if where.slurm is not None else None
-    loaded = load_recipe(find_recipe(recipe), catalogue(), selection.overrides or (), scale, added)
+    swept = selection.sweep or ()
+    loaded = load_recipe(find_recipe(recipe), catalogue(), selection.overrides or (), scale, added, sweep=swept)
     if (wanted := loaded.recipe.command) != command:
         instead, others = f"comt {wanted} --recipe {recipe}", also_called(recipe)
         raise UserError(
@@ -98,13 +101,15 @@ def train_recipe(
     # The whole table, not only the part that is selected: training one row must not erase the others.
     table = plan_loaded(loaded, scale, seeds=selection.seeds)
 
-    from comt_cli.campaign.launch import check_training, train_on
+    from comt_cli.campaign.launch import check_training
     from comt_cli.commands.outcome import check_places, end, write_outcomes
+    from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, train_planned
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.shared import set_aside
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 
+    check_processes(planned)
     check_places([table] if site is None else (), runs, where.results, selection.overrides or (), overwrite=overwrite)
     if dry_run:
         from comt_cli.commands.plan_costs import Trained
@@ -114,16 +119,19 @@ def train_recipe(
         return
     with tracking(where.track):
         if site is not None:
-            submit_runs(planned.specs, runs, where.device, site, fresh=fresh)
+            submit_runs(known_runs(planned, table, runs), runs, where.device, site, fresh=fresh)
+            if loaded.has_trials(scale):
+                typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
             typer.echo(f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options")
             return
         if fresh and is_main_process():
             check_training(where.gpus, planned.specs, where.device, where.jobs)
-            for moved in set_aside(adopt_contents(planned.specs, runs, ambiguous=True), runs):
+            for moved in set_aside(adopt_contents(known_runs(planned, table, runs), runs, ambiguous=True), runs):
                 typer.echo(f"moved aside: {moved}", err=True)
-        summary = train_on(where.gpus, planned.specs, runs, where.device, where.jobs)
+        summary = train_planned(planned, table, runs, where)
     unwritten: list[str] = []
     if is_main_process():
         changed = selection.overrides or ()
         unwritten = write_outcomes([table], runs, where.results, changed, overwrite=overwrite, shown=[planned])
     end(summary, unwritten)
+    check_edges(planned, table, runs)

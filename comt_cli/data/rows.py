@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from comt_cli.data.shards import Unsigned
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE, Split, uncounted
+from comt_cli.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,42 @@ class Rows(Split[Batch]):
         counts_B = self.target_counts(indices)
         targets_BT[np.arange(self.sequence_length) >= counts_B[:, None]] = IGNORE
         return Batch(tokens_BT, targets_BT)
+
+
+class RowRange(Rows):
+    """The rows of another split from `first` up to `last`, which is not among them.
+
+    `tokens_per_byte` is that of the whole split: how many bytes a row stands for is not known.
+    """
+
+    def __init__(self, whole: Rows, first: int, last: int) -> None:
+        super().__init__(whole.sequence_length, whole.tokens, whole.documents, whole.bytes)
+        self._whole, self._first, self._last = whole, first, last
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As many as the whole split has there."""
+        return self._whole.target_counts(self._first + np.asarray(indices, dtype=np.int64))
+
+    def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
+        self._whole._fill(self._first + indices, tokens_BT)
+
+
+def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
+    """`rows` in two: all but the last `share` of them, and these; at least one row each.
+
+    Raises:
+        UserError: there are not two rows.
+    """
+    if len(rows) < 2:
+        raise UserError(
+            f"{len(rows)} validation sequence cannot be divided into validation and test",
+            "Use more text, a shorter sequence_length, or leave test_share out.",
+        )
+    first = min(max(len(rows) - round(share * len(rows)), 1), len(rows) - 1)
+    return RowRange(rows, 0, first), RowRange(rows, first, len(rows))
 
 
 class PackedRows(Rows):

@@ -1,7 +1,8 @@
-"""`grid`: settings of which every cell of a table tries several values, to show the runs of the best.
+"""`sweep`: settings of which every cell of a table tries several values, to show the runs of the best.
 
-Each combination of values is a point. Which point a cell shows is decided by a metric of validation, for every cell by
-itself, once all its runs have ended (`report.collect`).
+Each combination of values is a point of the sweep's grid. Which point a cell shows is decided by a metric of
+validation, for every cell by itself, once all its runs have ended (`report.collect`). With seeds of its own a sweep has
+trials, and the table's runs are trained at the points that these choose (`report.sweep`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from comt_cli.recipe.merge import Arguments, Origin, Origins, Point
 from comt_cli.recipe.overrides import Overrides
 from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
-from comt_cli.recipe.schema import Grid, Recipe, TaskOptions
+from comt_cli.recipe.schema import Recipe, Sweep, TaskOptions
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.validate import valid_keys, validate
 from comt_cli.recipe.yaml_lines import Document
@@ -26,16 +27,24 @@ OF_TEST = ("test_", "unseen_", "last_")
 
 @dataclass(frozen=True)
 class LoadedGrid:
-    """The grid of a scale: by dotted key the values, each with where it stands; `path` is the grid's own place."""
+    """The grid of a scale: by dotted key the values, each with where it stands; `path` is the sweep's own place.
+    `seeds` are those of its trials, () where the table's own seeds try the values."""
 
     path: KeyPath
     metric: str
     values: Mapping[str, Sequence[tuple[Any, Origin]]]
+    seeds: tuple[int, ...] = ()
 
     @property
     def points(self) -> list[Point]:
         """All combinations of the values, the last key's changing first."""
         return [dict(zip(self.values, each, strict=True)) for each in itertools.product(*self.values.values())]
+
+    @property
+    def planned(self) -> list[Point]:
+        """The points that runs can have: with trials the recipe's own values, as the point of number 0, and `points`
+        from 1 on; without trials `points`."""
+        return [{}, *self.points] if self.seeds else self.points
 
     def of(self, settings: RunSettings) -> dict[str, Any]:
         """The values that a run has of the grid's keys, as plain data; moments are whole steps there."""
@@ -54,8 +63,8 @@ def load_grids(
     recipe: Recipe, task: TaskOptions, kind: type[Overrides], document: Document, problems: list[Problem]
 ) -> dict[str, LoadedGrid]:
     """The grid of every scale that has one. What is wrong in grids becomes problems, and is left out."""
-    places: dict[KeyPath, Grid | None] = {("grid",): recipe.grid}
-    places |= {("scales", name, "grid"): scale.grid for name, scale in recipe.scales.items()}
+    places: dict[KeyPath, Sweep | None] = {("sweep",): recipe.sweep}
+    places |= {("scales", name, "sweep"): scale.sweep for name, scale in recipe.scales.items()}
     checked = {
         path: _checked(grid, path, recipe, task, kind, document, problems)
         for path, grid in places.items()
@@ -63,21 +72,23 @@ def load_grids(
     }
     for path in checked:
         if recipe.figure is not None:
-            message = "a figure is drawn of runs that are known before any has ended; leave the grid out"
+            message = "a figure is drawn of runs that are known before any has ended; leave the sweep out"
             problems.append(Problem(dotted(path), message, document.line(path)))
         elif recipe.ablations:
-            message = "rows of ablations are compared under the same settings; leave the grid out, or the ablations"
+            message = "rows of ablations are compared under the same settings; leave the sweep out, or the ablations"
             problems.append(Problem(dotted(path), message, document.line(path)))
     found: dict[str, LoadedGrid] = {}
     for name, scale in recipe.scales.items():
-        path = ("scales", name, "grid") if "grid" in scale.model_fields_set else ("grid",)
+        path = ("scales", name, "sweep") if "sweep" in scale.model_fields_set else ("sweep",)
         if path in checked:
             found[name] = checked[path]
+            if found[name].seeds:
+                problems.extend(_unfair(recipe, name, task, found[name], document))
     return found
 
 
 def _checked(
-    grid: Grid,
+    sweep: Sweep,
     path: KeyPath,
     recipe: Recipe,
     task: TaskOptions,
@@ -92,9 +103,9 @@ def _checked(
             problems.append(Problem(name, message, document.line(whole)))
 
     values: dict[str, list[tuple[Any, Origin]]] = {}
-    if not grid.settings:
+    if not sweep.settings:
         report(("settings",), "has no keys: say what is tried, for instance train.learning_rate: [3e-4, 1e-3]")
-    for key, given in grid.settings.items():
+    for key, given in sweep.settings.items():
         wrong = _wrong_key(key, task, kind) or ("is empty: give the values to try" if not given else None)
         if wrong is not None:
             report(("settings", key), wrong)
@@ -113,17 +124,45 @@ def _checked(
                 kept.append((value, Origin((*path, *at), document)))
         if kept:
             values[key] = kept
+        if sweep.seeds and len(kept) == len(given) and (wrong := _no_order(given)):
+            report(("settings", key), wrong)
     validation = [name for name in task.metrics if not name.startswith(OF_TEST)]
-    if recipe.command == task.command and grid.metric not in validation:  # a wrong command is reported elsewhere
-        if grid.metric in task.metrics:
+    if recipe.command == task.command and sweep.metric not in validation:  # a wrong command is reported elsewhere
+        if sweep.metric in task.metrics:
             message = (
-                f"{grid.metric} is not computed on validation data, and other data must decide nothing; choose by "
+                f"{sweep.metric} is not computed on validation data, and other data must decide nothing; choose by "
             )
             report(("metric",), f"{message}{', '.join(validation)}")
         else:
-            message = f"{grid.metric!r} is not one of {', '.join(validation)}; {nearest(grid.metric, validation)}"
+            message = f"{sweep.metric!r} is not one of {', '.join(validation)}; {nearest(sweep.metric, validation)}"
             report(("metric",), message)
-    return LoadedGrid(path, grid.metric, values)
+    return LoadedGrid(path, sweep.metric, values, tuple(sweep.seeds or ()))
+
+
+def _no_order(given: Sequence[Any]) -> str | None:
+    """Why it cannot be said of these values whether the best lies within them; None where it can."""
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in given):
+        return "are not all numbers: of others it cannot be said whether the best is at the edge; leave seeds out"
+    if len(given) < 3:
+        return f"are only {len(given)}: the best is at the edge, and nothing can be chosen; give 3 or more"
+    return None
+
+
+def _unfair(recipe: Recipe, scale: str, task: TaskOptions, grid: LoadedGrid, document: Document) -> Iterator[Problem]:
+    """Trials that are not apart from what the table shows: by their seeds, or by the data that chooses."""
+    path = (*grid.path, "seeds")
+    shown = set(recipe.scales[scale].seeds or recipe.seeds)  # type: ignore[index]
+    if shared := sorted(shown & set(grid.seeds)):
+        message = f"{shared[0]} is a seed of the table at scale {scale} too; give others, such as 101"
+        yield Problem(dotted(path), message, document.line(path))
+    for column in recipe.columns_at(scale):
+        metric = recipe.metric_at(scale, column)
+        if metric in task.metrics and not metric.startswith(OF_TEST):
+            tested = [name for name in task.metrics if name.startswith(OF_TEST)]
+            instead = f"show one of {', '.join(tested)}" if tested else f"{task.command} has no other data to report"
+            message = f"chooses on the validation data that {metric} of column {column} is of; {instead}"
+            yield Problem(dotted(grid.path), message, document.line(grid.path))
+            return
 
 
 def _wrong_key(key: str, task: TaskOptions, kind: type[Overrides]) -> str | None:
@@ -148,10 +187,13 @@ def overridden(
 ) -> Iterator[Problem]:
     """Keys of a grid that a row's or a column's own settings give, which the grid would override: each once.
 
-    Setups, and the settings of the recipe and its scales, may give them: they hold where a scale has no grid.
+    Setups, and the settings of the recipe and its scales, may give them: they hold where a scale has no grid. With
+    trials every place may: what a run has without the grid is shown too.
     """
     places: dict[KeyPath, str] = {}
     for scale, grid in grids.items():
+        if grid.seeds:
+            continue
         columns: KeyPath = ("columns",) if recipe.scales[scale].columns is None else ("scales", scale, "columns")  # type: ignore[index]
         owners = [*((*columns, name) for name in recipe.columns_at(scale)), *(("rows", name) for name in recipe.rows)]
         for key in grid.values:
@@ -175,8 +217,9 @@ def same_runs(
     found: set[KeyPath] = set()
     for scale, grid in grids.items():
         for (row, column), points in settings[scale].items():
-            told_apart = {each.model_dump_json() for each, _ in points}
-            if len(told_apart) < len(points) and grid.path not in found:
+            tried = points[1:] if grid.seeds else points
+            told_apart = {each.model_dump_json() for each, _ in tried}
+            if len(told_apart) < len(tried) and grid.path not in found:
                 found.add(grid.path)
                 path = (*grid.path, "settings")
                 message = f"two of its points are the same run: {row} under {column} has the same settings there"

@@ -21,6 +21,7 @@ from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import load_setups
 from comt_cli.recipe.starts import LoadedStart, Starts, load_starts
+from comt_cli.recipe.sweep_argument import with_sweep
 from comt_cli.recipe.validate import LineOf, salvage, validate
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
@@ -31,8 +32,8 @@ class LoadedRecipe:
 
     `methods[row]` has the method's name and all its options, defaults included; `settings[scale][row, column]` are
     those of a run of that cell, and `origins[scale][row, column]` says where each was given. At a scale with a grid
-    (`grids`) `points` has those of each of its points, and `settings` the first. `starts` says which cells start from
-    a run of another recipe. `task` is what the runs are of, `document` the file.
+    (`grids`) `points` has those of each of its points (`LoadedGrid.planned`), and `settings` the first. `starts` says
+    which cells start from a run of another recipe. `task` is what the runs are of, `document` the file.
     """
 
     path: Path
@@ -87,6 +88,10 @@ class LoadedRecipe:
         """The columns of a scale: its own, or the paper's."""
         return self.recipe.columns_at(scale)
 
+    def has_trials(self, scale: str) -> bool:
+        """Whether it has a sweep at this scale whose trials have seeds of their own."""
+        return scale in self.grids and bool(self.grids[scale].seeds)
+
     def compared_column(self, scale: str, column: str) -> str | None:
         """The paper's column that `column` is compared with; None if there is none."""
         if self.recipe.scales[scale].columns is None:  # type: ignore[index]
@@ -107,18 +112,20 @@ def load_recipe(
     also: Also | None = None,
     *,
     also_fits_all: bool = True,
+    sweep: Sequence[str] = (),
 ) -> LoadedRecipe:
     """Read and check the recipe at `path`. `overrides` are `--set` arguments such as `train.steps=200`.
 
     They apply to `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`.
     `also` adds rows that the paper does not have, as if they stood at the end of `rows`. One whose method is for
     another task is a problem, or, where not `also_fits_all`, left out: it is meant for other recipes of the same call.
+    `sweep` are `--sweep` arguments (`sweep_argument`), for `scale`.
 
     Raises:
         RecipeError: with every problem of the file, of its setups, of the overrides and of `also`, each with its line
             and dotted key, or the argument.
     """
-    return check_recipe(read(path), path, catalogue, overrides, scale, also, also_fits_all=also_fits_all)
+    return check_recipe(read(path), path, catalogue, overrides, scale, also, also_fits_all=also_fits_all, sweep=sweep)
 
 
 def load_recipe_text(
@@ -153,6 +160,7 @@ def check_recipe(
     *,
     also_fits_all: bool = True,
     started: tuple[Path, ...] = (),
+    sweep: Sequence[str] = (),
 ) -> LoadedRecipe:
     """All checks, in two stages: the shape of the file, then what only the whole shows.
 
@@ -176,6 +184,8 @@ def check_recipe(
         return _method(given, (), lambda _: None, catalogue, task, found)
 
     document = with_rows(document, also or {}, added, resolved, problems)
+    if sweep and scale is not None:
+        document = with_sweep(document, sweep, scale, task)
     unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
     shape: list[Problem] = []
     data = {"metric": task.metric, **document.data}
@@ -205,7 +215,7 @@ def check_recipe(
             setups,
             changed[name],
             found,
-            points=grids[name].points if name in grids else ({},),
+            points=grids[name].planned if name in grids else ({},),
             complete=not problems,
         )
         for name in whole.scales
@@ -288,8 +298,8 @@ def _too_many_cells(recipe: Recipe, document: Document) -> Iterable[Problem]:
     for name in recipe.scales:
         scale = recipe.scales[name]
         rows, columns = len(recipe.rows), len(scale.columns or recipe.columns)
-        grid = recipe.grid_at(name)
-        points = 1 if grid is None else grid.size
+        sweep = recipe.sweep_at(name)
+        points = 1 if sweep is None else sweep.size
         cells += rows * columns * points
         if cells > MAX_CELLS:
             key: KeyPath = ("scales", name, "columns") if scale.columns else ("columns",)

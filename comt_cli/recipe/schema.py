@@ -152,12 +152,17 @@ class Start(Section):
     drop: Parts = ()
 
 
-class Grid(Section):
-    """Settings of which every cell tries several values, all combinations of them, and shows the runs of those that are
-    best by `metric` on validation. `settings` are values by dotted key, `train.learning_rate`."""
+class Sweep(Section):
+    """Settings of which every cell tries several values, all combinations of them (its grid), to show the runs of those
+    that are best by `metric` on validation. `settings` are values by dotted key, `train.learning_rate`.
+
+    With `seeds` the values are tried by runs of these seeds alone, the trials, and the seeds of the table are trained
+    at what was chosen; without, every seed of the table is trained at every point, and the best one is shown.
+    """
 
     settings: dict[str, list[Any]]
     metric: str
+    seeds: Seeds | None = None
 
     @property
     def size(self) -> int:
@@ -195,7 +200,7 @@ class Scale(Section):
     settings: Given | None = None
     columns: dict[Name, Column] | None = None
     seeds: Seeds | None = None
-    grid: Grid | None = None
+    sweep: Sweep | None = None
 
 
 AblationName = Literal[
@@ -249,7 +254,7 @@ class Recipe(Section):
     setup: SetupName | None = None
     settings: Given | None = None
     start: Start | None = None
-    grid: Grid | None = None
+    sweep: Sweep | None = None
     rows: dict[Name, Row] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)
     ablations: dict[AblationName, Ablation] = Field(default_factory=dict)
@@ -259,10 +264,10 @@ class Recipe(Section):
         """The columns of a scale: its own, or the paper's."""
         return self.scales[scale].columns or self.columns  # type: ignore[index]
 
-    def grid_at(self, scale: str) -> Grid | None:
-        """The grid of a scale: its own, which may be none, or the recipe's."""
+    def sweep_at(self, scale: str) -> Sweep | None:
+        """The sweep of a scale: its own, which may be none, or the recipe's."""
         own = self.scales[scale]  # type: ignore[index]
-        return own.grid if "grid" in own.model_fields_set else self.grid
+        return own.sweep if "sweep" in own.model_fields_set else self.sweep
 
     def metric_at(self, scale: str, column: str) -> str:
         """What the cells of a column show: the metric of the column, of the paper's column that it is compared to, or

@@ -102,7 +102,7 @@ def _wrong(
         return
     if scale in source.grids:
         which = "which of its runs are the best is known only after them: name one of its values in a recipe of its own"
-        yield problem("recipe", f"{source.file} has a grid at scale {scale}; {which}")
+        yield problem("recipe", f"{source.file} has a sweep at scale {scale}; {which}")
         return
     rows, columns = source.recipe.rows, source.columns(scale)
     wanted = start.row or row

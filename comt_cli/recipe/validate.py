@@ -34,6 +34,10 @@ _EXPECTED = {
 """pydantic's kinds of complaint in the words of a recipe."""
 
 
+RENAMED = {"grid": "sweep"}
+"""Keys that recipes had once, with their names today."""
+
+
 def validate(model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, problems: list[Problem]) -> Model | None:
     """Check `data` against `model`, strictly (no "200" for 200); on failure append to `problems` and return None.
 
@@ -108,6 +112,9 @@ def _problem(model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefi
         known = valid_keys(model, local[:-1])
         # Within a value that a validator of its own took apart, nothing is known of the keys that would be right.
         message = f"unknown key; {nearest(str(local[-1]), known)}" if known or len(local) == 1 else "unknown key"
+        now = RENAMED.get(str(local[-1]))
+        if now in known:
+            message = f"was renamed to {now}"
     elif kind == "missing":
         message = "is missing"
     elif kind == "literal_error":

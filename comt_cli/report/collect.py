@@ -210,13 +210,19 @@ def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:
 
 
 def collect(
-    specs: Sequence[RunSpec], runs: Path, metrics: Mapping[str, str] | None = None, choose_by: str | None = None
+    specs: Sequence[RunSpec],
+    runs: Path,
+    metrics: Mapping[str, str] | None = None,
+    choose_by: str | None = None,
+    *,
+    remarks: bool = True,
 ) -> Collection:
     """Look up every planned run below the folder `runs` by its id, whichever table it was trained for.
 
     Of the points of a grid, a cell shows the one with the best mean of the metric `choose_by` over its seeds.
     With `metrics`, by column, a run that is done but holds no such number, and does not say why, is remarked on. A
     directory that cannot be read counts as unfinished and is remarked on: one broken run must not hide a table.
+    Without `remarks` nothing is said of other runs in the cells' folders, such as the trials of a sweep.
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
@@ -225,7 +231,7 @@ def collect(
         )
     cells = {key: _cell(*key, found, choose_by) for key, found in grouped.items()}
     problems = [run.problem for cell in cells.values() for run in cell.every if run.problem]
-    return Collection(cells, (*problems, *_remarks(specs, runs)))
+    return Collection(cells, (*problems, *(_remarks(specs, runs) if remarks else ())))
 
 
 def _cell(row: str, column: str, found: Iterable[Run], choose_by: str | None) -> Cell:

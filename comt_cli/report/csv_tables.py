@@ -94,6 +94,7 @@ def _run_record(run: Run, recipe: str) -> dict[str, Any]:
     task, train = spec.task, spec.settings.train
     shown = list(task.result_keys)
     shown += (["chosen_step"] if train.select == "best" else []) + (["averaged_steps"] if train.averaged_steps else [])
+    shown += [key for key in task.metrics if key not in shown and key in (result or {})]
     return {**who, **tried, **where, **task.columns(spec.settings), **{key: (result or {}).get(key) for key in shown}}
 
 

@@ -85,6 +85,12 @@ def grid_notes(grid: LoadedGrid, metrics: Iterable[str]) -> Iterator[str]:
     """What is tried in every cell, and how a point is chosen; and that it may have been chosen by the very data of the
     numbers that are shown. `metrics` are those of the columns."""
     tried = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in grid.values.items())
+    if grid.seeds:
+        yield (
+            f"Sweep: {tried}. A cell shows runs at the point with the best mean of {grid.metric}, on validation "
+            f"data, over trials with seeds of their own ({format.seeds(grid.seeds)})."
+        )
+        return
     yield (
         f"Grid: {tried}. A cell shows the runs of the point with the best mean of {grid.metric} over its seeds, on "
         "validation data."

@@ -158,7 +158,8 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
     scale, task = specs[0].scale, specs[0].task
     metrics = {column: recipe.metric_at(scale, column) for column in loaded.columns(scale)}
     grid = loaded.grids.get(scale)
-    collection = collect(specs, runs, metrics, None if grid is None else grid.metric)
+    alone = loaded.has_trials(scale)  # beside the runs at one point lie those at others
+    collection = collect(specs, runs, metrics, None if grid is None else grid.metric, remarks=not alone)
     collection.check_contents()
     rows = tuple(row for row in recipe.rows if any(spec.row == row for spec in specs))
     columns = tuple(name for name in loaded.columns(scale) if any(spec.column == name for spec in specs))

@@ -44,8 +44,10 @@ class ReportFiles:
 
     @classmethod
     def of(cls, results: Path, scale: str, loaded: LoadedRecipe) -> ReportFiles:
-        """The paths."""
-        folder, name = place(results, scale, loaded.folder, loaded.stem)
+        """The paths. The table of a sweep never takes the place of the same recipe's without one."""
+        folder, name = place(
+            results, scale, loaded.folder, f"{loaded.stem}-sweep" if loaded.has_trials(scale) else loaded.stem
+        )
         return cls(folder / f"{name}.csv", folder / f"{name}-runs.csv", folder / f"{name}.md", folder / f"{name}.tex")
 
 

@@ -237,12 +237,13 @@ def plan(
     seeds: list[int] | None = None,
 ) -> list[RunSpec]:
     """Every run of the recipe at `scale`: columns outermost, then seeds, points of a grid, and rows, so that a table
-    fills evenly.
+    fills evenly. Where the recipe has a sweep with trials, the trials and after them the runs at its own values: what
+    the trials choose is not known yet (`chosen_runs`).
 
     `rows` and `columns` are comma-separated selections.
 
     Raises:
-        UserError: there is no such scale, row or column.
+        UserError: there is no such scale, row or column, or a seed is one of the trials.
     """
     recipe = loaded.recipe
     if scale not in recipe.scales:
@@ -251,14 +252,28 @@ def plan(
     chosen_columns = select(columns, loaded.columns(scale), "column")
     chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
     grid = loaded.grids.get(scale)
+    numbers = range(1 if grid is None else len(grid.planned))
+    if grid is not None and grid.seeds:
+        if shared := sorted({*grid.seeds} & {*chosen_seeds}):
+            raise UserError(f"seed {shared[0]} is one of the sweep's trials", "Give --seeds that no trial has.")
+        tried = [(seed, point) for seed in grid.seeds for point in numbers[1:]] + [(seed, 0) for seed in chosen_seeds]
+    else:
+        tried = [(seed, point) for seed in chosen_seeds for point in numbers]
     planner = _Planner(scale)
     return [
         planner.run(loaded, row, column, seed, point)
         for column in chosen_columns
-        for seed in chosen_seeds
-        for point in range(1 if grid is None else len(grid.points))
+        for seed, point in tried
         for row in chosen_rows
     ]
+
+
+def chosen_runs(
+    loaded: LoadedRecipe, scale: str, points: Mapping[tuple[str, str], int], seeds: Iterable[int]
+) -> dict[tuple[str, str], list[RunSpec]]:
+    """The runs of cells (row, column), each at the point of that number (`LoadedGrid.planned`), one a seed."""
+    planner, every = _Planner(scale), list(seeds)
+    return {cell: [planner.run(loaded, *cell, seed, point) for seed in every] for cell, point in points.items()}
 
 
 class _Planner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from comt_cli.tasks.base import PERCENT, Drawing, Metric
@@ -20,6 +21,47 @@ what a network reaches that predicts token frequencies and nothing else; every o
 It is read as worse than any other, and no difference in per cent is taken from it."""
 
 ORIGINAL = "validation perplexity as the original scripts print it"
+
+_OF_VALIDATION = {
+    "perplexity": Metric(
+        words="validation perplexity",
+        label="validation perplexity",
+        brief="perplexity",
+        better="lower",
+        difference=PERCENT,
+        beside="bits_per_byte",
+        collapsed_above=COLLAPSED_PERPLEXITY,
+    ),
+    "galore_perplexity": Metric(
+        words=ORIGINAL,
+        label=ORIGINAL,
+        brief="galore perplexity",
+        better="lower",
+        difference=PERCENT,
+        beside="bits_per_byte",
+        collapsed_above=COLLAPSED_PERPLEXITY,
+    ),
+    "bits_per_byte": Metric(
+        words="validation loss in bits a byte of text",
+        label="bits/byte",
+        brief="bits per byte",
+        better="lower",
+        difference=PERCENT,
+        decimals=3,
+        remark="Bits per byte do not depend on the vocabulary, as perplexities do.",
+    ),
+}
+
+
+def _of_test(metric: Metric) -> Metric:
+    """The same of the test split (`train.test_share`)."""
+    return replace(
+        metric,
+        words=metric.words.replace("validation", "test"),
+        label=metric.label.replace("validation", "test"),
+        brief=f"test {metric.brief}",
+        beside=None if metric.beside is None else f"test_{metric.beside}",
+    )
 
 
 class LanguageModelling(TextTask["Settings"]):
@@ -47,33 +89,8 @@ class LanguageModelling(TextTask["Settings"]):
     model_kind: ClassVar = "a language model"
     verbs: ClassVar = ("analyze-gates", "plot-cosine", "generate", "export")
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "perplexity": Metric(
-            words="validation perplexity",
-            label="validation perplexity",
-            brief="perplexity",
-            better="lower",
-            difference=PERCENT,
-            beside="bits_per_byte",
-            collapsed_above=COLLAPSED_PERPLEXITY,
-        ),
-        "galore_perplexity": Metric(
-            words=ORIGINAL,
-            label=ORIGINAL,
-            brief="galore perplexity",
-            better="lower",
-            difference=PERCENT,
-            beside="bits_per_byte",
-            collapsed_above=COLLAPSED_PERPLEXITY,
-        ),
-        "bits_per_byte": Metric(
-            words="validation loss in bits a byte of text",
-            label="bits/byte",
-            brief="bits per byte",
-            better="lower",
-            difference=PERCENT,
-            decimals=3,
-            remark="Bits per byte do not depend on the vocabulary, as perplexities do.",
-        ),
+        **_OF_VALIDATION,
+        **{f"test_{key}": _of_test(metric) for key, metric in _OF_VALIDATION.items()},
     }
     drawings: ClassVar = {
         "residual-stream": Drawing(takes_text=True),
@@ -94,6 +111,15 @@ class LanguageModelling(TextTask["Settings"]):
 
         projections = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
         return Sites("tokens", (*projections, "sdpa", "attention", "mlp"))
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        return tuple(key for key in super().result_keys if not key.startswith("test_"))  # few runs have a test split
+
+    def lacks(self, settings: Settings, metric: str) -> str | None:
+        if metric.startswith("test_") and settings.train.test_share is None:
+            return "train.test_share has to say which share of the validation sequences is the test split"
+        return None
 
     def fingerprint(self, settings: Settings, progress: ProgressCallback | None = None) -> str:
         from comt_cli.data.identity import fingerprint

@@ -14,6 +14,7 @@ from comt_cli.report.figures.junction_shares import draw_junction_shares
 from comt_cli.report.figures.residual_shares import draw_residual_shares
 from comt_cli.report.figures.residual_stream import draw_residual_stream
 from comt_cli.report.figures.style import sign
+from comt_cli.report.figures.sweep import draw_sweep
 from comt_cli.report.figures.write import write_figure
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "draw_junction_shares",
     "draw_residual_shares",
     "draw_residual_stream",
+    "draw_sweep",
     "sign",
     "write_figure",
 ]

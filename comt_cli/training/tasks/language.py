@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from comt_cli.data.dataset import Dataset
-from comt_cli.data.rows import Batch, Rows
+from comt_cli.data.rows import Batch, Rows, without_last
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.models.build import model_of
 from comt_cli.models.llama import Llama
@@ -35,7 +35,11 @@ class LanguageRun(TextRun[Batch]):
 
     def __init__(self, spec: RunSpec, dataset: Dataset, world: World) -> None:
         super().__init__(spec, dataset, world)
-        self.evaluation_targets = spec.settings_as(Settings).train.evaluation_tokens
+        train = spec.settings_as(Settings).train
+        self.evaluation_targets = train.evaluation_tokens
+        if train.test_share is not None:
+            self.validation, test = without_last(dataset.validation, train.test_share)
+            self.tests = {"test": test}
 
     def objective_of(self, model: Llama) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)

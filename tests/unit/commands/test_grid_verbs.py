@@ -18,7 +18,7 @@ from tests.shelf import GATES, Shelf, shelf
 
 __all__ = ["shelf"]
 
-GRID = "grid: {settings: {train.learning_rate: [3e-4, 1e-3]}, metric: bits_per_byte}\n"
+GRID = "sweep: {settings: {train.learning_rate: [3e-4, 1e-3]}, metric: bits_per_byte}\n"
 
 
 @pytest.fixture

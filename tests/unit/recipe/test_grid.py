@@ -14,7 +14,7 @@ from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.plan import RunSpec, point_in_words
 
 GRID = """\
-grid:
+sweep:
   settings:
     train.learning_rate: [3e-4, 1e-3]
   metric: perplexity
@@ -89,7 +89,7 @@ def test_a_row_or_a_column_cannot_give_a_key_of_its_grid():
         assert f"the grid of scale {scale} tries values of this key, and would override it" in said[key]
     with pytest.raises(RecipeError):  # the file is as wrong where an argument takes the key from the grid
         load(text, "train.learning_rate=3e-4")
-    elsewhere = GRIDDED.replace("    seeds: [7]", "    grid: null")
+    elsewhere = GRIDDED.replace("    seeds: [7]", "    sweep: null")
     elsewhere = elsewhere.replace("{batch_size: 4}", "{batch_size: 4, learning_rate: 0.4}")
     (spec,) = planned(elsewhere, scale="smoke", rows="plain", seeds=[1])
     assert spec.settings.train.learning_rate == 0.4
@@ -98,8 +98,8 @@ def test_a_row_or_a_column_cannot_give_a_key_of_its_grid():
 @pytest.mark.parametrize(
     ("scales", "points"),
     [
-        ("grid: null", 1),
-        ("grid: {settings: {train.weight_decay: [0, 0.1, 0.2]}, metric: bits_per_byte}", 3),
+        ("sweep: null", 1),
+        ("sweep: {settings: {train.weight_decay: [0, 0.1, 0.2]}, metric: bits_per_byte}", 3),
         ("seeds: [7]", 2),
     ],
 )
@@ -113,64 +113,64 @@ def test_a_scale_has_its_own_or_the_recipes(scales, points):
 WRONG = {
     "unknown key": (
         "  metric: perp", "  metrics: a\n  metric: perp",
-        "line 10: grid.metrics: unknown key; did you mean metric?",
+        "line 10: sweep.metrics: unknown key; did you mean metric?",
     ),
-    "no metric": ("  metric: perplexity\n", "", "line 7: grid.metric: is missing"),
-    "no settings": ("  settings:\n    train.learning_rate: [3e-4, 1e-3]\n", "", "line 7: grid.settings: is missing"),
+    "no metric": ("  metric: perplexity\n", "", "line 7: sweep.metric: is missing"),
+    "no settings": ("  settings:\n    train.learning_rate: [3e-4, 1e-3]\n", "", "line 7: sweep.settings: is missing"),
     "empty settings": (
         "  settings:\n    train.learning_rate: [3e-4, 1e-3]", "  settings: {}",
-        "line 8: grid.settings: has no keys: say what is tried",
+        "line 8: sweep.settings: has no keys: say what is tried",
     ),
     "no list": (
         "[3e-4, 1e-3]", "3e-4",
-        "line 9: grid.settings.train.learning_rate: 0.0003 does not fit: should be a list",
+        "line 9: sweep.settings.train.learning_rate: 0.0003 does not fit: should be a list",
     ),
-    "empty list": ("[3e-4, 1e-3]", "[]", "line 9: grid.settings.train.learning_rate: is empty"),
-    "a value twice": ("1e-3]", "1e-3, 3.0e-4]", "line 9: grid.settings.train.learning_rate[2]: 0.0003 stands twice"),
+    "empty list": ("[3e-4, 1e-3]", "[]", "line 9: sweep.settings.train.learning_rate: is empty"),
+    "a value twice": ("1e-3]", "1e-3, 3.0e-4]", "line 9: sweep.settings.train.learning_rate[2]: 0.0003 stands twice"),
     "a value of another type": (
-        "1e-3]", "fast]", 'line 9: grid.settings.train.learning_rate[1]: "fast" does not fit: should be a number',
+        "1e-3]", "fast]", 'line 9: sweep.settings.train.learning_rate[1]: "fast" does not fit: should be a number',
     ),
-    "a value out of range": ("1e-3]", "-1]", "line 9: grid.settings.train.learning_rate[1]: -1 does not fit: "),
-    "no number": ("1e-3]", ".nan]", "line 9: grid.settings.train.learning_rate[1]: NaN does not fit: "),
+    "a value out of range": ("1e-3]", "-1]", "line 9: sweep.settings.train.learning_rate[1]: -1 does not fit: "),
+    "no number": ("1e-3]", ".nan]", "line 9: sweep.settings.train.learning_rate[1]: NaN does not fit: "),
     "unknown setting": (
         "train.learning_rate", "train.learning_rat",
-        "line 9: grid.settings.train.learning_rat: unknown key; did you mean learning_rate?",
+        "line 9: sweep.settings.train.learning_rat: unknown key; did you mean learning_rate?",
     ),
     "unknown section": (
         "train.learning_rate", "trian.learning_rate",
-        "line 9: grid.settings.trian.learning_rate: there is no section 'trian'; did you mean train?",
+        "line 9: sweep.settings.trian.learning_rate: there is no section 'trian'; did you mean train?",
     ),
-    "no section": ("train.learning_rate", "learning_rate", "line 9: grid.settings.learning_rate: write SECTION.KEY"),
+    "no section": ("train.learning_rate", "learning_rate", "line 9: sweep.settings.learning_rate: write SECTION.KEY"),
     "data": (
         "train.learning_rate: [3e-4, 1e-3]", "data.vocabulary: [300, 400]",
-        "line 9: grid.settings.data.vocabulary: other data have another validation set",
+        "line 9: sweep.settings.data.vocabulary: other data have another validation set",
     ),
     "what changes no number": (
         "train.learning_rate: [3e-4, 1e-3]", "train.kernels: [fused, reference]",
-        "line 9: grid.settings.train.kernels: changes no number",
+        "line 9: sweep.settings.train.kernels: changes no number",
     ),
     "unknown metric": (
         "metric: perplexity", "metric: perplexty",
-        "line 10: grid.metric: 'perplexty' is not one of perplexity, galore_perplexity, bits_per_byte; did you mean",
+        "line 10: sweep.metric: 'perplexty' is not one of perplexity, galore_perplexity, bits_per_byte; did you mean",
     ),
-    "metric of another task": ("metric: perplexity", "metric: bleu", "line 10: grid.metric: 'bleu' is not one of"),
+    "metric of another task": ("metric: perplexity", "metric: bleu", "line 10: sweep.metric: 'bleu' is not one of"),
     "shares of one step": (
         "train.learning_rate: [3e-4, 1e-3]", "train.warmup_steps: [0.1, 0.101]",
-        "line 8: grid.settings: two of its points are the same run: plain under tiny has the same settings there",
+        "line 8: sweep.settings: two of its points are the same run: plain under tiny has the same settings there",
     ),
     "what cannot work": (
         "train.learning_rate: [3e-4, 1e-3]", "train.warmup_steps: [10, 101]",
-        "line 9: grid.settings.train.warmup_steps[1]: warm-up of 101 steps is longer than 100 steps",
+        "line 9: sweep.settings.train.warmup_steps[1]: warm-up of 101 steps is longer than 100 steps",
     ),
     "too many points": (
         "[3e-4, 1e-3]", f"[{', '.join(f'{n}e-6' for n in range(1, 402))}]",
         "line 31: columns: 3 rows x 2 columns x 401 points of its grid are too many: at most 3,000 cells",
     ),
-    "a figure": ("rows:", "figure: {draw: residual-stream}\nrows:", "line 7: grid: a figure is drawn of runs"),
-    "ablations": ("scales:", "ablations: {hidden-size: {}}\nscales:", "line 7: grid: rows of ablations are compared"),
+    "a figure": ("rows:", "figure: {draw: residual-stream}\nrows:", "line 7: sweep: a figure is drawn of runs"),
+    "ablations": ("scales:", "ablations: {hidden-size: {}}\nscales:", "line 7: sweep: rows of ablations are compared"),
     "at a scale": (
-        "    seeds: [7]", "    grid: {settings: {train.learning_rate: []}, metric: perplexity}",
-        "line 39: scales.smoke.grid.settings.train.learning_rate: is empty",
+        "    seeds: [7]", "    sweep: {settings: {train.learning_rate: []}, metric: perplexity}",
+        "line 39: scales.smoke.sweep.settings.train.learning_rate: is empty",
     ),
 }  # fmt: skip
 
@@ -199,11 +199,11 @@ def test_everything_wrong_is_told_at_once():
     keys = [problem.split(": ")[1] for problem in problems(text)]
     assert keys == [
         "baseline",
-        "grid.settings.train.learning_rate[1]",
-        "grid.settings.train.learning_rate[2]",
-        "grid.settings.train.kernels",
-        "grid.settings.model.widht",
-        "grid.metric",
+        "sweep.settings.train.learning_rate[1]",
+        "sweep.settings.train.learning_rate[2]",
+        "sweep.settings.train.kernels",
+        "sweep.settings.model.widht",
+        "sweep.metric",
     ]
 
 
@@ -215,7 +215,7 @@ command: train-mt
 baseline: plain
 seeds: [1]
 setup: mt-smoke
-grid: {{settings: {{train.learning_rate: [3e-4, 1e-3]}}, metric: {metric}}}
+sweep: {{settings: {{train.learning_rate: [3e-4, 1e-3]}}, metric: {metric}}}
 rows:
   plain: {{method: post-ln}}
 columns:
@@ -224,7 +224,7 @@ scales:
   smoke: {{description: quick}}
 """
     (found,) = problems(text)
-    assert found.startswith(f"line 6: grid.metric: {metric} is not computed on validation data, and other data must")
+    assert found.startswith(f"line 6: sweep.metric: {metric} is not computed on validation data, and other data must")
     assert "choose by bleu" in found
     assert "test_bleu," not in found
     assert load(text.replace(metric, "bleu")).grids["smoke"].metric == "bleu"
@@ -238,7 +238,7 @@ def test_nothing_starts_from_a_recipe_with_a_grid_and_one_with_a_grid_starts(tmp
         load_recipe(tmp_path / "started.yaml", catalogue())
     smoke, paper = map(str, error.value.problems)
     assert smoke.startswith(
-        "line 7: start.recipe: source.yaml has a grid at scale smoke; which of its runs are the best"
+        "line 7: start.recipe: source.yaml has a sweep at scale smoke; which of its runs are the best"
     )
     assert "scale paper" in paper
     (tmp_path / "source.yaml").write_text(SMALL, encoding="utf-8")

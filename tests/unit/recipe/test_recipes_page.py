@@ -16,7 +16,7 @@ from comt_cli.methods.base import CONVOLUTIONS, NORMS, PROJECTIONS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.overrides import overrides_of
-from comt_cli.recipe.schema import Ablation, Column, Figure, Grid, Recipe, Row, Scale, Start
+from comt_cli.recipe.schema import Ablation, Column, Figure, Recipe, Row, Scale, Start, Sweep
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST, Task, tasks
 
@@ -30,7 +30,7 @@ HEADINGS = {
     "ablations": Ablation,
     "figure": Figure,
     "start": Start,
-    "grid": Grid,
+    "sweep": Sweep,
     "settings": overrides_of(tasks()[FIRST].settings),
     **{
         section if command == FIRST else f"{section} of {command}": task.settings.model_fields[section].annotation

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RATES = (3e-4, 1e-3, 3e-3)
 KEY = "train.learning_rate"
-GRID = f"grid: {{settings: {{{KEY}: [3e-4, 1e-3, 3e-3]}}, metric: bits_per_byte}}\n"
+GRID = f"sweep: {{settings: {{{KEY}: [3e-4, 1e-3, 3e-3]}}, metric: bits_per_byte}}\n"
 
 
 @pytest.fixture

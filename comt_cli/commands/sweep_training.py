@@ -1,0 +1,127 @@
+"""Training a sweep: the trials, and then the runs at the values that they chose."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from comt_cli.campaign.outcomes import Summary
+    from comt_cli.commands.planning import Planned
+    from comt_cli.commands.train_recipe import Where
+    from comt_cli.runs.plan import RunSpec
+
+POLL_SECONDS = 2.0
+
+
+def known_runs(planned: Planned, table: Planned, runs: Path) -> list[RunSpec]:
+    """The runs of the selected part of a table that are known by now: of a sweep the trials, the runs at the recipe's
+    own values, and those at values that the trials of the whole `table` have chosen.
+
+    Raises:
+        UserError: see `adopt_contents`.
+    """
+    from comt_cli.commands.planning import with_contents
+    from comt_cli.report.sweep import read_sweep
+
+    if not table.loaded.has_trials(table.scale):
+        return planned.specs
+    state = read_sweep(table.loaded, table.scale, with_contents(table, runs).specs, runs)
+    selected = {(spec.row, spec.column) for spec in planned.specs}
+    return [spec for spec in state.specs if (spec.row, spec.column) in selected]
+
+
+def check_processes(planned: Planned) -> None:
+    """Raise `UserError` for a sweep under torchrun, whose processes cannot see together what the trials chose."""
+    from comt_cli.errors import UserError
+    from comt_cli.training.processes import launched_by_torchrun
+
+    if planned.loaded.has_trials(planned.scale) and launched_by_torchrun():
+        raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
+
+
+def train_planned(planned: Planned, table: Planned, runs: Path, where: Where) -> Summary:
+    """Train the selected runs; of a sweep, whose cost is printed first, also those that follow from its trials.
+
+    Raises:
+        see `train_on`.
+    """
+    import typer
+
+    from comt_cli.campaign.launch import train_on
+    from comt_cli.commands.plan_costs import Trained
+    from comt_cli.commands.sweep_cost import sweep_cost
+
+    if not table.loaded.has_trials(table.scale):
+        return train_on(where.gpus, planned.specs, runs, where.device, where.jobs)
+    typer.echo(sweep_cost(planned, runs, Trained(where.device, where.jobs, where.gpus)), err=True)
+    return _train_sweep(planned, table, runs, where)
+
+
+def check_edges(planned: Planned, table: Planned, runs: Path) -> None:
+    """Raise `UserError` where the best of a selected row's trials is at the edge of the grid."""
+    from comt_cli.commands.planning import with_contents
+    from comt_cli.errors import UserError
+    from comt_cli.report.sweep import read_sweep
+
+    if not table.loaded.has_trials(table.scale):
+        return
+    state = read_sweep(table.loaded, table.scale, with_contents(table, runs).specs, runs)
+    selected = {(spec.row, spec.column) for spec in planned.specs}
+    if problems := [problem for cell, problem in state.problems.items() if cell in selected]:
+        raise UserError(
+            "\n  ".join(["nothing is chosen for some rows", *problems]),
+            "Nothing that was trained is lost: with a wider grid the same command trains the new values alone.",
+        )
+
+
+def _train_sweep(planned: Planned, table: Planned, runs: Path, where: Where) -> Summary:
+    """Train the selected runs of a sweep until nothing follows from its trials any more.
+
+    Each pass trains what is known: first the trials and the runs at the recipe's own values, then those at values that
+    were chosen, row by row as the trials end. What another process trains is waited for where a choice depends on it;
+    a run that it leaves is taken over. So any number of processes can be given the same command.
+
+    Raises:
+        see `train_on`.
+    """
+    from comt_cli.campaign.launch import train_on
+
+    while True:
+        before = known_runs(planned, table, runs)
+        summary = train_on(where.gpus, before, runs, where.device, where.jobs)
+        after = known_runs(planned, table, runs)
+        if {spec.request for spec in after} - {spec.request for spec in before}:
+            continue
+        if not _awaited(summary, planned):
+            return summary
+        _wait(summary, planned, runs)
+
+
+def _awaited(summary: Summary, planned: Planned) -> list[RunSpec]:
+    """The trials that another process is training."""
+    from comt_cli.campaign.outcomes import Ending
+
+    seeds = planned.loaded.grids[planned.scale].seeds
+    return [outcome.spec for outcome in summary.having(Ending.elsewhere) if outcome.spec.seed in seeds]
+
+
+def _wait(summary: Summary, planned: Planned, runs: Path) -> None:
+    """Return when one of the trials that other processes train is left or has ended. Raises `RunInterrupted`."""
+    import typer
+
+    from comt_cli.errors import RunInterrupted
+    from comt_cli.report.format import plural
+    from comt_cli.runs.directory import RunDirectory
+    from comt_cli.training.processes import StopSignal
+
+    waiting: Sequence[RunSpec] = _awaited(summary, planned)
+    said = f"waiting for {plural(len(waiting), 'trial')} that other processes train"
+    typer.echo(said, err=True)
+    with StopSignal() as stop:
+        while all(RunDirectory.of(runs, spec).owner() is not None for spec in waiting):
+            if stop.number is not None:
+                raise RunInterrupted(f"stopped while {said}", "The same command resumes from there.", stop.number)
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,175 @@
+"""A sweep with trials: what they chose for every cell, and which runs are shown at what was chosen.
+
+The trials have seeds of their own and are compared on validation data. Each cell's runs are shown three times: at the
+recipe's own values, at the baseline's best and at the cell's own best. A best at the edge of the grid is no optimum:
+such a cell has a problem instead of a choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from comt_cli.files import canonical_json
+from comt_cli.recipe.grid import LoadedGrid
+from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.report.collect import ENDED, Cell, Run, collect
+from comt_cli.runs.plan import RunSpec, chosen_runs
+
+Place = Literal["recipe", "baseline", "own"]
+PLACES: dict[Place, str] = {"recipe": "the recipe's", "baseline": "the baseline's best", "own": "its own best"}
+"""At which values the runs of a cell are shown."""
+CellName = tuple[str, str]
+"""Row and column."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A point of a cell's grid: its trials, and the mean of what decides; None where one diverged, has no value, or
+    has not ended."""
+
+    point: Mapping[str, Any]
+    runs: tuple[Run, ...]
+    mean: float | None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What the trials of a cell come to.
+
+    Attributes:
+        tried: every point, in the order of the grid.
+        best: the number of the best in `tried`; None while a trial has not ended, or where none has a value.
+        problem: why the best is not taken, and what would help; None where it is, or nothing is known yet.
+    """
+
+    tried: tuple[Tried, ...]
+    best: int | None = None
+    problem: str | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """All trials."""
+        return [run for each in self.tried for run in each.runs]
+
+    @property
+    def chosen(self) -> int | None:
+        """The number of the point that is taken, as `LoadedGrid.planned` counts them; None where none is."""
+        return None if self.best is None or self.problem is not None else self.best + 1
+
+    @property
+    def point(self) -> Mapping[str, Any] | None:
+        """The best point; also one that is not taken."""
+        return None if self.best is None else self.tried[self.best].point
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """A sweep as it stands: `shown` has the runs of every place whose values are known."""
+
+    loaded: LoadedRecipe
+    scale: str
+    seeds: tuple[int, ...]
+    tuned: dict[CellName, Tuned]
+    trials: list[RunSpec]
+    shown: dict[Place, dict[CellName, list[RunSpec]]] = field(default_factory=dict)
+
+    @property
+    def grid(self) -> LoadedGrid:
+        """What is tried."""
+        return self.loaded.grids[self.scale]
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        """All runs that are known by now: the trials, then those that are shown, each once."""
+        every = [*self.trials, *(spec for cells in self.shown.values() for specs in cells.values() for spec in specs)]
+        return list({spec.request: spec for spec in every}.values())
+
+    @property
+    def problems(self) -> dict[CellName, str]:
+        """Why cells have no choice though their trials have ended."""
+        return {cell: tuned.problem for cell, tuned in self.tuned.items() if tuned.problem is not None}
+
+    @property
+    def at_most(self) -> list[RunSpec]:
+        """`specs`, and for every choice that is open runs that cost what the chosen ones will."""
+        baseline, specs = self.loaded.recipe.baseline, self.specs
+        more: dict[CellName, int] = {}
+        for row, column in self.tuned:
+            open_places = [place for place in ("baseline", "own") if (row, column) not in self.shown[place]]
+            more[row, column] = min(len(open_places), 1 if row == baseline else 2)
+        for number in (1, 2):
+            wanted = {cell: number for cell, count in more.items() if count >= number}
+            chosen = chosen_runs(self.loaded, self.scale, wanted, self.seeds)
+            specs += [spec for each in chosen.values() for spec in each]
+        return list({spec.request: spec for spec in specs}.values())
+
+
+def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs: Path) -> SweepState:
+    """The sweep of a plan (`runs.plan.plan`), from the run directories below `runs`."""
+    grid = loaded.grids[scale]
+    trials = [spec for spec in specs if spec.seed in grid.seeds]
+    at_recipe: dict[CellName, list[RunSpec]] = {}
+    for spec in specs:
+        if spec.seed not in grid.seeds:
+            at_recipe.setdefault((spec.row, spec.column), []).append(spec)
+    cells = collect(trials, runs, remarks=False).cells
+    tuned = {name: _tuned(cell, grid) for name, cell in cells.items()}
+    own = {name: each.chosen for name, each in tuned.items() if each.chosen is not None}
+    baseline = {column: number for (row, column), number in own.items() if row == loaded.recipe.baseline}
+    at_baseline = {(row, column): baseline[column] for row, column in tuned if column in baseline}
+    seeds = tuple(dict.fromkeys(spec.seed for each in at_recipe.values() for spec in each))
+    shown: dict[Place, dict[CellName, list[RunSpec]]] = {
+        "recipe": at_recipe,
+        "baseline": chosen_runs(loaded, scale, at_baseline, seeds),
+        "own": chosen_runs(loaded, scale, own, seeds),
+    }
+    contents = {spec.data_fingerprint: spec.data_content for spec in specs if spec.data_content is not None}
+    for place in ("baseline", "own"):  # of data that is not prepared here the trials know the content
+        for name, each in shown[place].items():  # type: ignore[index]
+            shown[place][name] = [spec.with_contents(contents) for spec in each]  # type: ignore[index]
+    return SweepState(loaded, scale, seeds, tuned, trials, shown)
+
+
+def _tuned(cell: Cell, grid: LoadedGrid) -> Tuned:
+    first = cell.runs[0].spec
+    points: dict[str, list[Run]] = {}
+    for run in cell.runs:  # by seed, and so every seed's points in the order of the grid
+        points.setdefault(canonical_json(run.spec.point), []).append(run)
+    tried = tuple(Tried(each[0].spec.point, tuple(each), _mean(each, grid.metric)) for each in points.values())
+    if any(run.state not in ENDED for each in tried for run in each.runs):
+        return Tuned(tried)
+    means = {number: each.mean for number, each in enumerate(tried) if each.mean is not None}
+    where = f"{first.row} at {first.column}"
+    if not means:
+        return Tuned(tried, None, f"{where}: at every value a trial diverged, or has no {grid.metric}: try others")
+    sign = 1 if first.task.metrics[grid.metric].better == "lower" else -1
+    best = min(means, key=lambda number: sign * means[number])  # of equal ones the first
+    return Tuned(tried, best, "; ".join(_at_edges(tried, best, grid, where)) or None)
+
+
+def _at_edges(tried: Sequence[Tried], best: int, grid: LoadedGrid, where: str) -> Iterator[str]:
+    """What is to be tried besides, for every key whose best value is the least or the greatest."""
+    for key in grid.values:
+        values = sorted({float(each.point[key]) for each in tried})
+        value = float(tried[best].point[key])
+        if value not in (values[0], values[-1]):
+            continue
+        least = value == values[0]
+        near = values[1] if least else values[-2]
+        beyond = value * value / near if near > 0 and value > 0 else 2 * value - near
+        wider = [beyond, *values] if least else [*values, beyond]
+        edge = "least" if least else "greatest"
+        yield (
+            f"{where}: the best {key} of the trials, {value:g}, is the {edge} that was tried; widen the grid: "
+            f"{key}: [{', '.join(f'{each:.4g}' for each in wider)}]"
+        )
+
+
+def _mean(runs: Sequence[Run], metric: str) -> float | None:
+    values = [run.value(metric) for run in runs]
+    found = [value for value in values if value is not None]
+    return math.fsum(found) / len(found) if len(found) == len(runs) else None

@@ -1,0 +1,63 @@
+"""The figure of a sweep: its numbers and its caption."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from comt_cli.report import format
+from comt_cli.report.caption import Caption
+from comt_cli.report.sweep import SweepState
+from comt_cli.runs.directory import RunState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+FAR = 4.0
+"""A mean so many times worse than the best of its column is drawn at the panel's end, as a diverged one is."""
+
+
+def sweep_key(state: SweepState) -> str | None:
+    """The key that is drawn: the only one of the grid; None where there are several."""
+    keys = list(state.grid.values)
+    return keys[0] if len(keys) == 1 else None
+
+
+def sweep_frame(state: SweepState, key: str) -> pd.DataFrame:
+    """One line a point of every cell, as `figures.draw_sweep` takes it."""
+    import pandas as pd
+
+    lines: list[dict[str, Any]] = []
+    for (row, column), tuned in state.tuned.items():
+        for number, tried in enumerate(tuned.tried):
+            values = [value for run in tried.runs if (value := run.value(state.grid.metric)) is not None]
+            lines.append(
+                {
+                    "column": column,
+                    "row": row,
+                    "value": float(tried.point[key]),
+                    "mean": tried.mean,
+                    "least": min(values, default=None),
+                    "greatest": max(values, default=None),
+                    "n": len(values),
+                    "diverged": sum(run.state is RunState.diverged for run in tried.runs),
+                    "chosen": tuned.chosen == number + 1,
+                }
+            )
+    return pd.DataFrame(lines).astype({"mean": float, "least": float, "greatest": float})
+
+
+def sweep_caption(state: SweepState, key: str, label: str) -> Caption:
+    """What it shows, and how to read it."""
+    settings = next(iter(state.tuned.values())).runs[0].spec
+    return Caption(
+        title=f"{state.loaded.recipe.title}: {label} against {key}",
+        trained=settings.task.network_and_data(settings.settings),
+        reading=(
+            f"Points are means over trials with the seeds {format.seeds(state.grid.seeds)}, bars span them",
+            "A star is the value that was chosen",
+            "A cross at the end of the worse values is a point of which a trial diverged, or whose mean is more than "
+            f"{FAR:g} times worse than the best",
+        ),
+        findings=tuple(state.problems.values()),
+    )

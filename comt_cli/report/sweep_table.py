@@ -1,0 +1,145 @@
+"""The table of a sweep: every row at the recipe's values, at the baseline's best and at its own best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from comt_cli.report import format
+from comt_cli.report.collect import ENDED, Cell, collect
+from comt_cli.report.csv_tables import csv_text
+from comt_cli.report.markdown import escaped
+from comt_cli.report.statistics import Summary, summarise
+from comt_cli.report.sweep import PLACES, CellName, Place, SweepState, Tuned
+from comt_cli.report.table import Table
+from comt_cli.runs.directory import RunState
+from comt_cli.runs.plan import point_in_words
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class SweepEntry:
+    """A cell of the table: its runs at each place, None where its values are not known, and what its trials chose.
+
+    `verdict` is that of the table at every row's own best, None where the cell is not in it.
+    """
+
+    cell: CellName
+    places: Mapping[Place, Cell | None]
+    tuned: Tuned
+    metric: str
+    verdict: str | None
+
+    def summary(self, place: Place) -> Summary | None:
+        """Mean and standard error of the metric over the seeds that are done there."""
+        cell = self.places[place]
+        return None if cell is None else summarise(list(cell.values(self.metric).values()))
+
+    def point(self, place: Place) -> Mapping[str, Any] | None:
+        """The values that the runs have there; None where they are not known."""
+        cell = self.places[place]
+        return None if cell is None else cell.runs[0].spec.point
+
+
+def sweep_entries(state: SweepState, runs: Path, own: Table | None) -> list[SweepEntry]:
+    """Every cell of the sweep, columns outermost. `own` is the table at every row's own best, None where no cell has
+    one."""
+    cells = {
+        place: collect([spec for each in shown.values() for spec in each], runs, remarks=False).cells
+        for place, shown in state.shown.items()
+    }
+    columns = dict.fromkeys(column for _, column in state.tuned)
+    order = sorted(state.tuned, key=lambda name: list(columns).index(name[1]))
+    found = []
+    for name in order:
+        entry = None if own is None else own.entries.get(name)
+        found.append(
+            SweepEntry(
+                cell=name,
+                places={place: cells[place].get(name) for place in PLACES},
+                tuned=state.tuned[name],
+                metric=state.loaded.recipe.metric_at(state.scale, name[1]),
+                verdict=None if entry is None else entry.verdict.value,
+            )
+        )
+    return found
+
+
+def sweep_csv(entries: Sequence[SweepEntry], state: SweepState) -> str:
+    """`sweep_records` as CSV."""
+    return csv_text(sweep_records(entries, state))
+
+
+def sweep_records(entries: Sequence[SweepEntry], state: SweepState) -> list[dict[str, Any]]:
+    """One dictionary a cell: for each place the values, the mean, its standard error and n, then the trials."""
+    lines = []
+    for entry in entries:
+        line: dict[str, Any] = {"row": entry.cell[0], "column": entry.cell[1], "metric": entry.metric}
+        for place in PLACES:
+            point, ours = entry.point(place) or {}, entry.summary(place)
+            line |= {f"{place}.{key}": point.get(key) for key in state.grid.values}
+            line |= {f"{place}.mean": ours and ours.mean, f"{place}.stderr": ours and ours.stderr}
+            line[f"{place}.n"] = ours.n if ours else 0
+        runs = entry.tuned.runs
+        line |= {"trials": len(runs), "trials_ended": sum(run.state in ENDED for run in runs)}
+        line["trials_diverged"] = sum(run.state is RunState.diverged for run in runs)
+        lines.append(line | {"verdict": entry.verdict, "problem": entry.tuned.problem})
+    return lines
+
+
+def sweep_texts(entries: Sequence[SweepEntry], state: SweepState) -> list[list[str]]:
+    """The table as texts, the headings first."""
+    several = len({entry.cell[1] for entry in entries}) > 1
+    head = ["method", *(["column"] if several else [])]
+    head += [f"at {words}" for words in PLACES.values()] + ["best of the trials", "trials (n)", "verdict at own best"]
+    lines = [head]
+    for entry in entries:
+        row, column = entry.cell
+        texts = [row, *([column] if several else [])]
+        decimals = state.loaded.task.metrics[entry.metric].decimals  # type: ignore[attr-defined]
+        for place in PLACES:
+            ours = entry.summary(place)
+            cell = entry.places[place]
+            texts.append(format.summary(ours, decimals) if ours else cell.state if cell is not None else NOTHING)
+        lines.append([*texts, _best(entry.tuned), _trials(entry.tuned), entry.verdict or NOTHING])
+    return lines
+
+
+def _best(tuned: Tuned) -> str:
+    if tuned.point is None:
+        return "none" if tuned.problem else NOTHING
+    return point_in_words(tuned.point) + (", at the edge" if tuned.problem else "")
+
+
+def _trials(tuned: Tuned) -> str:
+    """`10`, or `4 of 10`; and how many diverged."""
+    runs = tuned.runs
+    ended, lost = (sum(run.state in states for run in runs) for states in (ENDED, (RunState.diverged,)))
+    count = str(len(runs)) if ended == len(runs) else f"{ended} of {len(runs)}"
+    return f"{count}, {lost} diverged" if lost else count
+
+
+def sweep_words(state: SweepState) -> list[str]:
+    """How the table is made, in sentences; then the problems."""
+    grid, recipe = state.grid, state.loaded.recipe
+    tried = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in grid.values.items())
+    at_recipe = {point_in_words(specs[0].point) for specs in state.shown["recipe"].values()}
+    return [
+        f"The same grid for every row: {tried}. Trials (seeds {format.seeds(grid.seeds)}) choose by their mean "
+        f"{grid.metric} on validation data.",
+        f"The numbers are of the seeds {format.seeds(state.seeds)}: mean ± standard error (n). The recipe's values: "
+        f"{format.listing(sorted(at_recipe))}. The baseline is {recipe.baseline}.",
+        *(f"Not chosen: {problem}." for problem in state.problems.values()),
+    ]
+
+
+def sweep_markdown(entries: Sequence[SweepEntry], state: SweepState) -> str:
+    """The table as a page."""
+    head, *lines = sweep_texts(entries, state)
+    rows = ["| " + " | ".join(escaped(text) for text in line) + " |" for line in (head, *lines)]
+    rows.insert(1, "| " + " | ".join([":---", *["---:"] * (len(head) - 1)]) + " |")
+    title = escaped(f"{state.loaded.recipe.title}: sweep")
+    return "\n\n".join([f"# {title}", *map(escaped, sweep_words(state)), "\n".join(rows)]) + "\n"
