@@ -94,7 +94,10 @@ def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] 
         if name.partition("/")[0] not in chosen:
             continue
         loaded = load_recipe(path, catalogue(), scale=scale, also=added, also_fits_all=False)
-        if scale in loaded.recipe.scales:
+        if loaded.has_trials(scale):
+            if is_main_process():
+                typer.echo(f"skipped: {name} is a sweep: comt {loaded.recipe.command} --recipe {name}", err=True)
+        elif scale in loaded.recipe.scales:
             planned.append(plan_loaded(loaded, scale, seeds=seeds))
         elif is_main_process():
             typer.echo(f"skipped: {name} has no scale {scale}, only {', '.join(loaded.recipe.scales)}", err=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -124,4 +124,4 @@ def _wait(summary: Summary, planned: Planned, runs: Path) -> None:
         while all(RunDirectory.of(runs, spec).owner() is not None for spec in waiting):
             if stop.number is not None:
                 raise RunInterrupted(f"stopped while {said}", "The same command resumes from there.", stop.number)
-            time.sleep(POLL_SECONDS)
+            sleep(POLL_SECONDS)

@@ -133,5 +133,6 @@ def train_recipe(
     if is_main_process():
         changed = selection.overrides or ()
         unwritten = write_outcomes([table], runs, where.results, changed, overwrite=overwrite, shown=[planned])
-    end(summary, unwritten)
+    summary.check()
     check_edges(planned, table, runs)
+    end(summary, unwritten)

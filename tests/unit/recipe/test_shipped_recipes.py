@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path for path in (ROOT / "recipes").glob("*/*.yaml") if path.parent.name != "setups")
 CELLS = list(csv.DictReader((ROOT / "tests/data/paper_cells.csv").read_text().splitlines()))
 COMMANDS = {path: read(path).data["command"] for path in RECIPES}
-LANGUAGE = [path for path in RECIPES if COMMANDS[path] == "train-lm"]
+LANGUAGE = [path for path in RECIPES if COMMANDS[path] == "train-lm" and path.parent.name != "ours"]
 SMOKE_RUNS = 60
 """So many runs of a language model at scale smoke, trained once each, fit into a quarter of an hour on two cores."""
 
@@ -34,8 +34,9 @@ TITLES = {
     "wmt": "# The translation result of ",
     "bert": "# The pre-training of ",
     "glue": "# GLUE after the pre-training of ",
+    "table3-tuned": "# Table 3 of ",
 }
-OURS = {"cost", "table3-cost", "table5-cross-entropy", "start", "bert", "glue"}
+OURS = {"cost", "table3-tuned", "table3-cost", "table5-cross-entropy", "start", "bert", "glue"}
 """Tables without a published value, or none that is known."""
 BESIDE = {"table1-standard": "table1"}
 """Tables of ours that stand beside the values of a published one."""
@@ -62,7 +63,7 @@ def all_loaded() -> dict[str, LoadedRecipe]:
 
 @pytest.fixture(scope="module")
 def all_language(all_loaded) -> dict[str, LoadedRecipe]:
-    return {name: loaded for name, loaded in all_loaded.items() if loaded.recipe.command == "train-lm"}
+    return {name_of(path): all_loaded[name_of(path)] for path in LANGUAGE}
 
 
 def runs_of(loaded: LoadedRecipe, scale: str) -> list[RunSpec]:
@@ -159,7 +160,10 @@ def test_every_scale_can_be_planned(loaded):
         runs = runs_of(loaded, scale)
         seeds = loaded.recipe.scales[scale].seeds or loaded.recipe.seeds
         points = len(loaded.grids[scale].points) if scale in loaded.grids else 1
-        assert len(runs) == len(loaded.recipe.rows) * len(loaded.columns(scale)) * len(seeds) * points
+        a_cell = len(seeds) * points
+        if loaded.has_trials(scale):  # and what these choose is not known yet
+            a_cell = len(seeds) + len(loaded.grids[scale].seeds) * points
+        assert len(runs) == len(loaded.recipe.rows) * len(loaded.columns(scale)) * a_cell
         assert len({run.relative_path for run in runs}) == len(runs)
         assert all(loaded.compared_column(scale, run.column) in loaded.recipe.columns for run in runs)
         looked_at = [

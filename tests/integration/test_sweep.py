@@ -1,0 +1,187 @@
+"""A sweep with trials through the command line: chosen, trained at what was chosen, stopped, shared, too narrow."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from pathlib import Path
+
+import pytest
+from dying import wait_until
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.campaign import table
+from comt_cli.commands import sweep_training
+from comt_cli.commands.planning import plan_recipe
+from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
+
+RECIPE = """\
+title: Tuned
+command: train-lm
+metric: test_perplexity
+baseline: plain
+seeds: [1, 2]
+settings:
+  model: {{size: tiny, width: 16, ffn_width: 24, layers: 1, heads: 2}}
+  data: {{corpus: "{corpus}", tokenizer: bytes, rows: pad, sequence_length: 48, validation_fraction: 0.3}}
+  train: {{steps: 8, batch_size: 8, learning_rate: 0.001, kernels: reference, test_share: 0.5}}
+sweep: {{settings: {{train.learning_rate: [1e-6, 3e-2, 30.0]}}, metric: perplexity, seeds: [101]}}
+rows:
+  plain: {{method: pre-ln}}
+  gated: {{method: comt}}
+columns:
+  whole: {{}}
+scales:
+  smoke: {{description: a few seconds}}
+"""
+TRAIN = ("train-lm", "--recipe", "tuned.yaml", "--jobs", "1", "--device", "cpu")
+RESULTS = Path("runs/results/smoke/own")
+WIDE = ("--sweep", "train.learning_rate=1e-6,1e-5,3e-2,30.0")
+
+
+@pytest.fixture
+def tuned(tiny_corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The rates at both ends are far too low and far too high, on any machine."""
+    monkeypatch.chdir(tmp_path)
+    Path("tuned.yaml").write_text(RECIPE.format(corpus=tiny_corpus), encoding="utf-8")
+    return tmp_path
+
+
+def comt(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, arguments)
+    if status:  # the program prints it without a traceback
+        assert isinstance(result.exception, UserError), result.exception
+        assert result.exception.exit_status == status
+        return str(result.exception)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def results() -> dict[str, int]:
+    """When each run ended."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in Path("runs/by-id").glob("*/result.json")}
+
+
+def lines(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((RESULTS / name).read_text(encoding="utf-8").splitlines()))
+
+
+def test_trials_choose_what_is_trained_and_a_second_call_trains_nothing(tuned):
+    said = comt(*TRAIN)
+    assert "Sweep: 6 trials of 3 points and 1 seed for 2 cells, then at most 10 runs to show." in said
+    assert "In all at most 16 runs and" in said
+    before = results()
+    assert len(before) == 6 + 2 * 2 + 2 * 2  # trials; at the recipe's rate; at the best, which both rows share
+    rates = lines("tuned-sweep-rates.csv")
+    assert [(line["row"], line["own.train.learning_rate"], line["trials"]) for line in rates] == [
+        ("plain", "0.03", "3"),
+        ("gated", "0.03", "3"),
+    ]
+    for line in rates:
+        assert line["recipe.train.learning_rate"] == "0.001"
+        assert (line["recipe.n"], line["baseline.n"], line["own.n"]) == ("2", "2", "2")
+        assert line["baseline.mean"] == line["own.mean"] != line["recipe.mean"]
+    (plain, gated) = lines("tuned-sweep.csv")
+    assert (plain["seeds"], plain["metric"], gated["verdict"]) == ("1 2", "test_perplexity", rates[1]["verdict"])
+    shown = set(plain["run_ids"].split()) | set(gated["run_ids"].split())
+    trials = {line["id"] for line in lines("tuned-sweep-trials.csv")}
+    assert len(trials) == 6
+    assert not trials & shown
+    assert {line["chosen"] for line in lines("tuned-sweep-figure.csv") if line["value"] == "0.03"} == {"True"}
+    assert (RESULTS / "tuned-sweep-figure.png").stat().st_size > 5000
+    comt(*TRAIN)
+    assert results() == before
+    assert "own/tuned smoke: 14 runs: " in comt("status", "tuned.yaml")
+
+
+def test_what_is_reported_is_computed_on_other_sequences_than_what_chose(tuned):
+    comt(*TRAIN, "--rows", "plain")
+    for path in Path("runs/by-id").glob("*/result.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result["state"] == "done":
+            assert result["test_evaluation"]["tokens"] > 0
+            assert result["test_perplexity"] != result["perplexity"]
+
+
+def test_a_sweep_that_was_stopped_goes_on_where_it_was(tuned, monkeypatch):
+    attempt, taken = table.attempt, []
+
+    def stopping(shared, *others):
+        if len(taken) == 4:
+            raise RunInterrupted("stopped", None, 15)
+        taken.append(shared.id)
+        return attempt(shared, *others)
+
+    monkeypatch.setattr(table, "attempt", stopping)
+    result = CliRunner().invoke(app, TRAIN)
+    assert isinstance(result.exception, RunInterrupted)
+    before = results()
+    assert len(before) == 4
+    monkeypatch.setattr(table, "attempt", attempt)
+    comt(*TRAIN)
+    after = results()
+    assert len(after) == 14
+    assert before.items() <= after.items()
+
+
+def hold(runs: str, spec: str) -> None:
+    """Another process that trains a run, and never ends."""
+    trial = RunSpec.model_validate_json(spec)
+    directory = RunDirectory.of(Path(runs), trial)
+    directory.create(trial)
+    with directory.lock():
+        (Path(runs) / "held").touch()
+        time.sleep(600)
+
+
+def test_a_trial_that_another_process_trains_is_waited_for(tuned, monkeypatch, nursery):
+    comt(*TRAIN, "--rows", "gated")
+    trial = plan_recipe("tuned.yaml", "smoke", rows="plain", seeds="1").specs[0]
+    other = nursery.start(hold, str(tuned / "runs"), trial.model_dump_json())
+    wait_until((tuned / "runs/held").exists)
+    waited = []
+
+    def release(seconds: float) -> None:
+        waited.append(len(results()))
+        other.kill()  # its trial is taken over
+        other.join()
+
+    monkeypatch.setattr(sweep_training, "sleep", release)
+    said = comt(*TRAIN)
+    assert "waiting for 1 trial that other processes train" in said
+    assert waited[0] == (3 + 2 + 2) + (2 + 2)  # all of gated, and of plain what does not depend on the trial
+    assert len(results()) == 14
+
+
+def test_a_best_at_the_edge_names_a_wider_grid_and_loses_nothing(tuned):
+    text = Path("tuned.yaml").read_text(encoding="utf-8")
+    Path("tuned.yaml").write_text(text.replace("[1e-6, 3e-2, 30.0]", "[1e-6, 1e-5, 3e-2]"), encoding="utf-8")
+    said = comt(*TRAIN, status=2)
+    assert "plain at whole: the best train.learning_rate of the trials, 0.03, is the greatest that was tried" in said
+    assert "widen the grid: train.learning_rate: [1e-06, 1e-05, 0.03, 90]" in said
+    assert "Nothing that was trained is lost" in said
+    before = results()
+    assert len(before) == 6 + 4
+    (plain, _) = lines("tuned-sweep-rates.csv")
+    assert (plain["recipe.n"], plain["own.n"]) == ("2", "0")
+    assert "greatest that was tried" in plain["problem"]
+    comt(*TRAIN, *WIDE)
+    after = results()
+    assert before.items() <= after.items()
+    assert len(after) - len(before) == 2 + 4  # the new rate's trials, and the runs at the best
+
+
+def test_a_sweep_on_the_command_line_keeps_the_plain_table(tuned):
+    text = Path("tuned.yaml").read_text(encoding="utf-8")
+    without = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("sweep:"))
+    Path("tuned.yaml").write_text(without.replace("test_perplexity", "perplexity"), encoding="utf-8")
+    comt(*TRAIN)
+    plain = (RESULTS / "tuned.csv").read_text(encoding="utf-8")
+    comt(*TRAIN, "--sweep", "train.learning_rate=1e-6,3e-2,30.0")
+    assert (RESULTS / "tuned.csv").read_text(encoding="utf-8") == plain
+    assert {line["metric"] for line in lines("tuned-sweep.csv")} == {"test_perplexity"}
+    assert {line["seed"] for line in lines("tuned-sweep-trials.csv")} == {"101", "102"}
