@@ -16,7 +16,7 @@ TRIAL_SEEDS = (101, 102)
 
 
 def with_sweep(document: Document, arguments: Sequence[str], scale: str, task: TaskOptions) -> Document:
-    """`document` with a sweep of these values at `scale`, in place of the one that it has there.
+    """`document` at `scale` alone, with a sweep of these values in place of the one that it has there.
 
     Metric and seeds of the trials are those of the recipe's sweep; without one, the task's first metric and
     `TRIAL_SEEDS`. Columns that show a metric of validation, which chooses, show the same metric of the test split.
@@ -42,9 +42,9 @@ def with_sweep(document: Document, arguments: Sequence[str], scale: str, task: T
         if values.problems or not isinstance(values.data, list):
             raise form
         settings[key.strip()] = values.data
-    data = dict(document.data)
-    scales = data.get("scales")
-    own = scales.get(scale) if isinstance(scales, dict) else None
+    data: dict[str, Any] = dict(document.data)
+    scales: Any = data.get("scales")
+    own: Any = scales.get(scale) if isinstance(scales, dict) else None
     if not isinstance(own, dict):  # which is reported elsewhere
         return document
     before = own.get("sweep", data.get("sweep"))
@@ -52,7 +52,7 @@ def with_sweep(document: Document, arguments: Sequence[str], scale: str, task: T
     sweep = {"metric": task.metric, **said, "settings": settings}
     sweep["seeds"] = said.get("seeds") or list(TRIAL_SEEDS)
     own = {**own, "sweep": sweep, **_tested(own, task)}
-    data = {"metric": task.metric, **data, "scales": {**scales, scale: own}}
+    data = {"metric": task.metric, **data, "scales": {scale: own}}
     return Document({**data, **_tested(data, task)}, document.lines, document.problems)
 
 

@@ -129,8 +129,8 @@ def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs:
     }
     contents = {spec.data_fingerprint: spec.data_content for spec in specs if spec.data_content is not None}
     for place in ("baseline", "own"):  # of data that is not prepared here the trials know the content
-        for name, each in shown[place].items():  # type: ignore[index]
-            shown[place][name] = [spec.with_contents(contents) for spec in each]  # type: ignore[index]
+        for name, each in shown[place].items():
+            shown[place][name] = [spec.with_contents(contents) for spec in each]
     return SweepState(loaded, scale, seeds, tuned, trials, shown)
 
 
