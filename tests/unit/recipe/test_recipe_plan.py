@@ -53,7 +53,7 @@ OTHER = {
         "weight_decay": 0.1, "gradient_clipping": 1.0, "precision": "bf16-mixed", "compile": True, "kernels": "fused",
         "deterministic": False,
         "activation_checkpointing": True, "sharding": "fsdp", "log_every": 5, "evaluate_every": 50,
-        "evaluation_batch_size": 4, "evaluation_tokens": 1000, "save_every": 50,
+        "evaluation_batch_size": 4, "evaluation_tokens": 1000, "test_share": 0.5, "save_every": 50,
         "select": "best", "average_last": 2, "average_every": 5,
     },
 }  # fmt: skip
