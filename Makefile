@@ -121,6 +121,7 @@ reproduce: $(READY)  ## Every recipe there is, with tables and figures in RESULT
 .PHONY: record
 record: $(READY)  ## The committed results: every recipe at scale smoke with SEEDS=1-3, into results/
 	$(COMT) reproduce --scale smoke --seeds $(SEEDS) --results results
+	$(COMT) report --html --results results
 
 .PHONY: bench
 bench: $(READY)  ## How fast kernels, training steps and decoding are, as far as MINUTES=9 go; what was measured goes to RESULTS/bench

@@ -28,6 +28,12 @@ def report(
         bool,
         typer.Option("--overview", help="Write <results>/README.md from the tables there; no others unless named."),
     ] = False,
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="Write <results>/index.html from what is there, for a browser; no others unless named."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a table.")] = False,
 ) -> None:
     """Write the tables of finished runs beside the papers' numbers: CSV, Markdown and LaTeX.
@@ -36,7 +42,8 @@ def report(
     unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Of a
     recipe that is a figure it says whether it is drawn; training draws it.
 
-    --overview writes what all tables below the results come to, at every scale, on one page.
+    --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
+    with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
 
     Examples:
 
@@ -45,6 +52,8 @@ def report(
       comt report table3.yaml --scale small --seeds 1-3
 
       comt report --overview
+
+      comt report --html
     """
     from comt_cli.commands.outcome import outcome_as_json, write_outcome
     from comt_cli.commands.planning import also_rows, check_added, plan_recipe
@@ -53,10 +62,13 @@ def report(
     from comt_cli.recipe.problems import RecipeError
     from comt_cli.report.collect import tables_with_runs
 
-    if overview and as_json:
-        raise UserError("--overview is a page, and --json prints tables", "Give one of them.")
-    named = recipes or ([] if overview else tables_with_runs(runs, available_recipes()))
-    if not named and not overview:
+    pages = overview or html
+    if pages and as_json:
+        raise UserError(
+            f"{'--overview' if overview else '--html'} is a page, and --json prints tables", "Give one of them."
+        )
+    named = recipes or ([] if pages else tables_with_runs(runs, available_recipes()))
+    if not named and not pages:
         raise UserError(f"there are no runs below {runs}", "comt train-lm --recipe table3.yaml makes some.")
     added, planned = also_rows(also), []
     for name in named:
@@ -94,6 +106,10 @@ def report(
         from comt_cli.report.overview import write_overview
 
         typer.echo(f"wrote {write_overview(results)}")
+    if html:
+        from comt_cli.report.html.page import write_page
+
+        typer.echo(f"wrote {write_page(results, runs)}")
     _exit(unwritten, named=bool(recipes))
 
 

@@ -36,7 +36,7 @@ _SCALES = {
 _DEFAULT = Path("runs/results")
 """The folder that the command line means where none is named."""
 
-_INTRODUCTION = (
+INTRODUCTION = (
     "A table compares each of its rows with its baseline, seed by seed. *Agrees* and *disagrees*: over several seeds, "
     "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
     "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is given. Where the paper "
@@ -45,6 +45,7 @@ _INTRODUCTION = (
     "geometric mean of the seeds' ratios, with the interval of Student's t on their logarithms.",
     "",
 )
+"""What the verdicts mean: lines of Markdown."""
 
 _GROUPS: tuple[tuple[str, str, tuple[Verdict, ...]], ...] = (
     ("agree", "Agrees with the paper", (Verdict.agrees,)),
@@ -90,8 +91,9 @@ def write_overview(results: Path) -> Path:
     if not written:
         raise UserError(f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one.")
     page = results / "README.md"
-    made = f"Made by `{_command(results)}` from the files in this folder; every number below is in one of them."
-    lines = ["# Results", "", made, "", *_INTRODUCTION]
+    by = command(results, "--overview")
+    made = f"Made by `{by}` from the files in this folder; every number below is in one of them."
+    lines = ["# Results", "", made, "", *INTRODUCTION]
     for scale, found in written.items():
         lines += _scale(results, scale, found)
     text = "\n".join([*lines, *_others(results)]).rstrip() + "\n"
@@ -100,30 +102,21 @@ def write_overview(results: Path) -> Path:
     return page
 
 
-def _command(results: Path) -> str:
-    """What writes the page of this folder, from the working directory."""
+def command(results: Path, option: str) -> str:
+    """The `comt report` that writes the page of this folder (`--overview`, `--html`), from the working directory."""
     whole, here = results.resolve(), Path.cwd()
     if whole == _DEFAULT.resolve():
-        return "comt report --overview"
+        return f"comt report {option}"
     shown = whole.relative_to(here) if whole.is_relative_to(here) else results
-    return f"comt report --overview --results {shlex.quote(str(shown))}"
+    return f"comt report {option} --results {shlex.quote(str(shown))}"
 
 
 def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
-    tables, figures = [one for one in written if one.cells], [one for one in written if not one.cells]
-    there = [task for task in tasks().values() if any(one.task is task for one in written)]
-    about = [_SCALES[scale], *(task.at_scale[scale] for task in there if scale in task.at_scale)]
-    yield from (f"## Scale {scale}", "", " ".join(about), "")
-    yield from (f"- {line}" for line in _provenance(written))
-    yield ""
-    if tables:
-        if any(cell.direction for one in tables for cell in one.cells):
-            yield from (_tally(scale, tables), "")
-        yield from (*_counts(results, tables), "")
-    for one in tables:
-        yield from _table(results, one)
-    for one in figures:
-        yield from _figure(results, one)
+    yield from (f"## Scale {scale}", "", *summary(results, scale, written))
+    for one in written:
+        yield from _table(results, one) if one.cells else ()
+    for one in written:
+        yield from () if one.cells else _figure(results, one)
     runs = sorted(path for path in (results / scale).glob("*/figures/*") if path.is_dir())
     if runs:
         yield from ("### What single networks do", "")
@@ -131,6 +124,21 @@ def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[st
             links = ", ".join(_link(results, path, path.stem) for path in sorted(folder.glob("*.png")))
             yield f"- {escaped(folder.name)}: {links}"
         yield ""
+
+
+def summary(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
+    """What a scale is, on what its runs were made, and how many verdicts of each kind there are: lines of Markdown,
+    with addresses relative to `results`."""
+    tables = [one for one in written if one.cells]
+    there = [task for task in tasks().values() if any(one.task is task for one in written)]
+    about = [_SCALES[scale], *(task.at_scale[scale] for task in there if scale in task.at_scale)]
+    yield from (" ".join(about), "")
+    yield from (f"- {line}" for line in _provenance(written))
+    yield ""
+    if tables:
+        if any(cell.direction for one in tables for cell in one.cells):
+            yield from (_tally(scale, tables), "")
+        yield from (*_counts(results, tables), "")
 
 
 def _provenance(written: Sequence[Written]) -> Iterator[str]:

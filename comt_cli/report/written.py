@@ -81,7 +81,7 @@ def written_below(results: Path, scale: str) -> list[Written]:
     """
     found = []
     for folder in sorted(path for path in (results / scale).iterdir() if path.is_dir()):
-        tables = {path.stem: lines for path in folder.glob("*.csv") if _is_table(lines := _read(path))}
+        tables = {path.stem: lines for path in folder.glob("*.csv") if _is_table(lines := read_lines(path))}
         for path in folder.glob("*-runs.csv"):
             name = path.stem.removesuffix("-runs")
             if name in tables or (folder / f"{name}.png").exists():
@@ -101,7 +101,7 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
     ]
     own = folder / f"{name}.png"
     files = [folder / f"{name}.{kind}" for kind in ("md", "csv", "tex", "pdf")] + [folder / f"{name}-runs.csv"]
-    runs = _read(folder / f"{name}-runs.csv")
+    runs = read_lines(folder / f"{name}-runs.csv")
     task = _task(folder / f"{name}-runs.csv", runs)
     return Written(
         task=task,
@@ -172,7 +172,12 @@ def _is_table(lines: list[Line]) -> bool:
     return bool(lines) and {"verdict", "run_ids"} <= lines[0].keys()
 
 
-def _read(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[Line]:
+    """The lines of a CSV.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as handle:
             return list(csv.DictReader(handle))

@@ -54,6 +54,7 @@ def run(environment: Path, folder: Path, *command: str) -> str:
 def test_the_wheel_holds_all_modules_and_recipes(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     kinds = ("*.py", "*.txt", "*.csv", "*.cpp", "*.h")  # modules, what some of them read, and kernels to be compiled
+    kinds += ("*.jinja", "*.js", "*.css")  # the page of results
     modules = {path.relative_to(ROOT).as_posix() for kind in kinds for path in (ROOT / "comt_cli").rglob(kind)}
     recipes = {f"comt_cli/_recipes/{path.relative_to(ROOT / 'recipes')}" for path in (ROOT / "recipes").rglob("*.yaml")}
     assert modules - names == set()

@@ -84,6 +84,23 @@ def test_report_writes_the_overview_from_the_results_alone(mixed: Bench) -> None
     assert "there are no tables below nowhere" in str(comt("report", "--overview", "--results", "nowhere").exception)
 
 
+def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:
+    comt("report")
+    result = comt("report", "--html")
+    assert result.exit_code == 0, result.output
+    assert result.output == "wrote runs/results/index.html\n"
+    page = Path("runs/results/index.html").read_text()
+    assert "Made by <code>comt report --html</code>" in page
+    assert "Learning curves" in page
+    both = comt("report", "table9", "--overview", "--html")
+    assert both.output.endswith("wrote runs/results/README.md\nwrote runs/results/index.html\n")
+    assert "--html is a page" in str(comt("report", "--html", "--json").exception)
+    nowhere = comt("report", "--html", "--results", "nowhere").exception
+    assert isinstance(nowhere, UserError)
+    assert "there are no tables below nowhere" in str(nowhere)
+    assert not Path("nowhere").exists()
+
+
 def test_report_takes_rows_that_the_recipe_has_not(mixed: Bench) -> None:
     result = comt("report", "table9", "--also", "mix-ln", "--json")
     (table,) = json.loads(result.stdout)

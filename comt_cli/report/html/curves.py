@@ -1,0 +1,114 @@
+"""Learning curves: the logs of a table's runs, thinned, beside the table; and the lines of a page's charts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from comt_cli.files import parse_json, read_text, write_text
+from comt_cli.report.csv_tables import csv_text
+from comt_cli.report.written import Line, Written
+from comt_cli.runs.directory import READING_ERRORS
+from comt_cli.runs.plan import BY_ID
+
+_POINTS = 50
+"""At most so many points has a curve: each is the mean of as many logged values in a row."""
+_FEWEST = 3
+"""With fewer points a curve is none."""
+
+Log = list[Mapping[str, Any]]
+
+
+def logs_file(results: Path, table: Written) -> Path:
+    """Where the thinned logs of a table's runs stand."""
+    return results / table.scale / table.paper / f"{table.name}-logs.csv"
+
+
+def shown_runs(table: Written) -> list[Line]:
+    """The runs that have curves: all behind a table, but of those with a grid the ones that were chosen."""
+    return [run for run in table.runs if run.get("chosen") != "False"]
+
+
+def write_logs(results: Path, runs: Path, table: Written, there: Sequence[Line]) -> None:
+    """Write the thinned logs of the table's runs that are below the folder `runs`; those already written (`there`) of
+    runs that are not are kept. Where no log is at hand nothing changes.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    before: dict[str, list[Line]] = {}
+    for line in there:
+        before.setdefault(line["id"], []).append(line)
+    lines: list[Mapping[str, Any]] = []
+    found = False
+    for run in dict.fromkeys(run["id"] for run in shown_runs(table)):
+        log = thinned(read_log(runs / BY_ID / run / "metrics.jsonl"))
+        found = found or bool(log)
+        lines += [{"id": run, **line} for line in log] or before.get(run, [])
+    if found:
+        keys = dict.fromkeys(key for line in lines for key in line)
+        text = csv_text([{key: line.get(key) for key in keys} for line in lines])
+        path = logs_file(results, table)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+
+
+def read_log(path: Path) -> Log:
+    """The lines of a run's `metrics.jsonl`, as far as they are whole; none where there is no such file."""
+    found: Log = []
+    with contextlib.suppress(*READING_ERRORS):
+        for line in read_text(path).splitlines():
+            found.append(dict(parse_json(line)))
+    return found
+
+
+def thinned(log: Log) -> Log:
+    """Training loss and what was measured on validation, at most 50 points of each; a point is the mean of as many
+    logged values in a row, at the last one's step."""
+    found: dict[int, dict[str, Any]] = {}
+    for key in dict.fromkeys(key for line in log for key in line if key == "loss" or key.startswith("validation_")):
+        values = [(line["step"], line[key]) for line in log if isinstance(line.get(key), int | float)]
+        width = -(-len(values) // _POINTS)
+        for begin in range(0, len(values), max(1, width)):
+            group = values[begin : begin + width]
+            mean = sum(value for _, value in group) / len(group)
+            found.setdefault(group[-1][0], {})[key] = f"{mean:.5g}"
+    return [{"step": step, **found[step]} for step in sorted(found)]
+
+
+def charts(lines: Sequence[Line], runs: Iterable[Line]) -> Iterator[dict[str, Any]]:
+    """One chart for each quantity and column of a table: its steps, and of each row mean, least and greatest over the
+    seeds at every step that all of them have; None at the others."""
+    cells: dict[str, dict[str, dict[str, None]]] = {}
+    for run in runs:
+        cells.setdefault(run["column"], {}).setdefault(run["row"], {})[run["id"]] = None
+    logs: dict[str, dict[int, Line]] = {}
+    for line in lines:
+        logs.setdefault(line["id"], {})[int(line["step"])] = line
+    for column, rows in cells.items():
+        for key in (key for key in (lines[0] if lines else {}) if key not in ("id", "step")):
+            curves = {
+                row: seeds
+                for row, ids in rows.items()
+                if (seeds := [at for run in ids if (at := _numbers(logs.get(run, {}), key))])
+            }
+            steps = sorted({step for seeds in curves.values() for at in seeds for step in at})
+            if len(steps) >= _FEWEST:
+                series = [_series(row, seeds, steps) for row, seeds in curves.items()]
+                yield {"column": column, "quantity": key.replace("_", " "), "steps": steps, "series": series}
+
+
+def _numbers(log: Mapping[int, Line], key: str) -> dict[int, float]:
+    return {step: float(line[key]) for step, line in log.items() if line.get(key)}
+
+
+def _series(row: str, seeds: Sequence[Mapping[int, float]], steps: Iterable[int]) -> dict[str, Any]:
+    at_steps = [[at[step] for at in seeds] if all(step in at for at in seeds) else [] for step in steps]
+    found: dict[str, Any] = {"row": row, "n": len(seeds)}
+    found["mean"] = [float(f"{sum(values) / len(values):.5g}") if values else None for values in at_steps]
+    if len(seeds) > 1:
+        found["low"] = [min(values, default=None) for values in at_steps]
+        found["high"] = [max(values, default=None) for values in at_steps]
+    return found

@@ -1,0 +1,81 @@
+"""The figures of a results folder, embedded in a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+from markupsafe import Markup
+
+from comt_cli.errors import UserError
+from comt_cli.files import read_bytes, sha256
+from comt_cli.report import format
+
+_COLOURS = 48
+_LARGEST_DIFFERENCE = 2.0
+"""Between a figure and itself in few colours: the mean over its pixels, of 255, in any of red, green and blue."""
+_HASH_DIGITS = 12
+
+
+class Pictures:
+    """The figures of one page. Each is embedded where it comes first; where it comes again, a link leads there.
+
+    `shown` are the PNG files that the page has so far.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self.shown: set[Path] = set()
+
+    def figure(self, path: Path, caption: str = "") -> Markup:
+        """The HTML of a PNG below the results folder. The text file beside it, if there is one, is its caption.
+
+        Raises:
+            UserError: it cannot be read as a picture.
+        """
+        name = path.relative_to(self.results).as_posix()
+        if path in self.shown:
+            return Markup('<p>Figure: <a href="#{0}">{0}</a>.</p>').format(name)
+        self.shown.add(path)
+        said = path.with_suffix(".txt")
+        text = said.read_text(encoding="utf-8").strip() if said.is_file() else caption
+        content = read_bytes(path)
+        try:
+            address, width, height = embedded(content)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is no picture: {error}", "The command that drew it draws it anew.") from None
+        return Markup(
+            '<figure id="{name}"><img src="{address}" alt="{alt}" width="{width}" height="{height}" '
+            'decoding="async" data-source="{name}" data-sha256="{hash}">'
+            '<figcaption>{text} <a href="{name}">{name}</a></figcaption></figure>'
+        ).format(
+            name=name,
+            address=address,
+            alt=format.one_line(text.partition(". ")[0] or path.stem),
+            width=width,
+            height=height,
+            hash=sha256(content)[:_HASH_DIGITS],
+            text=text,
+        )
+
+
+def embedded(png: bytes) -> tuple[str, int, int]:
+    """A PNG as the address of a WebP, a quarter of its size; width and height in pixels.
+
+    Lossless with 48 colours, which are enough for lines and letters; where they are not, as for photographs, lossy with
+    all. The bytes may differ with the version of libwebp.
+    """
+    from PIL import Image, ImageChops, ImageStat
+
+    with Image.open(io.BytesIO(png)) as image:
+        opaque = Image.new("RGBA", image.size, "white")
+        opaque.alpha_composite(image.convert("RGBA"))
+    drawn = opaque.convert("RGB")
+    few = drawn.quantize(_COLOURS).convert("RGB")
+    file = io.BytesIO()
+    if max(ImageStat.Stat(ImageChops.difference(drawn, few)).mean) <= _LARGEST_DIFFERENCE:
+        few.save(file, "WEBP", lossless=True, quality=60, method=2)
+    else:
+        drawn.save(file, "WEBP", quality=60)
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}", drawn.width, drawn.height

@@ -1,0 +1,70 @@
+"""`results/index.html` is what `comt report --html --results results` makes of the committed results."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+
+from page_reading import Page, dead_links, loads
+from PIL import Image, ImageChops, ImageStat
+
+from comt_cli.report.html import pictures
+from comt_cli.report.html.page import page_text
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+
+COMMITTED = (RESULTS / "index.html").read_text(encoding="utf-8")
+PAYLOAD = re.compile(r'(?<=src="data:image/webp;base64,)[^"]*')
+LARGEST = 4 * 2**20
+
+
+def unpacked(png: bytes) -> tuple[str, int, int]:
+    """A figure without its bytes, which are libwebp's, and may be others with another version of it."""
+    with Image.open(io.BytesIO(png)) as image:
+        return "data:image/webp;base64,", image.width, image.height
+
+
+def test_the_page_is_todays(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(pictures, "embedded", unpacked)
+    made = page_text(Path("results")).splitlines()
+    committed = PAYLOAD.sub("", COMMITTED).splitlines()
+    other = [(ours, theirs) for ours, theirs in zip(made, committed, strict=False) if ours != theirs]
+    assert other[:3] == [], "comt report --html --results results writes it anew"
+    assert len(made) == len(committed)
+
+
+def test_every_figure_is_on_it_and_looks_as_it_should():
+    shown = {
+        attributes["data-source"]: attributes["src"] for tag, attributes in Page(COMMITTED).elements if tag == "img"
+    }
+    files = {path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*.png")}
+    assert set(shown) == files
+    for name in sorted(files):
+        with (
+            Image.open(RESULTS / name) as file,
+            Image.open(io.BytesIO(base64.b64decode(shown[name].partition(",")[2]))) as embedded,
+        ):
+            paper = Image.new("RGBA", file.size, "white")
+            paper.alpha_composite(file.convert("RGBA"))
+            apart = ImageStat.Stat(ImageChops.difference(paper.convert("RGB"), embedded.convert("RGB"))).mean
+        assert max(apart) < 8, name  # of 255
+
+
+def test_it_has_every_table():
+    text = Page(COMMITTED)
+    ids = set(text.ids())
+    tables = [path for path in RESULTS.glob("*/*/*.md") if path.with_name(f"{path.stem}-runs.csv").exists()]
+    assert tables
+    assert {path.relative_to(RESULTS).with_suffix("").as_posix() for path in tables} - ids == set()
+    assert len(ids) == len(text.ids())
+
+
+def test_it_needs_nothing_else_and_its_links_lead_somewhere():
+    assert loads(COMMITTED) == []
+    assert dead_links(COMMITTED, RESULTS) == []
+    assert len(COMMITTED) < LARGEST
+    assert str(ROOT) not in COMMITTED

@@ -1,0 +1,103 @@
+"""A page as a browser reads it: its elements, its tables, and what it would load."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+VOID = {"meta", "img", "br", "hr", "input", "link"}
+LOADING = {"src", "srcset", "poster", "data", "background", "action", "formaction", "manifest"}
+
+
+@dataclass
+class Table:
+    headings: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    scopes: list[tuple[str, str | None]] = field(default_factory=list)
+
+
+class Page(HTMLParser):
+    """`elements` are (tag, attributes); `tables` those with a head; `text` is what is outside scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[Table] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == [], "elements that are not closed"
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "table":
+            self.tables.append(Table())
+        if tag == "tr" and "tbody" in self._open:
+            self.tables[-1].rows.append([])
+        if tag in ("th", "td"):
+            self.tables[-1].scopes.append((tag, dict(attributes).get("scope")))
+            into = self.tables[-1].rows[-1] if "tbody" in self._open else self.tables[-1].headings
+            into.append("")
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if "script" in self._open:
+            self.scripts[-1] += data
+        elif "style" not in self._open:
+            self.text += data
+        if "th" in self._open or "td" in self._open:
+            table = self.tables[-1]
+            into = table.rows[-1] if "tbody" in self._open else table.headings
+            into[-1] += data
+
+    def ids(self) -> list[str]:
+        return [attributes["id"] for _, attributes in self.elements if attributes.get("id")]
+
+    def addresses(self) -> list[str]:
+        return [attributes["href"] for tag, attributes in self.elements if tag == "a"]
+
+
+def loads(html: str) -> list[str]:
+    """What a browser would fetch for this page: everything that is not part of it."""
+    page = Page(html)
+    found = []
+    for tag, attributes in page.elements:
+        found += [
+            f"{tag} {key}={value}"
+            for key, value in attributes.items()
+            if key in LOADING and not (value or "").startswith("data:")
+        ]
+        if tag in ("link", "iframe", "object", "embed", "base", "form"):
+            found.append(tag)
+    for style in re.findall(r"<style>.*?</style>", html, re.DOTALL):
+        found += re.findall(r"@import[^;]*|url\([^)]*\)", style)
+    for script in page.scripts:
+        found += re.findall(r"\b(?:fetch|XMLHttpRequest|importScripts|WebSocket|EventSource|sendBeacon)\b", script)
+    return found
+
+
+def dead_links(html: str, folder: Path) -> list[str]:
+    """Addresses that lead nowhere: within the page, or to files beside it."""
+    page = Page(html)
+    ids = set(page.ids())
+    return [
+        address
+        for address in page.addresses()
+        if not re.match(r"https?:", address)
+        and not (
+            unquote(address[1:]) in ids
+            if address.startswith("#")
+            else (folder / unquote(address.partition("#")[0])).exists()
+        )
+    ]
