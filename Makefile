@@ -19,7 +19,8 @@ SCALE ?= smoke
 SEEDS ?= 1-3
 RESULTS ?= runs/results
 MINUTES ?= 9
-PROCESSES ?= 2
+# One more than the two cores that the tests are made for: some of them wait.
+PROCESSES ?= 3
 TORCH_BACKEND ?=
 PYTHON_READY ?=
 DEMO := runs/demo

@@ -43,6 +43,13 @@ settings.register_profile("comt", max_examples=25, deadline=None, derandomize=Tr
 settings.load_profile("comt")
 
 
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: collecting garbage need not go through it again. Runs and benchmarks
+    do so by themselves, and it took them a third of a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_unconfigure() -> None:
     """The folders go with the session that made them."""
     isolation.remove(_MADE)

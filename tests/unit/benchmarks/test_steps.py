@@ -32,6 +32,8 @@ pytestmark = pytest.mark.usefixtures("quick_figures")
 CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle() is None
 every_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
+either_subject = pytest.mark.parametrize("subject", [LANGUAGE, TRANSLATION], ids=lambda subject: subject.page)
+"""One whose networks are compiled, and one whose are not."""
 FILES = ("csv", "md", "png", "pdf", "txt", "tex")
 
 
@@ -245,7 +247,7 @@ def test_the_goal_beside_another_library(subject, peer, device):
         assert subject.goals(row | other, kind) == {goal: None}
 
 
-@every_subject
+@either_subject
 def test_where_nothing_is_fused_a_fused_variant_is_left_out(subject, monkeypatch):
     """Rather than measured as something that it is not."""
     monkeypatch.setattr(
@@ -259,7 +261,7 @@ def test_where_nothing_is_fused_a_fused_variant_is_left_out(subject, monkeypatch
     assert any(f"{fused}: left out, nothing is fused here" in line for line in news)
 
 
-@every_subject
+@either_subject
 @pytest.mark.parametrize("form", ["eager", "fused"])
 def test_what_does_not_fit(monkeypatch, subject, form):
     """An uncompiled variant is left out; for the others the batch is halved, for all."""
