@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
 
 
-def sweep_cost(planned: Planned, runs: Path, trained: Trained) -> str:
+def sweep_cost(planned: Planned, runs: Path, trained: Trained | None) -> str:
     """Runs, FLOPs and estimated time of trials and of what follows them, in two lines. Runs whose values the trials
     have not chosen yet are counted as one for the baseline's best and one for the cell's own, which may be the same.
+    No time is estimated where `trained` is None: for jobs that train on another machine.
 
     Raises:
         UserError: there is no such device.
@@ -25,22 +26,24 @@ def sweep_cost(planned: Planned, runs: Path, trained: Trained) -> str:
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import ENDED, RunDirectory
 
-    where = checked_hardware(trained, planned.specs)
     known = adopt_contents(planned.specs, runs, ambiguous=True)
     state = read_sweep(planned.loaded, planned.scale, known, runs)
     specs = state.at_most
     trials = {spec.request for spec in state.trials}
     with Counting(specs) as counting:
         counting.count(specs)
-    estimator = estimator_for(specs, where, finished_runs(runs, where, trained.gpus), trained)
     states = [RunDirectory.of(runs, spec).state().value for spec in specs]
     left = sum(state not in ENDED for state in states)
     most = "" if len(specs) == len(state.specs) else "at most "
-    at_once = f", {estimator.at_once} at a time" if estimator.at_once > 1 else ""
+    time = ""
+    if trained is not None:
+        where = checked_hardware(trained, planned.specs)
+        estimator = estimator_for(specs, where, finished_runs(runs, where, trained.gpus), trained)
+        at_once = f", {estimator.at_once} at a time" if estimator.at_once > 1 else ""
+        time = f", about {duration(time_left(specs, states, estimator))}{at_once} on {where.name}"
     return (
         f"Sweep: {plural(len(trials), 'trial')} of {plural(len(state.grid.points), 'point')} and "
         f"{plural(len(state.grid.seeds), 'seed')} for {plural(len(state.tuned), 'cell')}, then {most}"
         f"{len(specs) - len(trials)} runs to show.\n"
-        f"In all {most}{len(specs)} runs and {sum(map(total_flops, specs)):.2g} FLOPs; {left} to do, "
-        f"about {duration(time_left(specs, states, estimator))}{at_once} on {where.name}."
+        f"In all {most}{len(specs)} runs and {sum(map(total_flops, specs)):.2g} FLOPs; {left} to do{time}."
     )

@@ -39,8 +39,10 @@ def write_sweep(
     if own := [spec for specs in state.shown["own"].values() for spec in specs]:
         report = write_report(loaded, own, runs, results, overrides, overwrite=overwrite)
         unwritten = report.unwritten
+    elif state.problems:
+        unwritten = f"Nothing is chosen at scale {scale}."
     else:
-        unwritten = f"Nothing is chosen at scale {scale} yet: no row has trials that have all ended with a best."
+        unwritten = f"Nothing is chosen at scale {scale} yet: no row has trials that have all ended."
     entries = sweep_entries(state, runs, None if report is None else report.table)
     _print(state, entries)
     if unwritten is not None:
@@ -48,7 +50,9 @@ def write_sweep(
     if report is not None:
         say("")
         print_report(report)
-    for path in _write_beside(state, entries, ReportFiles.of(results, scale, loaded), report):
+    files = ReportFiles.of(results, scale, loaded)
+    is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
+    for path in [] if is_kept else _write_beside(state, entries, files):
         say(f"wrote {path}")
     return report, unwritten
 
@@ -74,25 +78,23 @@ def _print(state: SweepState, entries: Sequence[SweepEntry]) -> None:
         say(sentence)
 
 
-def _write_beside(
-    state: SweepState, entries: Sequence[SweepEntry], files: ReportFiles, report: Report | None
-) -> list[Path]:
-    """The files beside the table; none while no trial has ended, or where the table there was kept."""
+def _write_beside(state: SweepState, entries: Sequence[SweepEntry], files: ReportFiles) -> list[Path]:
+    """The files beside the table; none while no trial has ended."""
     from comt_cli.files import write_text
+    from comt_cli.recipe.grid import OF_TEST
     from comt_cli.report.collect import ENDED
     from comt_cli.report.csv_tables import runs_csv
     from comt_cli.report.sweep_figure import sweep_caption, sweep_frame, sweep_key
     from comt_cli.report.sweep_table import sweep_csv, sweep_markdown
 
     trials = [run for tuned in state.tuned.values() for run in tuned.runs]
-    is_kept = report is not None and report.files is None
-    if is_kept or not any(run.state in ENDED for run in trials):
+    if not any(run.state in ENDED for run in trials):
         return []
     folder, stem = files.csv.parent, files.csv.stem
     texts = {
         f"{stem}-rates.md": sweep_markdown(entries, state),
         f"{stem}-rates.csv": sweep_csv(entries, state),
-        f"{stem}-trials.csv": runs_csv(trials, state.loaded.origin),
+        f"{stem}-trials.csv": runs_csv(trials, state.loaded.origin, without=OF_TEST),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():

@@ -11,26 +11,27 @@ if TYPE_CHECKING:
     from comt_cli.campaign.outcomes import Summary
     from comt_cli.commands.planning import Planned
     from comt_cli.commands.train_recipe import Where
+    from comt_cli.report.sweep import SweepState
     from comt_cli.runs.plan import RunSpec
 
 POLL_SECONDS = 2.0
 
 
-def known_runs(planned: Planned, table: Planned, runs: Path) -> list[RunSpec]:
-    """The runs of the selected part of a table that are known by now: of a sweep the trials, the runs at the recipe's
-    own values, and those at values that the trials of the whole `table` have chosen.
+def known_runs(planned: Planned, runs: Path) -> list[RunSpec]:
+    """The runs of a plan that are known by now: of a sweep the trials, the runs at the recipe's own values, and those
+    at values that the trials have chosen.
 
     Raises:
         UserError: see `adopt_contents`.
     """
+    return _state(planned, runs).specs if planned.loaded.has_trials(planned.scale) else planned.specs
+
+
+def _state(planned: Planned, runs: Path) -> SweepState:
     from comt_cli.commands.planning import with_contents
     from comt_cli.report.sweep import read_sweep
 
-    if not table.loaded.has_trials(table.scale):
-        return planned.specs
-    state = read_sweep(table.loaded, table.scale, with_contents(table, runs).specs, runs)
-    selected = {(spec.row, spec.column) for spec in planned.specs}
-    return [spec for spec in state.specs if (spec.row, spec.column) in selected]
+    return read_sweep(planned.loaded, planned.scale, with_contents(planned, runs).specs, runs)
 
 
 def check_processes(planned: Planned) -> None:
@@ -42,46 +43,48 @@ def check_processes(planned: Planned) -> None:
         raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
 
 
-def train_planned(planned: Planned, table: Planned, runs: Path, where: Where) -> Summary:
+def train_planned(planned: Planned, runs: Path, where: Where) -> Summary:
     """Train the selected runs; of a sweep, whose cost is printed first, also those that follow from its trials.
 
     Raises:
         see `train_on`.
     """
+    from comt_cli.campaign.launch import train_on
+
+    if not planned.loaded.has_trials(planned.scale):
+        return train_on(where.gpus, planned.specs, runs, where.device, where.jobs)
+    print_cost(planned, runs, where)
+    return _train_sweep(planned, runs, where)
+
+
+def print_cost(planned: Planned, runs: Path, where: Where) -> None:
+    """Print what a sweep costs in all, before it is started; of other tables nothing."""
     import typer
 
-    from comt_cli.campaign.launch import train_on
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.sweep_cost import sweep_cost
 
-    if not table.loaded.has_trials(table.scale):
-        return train_on(where.gpus, planned.specs, runs, where.device, where.jobs)
-    typer.echo(sweep_cost(planned, runs, Trained(where.device, where.jobs, where.gpus)), err=True)
-    return _train_sweep(planned, table, runs, where)
+    if planned.loaded.has_trials(planned.scale):
+        trained = None if where.slurm is not None else Trained(where.device, where.jobs, where.gpus)
+        typer.echo(sweep_cost(planned, runs, trained), err=True)
 
 
-def check_edges(planned: Planned, table: Planned, runs: Path) -> None:
-    """Raise `UserError` where the best of a selected row's trials is at the edge of the grid."""
-    from comt_cli.commands.planning import with_contents
+def check_edges(planned: Planned, runs: Path) -> None:
+    """Raise `UserError` where the best of a row's trials is at the edge of the grid."""
     from comt_cli.errors import UserError
-    from comt_cli.report.sweep import read_sweep
 
-    if not table.loaded.has_trials(table.scale):
-        return
-    state = read_sweep(table.loaded, table.scale, with_contents(table, runs).specs, runs)
-    selected = {(spec.row, spec.column) for spec in planned.specs}
-    if problems := [problem for cell, problem in state.problems.items() if cell in selected]:
+    if planned.loaded.has_trials(planned.scale) and (problems := list(_state(planned, runs).problems.values())):
         raise UserError(
             "\n  ".join(["nothing is chosen for some rows", *problems]),
             "Nothing that was trained is lost: with a wider grid the same command trains the new values alone.",
         )
 
 
-def _train_sweep(planned: Planned, table: Planned, runs: Path, where: Where) -> Summary:
+def _train_sweep(planned: Planned, runs: Path, where: Where) -> Summary:
     """Train the selected runs of a sweep until nothing follows from its trials any more.
 
     Each pass trains what is known: first the trials and the runs at the recipe's own values, then those at values that
-    were chosen, row by row as the trials end. What another process trains is waited for where a choice depends on it;
+    were chosen. What another process trains is waited for where a choice depends on it;
     a run that it leaves is taken over. So any number of processes can be given the same command.
 
     Raises:
@@ -90,9 +93,9 @@ def _train_sweep(planned: Planned, table: Planned, runs: Path, where: Where) -> 
     from comt_cli.campaign.launch import train_on
 
     while True:
-        before = known_runs(planned, table, runs)
+        before = known_runs(planned, runs)
         summary = train_on(where.gpus, before, runs, where.device, where.jobs)
-        after = known_runs(planned, table, runs)
+        after = known_runs(planned, runs)
         if {spec.request for spec in after} - {spec.request for spec in before}:
             continue
         if not _awaited(summary, planned):

@@ -103,7 +103,7 @@ def train_recipe(
 
     from comt_cli.campaign.launch import check_training
     from comt_cli.commands.outcome import check_places, end, write_outcomes
-    from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, train_planned
+    from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.shared import set_aside
     from comt_cli.training.processes import is_main_process
@@ -119,20 +119,22 @@ def train_recipe(
         return
     with tracking(where.track):
         if site is not None:
-            submit_runs(known_runs(planned, table, runs), runs, where.device, site, fresh=fresh)
+            print_cost(planned, runs, where)
+            submit_runs(known_runs(planned, runs), runs, where.device, site, fresh=fresh)
             if loaded.has_trials(scale):
                 typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
             typer.echo(f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options")
+            check_edges(planned, runs)
             return
         if fresh and is_main_process():
             check_training(where.gpus, planned.specs, where.device, where.jobs)
-            for moved in set_aside(adopt_contents(known_runs(planned, table, runs), runs, ambiguous=True), runs):
+            for moved in set_aside(adopt_contents(known_runs(planned, runs), runs, ambiguous=True), runs):
                 typer.echo(f"moved aside: {moved}", err=True)
-        summary = train_planned(planned, table, runs, where)
+        summary = train_planned(planned, runs, where)
     unwritten: list[str] = []
     if is_main_process():
         changed = selection.overrides or ()
         unwritten = write_outcomes([table], runs, where.results, changed, overwrite=overwrite, shown=[planned])
     summary.check()
-    check_edges(planned, table, runs)
+    check_edges(planned, runs)
     end(summary, unwritten)

@@ -185,7 +185,7 @@ def check_recipe(
 
     document = with_rows(document, also or {}, added, resolved, problems)
     if sweep and scale is not None:
-        document = with_sweep(document, sweep, scale, task)
+        document = with_sweep(document, sweep, scale, task, overrides)
     unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
     shape: list[Problem] = []
     data = {"metric": task.metric, **document.data}

@@ -15,15 +15,19 @@ TRIAL_SEEDS = (101, 102)
 """Of the trials of a sweep that the recipe does not have."""
 
 
-def with_sweep(document: Document, arguments: Sequence[str], scale: str, task: TaskOptions) -> Document:
+def with_sweep(
+    document: Document, arguments: Sequence[str], scale: str, task: TaskOptions, overrides: Sequence[str] = ()
+) -> Document:
     """`document` at `scale` alone, with a sweep of these values in place of the one that it has there.
 
     Metric and seeds of the trials are those of the recipe's sweep; without one, the task's first metric and
     `TRIAL_SEEDS`. Columns that show a metric of validation, which chooses, show the same metric of the test split.
+    Ablations of the recipe are left out: they compare rows under equal settings. `overrides` are the `--set` arguments.
 
     Raises:
-        UserError: an argument is not KEY=VALUE,VALUE,...; two have the same key.
+        UserError: an argument is not KEY=VALUE,VALUE,...; two have the same key; `--set` gives the key too.
     """
+    fixed = {override.partition("=")[0].strip() for override in overrides}
     settings: dict[str, Any] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -35,6 +39,8 @@ def with_sweep(document: Document, arguments: Sequence[str], scale: str, task: T
             raise form
         if key.strip() in settings:
             raise UserError(f"--sweep {key.strip()} is given twice", "Give all its values in one, with commas.")
+        if key.strip() in fixed:
+            raise UserError(f"{key.strip()} is given by --sweep and by --set", "Leave one of them out.")
         try:
             values = parse(f"[{text}]", "--sweep")
         except RecipeError:
@@ -53,6 +59,7 @@ def with_sweep(document: Document, arguments: Sequence[str], scale: str, task: T
     sweep["seeds"] = said.get("seeds") or list(TRIAL_SEEDS)
     own = {**own, "sweep": sweep, **_tested(own, task)}
     data = {"metric": task.metric, **data, "scales": {scale: own}}
+    data.pop("ablations", None)
     return Document({**data, **_tested(data, task)}, document.lines, document.problems)
 
 

@@ -12,6 +12,9 @@ from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run
 from comt_cli.report.table import Entry, Table
 
+GRID = "grid."
+"""How the columns begin that have the values of a sweep's keys."""
+
 
 def records(table: Table) -> list[dict[str, Any]]:
     """One dictionary per row and column, columns outermost; None where there is no number.
@@ -62,7 +65,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
 
 
 def _grid(point: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"grid.{key}": value for key, value in point.items()}
+    return {f"{GRID}{key}": value for key, value in point.items()}
 
 
 def _distinct(cell: Cell, key: str) -> str:
@@ -75,11 +78,12 @@ def table_csv(table: Table) -> str:
     return csv_text(records(table))
 
 
-def runs_csv(runs: Iterable[Run], recipe: str) -> str:
+def runs_csv(runs: Iterable[Run], recipe: str, without: tuple[str, ...] = ()) -> str:
     """Every planned run of a recipe, what it was trained on, and what its `result.json` says; in progress, the step it
-    reached. `recipe` is the file (`LoadedRecipe.origin`)."""
+    reached. `recipe` is the file (`LoadedRecipe.origin`). Results whose names begin as one of `without` are left out.
+    """
     found = [_run_record(run, recipe) for run in runs]
-    keys = dict.fromkeys(key for record in found for key in record)
+    keys = [key for key in dict.fromkeys(key for record in found for key in record) if not key.startswith(without)]
     return csv_text([{key: record.get(key) for key in keys} for record in found])
 
 

@@ -97,19 +97,21 @@ class SweepState:
     def at_most(self) -> list[RunSpec]:
         """`specs`, and for every choice that is open runs that cost what the chosen ones will."""
         baseline, specs = self.loaded.recipe.baseline, self.specs
-        more: dict[CellName, int] = {}
-        for row, column in self.tuned:
-            open_places = [place for place in ("baseline", "own") if (row, column) not in self.shown[place]]
-            more[row, column] = min(len(open_places), 1 if row == baseline else 2)
-        for number in (1, 2):
-            wanted = {cell: number for cell, count in more.items() if count >= number}
-            chosen = chosen_runs(self.loaded, self.scale, wanted, self.seeds)
-            specs += [spec for each in chosen.values() for spec in each]
-        return list({spec.request: spec for spec in specs}.values())
+        known = {spec.request for spec in specs}
+        for cell in self.shown["recipe"]:
+            wanted = sum(cell not in self.shown[place] for place in ("baseline", "own"))
+            wanted = min(wanted, 1 if cell[0] == baseline else 2)
+            for number in range(1, len(self.grid.planned)):
+                [stand_ins] = chosen_runs(self.loaded, self.scale, {cell: number}, self.seeds).values()
+                if wanted and not known & {spec.request for spec in stand_ins}:
+                    specs += stand_ins
+                    wanted -= 1
+        return specs
 
 
 def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs: Path) -> SweepState:
-    """The sweep of a plan (`runs.plan.plan`), from the run directories below `runs`."""
+    """The sweep of a plan (`runs.plan.plan`), from the run directories below `runs`. A baseline that the plan has for
+    its trials alone is not shown."""
     grid = loaded.grids[scale]
     trials = [spec for spec in specs if spec.seed in grid.seeds]
     at_recipe: dict[CellName, list[RunSpec]] = {}
@@ -118,9 +120,10 @@ def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs:
             at_recipe.setdefault((spec.row, spec.column), []).append(spec)
     cells = collect(trials, runs, remarks=False).cells
     tuned = {name: _tuned(cell, grid) for name, cell in cells.items()}
-    own = {name: each.chosen for name, each in tuned.items() if each.chosen is not None}
-    baseline = {column: number for (row, column), number in own.items() if row == loaded.recipe.baseline}
-    at_baseline = {(row, column): baseline[column] for row, column in tuned if column in baseline}
+    chosen = {name: each.chosen for name, each in tuned.items() if each.chosen is not None}
+    own = {name: number for name, number in chosen.items() if name in at_recipe}
+    baseline = {column: number for (row, column), number in chosen.items() if row == loaded.recipe.baseline}
+    at_baseline = {(row, column): baseline[column] for row, column in at_recipe if column in baseline}
     seeds = tuple(dict.fromkeys(spec.seed for each in at_recipe.values() for spec in each))
     shown: dict[Place, dict[CellName, list[RunSpec]]] = {
         "recipe": at_recipe,
@@ -147,26 +150,45 @@ def _tuned(cell: Cell, grid: LoadedGrid) -> Tuned:
     if not means:
         return Tuned(tried, None, f"{where}: at every value a trial diverged, or has no {grid.metric}: try others")
     sign = 1 if first.task.metrics[grid.metric].better == "lower" else -1
-    best = min(means, key=lambda number: sign * means[number])  # of equal ones the first
+    tops = [number for number, mean in means.items() if mean == min(means.values(), key=lambda each: sign * each)]
+    best = min(tops, key=lambda number: _off_centre(tried[number].point, tried))
     return Tuned(tried, best, "; ".join(_at_edges(tried, best, grid, where)) or None)
+
+
+def _off_centre(point: Mapping[str, Any], tried: Sequence[Tried]) -> tuple[list[int], list[float]]:
+    """What decides between equal means, whatever the order of the grid: for every key how far the value's rank is from
+    the middle, then the values themselves."""
+    ranks = {key: sorted({float(each.point[key]) for each in tried}) for key in point}
+    own = {key: float(value) for key, value in point.items()}
+    return [abs(2 * ranks[key].index(value) - len(ranks[key]) + 1) for key, value in own.items()], list(own.values())
 
 
 def _at_edges(tried: Sequence[Tried], best: int, grid: LoadedGrid, where: str) -> Iterator[str]:
     """What is to be tried besides, for every key whose best value is the least or the greatest."""
     for key in grid.values:
-        values = sorted({float(each.point[key]) for each in tried})
-        value = float(tried[best].point[key])
+        values = sorted({each.point[key] for each in tried})
+        value = tried[best].point[key]
         if value not in (values[0], values[-1]):
             continue
         least = value == values[0]
-        near = values[1] if least else values[-2]
-        beyond = value * value / near if near > 0 and value > 0 else 2 * value - near
-        wider = [beyond, *values] if least else [*values, beyond]
-        edge = "least" if least else "greatest"
         yield (
-            f"{where}: the best {key} of the trials, {value:g}, is the {edge} that was tried; widen the grid: "
-            f"{key}: [{', '.join(f'{each:.4g}' for each in wider)}]"
+            f"{where}: the best {key} of the trials, {value:g}, is the {'least' if least else 'greatest'} that was "
+            f"tried; {_wider(key, values if least else values[::-1])}"
         )
+
+
+def _wider(key: str, values: Sequence[float]) -> str:
+    """The grid with one step more, by the ratio of the first two values, beyond the first. Values stay as they were
+    given, so that none is trained again. Where that step may leave what the key can be (below 0, or a share of 1 and
+    more), only its direction is said."""
+    first, second = values[:2]
+    beyond = first * first / second if first > 0 and second > 0 else 2 * first - second
+    if all(isinstance(each, int) for each in values):
+        beyond = math.ceil(beyond) if beyond > first else math.floor(beyond)
+    if beyond == first or (all(0 <= each < 1 for each in values) and beyond >= 1) or beyond <= 0 <= min(values):
+        return f"give {key} also values {'above' if first > second else 'below'} {first!r}"
+    wider = sorted([float(f"{beyond:.4g}") if isinstance(beyond, float) else beyond, *values])
+    return f"widen the grid: {key}: [{', '.join(map(repr, wider))}]"
 
 
 def _mean(runs: Sequence[Run], metric: str) -> float | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from comt_cli.report import format
 from comt_cli.report.caption import Caption
+from comt_cli.report.collect import ENDED
 from comt_cli.report.sweep import SweepState
 from comt_cli.runs.directory import RunState
 
@@ -41,6 +42,7 @@ def sweep_frame(state: SweepState, key: str) -> pd.DataFrame:
                     "greatest": max(values, default=None),
                     "n": len(values),
                     "diverged": sum(run.state is RunState.diverged for run in tried.runs),
+                    "ended": all(run.state in ENDED for run in tried.runs),
                     "chosen": tuned.chosen == number + 1,
                 }
             )
@@ -56,8 +58,8 @@ def sweep_caption(state: SweepState, key: str, label: str) -> Caption:
         reading=(
             f"Points are means over trials with the seeds {format.seeds(state.grid.seeds)}, bars span them",
             "A star is the value that was chosen",
-            "A cross at the end of the worse values is a point of which a trial diverged, or whose mean is more than "
-            f"{FAR:g} times worse than the best",
+            "A cross at the end of the worse values is a point of which a trial diverged or has no value, or whose "
+            f"mean is more than {FAR:g} times worse than the best",
         ),
         findings=tuple(state.problems.values()),
     )

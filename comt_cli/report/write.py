@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from comt_cli.errors import StorageError
 from comt_cli.files import write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
-from comt_cli.report.csv_tables import records, runs_csv, table_csv
+from comt_cli.report.csv_tables import GRID, records, runs_csv, table_csv
 from comt_cli.report.latex import latex
 from comt_cli.report.markdown import markdown
 from comt_cli.report.table import Table, build_table
@@ -115,7 +116,7 @@ def write_report(
     files = ReportFiles.of(results, table.scale, loaded)
     settled = [entry.cell for entry in table.entries.values() if not entry.cell.is_open]
     ended = [run.spec for cell in settled for run in cell.runs if run.result is not None]
-    kept = None if overwrite else _kept(files, loaded, ended, changed=bool(overrides))
+    kept = None if overwrite else _kept(files, loaded, ended, overrides)
     if kept is not None:
         return Report(table, None, kept)
     try:
@@ -137,12 +138,17 @@ def kept_whatever_ends(
     For asking before they are trained. While the content of their data is not known, nor are their ids: then only the
     number of runs can be compared.
     """
-    changed = bool(overrides) and all(spec.is_known for spec in specs)
-    return _kept(ReportFiles.of(results, specs[0].scale, loaded), loaded, specs, changed=changed)
+    return _kept(ReportFiles.of(results, specs[0].scale, loaded), loaded, specs, overrides)
 
 
-def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec], *, changed: bool) -> str | None:
-    lost = other_recipe((files.csv, files.runs_csv), loaded) or _would_be_lost(files.csv, ended, changed=changed)
+def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec], overrides: Sequence[str]) -> str | None:
+    lost = other_recipe((files.csv, files.runs_csv), loaded)
+    if ended and loaded.has_trials(ended[0].scale):  # whose choices change as values are added, and so the runs
+        keys = loaded.grids[ended[0].scale].values
+        lost = lost or _other_sweep(files.csv, keys, overrides) or _would_be_lost(files.csv, ended, changed=False)
+    else:
+        changed = bool(overrides) and all(spec.is_known for spec in ended)
+        lost = lost or _would_be_lost(files.csv, ended, changed=changed)
     if lost is None:
         return None
     return f"{lost}. Nothing is written: --results DIR writes this table elsewhere, --overwrite in its place."
@@ -157,6 +163,17 @@ def other_recipe(written: Iterable[Path], loaded: LoadedRecipe) -> str | None:
         of = next((line["recipe"] for line in _lines(path) or () if line.get("recipe")), None)
         if of is not None and of != loaded.origin:
             return f"{path} is of the recipe {format.one_line(of)}, and this is {format.one_line(loaded.origin)}"
+    return None
+
+
+def _other_sweep(path: Path, keys: Iterable[str], overrides: Sequence[str]) -> str | None:
+    """The sweep that the table at `path` is of, if it is another, by its keys or by `--set`; None if it is this one."""
+    for line in (_lines(path) or ())[:1]:
+        there = [key.removeprefix(GRID) for key in line if key.startswith(GRID)]
+        if there != list(keys):
+            return f"{path} is of a sweep of {format.listing(there)}"
+        if (changed := line.get("changed_settings") or "") != shlex.join(overrides):
+            return f"{path} is of a sweep with {f'--set {changed}' if changed else 'no --set'}"
     return None
 
 

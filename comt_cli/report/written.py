@@ -52,7 +52,8 @@ class Written:
     """A table (`cells`) or a figure of a paper (no cells), with the runs of a task behind it and its pictures.
 
     `title` is a table's; of a figure, `caption` has its title, what was trained, and how it is read.
-    `changed_settings` are the `--set` arguments behind the runs.
+    `changed_settings` are the `--set` arguments behind the runs. `of_sweep` are, at every row's own best, the table of
+    all rates and the trials; both are among `files`.
     """
 
     task: Task[Any]
@@ -65,6 +66,7 @@ class Written:
     cells: tuple[WrittenCell, ...]
     runs: tuple[Line, ...]
     files: tuple[Path, ...]
+    of_sweep: tuple[Path, ...]
     pictures: tuple[Path, ...]
 
 
@@ -101,6 +103,7 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
     ]
     own = folder / f"{name}.png"
     files = [folder / f"{name}.{kind}" for kind in ("md", "csv", "tex", "pdf")] + [folder / f"{name}-runs.csv"]
+    of_sweep = [path for path in (folder / f"{name}-{part}.csv" for part in ("rates", "trials")) if path.exists()]
     runs = read_lines(folder / f"{name}-runs.csv")
     task = _task(folder / f"{name}-runs.csv", runs)
     return Written(
@@ -113,7 +116,8 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
         changed_settings=_changed_settings(folder / f"{name}.csv", lines),
         cells=tuple(_cells(folder / f"{name}.csv", lines, task)),
         runs=tuple(runs),
-        files=tuple(path for path in files if path.exists()),
+        files=tuple(path for path in (*files, *of_sweep) if path.exists()),
+        of_sweep=tuple(of_sweep),
         pictures=(*((own,) if own.exists() and not lines else ()), *pictures),
     )
 

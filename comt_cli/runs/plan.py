@@ -237,8 +237,9 @@ def plan(
     seeds: list[int] | None = None,
 ) -> list[RunSpec]:
     """Every run of the recipe at `scale`: columns outermost, then seeds, points of a grid, and rows, so that a table
-    fills evenly. Where the recipe has a sweep with trials, the trials and after them the runs at its own values: what
-    the trials choose is not known yet (`chosen_runs`).
+    fills evenly. Where the recipe has a sweep with trials, the trials, always those of the baseline too since every row
+    is shown at what they choose, and after them the runs at its own values: what the trials choose is not known yet
+    (`chosen_runs`).
 
     `rows` and `columns` are comma-separated selections.
 
@@ -256,15 +257,17 @@ def plan(
     if grid is not None and grid.seeds:
         if shared := sorted({*grid.seeds} & {*chosen_seeds}):
             raise UserError(f"seed {shared[0]} is one of the sweep's trials", "Give --seeds that no trial has.")
-        tried = [(seed, point) for seed in grid.seeds for point in numbers[1:]] + [(seed, 0) for seed in chosen_seeds]
+        tuned_rows = [row for row in recipe.rows if row in chosen_rows or row == recipe.baseline]
+        tried = [(seed, point, tuned_rows) for seed in grid.seeds for point in numbers[1:]]
+        tried += [(seed, 0, chosen_rows) for seed in chosen_seeds]
     else:
-        tried = [(seed, point) for seed in chosen_seeds for point in numbers]
+        tried = [(seed, point, chosen_rows) for seed in chosen_seeds for point in numbers]
     planner = _Planner(scale)
     return [
         planner.run(loaded, row, column, seed, point)
         for column in chosen_columns
-        for seed, point in tried
-        for row in chosen_rows
+        for seed, point, these in tried
+        for row in these
     ]
 
 

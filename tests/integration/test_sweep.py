@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -139,7 +140,6 @@ def hold(runs: str, spec: str) -> None:
 
 
 def test_a_trial_that_another_process_trains_is_waited_for(tuned, monkeypatch, nursery):
-    comt(*TRAIN, "--rows", "gated")
     trial = plan_recipe("tuned.yaml", "smoke", rows="plain", seeds="1").specs[0]
     other = nursery.start(hold, str(tuned / "runs"), trial.model_dump_json())
     wait_until((tuned / "runs/held").exists)
@@ -157,12 +157,41 @@ def test_a_trial_that_another_process_trains_is_waited_for(tuned, monkeypatch, n
     assert len(results()) == 14
 
 
+def test_a_row_alone_is_shown_at_the_best_of_the_baseline_whose_trials_are_trained_too(tuned):
+    comt(*TRAIN, "--rows", "gated")
+    assert len(results()) == 6 + 2 + 2
+    (plain, gated) = lines("tuned-sweep-rates.csv")
+    assert (gated["recipe.n"], gated["baseline.n"], gated["own.n"]) == ("2", "2", "2")
+    assert (plain["recipe.n"], plain["trials_ended"]) == ("0", "3")
+
+
+def test_a_sweep_never_takes_the_place_of_another(tuned):
+    comt(*TRAIN)
+    before = {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")}
+    other = ("--sweep", "train.weight_decay=0.0,0.1,0.2")
+    with pytest.raises(UserError, match=r"tuned-sweep.csv is of a sweep of train.learning_rate"):
+        raise CliRunner().invoke(app, (*TRAIN, *other, "--dry-run")).exception
+    with pytest.raises(UserError, match="is of a sweep with no --set"):
+        raise CliRunner().invoke(app, (*TRAIN, "--set", "train.test_share=0.4", "--dry-run")).exception
+    (trial, *_) = lines("tuned-sweep-trials.csv")
+    shutil.copytree(f"runs/by-id/{trial['id']}", f"elsewhere/by-id/{trial['id']}")
+    said = CliRunner().invoke(app, ("report", "tuned.yaml", "--runs", "elsewhere")).output
+    assert "1 of 3" in said
+    assert "no row has trials that have all ended" in said
+    assert {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")} == before
+
+
+def test_what_is_swept_is_not_set_too(tuned):
+    said = comt(*TRAIN, "--sweep", "train.beta1=0.8,0.9,0.95", "--set", "train.beta1=0.9", status=2)
+    assert said.startswith("train.beta1 is given by --sweep and by --set")
+
+
 def test_a_best_at_the_edge_names_a_wider_grid_and_loses_nothing(tuned):
     text = Path("tuned.yaml").read_text(encoding="utf-8")
     Path("tuned.yaml").write_text(text.replace("[1e-6, 3e-2, 30.0]", "[1e-6, 1e-5, 3e-2]"), encoding="utf-8")
     said = comt(*TRAIN, status=2)
     assert "plain at whole: the best train.learning_rate of the trials, 0.03, is the greatest that was tried" in said
-    assert "widen the grid: train.learning_rate: [1e-06, 1e-05, 0.03, 90]" in said
+    assert "give train.learning_rate also values above 0.03" in said
     assert "Nothing that was trained is lost" in said
     before = results()
     assert len(before) == 6 + 4

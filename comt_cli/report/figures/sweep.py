@@ -15,11 +15,11 @@ _MARKERS = "osD^vP*Xph<>"
 
 def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Figure:
     """One panel a column. `frame` has a line a point: `column`, `row`, `value` of the key, `mean` of what decides (NaN
-    where a trial diverged or has not ended), `least` and `greatest` of the trials, `diverged`, how many of them did,
-    and `chosen`. `key` names the x-axis, `metric` the y-axis; `lower` says which way is better.
+    where a trial diverged, has no value or has not ended), `least` and `greatest` of the trials, whether all have
+    `ended`, and `chosen`. `key` names the x-axis, `metric` the y-axis; `lower` says which way is better.
 
     A star is the chosen point, bars span the trials; a cross at the end of the worse values is a point of which a
-    trial diverged, or that is far off.
+    trial diverged or has no value, or that is far off.
     """
     columns, rows = list(dict.fromkeys(frame["column"])), list(dict.fromkeys(frame["row"]))
     colours = dict(zip(rows, series_colours(len(rows)), strict=True))
@@ -31,7 +31,9 @@ def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Fi
             here = frame[frame["column"] == column]
             known = here["mean"].dropna()
             best = (known.min() if lower else known.max()) if len(known) else 1.0
-            is_near = here["mean"] <= FAR * best if lower else here["mean"] >= best / FAR
+            is_near = here["mean"].notna()
+            if best > 0:  # of scores such as correlations no multiple says how far off one is
+                is_near &= here["mean"] <= FAR * best if lower else here["mean"] >= best / FAR
             near = here[is_near]
             values = sorted(set(here["value"]))
             for row in rows:
@@ -42,7 +44,7 @@ def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Fi
                 star = line[line["chosen"]]
                 axes.plot(star["value"], star["mean"], "*", color=colours[row], markersize=10, markeredgecolor="black",
                           markeredgewidth=0.5, zorder=4)  # fmt: skip
-            far = here[~is_near & (here["mean"].notna() | (here["diverged"] > 0))]
+            far = here[~is_near & here["ended"]]
             for row in rows:
                 lost = far[far["row"] == row]
                 place = 1.0 - 0.035 * rows.index(row)  # one below the other, so that none hides another

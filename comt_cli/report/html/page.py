@@ -15,6 +15,7 @@ from markupsafe import Markup
 from comt_cli.errors import UserError
 from comt_cli.files import write_text
 from comt_cli.report import format, overview
+from comt_cli.report.csv_tables import GRID
 from comt_cli.report.html.curves import charts, logs_file, shown_runs, write_logs
 from comt_cli.report.html.grids import Grid, distinct, grid
 from comt_cli.report.html.pictures import Pictures
@@ -158,6 +159,7 @@ class _Page:
         beside = self.results.parent / BY_ID  # where the folders of runs and results are those of the command line
         folders = {run: f"../{BY_ID}/{run}/" for run in sorted(every) if (beside / run).is_dir()}
         grids = [grid(f"Every column of {csv.name}", lines, anchor)] if lines else []
+        grids += [grid(path.name, _lines(path), anchor) for path in one.of_sweep]
         return Section(
             anchor=anchor,
             name=f"{one.paper}, {one.name}",
@@ -179,6 +181,7 @@ class _Page:
             seeds = format.seeds(int(seed) for seed in distinct(one.runs, "seed"))
             words = ["comt", one.task.command, "--recipe", recipe, "--scale", one.scale, "--seeds", seeds]
             words += [word for setting in one.changed_settings for word in ("--set", setting)]
+            words += [word for path in one.of_sweep[-1:] for word in _swept(_lines(path))]
             yield Fact("command", [(shlex.join(words), "")], is_code=True)
         for name, key in (("device", "device"), ("commit", "git_commit"), ("data, hash", "data_content")):
             yield Fact(name, [(text, "") for text in distinct(ended, key) or ["not recorded"]])
@@ -208,6 +211,12 @@ class _Page:
             yield Section(
                 anchor, path.relative_to(folder).stem, "", Markup(), grids=[grid(path.name, _lines(path), anchor)]
             )
+
+
+def _swept(trials: Sequence[Line]) -> Iterator[str]:
+    """The `--sweep` options of a sweep with these trials."""
+    for key in (key for key in (trials[0] if trials else ()) if key.startswith(GRID)):
+        yield from ("--sweep", f"{key.removeprefix(GRID)}={','.join(dict.fromkeys(line[key] for line in trials))}")
 
 
 def _lines(path: Path) -> list[Line]:

@@ -48,7 +48,7 @@ def test_the_best_mean_is_chosen_if_and_only_if_it_lies_within(values, data, bet
     assert found.point == {KEY: best}
     if best in (min(values), max(values)):
         assert found.chosen is None
-        assert "widen the grid" in found.problem
+        assert "that was tried; " in found.problem
     else:
         assert found.problem is None
         assert found.tried[found.chosen - 1].point == {KEY: best}
@@ -59,6 +59,13 @@ def test_the_mean_decides_and_a_point_with_a_diverged_trial_never_does():
     assert found.point == {KEY: 2e-3}
     assert found.chosen == 2
     assert tuned([1, 2, 3, 4], [[5, 5], [1, 6], [3, 3], [5, 5]]).point == {KEY: 3}
+
+
+@given(st.permutations([1.0, 2.0, 3.0, 4.0, 5.0]))
+def test_between_equal_means_the_middle_of_the_grid_decides_whatever_its_order(values):
+    found = tuned(values, [[7], [7], [7], [7], [7]])
+    assert found.point == {KEY: 3.0}
+    assert found.problem is None
 
 
 def test_nothing_is_chosen_from_a_part_of_the_trials():
@@ -83,3 +90,17 @@ def test_the_wider_grid_has_one_step_more_at_that_end(losses, edge, wider):
     problem = tuned([1e-3, 2e-3, 4e-3], losses).problem
     assert edge in problem
     assert problem.endswith(f"widen the grid: {KEY}: {wider}")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([0.99995, 0.9, 0.5], f"give {KEY} also values above 0.99995"),
+        ([1.2345e-4, 0.01, 0.1], f"widen the grid: {KEY}: [1.524e-06, 0.00012345, 0.01, 0.1]"),
+        ([64, 128, 256], f"widen the grid: {KEY}: [32, 64, 128, 256]"),
+        ([1, 2, 3], f"give {KEY} also values below 1"),
+        ([0.0, 0.1, 0.2], f"give {KEY} also values below 0.0"),
+    ],
+)
+def test_values_that_were_tried_stay_as_they_are_and_impossible_ones_are_not_proposed(values, said):
+    assert tuned(values, [[1], [2], [3]]).problem.endswith(said)
