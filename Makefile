@@ -116,7 +116,7 @@ sanitize: $(READY)  ## The GPU kernels under compute-sanitizer (part of the CUDA
 		$(PYTEST) tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
 
 .PHONY: reproduce
-reproduce: $(READY)  ## Every recipe there is, with tables and figures in RESULTS=runs/results; SCALE=smoke, small or paper
+reproduce: $(READY)  ## Every recipe there is, with tables and figures in RESULTS=runs/results; SCALE=smoke, evening, small or paper
 	$(COMT) reproduce --scale $(SCALE) --results $(RESULTS)
 
 .PHONY: record

@@ -17,7 +17,11 @@ Recipes = Annotated[
 ]
 RecipeOption = Annotated[str, typer.Option("--recipe", help=RECIPE_HELP, autocompletion=completion.recipes)]
 Scale = Annotated[
-    str, typer.Option(help="smoke (a laptop, minutes), small (one GPU) or paper.", autocompletion=completion.scales)
+    str,
+    typer.Option(
+        help="smoke (a laptop, minutes), evening (a laptop, hours), small (one GPU) or paper.",
+        autocompletion=completion.scales,
+    ),
 ]
 Set = Annotated[
     list[str] | None,

@@ -22,7 +22,7 @@ NAME_LENGTH = 100
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 SetupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """The name of a file in the folder `setups`, without its ending; it cannot lead out of that folder."""
-ScaleName = Literal["smoke", "small", "paper"]
+ScaleName = Literal["smoke", "evening", "small", "paper"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 

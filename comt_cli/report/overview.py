@@ -27,6 +27,10 @@ _SCALES = {
         "a method does at the very beginning of training. It is no evidence about networks of the papers' sizes: an "
         "agreement here confirms nothing there, and a disagreement refutes nothing."
     ),
+    "evening": (
+        "The networks and the text of scale smoke with three times the tokens in larger batches, so that seeds differ "
+        "by some one per cent and differences are resolved. What is said here is said of this size and length alone."
+    ),
     "small": (
         "Networks of the papers' smallest class on local text, with far fewer tokens than the papers'. What is said "
         "here is said of this size and this length alone."
