@@ -27,13 +27,16 @@ class Asked:
     """What is asked of a subject, by the variant's base: on an H200 in bf16 by published size, on a CPU at any size.
 
     `speed`, in units a second, and `peer`, the ratio of its step to that of the subject's first peer, are asked of the
-    quickest plain variant on the whole batch; the others of what is fused.
+    quickest plain variant on the whole batch; `beyond_arithmetic` of the compiled variants of other networks on a CPU,
+    how many times as much longer than the plain step theirs may take as their arithmetic has it
+    (`arithmetic_ratio_to_plain` of their rows); the others of what is fused.
     """
 
     gpu: Mapping[str, Mapping[str, Goals]] = field(default_factory=dict)
     cpu: Mapping[str, Goals] = field(default_factory=dict)
     speed: Mapping[str, float] = field(default_factory=dict)
     peer: float | None = None
+    beyond_arithmetic: float | None = None
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -41,15 +44,28 @@ class Asked:
         every = [goals for of_base in self.gpu.values() for goals in of_base.values()]
         named: set[Kind] = {kind for goals in every for kind in goals} | ({"speed"} if self.speed else set())
         named |= {"peer"} if self.peer is not None else set()
+        named |= {"step"} if self.beyond_arithmetic is not None else set()
         return tuple(kind for kind in get_args(Kind) if kind in named)
 
-    def of(self, variant: str, size: str, device: str, precision: str, *, is_best_plain: bool = False) -> Goals:
+    def of(
+        self,
+        variant: str,
+        size: str,
+        device: str,
+        precision: str,
+        *,
+        is_best_plain: bool = False,
+        arithmetic: float | None = None,
+    ) -> Goals:
         """The goals of `transponder-fused`, `plain-fused`, ... at a size, on a device of that name. `is_best_plain`:
-        it is the quickest plain one, on the whole batch of that size."""
+        it is the quickest plain one, on the whole batch of that size. `arithmetic`: its ratio to the plain network's,
+        where that is known."""
         base, _, how = variant.partition("-")
         fused = how in ("fused", "fused-eager")
         if _PROCESSOR.search(device):
             found = dict(self.cpu.get(base, {})) if fused else {}
+            if self.beyond_arithmetic is not None and arithmetic is not None and base != "plain" and how == "compiled":
+                found["step"] = round(self.beyond_arithmetic * arithmetic, 4)
         elif device == H200 and precision.startswith("bf16"):
             found = dict(self.gpu.get(size, {}).get(base, {})) if fused else {}
             if is_best_plain and size in self.speed:
@@ -96,6 +112,7 @@ OF_RESNETS = Asked(
     speed={"resnet18": 60_000},
 )
 OF_TRANSLATORS = OF_BERTS = Asked(peer=1.0)
+OF_CONNECTIONS = Asked(beyond_arithmetic=1.05)
 
 
 def goal_device(device_type: str, name: str) -> str:

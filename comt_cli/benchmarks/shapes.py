@@ -168,6 +168,8 @@ LLAMAS = _by_size(
     *map(_published, ("60m", "130m", "250m", "350m", "1b")),
 )
 """What recipes train at scale smoke, a somewhat larger one for a CPU, and the published sizes."""
+CONNECTED = _by_size(*(replace(LLAMAS[size], size=f"residual-{size}") for size in ("bench", "60m")))
+"""Those whose residual connections are compared."""
 RESNETS = _by_size(
     resnet("resnet18-b32", "resnet18", batch=32),
     resnet("resnet18", "resnet18", batch=512),

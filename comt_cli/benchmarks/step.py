@@ -24,10 +24,10 @@ from comt_cli.benchmarks.roofline import predicted_step_ratio
 from comt_cli.benchmarks.rounds import compared, quickest, reliability
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import Timed, steps_in_turns
-from comt_cli.benchmarks.subjects import NONDETERMINISTIC, SUBJECTS, Subject, subject_of
+from comt_cli.benchmarks.subjects import ARITHMETIC, NONDETERMINISTIC, SUBJECTS, Subject, subject_of
 from comt_cli.benchmarks.variants import CompileWhat, Variants, is_compiled
 from comt_cli.models.build import model_of
-from comt_cli.models.flops import flops_per_sample
+from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.devices import peak_flops
 
@@ -92,7 +92,12 @@ def _rows(
     own_columns = {"device_type": device.type, "device_class": origin.device_class}
     best, best_forward = quickest(timed.step, plain), quickest(timed.forward, plain)
     plain_saved = min((timed.memory[each].saved for each in plain if each in timed.memory), default=None)
-    of_base = {name: flops_per_sample(model_of(shape.spec(base.method))) for name, base in subject.bases.items()}
+    models = {name: model_of(shape.spec(base.method)) for name, base in subject.bases.items()}
+    of_base = {name: flops_per_sample(model) for name, model in models.items()}
+    arithmetic = {
+        name: max(of_base[name] / of_base["plain"], parameter_count(model) / parameter_count(models["plain"]))
+        for name, model in models.items()
+    }
     flops = {name: of_base.get(name.partition("-")[0], of_base["plain"]) for name in ("plain", *timed.variants)}
     peak = peak_flops(device, precision)
     rows = []
@@ -114,6 +119,11 @@ def _rows(
             f"{subject.unit}_per_second": round(shape.units / step.undisturbed, 1),
             "mfu": None if peak is None else round(flops[name] * shape.batch / step.undisturbed / peak, 4),
             "flops_ratio_to_plain": round(flops[name] / flops["plain"], 4),
+            **(
+                {ARITHMETIC: round(arithmetic[name.partition("-")[0]], 4)}
+                if subject.asked.beyond_arithmetic is not None
+                else {}
+            ),
             "best_plain": best,
             **compared("step_ratio_to_best_plain", timed.step, name, best),
             **(

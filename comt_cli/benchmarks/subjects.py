@@ -9,9 +9,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from comt_cli.benchmarks.goals import NOTHING, OF_BERTS, OF_LLAMAS, OF_RESNETS, OF_TRANSLATORS, Asked, goal_device
+from comt_cli.benchmarks.goals import (
+    NOTHING,
+    OF_BERTS,
+    OF_CONNECTIONS,
+    OF_LLAMAS,
+    OF_RESNETS,
+    OF_TRANSLATORS,
+    Asked,
+    goal_device,
+)
 from comt_cli.benchmarks.names import DECODE_VARIANTS, TRANSLATION_VARIANTS
-from comt_cli.benchmarks.shapes import BERTS, CAPTIONERS, LLAMAS, RESNETS, TRANSLATORS, Shape
+from comt_cli.benchmarks.shapes import BERTS, CAPTIONERS, CONNECTED, LLAMAS, RESNETS, TRANSLATORS, Shape
 from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Precision
 from comt_cli.tasks import task_of
@@ -20,6 +29,10 @@ FUSED = "our fused operations"
 NONDETERMINISTIC = "plain-compiled-nondeterministic"
 """The plain step with `train.deterministic: false`, on CUDA: how much the others' ratios owe to determinism, which all
 of them run under."""
+
+ARITHMETIC = "arithmetic_ratio_to_plain"
+"""The column of a network's arithmetic beside the plain one's: the larger of the ratios of their FLOPs and of their
+parameters, since the extra matrices must at least be read."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +149,14 @@ class Subject:
         shape = self.shapes.get(row["size"])
         whole = row["variant"] == row["best_plain"] and row["shape"] == str(shape)
         device = goal_device(device_type, row["device"])
-        found = self.asked.of(row["variant"], row["size"], device, row["precision"], is_best_plain=whole)
+        arithmetic = float(row[ARITHMETIC]) if row.get(ARITHMETIC) else None
+        place = row["variant"], row["size"], device, row["precision"]
+        found = self.asked.of(*place, is_best_plain=whole, arithmetic=arithmetic)
         return {self.goal_columns[kind]: found.get(kind) for kind in self.asked.kinds}
 
 
 _EAGER = "the reference path, uncompiled"
+_OF_PYTORCH = "PyTorch's operations, uncompiled"
 _PRODUCTS = f"{FUSED} (the gates of a product in one pass)"
 _SAS = Base({"name": "sas"}, "SAS at all junctions, which adds products of its own", None)
 _TRANSPONDER = Base(
@@ -149,6 +165,9 @@ _TRANSPONDER = Base(
     _PRODUCTS,
 )
 _BATCH_NORM = f"{FUSED} (batch norm with gate, addition and ReLU)"
+_PLAIN_LLAMA = Base(
+    {"name": "pre-ln"}, "our LLaMA, Pre-LN, no gates, uncompiled", f"{FUSED} (rotation, SwiGLU, addition and norm)"
+)
 
 LANGUAGE = Subject(
     page="step",
@@ -159,11 +178,7 @@ LANGUAGE = Subject(
     gpu_sizes=("60m", "130m", "250m", "350m", "1b"),
     cpu_sizes=("bench",),
     bases={
-        "plain": Base(
-            {"name": "pre-ln"},
-            "our LLaMA, Pre-LN, no gates, uncompiled",
-            f"{FUSED} (rotation, SwiGLU, addition and norm)",
-        ),
+        "plain": _PLAIN_LLAMA,
         "comt": Base({"name": "comt"}, f"CoMT, h = 2, at all seven projections: {_EAGER}"),
         "transponder": Base({"name": "transponder"}, f"Transponder, r = 8, at all seven projections: {_EAGER}"),
     },
@@ -285,7 +300,33 @@ MASKED_LM = Subject(
         "sequence, and sequences with the hidden tokens of each: v4096-l128-b16x19.",
     ),
 )
-SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM)
+CONNECTIONS = Subject(
+    page="step-residual",
+    title="Training step by residual connection",
+    stage="training step of residual connections",
+    command="train-lm",
+    shapes=CONNECTED,
+    gpu_sizes=("residual-60m",),
+    cpu_sizes=("residual-bench",),
+    bases={
+        "plain": _PLAIN_LLAMA,
+        "sas": Base({"name": "sas"}, f"SAS: {_OF_PYTORCH}", None),
+        "grc": Base({"name": "grc"}, f"GRC, a gate a channel that reads the skip path: {_OF_PYTORCH}", None),
+        "laurel": Base({"name": "laurel-rw-lr"}, f"LAuReL-RW+LR, rank 32: {_OF_PYTORCH}", None),
+        "highway": Base({"name": "highway"}, f"Highway: {_OF_PYTORCH}", None),
+    },
+    precision="bf16-pure",
+    plain_counts_eager=False,
+    asked=OF_CONNECTIONS,
+    said=(
+        "The LLaMAs of `step.md` with other residual connections. Whatever `train.kernels` says, these are PyTorch's",
+        "operations, which `train.compile` fuses. `arithmetic / plain` is what a step would take beside the plain one",
+        "if time were arithmetic alone: the larger of the ratios of FLOPs and of parameters, since the extra matrices",
+        "must at least be read. What `step / best plain` has beyond it is element-wise work and calls; on a CPU a",
+        "compiled step is to take at most 5 % more than its arithmetic.",
+    ),
+)
+SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM, CONNECTIONS)
 
 
 def subject_of(size: str) -> Subject:

@@ -63,7 +63,8 @@ def step(
             help="Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. Image "
             "classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, resnet18-b32, which is for a "
             "CPU. Translators: base, captioners: caption-base, BERTs: bert-base; mt-bench, caption-bench, bert-bench "
-            "are for a CPU. All that are for the device if not given.",
+            "are for a CPU. Residual connections of language models: residual-60m, residual-bench, which is for a CPU. "
+            "All that are for the device if not given.",
         ),
     ] = None,
     precision: Annotated[
@@ -95,12 +96,13 @@ def step(
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, of ResNets without and
-    with CoMT's modulators beside torchvision's, of translators beside torch's and transformers', of captioners, and of
-    BERTs beside transformers', and count its memory.
+    with CoMT's modulators beside torchvision's, of translators beside torch's and transformers', of captioners, of
+    BERTs beside transformers', and of LLaMAs with SAS, GRC, LAuReL and Highway beside their own arithmetic, and count
+    its memory.
 
-    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning and step-bert, a page and a figure
-    of each; rows of an earlier measurement of the same variant are replaced. Where a batch does not fit on a GPU, a
-    smaller one is taken, for all variants.
+    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, a
+    page and a figure of each; rows of an earlier measurement of the same variant are replaced. Where a batch does not
+    fit on a GPU, a smaller one is taken, for all variants.
 
     Examples:
 
@@ -111,6 +113,8 @@ def step(
       comt bench step --sizes mt-bench --variants plain,sas-eager,torch
 
       comt bench step --sizes bert-bench,caption-bench --precision fp32
+
+      comt bench step --sizes residual-bench --compile block
     """
     from typing import get_args
 

@@ -29,10 +29,12 @@ def step_page(
     unit: str,
     peers: Sequence[str],
     goals: Mapping[str, str],
+    *,
+    has_arithmetic: bool = False,
 ) -> Page:
     """Training steps and forward passes of whole models that take in `unit`s, beside those of other libraries,
     `peers`. The best plain one is the quickest of `best_plain`; `goals` has the columns of what is asked, by what it is
-    about."""
+    about; `has_arithmetic`: there is a column of how much longer a step would take if time were arithmetic alone."""
     beside = [*(["nondeterministic"] if any("nondeterministic" in name for name in variants) else []), *peers]
     compared = [Column(f"step / {each}", shown(f"step_ratio_to_{each}", 3)) for each in beside]
     per_second = f"{unit}_per_second"
@@ -67,6 +69,7 @@ def step_page(
             Column("MFU", shown("mfu", 3)),
             Column("step / best plain", shown("step_ratio_to_best_plain", 3)),
             Column("FLOPs / plain", shown("flops_ratio_to_plain", 3)),
+            *([Column("arithmetic / plain", shown("arithmetic_ratio_to_plain", 3))] if has_arithmetic else []),
             Column("best plain", word("best_plain"), is_number=False),
             Column("predicted", shown("predicted_step_ratio", 3)),
             *compared,

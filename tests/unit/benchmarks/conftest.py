@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from comt_cli.benchmarks import decode, decode_translation, rounds
 from comt_cli.benchmarks.shapes import (
     BERTS,
     CAPTIONERS,
+    CONNECTED,
     LLAMAS,
     RESNETS,
     TRANSLATORS,
@@ -55,6 +57,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TRANSLATORS, "mt-bench", TINY_TRANSLATOR)
     monkeypatch.setitem(CAPTIONERS, "caption-bench", TINY_CAPTIONER)
     monkeypatch.setitem(BERTS, "bert-bench", TINY_BERT)
+    monkeypatch.setitem(CONNECTED, "residual-bench", replace(TINY_LLAMA, size="residual-bench"))
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(rounds, "PATIENCE", 0.0)
     monkeypatch.setattr(decode, "PROMPT", 8)

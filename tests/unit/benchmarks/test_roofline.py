@@ -12,7 +12,7 @@ from comt_cli.benchmarks.llama_roofline import DESIGNS, LlamaRoofline
 from comt_cli.benchmarks.resnet_roofline import ResNetRoofline, Unit
 from comt_cli.benchmarks.roofline import LABEL, PREDICTED, predicted_step_ratio, predictions
 from comt_cli.benchmarks.shapes import RESNETS
-from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, subject_of
+from comt_cli.benchmarks.subjects import CONNECTIONS, IMAGES, LANGUAGE, SUBJECTS, subject_of
 from comt_cli.tasks.settings.llama import LLAMA_SIZES
 
 # 65,536 tokens, 16 columns of u a site: milliseconds of the plain step; step and forward ratios of Transponder's
@@ -204,6 +204,23 @@ def test_goals_are_asked_of_fused_variants_on_their_device(variant, size, device
         assert subject.goals({**row, "shape": half})["goal_images_per_second"] is None, "it is of the whole batch"
 
 
+@pytest.mark.parametrize(
+    ("variant", "device", "goal"),
+    [
+        ("highway-compiled", CPU, 1.26),
+        ("highway-eager", CPU, None),
+        ("plain-compiled", CPU, None),
+        ("highway-compiled", H200, None),
+    ],
+)
+def test_a_step_may_take_five_per_cent_more_than_its_arithmetic(variant, device, goal):
+    shape = CONNECTIONS.shapes["residual-bench"]
+    row = {"variant": variant, "size": shape.size, "shape": str(shape), "device": device, "precision": "fp32"}
+    row |= {"best_plain": "plain-compiled", "arithmetic_ratio_to_plain": "1.2"}
+    assert CONNECTIONS.goals(row) == {"goal_step_ratio": goal}
+    assert CONNECTIONS.goals({**row, "arithmetic_ratio_to_plain": ""}) == {"goal_step_ratio": None}
+
+
 def test_the_columns_of_goals():
     assert [list(subject.goal_columns.values()) for subject in SUBJECTS] == [
         ["goal_step_ratio", "goal_forward_ratio", "goal_saved_ratio", "goal_mfu"],
@@ -211,6 +228,7 @@ def test_the_columns_of_goals():
         ["goal_step_ratio_to_torch"],
         [],
         ["goal_step_ratio_to_bertformaskedlm"],
+        ["goal_step_ratio"],
     ]
 
 

@@ -11,6 +11,7 @@ from comt_cli.benchmarks.peers import PEERS, import_peer, torchvision_resnet
 from comt_cli.benchmarks.shapes import RESNETS, Shape, bert, llama, resnet
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import (
+    CONNECTIONS,
     IMAGES,
     LANGUAGE,
     MASKED_LM,
@@ -82,6 +83,9 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
         assert float(row[speed]) == pytest.approx(1000 * tiny(subject).units / float(row["step_ms"]), rel=1e-2)
         assert float(row["saved_mib"]) > 0
         asked_here = asked.get(name.partition("-")[0], "") if "fused" in name and subject.asked.cpu else ""
+        assert ("arithmetic_ratio_to_plain" in row) == (subject is CONNECTIONS)
+        if subject is CONNECTIONS and name.endswith("-compiled") and name != "plain-compiled":
+            asked_here = str(round(1.05 * float(row["arithmetic_ratio_to_plain"]), 4))
         assert row.get("goal_step_ratio", "") == asked_here, name
         assert row["compiled"] == ("whole" if name.endswith(("-compiled", "-fused")) else "no")
         assert row["predicted_step_ratio"] == row["peak_mib"] == row["mfu"] == row.get(f"goal_{speed}", "") == ""
@@ -106,6 +110,21 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
     assert {row["precision"] for row in now} == {"fp32", subject.precision}
     assert len(now) == len(rows) + 2
     assert {row["compiled"] for row in now if row["variant"] in names} == {"block" if subject.compiles else "no"}
+
+
+@pytest.mark.parametrize(("length", "of_flops"), [(2, True), (8, False)])
+def test_arithmetic_is_of_flops_or_of_parameters(length, of_flops):
+    """Highway has a D x D matrix and D biases more at each of the 2 L junctions. In long sequences attention, which has
+    no parameters, takes most FLOPs, and the share of the extra matrices in the parameters is larger than in these."""
+    shape = llama("residual-bench", 16, 20, 2, 2, vocabulary=32, batch=1, length=length)
+    *_, rows = run_step_benchmark(shape, "fp32", ["plain-compiled", "highway-compiled"], CPU, 3)
+    plain, highway = ({key: row[key] for key in ("arithmetic_ratio_to_plain", "flops_ratio_to_plain")} for row in rows)
+    parameters = parameter_count(model_of(shape.spec({"name": "pre-ln"})))
+    of_parameters = round(1 + 2 * 2 * (16 * 16 + 16) / parameters, 4)
+    larger = highway["flops_ratio_to_plain"] if of_flops else of_parameters
+    assert (highway["flops_ratio_to_plain"] > of_parameters) == of_flops
+    assert highway["arithmetic_ratio_to_plain"] == larger > 1
+    assert {*plain.values()} == {1}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-pure"])
