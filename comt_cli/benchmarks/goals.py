@@ -27,8 +27,8 @@ class Asked:
     """What is asked of a subject, by the variant's base: on an H200 in bf16 by published size, on a CPU at any size.
 
     `speed`, in units a second, and `peer`, the ratio of its step to that of the subject's first peer, are asked of the
-    quickest plain variant on the whole batch; `beyond_arithmetic` of the compiled variants of other networks on a CPU,
-    how many times as much longer than the plain step theirs may take as their arithmetic has it
+    quickest plain variant on the whole batch; `beyond_arithmetic` of the compiled variants of other networks on a CPU:
+    the ratio of their step to the plain one is at most so many times that of their arithmetic
     (`arithmetic_ratio_to_plain` of their rows); the others of what is fused.
     """
 

@@ -319,11 +319,11 @@ CONNECTIONS = Subject(
     plain_counts_eager=False,
     asked=OF_CONNECTIONS,
     said=(
-        "The LLaMAs of `step.md` with other residual connections. Whatever `train.kernels` says, these are PyTorch's",
-        "operations, which `train.compile` fuses. `arithmetic / plain` is what a step would take beside the plain one",
-        "if time were arithmetic alone: the larger of the ratios of FLOPs and of parameters, since the extra matrices",
-        "must at least be read. What `step / best plain` has beyond it is element-wise work and calls; on a CPU a",
-        "compiled step is to take at most 5 % more than its arithmetic.",
+        "The LLaMAs of `step.md` with other residual connections. Whatever `train.kernels` says, the connections are",
+        "PyTorch's operations, which `train.compile` fuses. `arithmetic / plain` is what a step would take beside the",
+        "plain one if time were arithmetic alone: the larger of the ratios of FLOPs and of parameters, since the extra",
+        "matrices must at least be read. What `step / best plain` has beyond it is element-wise work and calls; of a",
+        "compiled step on a CPU it is to be at most 1.05 times `arithmetic / plain`.",
     ),
 )
 SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM, CONNECTIONS)

@@ -27,6 +27,8 @@ _COLOURS = {
     "pixel": OKABE_ITO[5],
     "sas": OKABE_ITO[3],
     "grc": OKABE_ITO[4],
+    "laurel": OKABE_ITO[1],
+    "highway": OKABE_ITO[5],
     "torch": "#404040",
     "marian": "#404040",
 }
