@@ -32,8 +32,7 @@ void forward(const Gates& gates, Rows<const X> x, Rows<const T> product, const f
             columns(width, [&](int64_t n, auto part) {
               V gate = splat(k);
               if (channel) gate *= load(sc + n);
-              const V sum = as_stored(to, load(xs + n, part) + load(z + n, part) * gate);
-              store(to + n, sum, part);
+              const V sum = store(to + n, load(xs + n, part) + load(z + n, part) * gate, part);
               square += sum * sum;
             });
             store(squares + i * W, square);

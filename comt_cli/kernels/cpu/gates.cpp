@@ -232,7 +232,7 @@ void Gates::pack(Thread thread) const {
     else
       copy_rows(static_cast<const float*>(arguments.ws), arguments.ws_stride, count, rank, w);
   }
-  thread.wait();
+  if (count) thread.wait();
 }
 
 bool Gates::is_small(int site) const {
