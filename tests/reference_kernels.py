@@ -74,10 +74,12 @@ def swiglu_backward(dh, product, modulation, width):
 
 def add_norm_backward(dy, dn, y, rstd, product, modulation, gain):
     Wc, ws, *how = modulation
+    shared, product = product is None, torch.zeros_like(y) if product is None else product
     epsilon = float((rstd.double() ** -2 - y.double().square().mean(-1)).mean()) if len(y) else 0.0
     x = y - modulate(product, modulation, [y.shape[1]]).to(y.dtype)
 
     def function(x, product, Wc, ws, gain):
         return add_norm(x, product, Modulation(Wc, ws, *how), gain, epsilon)
 
-    return tuple(differentiated(function, [x, product, Wc, ws, gain], [dy, dn]))
+    dx, dproduct, *others = differentiated(function, [x, product, Wc, ws, gain], [dy, dn])
+    return dx, dproduct.new_empty(0) if shared else dproduct, *others

@@ -33,10 +33,10 @@ def _fake(x: Tensor, product: Tensor, *how: Any) -> Any:
 
 
 def _fake_backward(
-    dy: Tensor, dn: Tensor, y: Tensor, rstd: Tensor, product: Tensor, modulation: Modulation, gain: Tensor
+    dy: Tensor, dn: Tensor, y: Tensor, rstd: Tensor, product: Tensor | None, modulation: Modulation, gain: Tensor
 ) -> Any:
     dgain = gain.new_empty(gain.shape, dtype=torch.float32)
-    return y.new_empty(y.shape), *like_gradients(product, modulation), dgain
+    return y.new_empty(y.shape), *like_gradients(y.new_empty(0) if product is None else product, modulation), dgain
 
 
 def _keep(inputs: Any, output: Any) -> Any:
@@ -50,9 +50,10 @@ def _keep(inputs: Any, output: Any) -> Any:
 def _gradients(kept: Any, dy: Tensor, dn: Tensor, _: Tensor) -> Any:
     y, rstd, product, modulation, gain = kept
     dy, dn = rows(dy), rows(dn)
-    product = dn if product is None else product
+    if product is None and dn.dtype != y.dtype:
+        product = dn  # its gradient is rounded to another type than dx
     dx, dproduct, dWc, dws, dgain = _add_norm_backward(dy, dn, y, rstd, product, modulation, gain)
-    return dx, dproduct, (dWc, dws), dgain.to(gain.dtype), None
+    return dx, dx if product is None else dproduct, (dWc, dws), dgain.to(gain.dtype), None
 
 
 _add_norm = operator(
@@ -65,7 +66,7 @@ _add_norm = operator(
 )
 _add_norm_backward = operator(
     "add_norm_backward",
-    [*(f"Tensor {each}" for each in ("dy", "dn", "y", "rstd", "product")), GATES, "Tensor gain"],
+    [*(f"Tensor {each}" for each in ("dy", "dn", "y", "rstd")), "Tensor? product", GATES, "Tensor gain"],
     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
     _fake_backward,
 )

@@ -1,7 +1,8 @@
 // The stream plus one gated site, and its RMSNorm, in one pass; and the gradient.
 //     y = x + zhat     rstd = 1 / sqrt(mean(y^2) + epsilon)     n = y rstd gain
 //     yhat = y rstd     dx = dy + rstd (dn gain - yhat mean(dn gain yhat))     dgain = sum_t dn yhat     G = dx
-// X is the type of the stream (x, y, dy, dx), T that of the product (product, n, dn, dproduct).
+// X is the type of the stream (x, y, dy, dx), T that of the product (product, n, dn, dproduct). dproduct is null where it
+// would be dx: without a gate, in one type.
 #include <cmath>
 
 #include "gates.h"
@@ -86,7 +87,7 @@ void backward(const Gates& gates, Rows<const X> dy, Rows<const T> dn, Rows<const
             const X *ys = y[first + i] + start, *dys = dy[first + i] + start;
             const T *dns = dn[first + i] + start, *z = product[first + i] + start;
             X* to = dx[first + i] + start;
-            T* dz_to = dproduct[first + i] + start;
+            T* dz_to = dproduct.data ? dproduct[first + i] + start : nullptr;
             float* sc = block.tile_row(0, i);
             const float k = gated ? block.factor(0, i) : 1, rstd = rstds[first + i], mean = means[i] / float(D) * rstd;
             V row_sum{};
@@ -94,6 +95,7 @@ void backward(const Gates& gates, Rows<const X> dy, Rows<const T> dn, Rows<const
               const V inner = load(dns + n, part) * load(gain + start + n, part) - load(ys + n, part) * mean;
               const V G = load(dys + n, part) + inner * rstd;
               store(to + n, G, part);
+              if (!dz_to) return;
               V gate = splat(k);
               if (channel) gate *= load(sc + n);
               const V dz = G * gate;
@@ -109,7 +111,7 @@ void backward(const Gates& gates, Rows<const X> dy, Rows<const T> dn, Rows<const
         });
       });
       if (gated) block.end_site(0);
-      block.close(Rows<T>{dproduct.data + D, dproduct.stride}, first, rest);
+      if (dproduct.data) block.close(Rows<T>{dproduct.data + D, dproduct.stride}, first, rest);
     });
     gates.reduce(thread, dWc, dws, dgain);
   });

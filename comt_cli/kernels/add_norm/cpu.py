@@ -30,22 +30,28 @@ def add_norm_backward(
     dn_TD: Tensor,
     y_TD: Tensor,
     rstd_T: Tensor,
-    product_TC: Tensor,
+    product_TC: Tensor | None,
     modulation: Modulation,
     gain_D: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients for x, the product, Wc, ws and the gain, from what `add_norm` returned and the gradients of y and n."""
+    """Gradients for x, the product, Wc, ws and the gain, from what `add_norm` returned and the gradients of y and n.
+
+    Without the product its gradient is that for x, and what is returned for it has no elements: for one without gates,
+    of D columns, in the type of x.
+    """
     width = y_TD.shape[1]
-    gates, stream, code = Gates(modulation, (width,)), type_code(y_TD), type_code(product_TC)
-    rows, *product = gates.product(product_TC)
+    like_TC = y_TD if product_TC is None else product_TC
+    gates, stream, code = Gates(modulation, (width,)), type_code(y_TD), type_code(like_TC)
+    rows, *product = gates.product(like_TC)
     gain, rstd = _gain(gain_D, width), rstd_T.float().contiguous()
     if rstd.shape != (rows,):
         raise ValueError(f"rstd has the shape {tuple(rstd.shape)}, not {(rows,)}")
-    dx, dproduct = (torch.empty(each.shape, dtype=each.dtype) for each in (y_TD, product_TC))
+    dx = torch.empty(rows, width, dtype=y_TD.dtype)
+    dproduct = torch.empty(0 if product_TC is None else product_TC.shape, dtype=like_TC.dtype)
     (dWc, dws), dgain = gates.gradients(), torch.empty(width)
     activations = (
         *row(dy_TD, rows, width, y_TD.dtype, "dy"),
-        *row(dn_TD, rows, width, product_TC.dtype, "dn"),
+        *row(dn_TD, rows, width, like_TC.dtype, "dn"),
         *row(y_TD, rows, width, y_TD.dtype, "y"),
         rstd.data_ptr(),
         *product,
@@ -54,7 +60,7 @@ def add_norm_backward(
     gradients = (
         dx.data_ptr(),
         dproduct.data_ptr(),
-        dproduct.shape[1],
+        like_TC.shape[1],
         dWc.data_ptr(),
         dws.data_ptr(),
         dgain.data_ptr(),

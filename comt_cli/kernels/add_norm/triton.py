@@ -62,11 +62,17 @@ def add_norm_backward(
     dn_TD: Tensor,
     y_TD: Tensor,
     rstd_T: Tensor,
-    product_TC: Tensor,
+    product_TC: Tensor | None,
     modulation: Modulation,
     gain_D: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return dx, [T, D], in the type of y; dproduct, [T, C], in the product's; dWc, dws and dgain, [D], in fp32."""
+    """Return dx, [T, D], in the type of y; dproduct, [T, C], in the product's; dWc, dws and dgain, [D], in fp32.
+
+    Without the product dproduct is dx, and what is returned for it has no elements: for one without gates, of D
+    columns, in the type of x.
+    """
+    is_dx = product_TC is None
+    product_TC = y_TD if product_TC is None else product_TC
     dy_TD, dn_TD, y_TD, product_TC = (launch.unit_stride(tensor) for tensor in (dy_TD, dn_TD, y_TD, product_TC))
     (T, C), D = product_TC.shape, y_TD.shape[-1]
     gates = launch.Gates(modulation, [D])
@@ -74,7 +80,8 @@ def add_norm_backward(
     count, blocks = launch.groups(product_TC, tile, gates)
     sums = launch.Sums(gates, count)
     dgain_GD = gain_D.new_empty(count, D, dtype=torch.float32)
-    dx_TD, dproduct_TC = y_TD.new_empty(T, D), product_TC.new_empty(T, C)
+    dx_TD = y_TD.new_empty(T, D)
+    dproduct_TC = dx_TD if is_dx else product_TC.new_empty(T, C)  # the same numbers are then written there twice
     if T:
         with torch.cuda.device_of(product_TC):
             _add_norm_backward[(count,)](
@@ -89,7 +96,7 @@ def add_norm_backward(
                 gates.scale,
                 **gates.constants(tile, product_TC, dproduct_TC, dy_TD, dn_TD, y_TD),
             )
-    return dx_TD, dproduct_TC, *sums.total(product_TC), launch.add_groups(dgain_GD)
+    return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, *sums.total(product_TC), launch.add_groups(dgain_GD)
 
 
 @triton.jit

@@ -275,6 +275,19 @@ def test_saturated_gates(size):
 NO_GATES = Modulation(None, None, 1.0, 0, (False,))
 
 
+@given(T=st.integers(0, 40), n=st.integers(1, 40), dtype=st.sampled_from(list(TOLERANCE)))
+def test_one_gradient_for_the_stream_and_a_product_without_gates(T, n, dtype):
+    p = Problem(dtype)
+    dy, dn, y, product, gain = (p.normal(rows, n) for rows in (T, T, T, T, 1))
+    kept = dy, dn, y, torch.rand(T, generator=p.generator)
+    dx, dproduct, *_, dgain = add_norm_cpu.add_norm_backward(*kept, product, NO_GATES, gain[0])
+    shared, nothing, *_, dgain_then = add_norm_cpu.add_norm_backward(*kept, None, NO_GATES, gain[0])
+    assert nothing.shape == (0,)
+    assert torch.equal(dx, dproduct)
+    assert torch.equal(dx, shared)
+    assert torch.equal(dgain, dgain_then)
+
+
 def test_bf16_rounds_to_nearest_even_and_keeps_nan():
     bits = torch.arange(0, 2**31 - 2**16, 2**16 // 4 + 1, dtype=torch.int64)
     values = (
@@ -333,6 +346,10 @@ def test_other_types_are_refused():
             modulate_cpu.modulate(product.to(dtype), ONE, (16,))
     with pytest.raises(TypeError, match="not torch\\.float32 on meta"):
         modulate_cpu.modulate(product.to("meta"), ONE, (16,))
+    with pytest.raises(TypeError, match="dn is torch\\.bfloat16"):
+        add_norm_cpu.add_norm_backward(
+            product, product.bfloat16(), product, product[:, 0], None, NO_GATES, torch.ones(24)
+        )
     with pytest.raises(TypeError, match="G is torch\\.bfloat16"):
         modulate_cpu.modulate_backward(product[:, :16].bfloat16(), product, ONE, (16,))
 
@@ -350,6 +367,8 @@ def test_shapes_that_do_not_fit_are_refused():
         swiglu_cpu.swiglu(torch.randn(4, 48), two, 16, 15)
     with pytest.raises(ValueError, match="the gain has the shape"):
         add_norm_cpu.add_norm(torch.randn(4, 16), product, ONE, torch.ones(15), EPSILON)
+    with pytest.raises(ValueError, match="16 columns, fewer than the 24"):
+        add_norm_cpu.add_norm_backward(*[product[:, :16]] * 3, product[:, 0], None, ONE, torch.ones(16))
     how = ONE._replace(gated=(True, False, False)), torch.ones(3, 4), torch.ones(3, 4), 4, 2
     outputs = heads_cpu.heads(torch.randn(4, 72), *how)
     with pytest.raises(ValueError, match="71 columns, fewer than the 72"):

@@ -89,6 +89,24 @@ def test_gradients_reach_every_tensor(op, kind):
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the checker's own
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["one-type", "two-types"])
+def test_a_product_that_is_added_as_it_is(dtype):
+    """Neither it nor, in the stream's type, a gradient of its own exists; bf16: one rounding, of 2^-9."""
+    x, gain, product = normal(T, D, seed=3), normal(D, seed=4), normal(T, D).detach().to(dtype).requires_grad_()
+    arguments = x, product, Modulation(None, None, 1.0, 0, (False,)), gain, 1e-5
+    torch.library.opcheck(torch.ops.comt.add_norm.default, tuple(flat(arguments)))
+    outgoing = [normal(T, D, seed=9), normal(T, D).to(dtype)]
+    found, right = (
+        torch.autograd.grad(function(*arguments)[:2], [x, product, gain], outgoing)
+        for function in (add_norm.add_norm, add_norm.reference)
+    )
+    assert (found[0] is found[1]) == (dtype == torch.float32)
+    tolerance = 1e-5 if dtype == torch.float32 else 4e-3
+    torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance)
+    assert kept_elements(add_norm.add_norm, *arguments) == T * D + T  # y; 1 / rms
+
+
 def kept_elements(function, *arguments) -> int:
     """Numbers that autograd keeps in storages that are no argument's."""
     given = {each.untyped_storage().data_ptr() for each in flat(arguments) if isinstance(each, Tensor)}

@@ -76,6 +76,19 @@ def test_add_norm_with_a_stream_of_another_type(stream):
     assert_agree(add_norm(make(20, [37], 4, "both", torch.bfloat16), stream), TOLERANCE[torch.bfloat16])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_gradient_for_the_stream_and_a_product_without_gates(dtype):
+    case = make(20, [37], 4, "both", dtype, gated=[False], rest=0)
+    gain, rstd = case.random(37), case.random(20, dtype=torch.float32).abs()
+    kept = *(case.random(20, 37) for _ in range(3)), rstd
+    dx, dproduct, *_, dgain = add_norm_kernels.add_norm_backward(*kept, case.product, case.gates, gain)
+    shared, nothing, *_, dgain_then = add_norm_kernels.add_norm_backward(*kept, None, case.gates, gain)
+    assert nothing.shape == (0,)
+    assert torch.equal(dx, dproduct)
+    assert torch.equal(dx, shared)
+    assert torch.equal(dgain, dgain_then)
+
+
 def test_the_norm_is_of_what_was_written():
     """Of y as rounded to bf16, though the sum before it was fp32; and so rstd is right to fp32's accuracy."""
     case = make(20, [37], 4, "both", torch.float32)
