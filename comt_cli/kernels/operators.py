@@ -3,6 +3,9 @@
 An operator is opaque to the compiler, knows its own derivative, and calls the function of its own name in the file for
 its tensors' device: Triton on CUDA, C++ on the CPU. All arithmetic is fp32, whatever the storage type. PyTorch's
 operators take flat arguments: here alone a `Modulation` is taken apart into its fields, and put together again.
+
+They are defined as `torch.library.custom_op` itself does it, without what that does at every call (it fills in what the
+schema has as defaults, though here is none): of a small network's operation on a CPU that was a large part.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from comt_cli.kernels.gates import Modulation
 
@@ -26,6 +30,9 @@ _FIELDS = "Tensor? Wc, Tensor? ws, float scale, int rank, bool[] gated"
 """Of a `Modulation`, as a schema has them."""
 
 Function = Callable[..., Any]
+
+_LIBRARY: Any = torch.library.Library("comt", "FRAGMENT")  # type: ignore[no-untyped-call]
+"""The operators live as long as this."""
 
 
 def implementation(operation: str, device: str) -> Any:
@@ -59,12 +66,13 @@ def operator(
         return getattr(implementation(operation, flat[0].device.type), name)(*_whole(flat, at))
 
     schema = ", ".join(_FIELDS if each == GATES else each for each in arguments)
-    defined = torch.library.custom_op(
-        f"comt::{name}", compute, mutates_args=(), device_types=device_types, schema=f"({schema}) -> {results}"
-    )
-    defined.register_fake(lambda *flat: fake(*_whole(flat, at)))
+    _LIBRARY.define(f"{name}({schema}) -> {results}", tags=torch.Tag.pt2_compliant_tag)
+    key = device_types.upper() if device_types else "CompositeExplicitAutograd"
+    _LIBRARY.impl(name, _disable_dynamo(compute), key)
+    torch.library.register_fake(f"comt::{name}", lambda *flat: fake(*_whole(flat, at)), lib=_LIBRARY)
+    defined = getattr(torch.ops.comt, name).default
     if keep is not None and gradients is not None:
-        _differentiate(defined, at, keep, gradients)
+        _LIBRARY.impl(name, _differentiated(defined, at, keep, gradients), "Autograd")
 
     def call(*given: Any) -> Any:
         return defined(*_flat(given, at))
@@ -72,25 +80,43 @@ def operator(
     return call
 
 
-def _differentiate(defined: Any, at: int | None, keep: Function, gradients: Function) -> None:
-    def set_up(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        kept = keep(_whole(inputs, at), output)
-        ctx.at = next((i for i, each in enumerate(kept) if isinstance(each, Modulation)), None)
-        flat = _flat(kept, ctx.at)
-        ctx.save_for_backward(*(each if isinstance(each, Tensor) else None for each in flat))
-        ctx.others = [None if isinstance(each, Tensor) else each for each in flat]
+def _differentiated(defined: Any, at: int | None, keep: Function, gradients: Function) -> Function:
+    """What autograd calls in the operator's place: the operator without autograd, and its derivative."""
 
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
-        flat = [other if saved is None else saved for saved, other in zip(ctx.saved_tensors, ctx.others, strict=True)]
-        kept = _whole(flat, ctx.at)
-        found = list(gradients(kept, *incoming))
-        if at is not None:
-            of_matrices = zip(found[at], kept[ctx.at][:2], strict=True)
-            cast = [None if W is None else gradient.to(W.dtype) for gradient, W in of_matrices]
-            found[at : at + 1] = [*cast, None, None, None]
-        return tuple(found)
+    def below(*inputs: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return defined(*inputs)
 
-    defined.register_autograd(backward, setup_context=set_up)
+    class Differentiated(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = below(*inputs)
+            kept = keep(_whole(inputs, at), output)
+            ctx.at = next((i for i, each in enumerate(kept) if isinstance(each, Modulation)), None)
+            flat = _flat(kept, ctx.at)
+            ctx.save_for_backward(*(each if isinstance(each, Tensor) else None for each in flat))
+            ctx.others = [None if isinstance(each, Tensor) else each for each in flat]
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
+            if torch.is_grad_enabled():  # create_graph: what follows would not be recorded
+                raise RuntimeError(f"{defined} has no second derivative")
+            flat = [
+                other if saved is None else saved for saved, other in zip(ctx.saved_tensors, ctx.others, strict=True)
+            ]
+            kept = _whole(flat, ctx.at)
+            found = list(gradients(kept, *incoming))
+            if at is not None:
+                of_matrices = zip(found[at], kept[ctx.at][:2], strict=True)
+                cast = [None if W is None else gradient.to(W.dtype) for gradient, W in of_matrices]
+                found[at : at + 1] = [*cast, None, None, None]
+            return tuple(found)
+
+    def differentiable(*inputs: Any) -> Any:
+        return Differentiated.apply(*inputs) if torch.is_grad_enabled() else below(*inputs)  # type: ignore[no-untyped-call]
+
+    return differentiable
 
 
 def _flat(arguments: Sequence[Any], at: int | None) -> Sequence[Any]:

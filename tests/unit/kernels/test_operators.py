@@ -144,6 +144,12 @@ def test_what_only_evaluates_keeps_nothing():
         assert kept_elements(operation, *arguments) == 0
 
 
+def test_a_second_derivative_is_refused():
+    operation, _, arguments = calls("transponder")["modulate"]
+    with pytest.raises(RuntimeError, match="has no second derivative"):
+        torch.autograd.grad(operation(*arguments).sum(), arguments[0], create_graph=True)
+
+
 @pytest.mark.parametrize("op", ["modulate", "heads", "swiglu", "add_norm"])
 def test_gradients_have_the_types_of_what_they_are_of(op):
     """As under autocast: the product in bf16, matrices, gain and stream in fp32."""
