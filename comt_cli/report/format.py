@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from comt_cli import words
 from comt_cli.report.statistics import Paired, Summary
+from comt_cli.tasks.base import DifferenceUnit
 
 
 def value(number: float, decimals: int = 2) -> str:
@@ -38,6 +39,17 @@ def difference(paired: Paired) -> str:
     if paired.low is None or paired.high is None:
         return signed(paired.mean)
     return f"{signed(paired.mean)} [{signed(paired.low)}, {signed(paired.high)}]"
+
+
+def detectable(found: tuple[float, float], unit: DifferenceUnit) -> str:
+    """`4.88 % lower or 5.13 % higher`, `0.25 points either way`: what n seeds can detect (`statistics.detectable`)."""
+    lower, higher = (f"{signed(number).lstrip('+-')} {unit.spoken}" for number in found)
+    return f"{lower} lower or {higher} higher" if unit.is_relative else f"{higher} either way"
+
+
+def probability(number: float) -> str:
+    """A p-value: `0.23`, `0.049`, `0.0012`, `<0.0001`."""
+    return "<0.0001" if number < 1e-4 else f"{number:#.2g}"
 
 
 def increase(number: float) -> str:

@@ -12,6 +12,8 @@ from comt_cli.report.table import Entry, Table
 from comt_cli.runs.directory import RunState
 
 NOTHING = "-"
+STANDS = "*"
+"""Behind a verdict that holds after Holm's correction over the table, too."""
 
 Key = Literal[
     "method",
@@ -19,6 +21,7 @@ Key = Literal[
     "median",
     "beside",
     "difference",
+    "detectable",
     "paper",
     "paper_difference",
     "verdict",
@@ -57,6 +60,7 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
         "median": "median",
         "beside": "/".join(dict.fromkeys(others)),
         "difference": f"vs {table.baseline}, {signs} [95 %]",
+        "detectable": f"detectable, {signs}",
         "paper": "paper",
         "paper_difference": f"paper's {signs}",
         "verdict": "verdict",
@@ -110,9 +114,10 @@ def _cells(table: Table, entry: Entry) -> dict[Key, str]:
         "median": _median(table, entry),
         "beside": NOTHING if entry.beside is None or beside is None else format.value(entry.beside, beside.decimals),
         "difference": format.difference(entry.difference) if entry.difference else NOTHING,
+        "detectable": NOTHING if entry.detectable is None else ", ".join(map(format.signed, entry.detectable)),
         "paper": NOTHING if entry.paper is None else format.value(entry.paper, decimals),
         "paper_difference": _paper_difference(entry, is_baseline=entry.cell.row == table.baseline),
-        "verdict": entry.verdict.value,
+        "verdict": f"{entry.verdict.value}{STANDS if entry.stands else ''}",
         "parameters": NOTHING if extra is None else format.increase(extra),
         "paper_increase": _increase(entry.paper_increase),
         "speed": NOTHING if speed is None else format.speed(speed),

@@ -16,7 +16,8 @@ from comt_cli.errors import UserError
 from comt_cli.files import write_text
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
-from comt_cli.report.verdict import Verdict
+from comt_cli.report.statistics import ALPHA, POWER, detectable
+from comt_cli.report.verdict import Verdict, stands
 from comt_cli.report.written import Line, Written, WrittenCell, scales_below, written_below
 from comt_cli.tasks import Task, tasks
 from comt_cli.tasks.base import DifferenceUnit
@@ -45,8 +46,12 @@ INTRODUCTION = (
     "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
     "resolved*: it spans zero. *One seed*: there is no interval, so the direction alone is given. Where the paper "
     "prints no value, *better* and *worse* say on which side of zero the interval lies. Each interval is taken by "
-    "itself: of twenty differences that are not there, one would seem resolved. Differences in per cent are of the "
-    "geometric mean of the seeds' ratios, with the interval of Student's t on their logarithms.",
+    "itself: of twenty differences that are not there, one would seem resolved. *Holm's p* is the p-value of the "
+    "paired t-test after Holm's correction over all differences of the table from which verdicts are taken: where it "
+    f"is below {ALPHA:g}, the difference is resolved after the correction, too. What as many seeds *would show* are "
+    f"the smallest true differences that they resolve with probability {POWER:g}, if these spread as those that were "
+    "measured. Differences in per cent are of the geometric mean of the seeds' ratios, with the interval of Student's "
+    "t on their logarithms.",
     "",
 )
 """What the verdicts mean: lines of Markdown."""
@@ -217,17 +222,26 @@ def _tally(scale: str, tables: Sequence[Written]) -> str:
         if distinct < len(judged)
         else ""
     )
+    resolved = [cell for cell in judged if cell.verdict.is_resolved]
+    left = (
+        f" Holm's correction over each table leaves {sum(stands(cell.adjusted) for cell in resolved) or 'none'} of the "
+        f"{len(resolved)} resolved."
+        if resolved
+        else ""
+    )
     directions = format.plural(len(judged), "published direction")
-    return f"**Of {directions} at scale {scale}: {phrase or 'none to judge'}.**{shared}"
+    return f"**Of {directions} at scale {scale}: {phrase or 'none to judge'}.**{left}{shared}"
 
 
 def _counts(results: Path, tables: Sequence[Written]) -> Iterator[str]:
-    """Into which groups the cells of each table fall, all but those of its baseline."""
-    yield f"| table | compared | {' | '.join(word for word, _, _ in _GROUPS)} |"
-    yield "| :--- | ---: |" + " ---: |" * len(_GROUPS)
+    """Into which groups the cells of each table fall, all but those of its baseline; and how many are resolved after
+    Holm's correction."""
+    yield f"| table | compared | {' | '.join(word for word, _, _ in _GROUPS)} | resolved after Holm |"
+    yield "| :--- | ---: |" + " ---: |" * (len(_GROUPS) + 1)
     for one in tables:
         compared = [cell for cell in one.cells if cell.verdict is not Verdict.baseline]
         counts = [len(compared), *(sum(cell.verdict in verdicts for cell in compared) for _, _, verdicts in _GROUPS)]
+        counts.append(sum(stands(cell.adjusted) for cell in compared))
         yield f"| {_name(results, one)} | {' | '.join(str(count) for count in counts)} |"
 
 
@@ -272,7 +286,7 @@ def _heading(results: Path, one: Written) -> Iterator[str]:
 
 
 def _sentence(cell: WrittenCell, several_columns: bool) -> str:
-    """`pre-ln+comt at tiny: 5.07 % lower [-5.95, -4.20]; in the paper 11.1 % lower (c4/130m).`"""
+    """`pre-ln+comt at tiny: 5.07 % lower [-5.95, -4.20], Holm's p 0.004; in the paper 11.1 % lower (c4/130m).`"""
     who = f"{cell.row} at {cell.column}" if several_columns else cell.row
     return escaped(f"{who}: {'; '.join([_ours(cell), *_paper(cell)])}.")
 
@@ -280,9 +294,15 @@ def _sentence(cell: WrittenCell, several_columns: bool) -> str:
 def _ours(cell: WrittenCell) -> str:
     if cell.difference is None:
         return cell.verdict.value if cell.state == "done" else cell.state
-    phrase = _apart(cell.difference, cell.unit)
-    if cell.low is not None and cell.high is not None:
-        phrase += f" [{format.signed(cell.low)}, {format.signed(cell.high)}]"
+    apart = cell.difference
+    phrase = _apart(apart.mean, cell.unit)
+    if apart.low is not None and apart.high is not None:
+        phrase += f" [{format.signed(apart.low)}, {format.signed(apart.high)}]"
+    if cell.verdict.is_resolved and cell.adjusted is not None:
+        phrase += f", Holm's p {format.probability(cell.adjusted)}"
+    least = detectable(apart, cell.unit)
+    if cell.verdict is Verdict.not_resolved and least is not None:
+        phrase += f"; {apart.n} seeds would show {format.detectable(least, cell.unit)}"
     return f"{phrase}, {_REMARKS[cell.verdict]}" if cell.verdict in _REMARKS else phrase
 
 

@@ -1,16 +1,23 @@
-"""Mean, standard error, and the paired difference to a baseline with its interval. Plain Python: n is a handful."""
+"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, what n seeds can detect.
+
+The distributions are scipy's, which is imported for the first difference over several seeds.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from comt_cli.tasks.base import DifferenceUnit
 
-CONFIDENCE = 0.95
+ALPHA = 0.05
+"""Level of the two-sided test that the 95 % interval is equivalent to, and of Holm's correction."""
+POWER = 0.8
+"""With which probability a difference is resolved that counts as detectable."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], 
         return None
     if summary.stderr is None:
         return Paired(_told(summary.mean, unit), None, None, 1)
-    margin = student_t(0.5 + CONFIDENCE / 2, summary.n - 1) * summary.stderr
+    margin = _t_quantile(summary.n) * summary.stderr
     mean, low, high = (_told(each, unit) for each in (summary.mean, summary.mean - margin, summary.mean + margin))
     return Paired(mean, low, high, summary.n)
 
@@ -89,50 +96,102 @@ def difference(value: float | None, baseline: float | None, unit: DifferenceUnit
     return 100 * (value - baseline) / baseline if unit.is_relative else value - baseline
 
 
+def p_value(paired: Paired, unit: DifferenceUnit) -> float | None:
+    """P(|T| >= |mean| / standard error) of the two-sided paired t-test (Student 1908, Biometrika 6), T with n - 1
+    degrees of freedom: below `ALPHA` where the 95 % interval excludes zero.
+
+    Where the differences do not vary it is 0, or 1 if they are zero. None where there is no interval, or one that
+    cannot be read back (`_read_back`).
+    """
+    found = _read_back(paired, unit)
+    if found is None:
+        return None
+    mean, stderr = found
+    if not stderr:
+        return 0.0 if mean else 1.0
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(paired.n - 1, -abs(mean / stderr)))
+
+
+def detectable(paired: Paired, unit: DifferenceUnit) -> tuple[float, float] | None:
+    """The smallest true differences below and above zero that n seeds resolve with probability `POWER`, if differences
+    spread as these do.
+
+    They are `detectable_effect` times the standard deviation of the differences; relative ones are as far from zero in
+    logarithms, and not in per cent.
+
+    None where there is no interval, or one that cannot be read back, or where the differences do not vary.
+    """
+    found = _read_back(paired, unit)
+    if found is None or not found[1]:
+        return None
+    apart = detectable_effect(paired.n) * found[1] * math.sqrt(paired.n)
+    return _told(-apart, unit), _told(apart, unit)
+
+
+_KeyT = TypeVar("_KeyT", bound=Hashable)
+
+
+def holm(p_values: Mapping[_KeyT, float]) -> dict[_KeyT, float]:
+    """Holm's adjusted p-values: where those below alpha are rejected, the probability of any wrong rejection among all
+    is at most alpha, however they depend on each other (Holm 1979, Scandinavian Journal of Statistics 6, 65-70).
+
+    Of m p-values in ascending order, the i-th becomes the largest of min(1, (m - j + 1) p_j) over j <= i.
+    """
+    adjusted: dict[_KeyT, float] = {}
+    largest = 0.0
+    for rank, key in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[key]))
+        adjusted[key] = largest
+    return adjusted
+
+
 def _can_be_compared(number: float, unit: DifferenceUnit) -> bool:
     return math.isfinite(number) and (number > 0 or not unit.is_relative)
 
 
+_MOST = 700.0
+"""The interval of two seeds that differ much may end where no float can hold the exponential: it is cut here."""
+
+
 def _told(apart: float, unit: DifferenceUnit) -> float:
-    # the interval of two seeds that differ much may end where no float can hold the exponential
-    return 100 * math.expm1(min(apart, 700.0)) if unit.is_relative else apart
+    return 100 * math.expm1(min(apart, _MOST)) if unit.is_relative else apart
+
+
+def _read_back(paired: Paired, unit: DifferenceUnit) -> tuple[float, float] | None:
+    """Mean and standard error of the differences that an interval was made of, relative ones in logarithms; so a table
+    that was written has all that its intervals imply.
+
+    None without an interval, and where its end is cut (`_MOST`) or its mean has been rounded to -100 %.
+    """
+    if paired.high is None:
+        return None
+    if not unit.is_relative:
+        mean, high = paired.mean, paired.high
+    elif paired.mean > -100 and paired.high < _told(_MOST, unit):
+        mean, high = math.log1p(paired.mean / 100), math.log1p(paired.high / 100)
+    else:
+        return None
+    return mean, (high - mean) / _t_quantile(paired.n)
 
 
 @functools.cache
-def student_t(probability: float, degrees: int) -> float:
-    """The t below which Student's distribution with `degrees` degrees of freedom has `probability`, in (0.5, 1).
+def _t_quantile(n: int) -> float:
+    """Half the width of the interval over n > 1 seeds, in standard errors: t(0.975, n - 1)."""
+    from scipy.special import stdtrit
 
-    Found by bisection over theta = atan(t / sqrt(degrees)), in which the distribution is a finite series.
+    return float(stdtrit(n - 1, 1 - ALPHA / 2))
 
-    Raises:
-        ValueError: outside that range, or with fewer than one degree of freedom.
+
+@functools.cache
+def detectable_effect(n: int) -> float:
+    """The smallest true mean difference, in standard deviations of the n > 1 paired differences, which the two-sided
+    t-test resolves at level `ALPHA` with probability `POWER` (Cohen 1988, Statistical Power Analysis, chapter 2).
+
+    It is nc / sqrt(n) with P(T > t(0.975, n - 1)) = 0.8 for the noncentral t of n - 1 degrees of freedom and
+    noncentrality nc. To be resolved with the wrong sign, which has a probability below 1e-5, is not to be detected.
     """
-    if not 0.5 < probability < 1 or degrees < 1:
-        raise ValueError(f"no quantile for probability {probability} with {degrees} degrees of freedom")
-    wanted = 2 * probability - 1
-    low, high = 0.0, math.pi / 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        if _central_probability(middle, degrees) < wanted:
-            low = middle
-        else:
-            high = middle
-    return math.tan((low + high) / 2) * math.sqrt(degrees)
+    from scipy.special import nctdtrinc
 
-
-def _central_probability(theta: float, degrees: int) -> float:
-    """P(|T| < t) at theta = atan(t / sqrt(degrees)): Abramowitz and Stegun 26.7.3 (odd) and 26.7.4 (even).
-
-    Odd: (2 / pi) (theta + sin (cos + 2/3 cos^3 + (2 4)/(3 5) cos^5 + ...)); even: sin (1 + 1/2 cos^2 +
-    (1 3)/(2 4) cos^4 + ...); the last power is degrees - 2. Every term is positive, so nothing cancels.
-    """
-    sine, cosine = math.sin(theta), math.cos(theta)
-    if degrees == 1:
-        return 2 * theta / math.pi
-    odd = degrees % 2
-    term = cosine if odd else 1.0
-    total = term
-    for power in range(2 + odd, degrees - 1, 2):
-        term *= (power - 1) / power * cosine**2
-        total += term
-    return 2 / math.pi * (theta + sine * total) if odd else sine * total
+    return float(nctdtrinc(n - 1, 1 - POWER, _t_quantile(n))) / math.sqrt(n)

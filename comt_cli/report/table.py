@@ -10,8 +10,8 @@ from typing import Any
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import Cell, Collection, Run, collect
 from comt_cli.report.remarks import cell_remarks, grid_notes, other_settings, selection_notes, signatures
-from comt_cli.report.statistics import Paired, Summary, difference, paired_difference, summarise
-from comt_cli.report.verdict import Outcome, Verdict, judge, published_direction
+from comt_cli.report.statistics import Paired, Summary, detectable, difference, p_value, paired_difference, summarise
+from comt_cli.report.verdict import Outcome, Verdict, corrected, judge, published_direction, stands
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task
@@ -26,6 +26,9 @@ class Entry:
     the metric that is shown beside the column's (`Metric.beside`), over the seeds that are done.
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
+
+    `p_value` and `detectable` are those of the difference (`statistics.p_value`, `statistics.detectable`), `adjusted`
+    the p-value after Holm's correction over the table (`verdict.corrected`), None where no verdict rests on it.
     """
 
     cell: Cell
@@ -37,12 +40,20 @@ class Entry:
     paper_collapsed: bool
     direction: int
     verdict: Verdict
+    p_value: float | None
+    detectable: tuple[float, float] | None
     extra_parameters_percent: float | None
     paper_increase: str | None
     speed: float | None
     beside: float | None = None
     marks: tuple[int, ...] = ()
     best: bool = False
+    adjusted: float | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether its difference is resolved after Holm's correction over the table, too."""
+        return stands(self.adjusted)
 
 
 @dataclass(frozen=True)
@@ -178,6 +189,9 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         }
         best = _best(list(built.values()), recipe.baseline, metric)
         entries.update({(row, column): replace(entry, best=row in best) for row, entry in built.items()})
+    units = {column: task.metrics[metrics[column]].difference for column in columns}
+    adjusted = corrected({key: (each.verdict, each.difference, units[key[1]]) for key, each in entries.items()})
+    entries = {key: replace(entry, adjusted=adjusted.get(key)) for key, entry in entries.items()}
     return Table(
         title=recipe.title,
         paper=recipe.paper if loaded.is_published else None,
@@ -249,6 +263,8 @@ def _entry(
             paper_baseline=paper_baseline,
             metric=metric,
         ),
+        p_value=None if apart is None else p_value(apart, unit),
+        detectable=None if apart is None else detectable(apart, unit),
         extra_parameters_percent=cell.average("extra_parameters_percent"),
         paper_increase=loaded.printed_increase(scale, row, column),
         speed=cell.average(cell.runs[0].spec.task.unit.per_second),

@@ -25,6 +25,7 @@ _GAP = 2
 """Spaces between columns."""
 _DROPPED: tuple[Key, ...] = (
     "speed",
+    "detectable",
     "parameters",
     "paper_increase",
     "beside",
@@ -127,8 +128,9 @@ def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
     legend = dict.fromkeys(text for verdict, text in _LEGEND.items() if verdict in verdicts)
     if "verdict" in layout.keys and legend:
         yield f"{'; '.join(legend)}."
-    if (bold := words.bold_rule(table)) is not None:
-        yield bold
+    for rule in (words.holm_rule(table), words.bold_rule(table)):
+        if rule is not None:
+            yield rule
     names = headings(table)
     if left_out := [names[key] for key in names if key not in layout.keys]:
         yield f"Too narrow for {', '.join(left_out)}: the files have them."
@@ -193,7 +195,7 @@ def _cells(line: Line, layout: _Layout) -> list[str]:
     for key in layout.keys:
         text = line.cells[key]
         if key == "verdict":
-            text = _SHORT.get(line.entry.verdict, text)
+            text = text.replace(line.entry.verdict.value, _SHORT.get(line.entry.verdict, line.entry.verdict.value))
         elif layout.stacked and key == "ours" and line.entry.ours is not None:
             text = text.replace(" ± ", "\n± ")
         elif layout.stacked and key == "difference":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
-from comt_cli.report.statistics import Paired
-from comt_cli.tasks.base import Metric
+from comt_cli.report.statistics import ALPHA, Paired, holm, p_value
+from comt_cli.tasks.base import DifferenceUnit, Metric
 
 
 class Verdict(StrEnum):
@@ -37,6 +39,33 @@ class Verdict(StrEnum):
     no_result = "no result"
     no_baseline = "no baseline"
     no_common_seed = "no common seed"
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether it says on which side of zero an interval lies."""
+        return self in (Verdict.agrees, Verdict.disagrees, Verdict.better, Verdict.worse)
+
+
+_KeyT = TypeVar("_KeyT", bound=Hashable)
+
+
+def corrected(cells: Mapping[_KeyT, tuple[Verdict, Paired | None, DifferenceUnit]]) -> dict[_KeyT, float]:
+    """Holm's adjusted p-values of the cells of one table.
+
+    The family of hypotheses is every difference of the table whose interval its verdict was taken from, resolved or
+    not, under whatever metric and in whatever column: what a reader looks through for something resolved.
+    """
+    found = {
+        key: p_value(difference, unit)
+        for key, (verdict, difference, unit) in cells.items()
+        if difference is not None and (verdict.is_resolved or verdict is Verdict.not_resolved)
+    }
+    return holm({key: p for key, p in found.items() if p is not None})
+
+
+def stands(adjusted: float | None) -> bool:
+    """Whether a difference is resolved after Holm's correction over its table, too."""
+    return adjusted is not None and adjusted < ALPHA
 
 
 @dataclass(frozen=True)

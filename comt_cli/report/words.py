@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from comt_cli.report import format
-from comt_cli.report.layout import Key
+from comt_cli.report.layout import STANDS, Key
+from comt_cli.report.statistics import POWER
 from comt_cli.report.table import Entry, Table
 from comt_cli.report.verdict import Verdict
 
@@ -56,8 +57,9 @@ def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
     if "difference" in shown:
         pairings = dict.fromkeys(table.unit(column).paired(table.baseline) for column in table.columns)
         yield f"Differences are paired by seed, {', or '.join(pairings)}."
-    if (bold := bold_rule(table)) is not None:
-        yield bold
+    if "detectable" in shown:
+        yield f"Detectable: the smallest true differences that as many seeds resolve with probability {POWER:g}."
+    yield from filter(None, (holm_rule(table), bold_rule(table)))
     if "beside" in shown:
         found = (table.beside(column) for column in table.columns)
         yield from dict.fromkeys(metric.remark for metric in found if metric is not None and metric.remark is not None)
@@ -98,6 +100,13 @@ def _metrics(table: Table) -> list[str]:
     return phrases
 
 
+def holm_rule(table: Table) -> str | None:
+    """What the mark behind a verdict means, where there is one."""
+    if not any(entry.stands for entry in table.entries.values()):
+        return None
+    return f"{STANDS}: resolved after Holm's correction over all differences of the table, too."
+
+
 def bold_rule(table: Table) -> str | None:
     """What bold means, where anything is."""
     if not any(entry.best for entry in table.entries.values()):
@@ -117,10 +126,13 @@ def verdict(table: Table) -> str:
     every = list(table.entries.values())
     if _any(every, Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal, Verdict.one_seed):
         sentences.append("One seed shows no error, so nothing is claimed from it.")
-    if _any(every, Verdict.agrees, Verdict.disagrees, Verdict.better, Verdict.worse):
+    if resolved := sum(entry.verdict.is_resolved for entry in every):
         sentences.append(
-            "Each interval is taken by itself: of twenty differences that are not there, one would seem resolved."
+            "Each interval is taken by itself: of twenty differences that are not there, one would seem resolved. "
+            f"Holm's correction over the table leaves {sum(entry.stands for entry in every) or 'none'} of {resolved} "
+            "resolved."
         )
+    sentences += _detectable(table)
     if table.scale != "paper" and table.paper is not None:
         sentences.append(f"These runs are not of the paper's size: this is said of scale {table.scale} alone.")
     return " ".join(sentences)
@@ -133,6 +145,17 @@ def _published(table: Table) -> Iterator[str]:
         yield f"Of {counted} against {table.baseline}, {_phrase(table, judged, _GROUPS)}."
     elif table.paper is not None:
         yield "The paper gives no direction to compare with."
+
+
+def _detectable(table: Table) -> Iterator[str]:
+    """Which differences as many seeds would resolve where they did not resolve what there is."""
+    found: dict[int, list[str]] = {}
+    for entry in table.entries.values():
+        if entry.verdict is Verdict.not_resolved and entry.difference is not None and entry.detectable is not None:
+            least = format.detectable(entry.detectable, table.unit(entry.cell.column))
+            found.setdefault(entry.difference.n, []).append(f"{_named(table, [entry], entry.verdict)[0]} {least}")
+    for n, differences in found.items():
+        yield f"With probability {POWER:g}, {n} seeds would show: {'; '.join(differences)}."
 
 
 def _undirected(table: Table) -> Iterator[str]:
@@ -151,10 +174,12 @@ def _own(table: Table) -> Iterator[str]:
 
 Groups = Sequence[tuple[str, tuple[Verdict, ...]]]
 
+_NOT_RESOLVED = ("not resolved, since the interval spans zero", (Verdict.not_resolved,))
+
 _GROUPS: Groups = (
     ("agreeing", (Verdict.agrees,)),
     ("disagreeing", (Verdict.disagrees,)),
-    ("not resolved, since the interval spans zero", (Verdict.not_resolved,)),
+    _NOT_RESOLVED,
     ("pointed to by one seed", (Verdict.one_seed_same,)),
     ("contradicted by one seed", (Verdict.one_seed_opposite,)),
     ("without a difference in one seed", (Verdict.one_seed_equal,)),
@@ -176,7 +201,7 @@ _UNDIRECTED_GROUPS: Groups = (
 _OWN_GROUPS: Groups = (
     ("better", (Verdict.better,)),
     ("worse", (Verdict.worse,)),
-    ("not resolved, since the interval spans zero", (Verdict.not_resolved,)),
+    _NOT_RESOLVED,
     ("of one seed", (Verdict.one_seed,)),
     ("diverged", (Verdict.diverged,)),
     ("with a baseline that diverged", (Verdict.baseline_diverged,)),

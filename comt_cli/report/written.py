@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.schema import ScaleName
-from comt_cli.report.verdict import Verdict, published_direction
+from comt_cli.report.statistics import Paired
+from comt_cli.report.verdict import Verdict, corrected, published_direction
 from comt_cli.tasks import Task, tasks
 from comt_cli.tasks.base import DifferenceUnit, Metric
 
@@ -31,15 +32,16 @@ class WrittenCell:
     verdict: Verdict
     direction: int
     state: str
-    difference: float | None
-    low: float | None
-    high: float | None
+    difference: Paired | None
     paper_column: str
     paper: float | None
     paper_difference: float | None
     paper_baseline: float | None
     comparison: tuple[str, str, str]
     """A cell's metric, the ids of its runs and of the baseline's: the same cell may stand in several tables."""
+    adjusted: float | None = None
+    """The p-value of the difference after Holm's correction over the table (`verdict.corrected`), computed from the
+    intervals that were written."""
 
     @property
     def unit(self) -> DifferenceUnit:
@@ -114,7 +116,7 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
         title=title,
         caption=said.read_text(encoding="utf-8") if said.exists() and not lines else "",
         changed_settings=_changed_settings(folder / f"{name}.csv", lines),
-        cells=tuple(_cells(folder / f"{name}.csv", lines, task)),
+        cells=tuple(_corrected(list(_cells(folder / f"{name}.csv", lines, task)))),
         runs=tuple(runs),
         files=tuple(path for path in (*files, *of_sweep) if path.exists()),
         of_sweep=tuple(of_sweep),
@@ -143,6 +145,11 @@ def _task(path: Path, runs: list[Line]) -> Task[Any]:
     raise _damaged(path, ValueError("its runs are of no task that is known here"))
 
 
+def _corrected(cells: Sequence[WrittenCell]) -> Iterator[WrittenCell]:
+    adjusted = corrected({number: (cell.verdict, cell.difference, cell.unit) for number, cell in enumerate(cells)})
+    return (replace(cell, adjusted=adjusted.get(number)) for number, cell in enumerate(cells))
+
+
 def _cells(path: Path, lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
     baselines = {line["column"]: line for line in lines if line["verdict"] == Verdict.baseline.value}
     for line in lines:
@@ -159,9 +166,7 @@ def _cells(path: Path, lines: list[Line], task: Task[Any]) -> Iterator[WrittenCe
                 verdict=Verdict(line["verdict"]),
                 direction=0 if line is baseline else published_direction(paper, paper_baseline, metric),
                 state=line["state"],
-                difference=_number(line[f"difference_{unit}"]),
-                low=_number(line["interval_low"]),
-                high=_number(line["interval_high"]),
+                difference=_difference(line, baseline, unit),
                 paper_column=line["paper_column"],
                 paper=paper,
                 paper_difference=_number(line[f"paper_difference_{unit}"]),
@@ -170,6 +175,19 @@ def _cells(path: Path, lines: list[Line], task: Task[Any]) -> Iterator[WrittenCe
             )
         except (KeyError, ValueError) as error:
             raise _damaged(path, error) from None
+
+
+def _difference(line: Line, baseline: Line | None, unit: str) -> Paired | None:
+    """Over the seeds that both have: a line's `n` counts its own."""
+    mean, low, high = (_number(line[key]) for key in (f"difference_{unit}", "interval_low", "interval_high"))
+    if mean is None or baseline is None:
+        return None
+    n = len(set(line["seeds"].split()) & set(baseline["seeds"].split()))
+    if high is not None and n < 2:
+        raise ValueError(
+            f"{line['row']} at {line['column']} has an interval, and {n} of its seeds the baseline has too"
+        )
+    return Paired(mean, low, high, n)
 
 
 def _is_table(lines: list[Line]) -> bool:

@@ -70,7 +70,9 @@ def test_differences_are_points(images: Bench) -> None:
     assert entry.difference is not None
     assert entry.difference.mean == pytest.approx((0.75 + 0.5 + 0.75) / 3)
     assert entry.paper_difference == pytest.approx(0.25)
-    assert tuple(headings(table_of(images)).values())[2:5] == ("vs baseline, pts [95 %]", "paper", "paper's pts")
+    assert tuple(headings(table_of(images)).values())[2:6] == (
+        "vs baseline, pts [95 %]", "detectable, pts", "paper", "paper's pts"
+    )  # fmt: skip
 
 
 def test_a_baseline_that_got_nothing_right_is_still_a_baseline(images: Bench) -> None:
@@ -133,8 +135,9 @@ def test_the_overview_of_images_alone(images: Bench) -> None:
         "- Images a run: 12.8 k.",
         "Differences to baseline at glyphs10 with their 95 % intervals; top-1 accuracy on the validation images in per "
         "cent, higher is better.",
-        r"- sliding-window: 0.67 points higher \[+0.31, +1.03\]; in the paper 0.25 points higher (cifar10).",
-        r"- pixel: 1.00 points lower \[-1.62, -0.38\]; in the paper 0.18 points higher (cifar10).",
+        r"- sliding-window: 0.67 points higher \[+0.31, +1.03\], Holm's p 0.031; in the paper 0.25 points higher "
+        "(cifar10).",
+        r"- pixel: 1.00 points lower \[-1.62, -0.38\], Holm's p 0.031; in the paper 0.18 points higher (cifar10).",
         "- own: 5.00 points higher.",
     ):
         assert f"\n{line}\n" in text
@@ -153,8 +156,9 @@ def test_the_overview_of_both_kinds_keeps_them_apart(images: Bench, mixed: Bench
         "- Tokens a run, padding apart: 100 k.",
         "- Networks for images: ResNet-18, 701 k parameters, fp32.",
         "- Images a run: 12.8 k.",
-        r"- pre-ln+comt: 5.07 % lower \[-5.94, -4.19\]; in the paper 11.1 % lower (c4/130m).",
-        r"- sliding-window: 0.67 points higher \[+0.31, +1.03\]; in the paper 0.25 points higher (cifar10).",
+        r"- pre-ln+comt: 5.07 % lower \[-5.94, -4.19\], Holm's p 0.0017; in the paper 11.1 % lower (c4/130m).",
+        r"- sliding-window: 0.67 points higher \[+0.31, +1.03\], Holm's p 0.031; in the paper 0.25 points higher "
+        "(cifar10).",
     ):
         assert f"\n{line}\n" in text
     assert "**Of 5 published directions at scale smoke: agree 2, disagree 1, diverged 2.**" in text

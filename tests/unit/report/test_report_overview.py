@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from comt_cli.errors import UserError
 from comt_cli.report.overview import _DEFAULT, _GROUPS, write_overview
 from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
+from comt_cli.report.written import written_below
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -50,13 +52,13 @@ def test_it_says_on_what_the_results_were_made(written: Bench) -> None:
 def test_it_counts_and_tells_what_agrees_and_what_does_not(written: Bench) -> None:
     text = page(written)
     assert "**Of 2 published directions at scale smoke: agree 1, diverged 1.**" in text
-    assert "| [comt, table9](smoke/comt/table9.md) | 3 | 1 | 0 | 0 | 0 | 0 | 1 | 1 | 0 | 0 |" in text
+    assert "** Holm's correction over each table leaves 1 of the 1 resolved." in text
+    assert "| [comt, table9](smoke/comt/table9.md) | 3 | 1 | 0 | 0 | 0 | 0 | 1 | 1 | 0 | 0 | 1 |" in text
     assert "Made by `comt report --overview --results results` from the files" in text
     assert "Gates & norms\\_50% \\| a test. [table9.md](smoke/comt/table9.md)" in text
     agreeing = text.partition("Agrees with the paper:")[2].partition(":\n")[0]
-    assert (
-        r"- pre-ln+comt: 5.07 % lower \[-5.94, -4.19\]; in the paper 11.1 % lower (c4/130m)." in agreeing.splitlines()
-    )
+    told = r"- pre-ln+comt: 5.07 % lower \[-5.94, -4.19\], Holm's p 0.0017; in the paper 11.1 % lower (c4/130m)."
+    assert told in agreeing.splitlines()
     assert r"- post-ln: 19.1 % higher \[+8.08, +31.2\], diverged here; in the paper 0.82 % higher (c4/130m)." in text
     assert "One seed, so nothing is claimed:\n\n- pre-ln+own: 10.0 % lower.\n" in text
 
@@ -80,7 +82,7 @@ def test_every_compared_cell_is_counted_once_and_listed_once(bench: Bench) -> No
         for start in ("| table |", "| [comt, table9]")
     )
     found = {head: int(count) for head, count in zip(heads, counts, strict=True) if count != "0"}
-    assert found == {"compared": 3, "agree": 1, "not resolved": 1, "no direction": 1}
+    assert found == {"compared": 3, "agree": 1, "not resolved": 1, "no direction": 1, "resolved after Holm": 1}
     listed = [line.split(":")[0] for line in text.partition("### comt, table9")[2].splitlines() if line[:2] == "- "]
     assert sorted(listed) == ["- post-ln", "- pre-ln+comt", "- pre-ln+own"]
 
@@ -90,9 +92,13 @@ def test_every_compared_cell_is_counted_once_and_listed_once(bench: Bench) -> No
     [
         (
             {1: 95.0, 2: 120.0},
-            "Not resolved: the interval spans zero:\n\n- pre-ln+comt: 1.80 % higher \\[-57.7, +145\\]; in",
+            "Not resolved: the interval spans zero:\n\n- pre-ln+comt: 1.80 % higher \\[-57.7, +145\\]; 2 seeds would "
+            "show 67.7 % lower or 209 % higher; in the paper",
         ),
-        ({1: 103.0, 2: 113.3}, "Disagrees with the paper:\n\n- pre-ln+comt: 3.00 % higher \\[+3.00, +3.00\\]; in the"),
+        (
+            {1: 103.0, 2: 113.3},
+            "Disagrees with the paper:\n\n- pre-ln+comt: 3.00 % higher \\[+3.00, +3.00\\], Holm's p",
+        ),
         ({1: 95.0}, "One seed, so nothing is claimed:\n\n- pre-ln+comt: 5.00 % lower, the paper's direction; in the"),
         ({1: 105.0}, "- pre-ln+comt: 5.00 % higher, against the paper's direction; in the paper 11.1 % lower"),
         ({1: 100.0}, "- pre-ln+comt: equal; in the paper 11.1 % lower"),
@@ -161,6 +167,34 @@ def test_tables_of_older_versions_are_told_with_what_they_have(written: Bench) -
     text = page(written)
     assert "- Text: not recorded." in text
     assert "- Networks: 1.2 M parameters." in text
+
+
+def test_a_table_without_p_values_gets_them_from_its_intervals(mixed: Bench) -> None:
+    """What is said of a difference is made of its interval alone: tables that were written before say as much."""
+    mixed.done("pre-ln+own", {1: 90.0, 2: 111.0, 3: 140.0})
+    write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
+    path = mixed.results / "smoke" / "comt" / "table9.csv"
+    with path.open(encoding="utf-8", newline="") as handle:
+        lines = list(csv.DictReader(handle))
+    new = ("p_value", "p_value_holm", "detectable_low", "detectable_high")
+    (table,) = written_below(mixed.results, "smoke")
+    for cell, line in zip(table.cells, lines, strict=True):
+        assert cell.adjusted == (pytest.approx(float(line[new[1]]), rel=1e-5) if line[new[1]] else None)
+        assert bool(line[new[1]]) == (line["verdict"] in ("agrees", "not resolved"))
+    before = page(mixed)
+    assert "; 3 seeds would show" in before
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, [key for key in lines[0] if key not in new], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines)
+    assert page(mixed) == before
+
+
+def test_an_interval_over_one_seed_is_damage(written: Bench) -> None:
+    path = written.results / "smoke" / "comt" / "table9.csv"
+    path.write_text(path.read_text().replace(",1 2 3,done,", ",3,done,"))
+    with pytest.raises(UserError, match="post-ln at tiny has an interval, and 0 of its seeds"):
+        write_overview(written.results)
 
 
 def test_changed_settings_are_told_as_they_were_typed(mixed: Bench) -> None:

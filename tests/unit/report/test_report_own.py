@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +75,9 @@ def own(bench: Bench) -> Bench:
 
 def test_a_table_without_printed_values_has_no_columns_for_them_and_speaks_of_no_paper(own: Bench, monkeypatch) -> None:
     table = table_of(own)
-    assert list(headings(table)) == ["method", "ours", "beside", "difference", "verdict", "parameters", "speed"]
+    assert list(headings(table)) == [
+        "method", "ours", "beside", "difference", "detectable", "verdict", "parameters", "speed"
+    ]  # fmt: skip
     pages = [markdown(table), tex.latex(table), "\n".join(screen(table, monkeypatch, 100))]
     for page in pages:
         assert "paper" not in page.replace("printed", "").casefold()
@@ -108,6 +111,28 @@ def test_the_terminals_width_is_kept_and_no_word_is_broken(own: Bench, monkeypat
     for word in ("narrow", "wider", "verdict", "+ better", "- worse", "? open"):
         assert word in text
     assert ("bits/byte" in next(line for line in lines if line.startswith("method"))) == (columns >= 80)
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_what_is_resolved_after_holms_correction_has_a_mark_and_its_legend(own: Bench, monkeypatch, columns) -> None:
+    """One row is far from the baseline; one is resolved by its interval alone (p = 0.033, the second of three)."""
+    own.done("pre-ln", {1: 100.0, 2: 110.0, 3: 90.0})
+    own.done("narrow", {1: 80.0, 2: 88.1, 3: 72.1})
+    own.done("wide", {1: 110.0, 2: 119.0, 3: 104.0})
+    table = table_of(own)
+    entries = {row: table.entries[row, "tiny"] for row in table.rows}
+    assert [entry.stands for entry in entries.values()] == [False, True, False, False]
+    assert entries["wide"].verdict == "worse"
+    text = "\n".join(screen(table, monkeypatch, columns))
+    assert re.findall(r"^(narrow|wide|wider) .*(\+ better\*|- worse|\? open)(?:  |$)", text, re.MULTILINE) == [
+        ("narrow", "+ better*"), ("wide", "- worse"), ("wider", "? open")
+    ]  # fmt: skip
+    assert "*: resolved after Holm's correction" in text
+    assert "Holm's correction over the table leaves 1 of 2 resolved." in verdict(table)
+    assert re.search(r"With probability 0.8, 3 seeds would show: wider \d", verdict(table))
+    own.done("narrow", {1: 80.0, 2: 120.0, 3: 72.1})
+    text = "\n".join(screen(table_of(own), monkeypatch, columns))
+    assert "*" not in text
 
 
 def test_what_was_trained_stands_in_title_and_caption(own: Bench, monkeypatch) -> None:

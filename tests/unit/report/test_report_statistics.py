@@ -3,49 +3,152 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
+import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from scipy.stats import nct, t, ttest_1samp
 
-from comt_cli.report.statistics import Paired, difference, paired_difference, student_t, summarise
-from comt_cli.tasks.base import PERCENT, POINTS
+from comt_cli.report.format import machine
+from comt_cli.report.statistics import (
+    Paired,
+    detectable,
+    detectable_effect,
+    difference,
+    holm,
+    p_value,
+    paired_difference,
+    summarise,
+)
+from comt_cli.tasks.base import PERCENT, POINTS, DifferenceUnit
 
 POSITIVE = st.floats(1e-300, 1e300)
 
 
-# Two-sided 95 % points and others, as every printed table of Student's t has them.
+def compared(pairs: list[tuple[float, float]], unit: DifferenceUnit) -> Paired:
+    """The difference over pairs of ours and the baseline's."""
+    ours, baseline = ({seed: pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
+    found = paired_difference(ours, baseline, unit)
+    assert found is not None
+    return found
+
+
+# Two-sided 95 % points, as every printed table of Student's t has them, by degrees of freedom.
 @pytest.mark.parametrize(
-    ("probability", "degrees", "expected"),
-    [
-        (0.975, 1, 12.7062),
-        (0.975, 2, 4.30265),
-        (0.975, 3, 3.18245),
-        (0.975, 4, 2.77645),
-        (0.975, 5, 2.57058),
-        (0.975, 9, 2.26216),
-        (0.975, 10, 2.22814),
-        (0.975, 30, 2.04227),
-        (0.975, 120, 1.97993),
-        (0.95, 2, 2.91999),
-        (0.995, 3, 5.84091),
-        (0.75, 1, 1.0),
-        (0.75, 2, math.sqrt(2 / 3)),
-    ],
+    ("degrees", "expected"),
+    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (9, 2.26216), (30, 2.04227), (120, 1.97993)],
 )
-def test_t_quantile_equals_the_printed_tables(probability: float, degrees: int, expected: float) -> None:
-    assert student_t(probability, degrees) == pytest.approx(expected, abs=6e-5)
+def test_the_interval_has_the_printed_quantile(degrees: int, expected: float) -> None:
+    values = {seed: float(seed) for seed in range(degrees + 1)}
+    paired, summary = paired_difference(values, dict.fromkeys(values, 0.0), POINTS), summarise(list(values.values()))
+    assert paired is not None
+    assert paired.high is not None
+    assert summary is not None
+    assert summary.stderr is not None
+    assert (paired.high - paired.mean) / summary.stderr == pytest.approx(expected, abs=6e-5)
 
 
-def test_t_quantile_tends_to_the_normal_one() -> None:
-    assert student_t(0.975, 999) == pytest.approx(1.959964, abs=3e-3)
-    assert student_t(0.975, 999) > 1.959964
+VALUES = st.lists(st.tuples(st.floats(1, 99), st.floats(1, 99)), min_size=2, max_size=9)
 
 
-@pytest.mark.parametrize(("probability", "degrees"), [(0.5, 3), (1.0, 3), (0.975, 0)])
-def test_t_quantile_refuses_what_has_none(probability: float, degrees: int) -> None:
-    with pytest.raises(ValueError, match="no quantile"):
-        student_t(probability, degrees)
+@given(VALUES, st.sampled_from([POINTS, PERCENT]))
+def test_interval_and_p_value_are_those_of_the_paired_t_test(
+    pairs: list[tuple[float, float]], unit: DifferenceUnit
+) -> None:
+    """The p-value, which is computed from the interval, is that of the differences themselves."""
+    apart = [math.log(ours / base) if unit.is_relative else ours - base for ours, base in pairs]
+    assume(max(apart) - min(apart) > 1e-3)
+    found, expected = compared(pairs, unit), ttest_1samp(apart, 0.0)
+    ends = expected.confidence_interval(0.95)
+    low, high = (100 * math.expm1(end) for end in ends) if unit.is_relative else ends
+    assert (found.low, found.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, rel=1e-9, abs=1e-9))
+    assert p_value(found, unit) == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-9)
+    if abs(expected.pvalue - 0.05) > 1e-9:
+        assert (expected.pvalue < 0.05) == found.excludes_zero
+
+
+@given(VALUES, st.sampled_from([POINTS, PERCENT]))
+def test_an_interval_that_was_written_says_what_it_said_before(
+    pairs: list[tuple[float, float]], unit: DifferenceUnit
+) -> None:
+    found = compared(pairs, unit)
+    assert found.low is not None
+    assert found.high is not None
+    assume(found.high - found.low > 1e-3)
+    mean, low, high = (float(machine(number)) for number in (found.mean, found.low, found.high))
+    read = Paired(mean, low, high, found.n)
+    assert p_value(read, unit) == pytest.approx(p_value(found, unit), rel=0.02, abs=1e-5)
+    assert detectable(read, unit) == pytest.approx(detectable(found, unit), rel=1e-2)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 10, 50])
+def test_a_detectable_difference_is_resolved_in_four_of_five_experiments(n: int) -> None:
+    effect, quantile = detectable_effect(n), t.ppf(0.975, n - 1)
+    assert 1 - nct.cdf(quantile, n - 1, effect * math.sqrt(n)) == pytest.approx(0.8, abs=1e-6)
+    if n > 2:  # for one degree of freedom scipy cannot tell this tail from zero
+        assert nct.cdf(-quantile, n - 1, effect * math.sqrt(n)) < 1e-5
+
+
+def test_a_detectable_difference_of_three_seeds_is_found_in_simulated_experiments() -> None:
+    """Without the noncentral distribution: normal differences whose true mean is the detectable one."""
+    effect = detectable_effect(3)
+    assert effect == pytest.approx(3.264, abs=1e-3)
+    differences = np.random.default_rng(1).normal(effect, 1.0, (20_000, 3))
+    resolved = ttest_1samp(differences, 0.0, axis=1).pvalue < 0.05
+    assert resolved.mean() == pytest.approx(0.8, abs=0.012)  # four standard errors of a share of 20,000
+
+
+def test_what_could_be_detected_is_in_the_unit_of_the_difference() -> None:
+    # s = 0.1 in points; in logarithms s = 0.1 too, so that ratios go from e^-0.3264 to e^0.3264
+    points = compared([(0.1, 0.0), (0.2, 0.0), (0.3, 0.0)], POINTS)
+    ratios = compared([(math.exp(n / 10), 1.0) for n in (1, 2, 3)], PERCENT)
+    assert detectable(points, POINTS) == pytest.approx((-0.326404, 0.326404), abs=1e-6)
+    ends = tuple(100 * math.expm1(end) for end in (-0.326404, 0.326404))
+    assert detectable(ratios, PERCENT) == pytest.approx(ends, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "paired", [Paired(3.0, None, None, 1), compared([(1e-300, 1.0), (1e300, 1.0)], PERCENT), Paired(-100, -100, 5, 2)]
+)
+def test_nothing_is_made_of_what_has_no_interval_or_one_that_was_cut(paired: Paired) -> None:
+    assert (p_value(paired, PERCENT), detectable(paired, PERCENT)) == (None, None)
+
+
+P_VALUES = st.dictionaries(st.integers(0, 20), st.floats(0, 1), max_size=8)
+
+
+@given(P_VALUES, st.floats(0.001, 0.999))
+def test_holm_rejects_as_its_definition_says(p_values: dict[int, float], alpha: float) -> None:
+    """Step down: in ascending order, while p_i <= alpha / (m - i + 1); the first that is not ends it."""
+    adjusted = holm(p_values)
+    rejects = True
+    for rank, key in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        limit = alpha / (len(p_values) - rank)
+        assume(abs(p_values[key] - limit) > 1e-12)
+        rejects = rejects and p_values[key] <= limit
+        assert (adjusted[key] <= alpha) == rejects
+
+
+@given(P_VALUES, st.randoms())
+def test_holm_is_monotone_free_of_order_and_between_no_correction_and_bonferronis(
+    p_values: dict[int, float], random: Random
+) -> None:
+    adjusted = holm(p_values)
+    assert adjusted.keys() == p_values.keys()
+    bonferroni = {key: min(1.0, len(p_values) * p) for key, p in p_values.items()}
+    for key, p in p_values.items():
+        assert p <= adjusted[key] <= bonferroni[key]
+        assert all(adjusted[key] <= adjusted[other] for other, larger in p_values.items() if p <= larger)
+    if p_values:
+        least = min(p_values, key=p_values.__getitem__)
+        assert adjusted[least] == bonferroni[least]
+    assert holm({key: p_values[key] for key in random.sample(list(p_values), len(p_values))}) == adjusted
+
+
+def test_holm_by_hand() -> None:
+    assert holm(dict(enumerate([0.01, 0.04, 0.03, 0.005]))) == pytest.approx({0: 0.03, 1: 0.06, 2: 0.06, 3: 0.02})
 
 
 def test_mean_and_standard_error_by_hand() -> None:
@@ -106,6 +209,9 @@ def test_equal_differences_exclude_zero_without_an_error() -> None:
     assert paired is not None
     assert paired.low == paired.mean == paired.high == pytest.approx(-10)
     assert paired.excludes_zero
+    assert (p_value(paired, PERCENT), detectable(paired, PERCENT)) == (0.0, None)
+    same = compared([(90.0, 90.0), (80.0, 80.0)], PERCENT)
+    assert (p_value(same, PERCENT), detectable(same, PERCENT), same.excludes_zero) == (1.0, None, False)
 
 
 @pytest.mark.parametrize("number", [0.0, -1.0, math.inf, math.nan])

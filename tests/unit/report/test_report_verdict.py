@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.report.statistics import Paired
-from comt_cli.report.verdict import Outcome, Verdict, judge, published_direction
+from comt_cli.report.statistics import Paired, p_value
+from comt_cli.report.verdict import Outcome, Verdict, corrected, judge, published_direction, stands
 from comt_cli.tasks import tasks
+from comt_cli.tasks.base import PERCENT, POINTS
 
 RESOLVED_LOWER = Paired(-5.0, -8.0, -2.0, 3)
 RESOLVED_HIGHER = Paired(5.0, 2.0, 8.0, 3)
@@ -111,6 +112,25 @@ def test_without_a_printed_value_the_interval_alone_decides(mean, half, n, metri
     sign *= -1 if metric == "perplexity" else 1
     expected = "one seed" if n == 1 else {1: "better", 0: "not resolved", -1: "worse"}[sign]
     assert found == expected
+
+
+def test_the_family_of_holms_correction_is_every_difference_that_a_verdict_was_taken_from() -> None:
+    """Resolved or not, in whatever unit; not one of a row with a seed that diverged, nor of one seed."""
+    cells = {
+        "agrees": (Verdict.agrees, RESOLVED_LOWER, PERCENT),
+        "worse": (Verdict.worse, RESOLVED_HIGHER, POINTS),
+        "open": (Verdict.not_resolved, UNRESOLVED, PERCENT),
+        "diverged": (Verdict.diverged_here, RESOLVED_LOWER, PERCENT),
+        "one seed": (Verdict.one_seed_same, Paired(-5.0, None, None, 1), PERCENT),
+        "baseline": (Verdict.baseline, None, PERCENT),
+    }
+    found = corrected(cells)
+    assert found.keys() == {"agrees", "worse", "open"}
+    alone = {key: p_value(cells[key][1], cells[key][2]) for key in found}
+    least = min(alone, key=alone.__getitem__)
+    assert found[least] == pytest.approx(3 * alone[least])
+    assert {key: corrected({key: cells[key]})[key] for key in found} == alone
+    assert [stands(p) for p in (None, 0.0499, 0.05, 1.0)] == [False, True, False, False]
 
 
 def test_no_combination_is_left_out() -> None:
