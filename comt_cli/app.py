@@ -17,6 +17,7 @@ from comt_cli.commands import (
     bench,
     caption,
     completion,
+    curves,
     diagnose,
     doctor,
     export,
@@ -70,6 +71,7 @@ app.command("status", cls=Verb)(status.status)
 app.command("runs", cls=Verb)(runs.runs)
 app.command("rm", cls=Verb)(rm.rm)
 app.command("report", cls=Verb)(report.report)
+app.command("curves", cls=Verb)(curves.curves)
 app.command("reproduce", cls=Verb)(reproduce.reproduce)
 app.command("analyze-gates", cls=Verb)(analyze_gates.analyze_gates)
 app.command("plot-cosine", cls=Verb)(plot_cosine.plot_cosine)

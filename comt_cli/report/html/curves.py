@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comt_cli.files import parse_json, read_text, write_text
+from comt_cli.files import write_text
 from comt_cli.report.csv_tables import csv_text
+from comt_cli.report.logs import Log, logged, quantities, read_log, width_for, window_means
 from comt_cli.report.written import Line, Written
-from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.plan import BY_ID
 
-_POINTS = 50
-"""At most so many points has a curve: each is the mean of as many logged values in a row."""
 _FEWEST = 3
 """With fewer points a curve is none."""
-
-Log = list[Mapping[str, Any]]
 
 
 def logs_file(results: Path, table: Written) -> Path:
@@ -55,26 +50,14 @@ def write_logs(results: Path, runs: Path, table: Written, there: Sequence[Line])
             write_text(path, text)
 
 
-def read_log(path: Path) -> Log:
-    """The lines of a run's `metrics.jsonl`, as far as they are whole; none where there is no such file."""
-    found: Log = []
-    with contextlib.suppress(*READING_ERRORS):
-        for line in read_text(path).splitlines():
-            found.append(dict(parse_json(line)))
-    return found
-
-
 def thinned(log: Log) -> Log:
     """Training loss and what was measured on validation, at most 50 points of each; a point is the mean of as many
     logged values in a row, at the last one's step."""
     found: dict[int, dict[str, Any]] = {}
-    for key in dict.fromkeys(key for line in log for key in line if key == "loss" or key.startswith("validation_")):
-        values = [(line["step"], line[key]) for line in log if isinstance(line.get(key), int | float)]
-        width = -(-len(values) // _POINTS)
-        for begin in range(0, len(values), max(1, width)):
-            group = values[begin : begin + width]
-            mean = sum(value for _, value in group) / len(group)
-            found.setdefault(group[-1][0], {})[key] = f"{mean:.5g}"
+    for key in quantities(log):
+        values = logged(log, key)
+        for step, mean in window_means(values, width_for(len(values))):
+            found.setdefault(step, {})[key] = f"{mean:.5g}"
     return [{"step": step, **found[step]} for step in sorted(found)]
 
 

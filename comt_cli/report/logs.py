@@ -1,0 +1,46 @@
+"""The logs of runs, and their thinning to the points of a curve."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from comt_cli.files import parse_json, read_text
+from comt_cli.runs.directory import READING_ERRORS
+
+POINTS = 50
+"""At most so many points has a curve: each is the mean of as many logged values in a row."""
+
+Log = list[Mapping[str, Any]]
+
+
+def read_log(path: Path) -> Log:
+    """The lines of a run's `metrics.jsonl`, as far as they are whole; none where there is no such file."""
+    found: Log = []
+    with contextlib.suppress(*READING_ERRORS):
+        for line in read_text(path).splitlines():
+            found.append(dict(parse_json(line)))
+    return found
+
+
+def quantities(log: Log) -> list[str]:
+    """What a log has curves of: the training loss, and what is measured on validation data."""
+    return list(dict.fromkeys(key for line in log for key in line if key == "loss" or key.startswith("validation_")))
+
+
+def logged(log: Log, key: str) -> list[tuple[int, float]]:
+    """Step and value of every line that has one."""
+    return [(line["step"], line[key]) for line in log if isinstance(line.get(key), int | float)]
+
+
+def width_for(values: int) -> int:
+    """Of how many values a point is the mean, so that there are at most `POINTS`."""
+    return max(1, -(-values // POINTS))
+
+
+def window_means(values: Sequence[tuple[int, float]], width: int) -> list[tuple[int, float]]:
+    """The mean of every `width` values in a row, at the step of the last one; the last window may be shorter."""
+    groups = [values[begin : begin + width] for begin in range(0, len(values), width)]
+    return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]

@@ -1,0 +1,129 @@
+"""`comt curves`: means and paired differences of logs, and from when on they are resolved."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.report.collect import collect
+from comt_cli.report.curves import Curves, findings, read_curves, resolved_since
+from comt_cli.report.statistics import paired_difference
+from comt_cli.tasks import Task
+from comt_cli.tasks.base import POINTS
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+
+@pytest.fixture(autouse=True)
+def no_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No corpus to hash."""
+    monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
+
+
+BASELINE, OURS = "pre-ln", "pre-ln+comt"
+
+
+def log(bench: Bench, row: str, seed: int, losses: list[float]) -> None:
+    directory = bench.started(row, seed, 1)
+    lines = [{"step": n, "tokens": 512 * n, "loss": loss} for n, loss in enumerate(losses, 1)]
+    directory.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def curves(bench: Bench, quantity: str = "loss") -> Curves:
+    specs = [spec for spec in bench.specs(seeds=[1, 2, 3]) if spec.row in (BASELINE, OURS)]
+    cells = {name: cell.runs for name, cell in collect(specs, bench.runs, remarks=False).cells.items()}
+    return read_curves(cells, bench.runs, BASELINE, quantity)[0]
+
+
+def at(found: Curves, row: str, step: int) -> dict[str, Any]:
+    (line,) = [line for line in found.points if line["row"] == row and line["step"] == step]
+    return line
+
+
+def test_differences_are_those_of_tables_over_the_seeds_that_both_have(bench: Bench) -> None:
+    base = {1: [8.0, 5.0], 2: [8.25, 5.5], 3: [8.5, 5.25]}
+    ours = {1: [8.0, 4.5], 2: [8.0, 5.25]}
+    for seed, losses in base.items():
+        log(bench, BASELINE, seed, losses)
+    for seed, losses in ours.items():
+        log(bench, OURS, seed, losses)
+    found = curves(bench)
+    line = at(found, OURS, 2)
+    expected = paired_difference({s: v[1] for s, v in ours.items()}, {s: v[1] for s, v in base.items()}, POINTS)
+    assert expected is not None
+    assert (line["difference"], line["low"], line["high"], line["pairs"]) == (
+        expected.mean,
+        expected.low,
+        expected.high,
+        2,
+    )
+    assert (line["mean"], line["least"], line["greatest"], line["n"], line["tokens"]) == (4.875, 4.5, 5.25, 2, 1024)
+    assert at(found, BASELINE, 2)["difference"] is None
+    assert [(run.spec.row, run.spec.seed) for run in found.missing] == [(OURS, 3)]
+    assert list(findings(found))[-1] == f"Not drawn, without a log: {OURS}, seeds 3"
+
+
+@given(st.integers(60, 200), st.integers(1, 199))
+def test_a_run_that_is_still_training_has_points_at_the_steps_of_those_that_ended(steps: int, done: int) -> None:
+    from comt_cli.report.logs import POINTS as MOST
+    from comt_cli.report.logs import width_for, window_means
+
+    values = [(step, 1.0 / step) for step in range(1, steps + 1)]
+    whole = window_means(values, width_for(steps))
+    part = window_means(values[: min(done, steps)], width_for(steps))
+    assert len(whole) <= MOST
+    assert part[:-1] == whole[: len(part) - 1]
+
+
+def interval(low: float, high: float) -> dict[str, float]:
+    return {"low": low, "high": high}
+
+
+def test_resolved_is_from_where_on_all_intervals_lie_on_one_side() -> None:
+    points = [interval(-2, -1), interval(-1, 1), interval(1, 2), interval(-3, -2), interval(-2, -1)]
+    assert resolved_since(points) == (points[3], True)
+    assert resolved_since(points[:3]) == (points[2], False)
+    assert resolved_since(points[:2]) is None
+    assert resolved_since([{"low": None, "high": None}]) is None
+
+
+def test_the_command_draws_what_is_there_and_says_from_when_on_rows_differ(bench: Bench, quick_figures: None) -> None:
+    for seed in (1, 2, 3):
+        log(bench, BASELINE, seed, [8 + seed / 10, 6 + seed / 10, 5 + seed / 10, 4 + seed / 10])
+        log(bench, OURS, seed, [8 + seed / 10, 6.1, 4.5 + seed / 10, 3.5 + seed / 10])
+    options = ["--runs", str(bench.runs), "--results", str(bench.results), "--rows", f"{BASELINE},{OURS}"]
+    done = CliRunner().invoke(app, ["curves", str(bench.recipe), "--seeds", "1-3", *options])
+    assert done.exit_code == 0, done.output
+    assert f"{OURS}: resolved as lower from step 3, 1.5 k tokens to the end." in done.output
+    (table,) = bench.results.glob("smoke/*/*-curves.csv")
+    with table.open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 8
+    assert table.with_suffix(".png").stat().st_size > 1000
+    assert "95 % intervals of Student's t" in table.with_suffix(".txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--quantity", "losses"], "the logs have no losses"),
+        (["--runs", "nowhere"], "below nowhere has a log"),
+        (["--rows", "pre-nl"], "pre-nl"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(bench: Bench, arguments: list[str], said: str, tmp_path: Path) -> None:
+    log(bench, BASELINE, 1, [3.0, 2.0])
+    options = ["--results", str(bench.results), *([] if "--runs" in arguments else ["--runs", str(bench.runs)])]
+    done = CliRunner().invoke(app, ["curves", str(bench.recipe), "--seeds", "1", *options, *arguments])
+    assert said in str(done.exception)
+    assert done.exception.exit_status == 2  # type: ignore[union-attr]
+    assert not list(bench.results.glob("**/*.png"))
