@@ -16,6 +16,7 @@ from comt_cli.commands import (
     average,
     bench,
     caption,
+    compare,
     completion,
     curves,
     diagnose,
@@ -72,6 +73,7 @@ app.command("runs", cls=Verb)(runs.runs)
 app.command("rm", cls=Verb)(rm.rm)
 app.command("report", cls=Verb)(report.report)
 app.command("curves", cls=Verb)(curves.curves)
+app.command("compare", cls=Verb)(compare.compare)
 app.command("reproduce", cls=Verb)(reproduce.reproduce)
 app.command("analyze-gates", cls=Verb)(analyze_gates.analyze_gates)
 app.command("plot-cosine", cls=Verb)(plot_cosine.plot_cosine)
