@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.kernels.embedding import embedding
 from comt_cli.kernels.gates import Modulation, modulation_of
 from comt_cli.kernels.modulate import modulate
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site
@@ -236,7 +237,7 @@ class TokenEmbedding(Initialised):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """[B, T] ids -> [B, T, D]."""
-        return F.embedding(tokens_BT, self.weight)
+        return embedding(tokens_BT, self.weight)
 
     def initialise(self, draw: Draw) -> None:
         (draw.truncated_ if self.truncated else draw.normal_)(self.weight, "weight", self.std)

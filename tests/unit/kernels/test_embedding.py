@@ -1,0 +1,62 @@
+"""What a compiler makes of an embedding, up to code: gradients to the bit, and none by `index_put_`."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
+
+from comt_cli.kernels import embedding as module
+from comt_cli.layers.projection import TokenEmbedding
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+
+IDS = {
+    "one of them often": torch.tensor([[3, 0, 3, 3, 1], [3, 3, 7, 3, 10]]),
+    "one alone": torch.tensor(5),
+    "none": torch.empty(0, dtype=torch.long),
+}
+
+
+def layer(dtype: torch.dtype) -> TokenEmbedding:
+    made = TokenEmbedding(11, 3, 1.0).to(dtype)
+    torch.nn.init.normal_(made.weight, generator=torch.Generator().manual_seed(0))
+    return made
+
+
+def gradient(of: TokenEmbedding, forward, ids: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(forward(ids).float().square().sum() / 3, of.weight)[0]
+
+
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_compiled_backward_pass_is_the_eager_one(dtype, ids):
+    """With the rewriting that Inductor has PyTorch do first, which is where `index_put_` would come from."""
+    torch._dynamo.reset()
+    called: list[str] = []
+
+    def note(graph, _inputs):
+        called.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=note, bw_compiler=note, decompositions=select_decomp_table())
+    of = layer(dtype)
+    compiled = torch.compile(of.forward, backend=backend, dynamic=False, fullgraph=True)
+    assert torch.equal(compiled(ids), of(ids))
+    assert torch.equal(gradient(of, compiled, ids), gradient(of, of, ids))
+    assert called.count("comt.embedding_backward.default") == 1
+    assert not [name for name in called if "index_put" in name]
+    torch._dynamo.reset()
+
+
+def test_the_operator_is_sound():
+    incoming_TD = torch.randn(
+        3, 2, generator=torch.Generator().manual_seed(0)
+    ).T  # columns that do not lie side by side
+    check = functools.partial(torch.library.opcheck, module._embedding_backward)
+    check((incoming_TD, torch.tensor([4, 4]), 6))
+    check((torch.randn(2, 5, 3), torch.randint(9, (2, 5)), 9))
