@@ -49,8 +49,8 @@ class ImageInput:
 
     def __call__(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
         """(x fp32 [B, 3, S, S] channels-last, labels int64 [B])."""
-        labels_B = self._move(batch.labels)
-        x_BSS3 = self._cut(batch) if batch.draws is not None and (self.crops or self.flips) else self._whole(batch)
+        is_cut = batch.draws is not None and (self.crops or self.flips)
+        labels_B, x_BSS3 = self._cut(batch) if is_cut else self._whole(batch)
         x_BSS3 = torch.addcmul(self._shift, x_BSS3.float(), self._scale)
         return x_BSS3.permute(0, 3, 1, 2), labels_B
 
@@ -60,26 +60,23 @@ class ImageInput:
         shown: NDArray[np.uint8] = brightness.round().clamp(0, 255).to(torch.uint8).cpu().numpy()
         return shown
 
-    def _source(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
-        """The pixels to read from, uint8 [?, 3], and which row each image begins at, int64 [B]."""
-        area = self._size**2
-        if self._pixels is not None:
-            return self._pixels, self._move(batch.indices * area)
-        assert batch.pixels is not None  # images that are read one by one come with their batch
-        return self._move(batch.pixels).reshape(-1, 3), torch.arange(len(batch.indices), device=self.device) * area
-
-    def _whole(self, batch: ImageBatch) -> Tensor:
-        """The images as they are, uint8 [B, S, S, 3]."""
+    def _whole(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+        """The labels, and the images as they are, uint8 [B, S, S, 3]."""
+        labels_B, indices_B = self._move_together(batch.labels, batch.indices)
         if self._pixels is None:
             assert batch.pixels is not None
-            return self._move(batch.pixels)
-        return self._pixels.view(-1, self._size, self._size, 3)[self._move(batch.indices)]
+            return labels_B, self._move(batch.pixels)
+        return labels_B, self._pixels.view(-1, self._size, self._size, 3)[indices_B]
 
-    def _cut(self, batch: ImageBatch) -> Tensor:
-        """The images cropped and mirrored as the batch's draws say, uint8 [B, S, S, 3]."""
+    def _cut(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
+        """The labels, and the images cropped and mirrored as the batch's draws say, uint8 [B, S, S, 3]."""
         assert batch.draws is not None
         size, edge = self._size, self._size // 8 if self.crops else 0
-        pixels_P3, first_B = self._source(batch)
+        if self._pixels is None:  # images that are read one by one come with their batch
+            assert batch.pixels is not None
+            pixels_P3, images_B = self._move(batch.pixels).reshape(-1, 3), np.arange(len(batch.indices))
+        else:
+            pixels_P3, images_B = self._pixels, batch.indices
         # Computed on the CPU in double precision, so that they are the same for every device.
         offsets_B2 = np.floor(batch.draws[:, 1:3] * (2 * edge + 1)).astype(np.int64) - edge
         along_S = np.arange(size, dtype=np.int64)
@@ -87,14 +84,29 @@ class ImageInput:
         columns_BS = offsets_B2[:, 1:] + along_S
         if self.flips:
             columns_BS = np.where(batch.draws[:, :1] < 0.5, columns_BS[:, ::-1], columns_BS)
-        outside_B2S = np.stack([(places < 0) | (places >= size) for places in (rows_BS, columns_BS)], axis=1)
-        starts_BS = first_B[:, None] + self._move(rows_BS.clip(0, size - 1) * size)
-        places_BSS = starts_BS[:, :, None] + self._move(columns_BS.clip(0, size - 1))[:, None, :]
+        outside_2BS = np.stack([(places < 0) | (places >= size) for places in (rows_BS, columns_BS)])
+        first_BS = (images_B[:, None] * size + rows_BS.clip(0, size - 1)) * size
+        labels_B, starts_BS, along_BS, (outside_rows_BS, outside_columns_BS) = self._move_together(
+            batch.labels, first_BS, columns_BS.clip(0, size - 1), outside_2BS
+        )
+        places_BSS = starts_BS[:, :, None] + along_BS[:, None, :]
         cut_BSS3 = pixels_P3.index_select(0, places_BSS.flatten()).view(-1, size, size, 3)
         if edge:
-            outside = self._move(outside_B2S)
-            cut_BSS3.masked_fill_((outside[:, 0, :, None] | outside[:, 1, None, :])[..., None], _BLACK)
-        return cut_BSS3
+            cut_BSS3.masked_fill_((outside_rows_BS[:, :, None] | outside_columns_BS[:, None, :])[..., None], _BLACK)
+        return labels_B, cut_BSS3
+
+    def _move_together(self, *arrays: NDArray[Any]) -> list[Tensor]:
+        """The arrays on the device, by one copy: for so few bytes a copy costs the same whatever its size. Those of 8
+        bytes a number come first, since a number must lie at a multiple of its size."""
+        together = self._move(
+            np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays])
+        )
+        parts = torch.split(together, [each.nbytes for each in arrays])
+        types = [torch.from_numpy(np.empty(0, each.dtype)).dtype for each in arrays]
+        return [
+            part.reshape(-1, dtype.itemsize).view(dtype).view(each.shape)
+            for part, dtype, each in zip(parts, types, arrays, strict=True)
+        ]
 
     def _move(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))

@@ -110,3 +110,18 @@ def test_the_pixels_are_not_changed() -> None:
     before = dataset.train.pixels.copy()
     ImageInput(dataset, "train", "crop", CPU)(as_batch(dataset, INDICES, uniform_draws(0, 0, 7, 3)))
     assert np.array_equal(dataset.train.pixels, before)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["images on the device", "images with their batch"])
+@pytest.mark.parametrize("augmentation", ["none", "crop-flip"])
+def test_what_is_said_of_a_batch_goes_to_the_device_by_one_copy(
+    augmentation: Augmentation, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, moved = make_dataset(whole=whole), []
+    look = ImageInput(dataset, "train", augmentation, CPU)
+    move = look._move
+    monkeypatch.setattr(look, "_move", lambda array: (moved.append(array.shape), move(array))[1])
+    pixels = None if whole else np.zeros((7, 16, 16, 3), np.uint8)
+    _, labels = look(ImageBatch(np.array(INDICES), dataset.train.labels[INDICES], uniform_draws(2, 0, 7, 3), pixels))
+    assert labels.tolist() == dataset.train.labels[INDICES].tolist()
+    assert len(moved) == (1 if whole else 2)  # the pixels, which are not few, go by themselves
