@@ -131,6 +131,15 @@ class Times:
         ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
         return math.inf if low is None else (ordered[high] - ordered[low]) / self.undisturbed
 
+    @property
+    def reach(self) -> float:
+        """How far the farther end of that interval lies from `undisturbed`, as a part of it: often most of its width,
+        since the percentile lies near the least of few turns."""
+        ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
+        if low is None:
+            return math.inf
+        return max(self.undisturbed - ordered[low], ordered[high] - self.undisturbed) / self.undisturbed
+
     def percentile(self, percent: int) -> float:
         """Seconds; of so many rounds' times the one at that place, without interpolation: 0 the least, 100 the most.
 
@@ -219,16 +228,16 @@ def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) ->
 
 
 def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
-    """What is known of the error of a time or of a ratio of two, by columns: the greater `spread` of the times, half
-    the width of the value's 90 % interval as a part of the value, and whether all the times have settled.
+    """What is known of the error of a time or of a ratio of two, by columns: the greater `spread` of the times, how far
+    the value's 90 % interval reaches as a part of the value, and whether all the times have settled.
 
-    The widths of two times are added as squares, as if their errors were independent. What slows a round down slows
-    both, so that the interval of a ratio is rather too wide than too narrow. Of too few turns there is none.
+    The interval is taken as wide to both sides as to the farther one. The reaches of two times are added as squares, as
+    if their errors were independent; what slows a round down slows both. Of too few turns there is none.
     """
-    width = math.hypot(*(each.uncertainty for each in of))
+    reach = math.hypot(*(each.reach for each in of))
     values = (
         round(max(each.spread for each in of), 3),
-        round(width / 2, 4) if width < math.inf else None,
+        round(reach, 4) if reach < math.inf else None,
         all(each.uncertainty <= SETTLED for each in of),
     )
     return dict(zip((f"{name}_{each}" for each in _RELIABILITY), values, strict=True))

@@ -37,7 +37,7 @@ class Goal:
     with so many `decimals`, one more where it was not met.
 
     `timed` is what the columns begin with that say how reliable the value is: `<timed>_spread`, the greatest p90 / p10
-    of the times that it is made of, `<timed>_uncertainty`, half of its 90 % interval as a part of it, and
+    of the times that it is made of, `<timed>_uncertainty`, how far its 90 % interval reaches as a part of it, and
     `<timed>_settled`, whether the times had settled. None: the value is no time.
     """
 

@@ -296,3 +296,11 @@ def test_stages_end_in_time_and_learn_how_long_they_take():
         "left out for want of time: step at 1b (about 40 s, 30 s left)",
         "left out for want of time: decoding at 1b (about 2 s, 0 s left)",
     ]
+
+
+def test_an_interval_that_lies_to_one_side_reaches_the_goal_there():
+    """Ten of 15 turns were disturbed: the true percentile may be that of the disturbed ones."""
+    times = {"a": Times((*(1.0 for _ in range(5)), *(1.029 for _ in range(10)))), "b": Times((1.0,) * 15)}
+    row = {name: str(value) for name, value in compared("ratio", times, "a", "b").items()} | {"goal": "1.02"}
+    assert row["ratio_uncertainty"] == "0.029"
+    assert Goal("ratio", "goal", "step", timed="ratio").verdict(row).startswith("step not settled")
