@@ -14,7 +14,7 @@ from comt_cli.commands import completion, options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from comt_cli.report.compare import Comparison, Side
+    from comt_cli.report.compare import Comparison, Difference, Side
     from comt_cli.report.statistics import Paired, Summary
     from comt_cli.tasks.base import DifferenceUnit
 
@@ -58,15 +58,22 @@ def compare(
 
 
 def _side(text: str, runs: Path, scale: str | None) -> Side:
-    from comt_cli.commands.run_selectors import run_folders
+    """The runs that a path or selector means, whatever became of them: a seed that diverged must not be passed over."""
+    from comt_cli.commands.run_selectors import is_selector, select_runs
     from comt_cli.report.compare import read_side
     from comt_cli.runs.directory import RunDirectory
 
-    folders = [path.parent if path.is_file() else path for path in run_folders([text], runs, scale)]
-    return read_side(text, [RunDirectory(path) for path in folders])
+    if Path(text).exists() or not is_selector(text):
+        path = Path(text)
+        return read_side(text, [RunDirectory(path.parent if path.is_file() else path)])
+    selection = select_runs(text, runs, scale)
+    chosen = [run for run in selection.planned or selection.runs if run.id not in selection.passed_over]
+    current = [run for run in chosen if not run.is_replaced] or chosen
+    return read_side(text, [run.directory for run in current])
 
 
 def _lines(found: Comparison) -> Iterator[str]:
+    from comt_cli.report import compare as comparing
     from comt_cli.report import format
 
     base, other = found.base, found.other
@@ -82,7 +89,7 @@ def _lines(found: Comparison) -> Iterator[str]:
             lines = [[each.key, _value(each.base), _value(each.other)] for each in differences]
             yield from _grid([title, "A", "B"], lines)
     lines = [
-        [each.label, _summary(each.base), _summary(each.other), *_paired(each.paired, each.unit), each.verdict,
+        [each.label, _summary(each.base), _summary(each.other), *_paired(each.paired, each.unit), each.verdict.value,
          _detectable(each.detectable, each.unit)]
         for each in found.metrics
     ]  # fmt: skip
@@ -101,8 +108,8 @@ def _lines(found: Comparison) -> Iterator[str]:
     ]  # fmt: skip
     yield from _grid(["Training loss at", "A", "B", "B - A", "95 %"], lines)
     if found.budgets:
-        yield "A loss at a budget is that of the last logged batches within it; where one side has more left, its rate"
-        yield "has not fallen to the end there. Time is as measured, with the kernels that were used."
+        yield f"A loss at a budget is the mean of what was logged in its last {comparing.LAST:.0%}; where one side has"
+        yield "more left, its rate has not fallen to the end there. Time is as measured, with the kernels used."
 
 
 def _used(budget: str, used: float) -> str:
@@ -124,7 +131,7 @@ def _paired(paired: Paired | None, unit: DifferenceUnit, sign: str | None = None
         return "-", "-"
     shown = unit.sign if sign is None else sign
     interval = "-" if paired.low is None or paired.high is None else f"[{paired.low:+.3g}, {paired.high:+.3g}]"
-    return f"{paired.mean:+.3g} {shown}".rstrip(), interval
+    return f"{paired.mean:+.3g} {shown}".rstrip() + f" ({paired.n})", interval
 
 
 def _detectable(ends: tuple[float, float] | None, unit: DifferenceUnit) -> str:
@@ -144,6 +151,10 @@ def _grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(texts).rstrip()
 
 
+def _differing(each: Difference) -> dict[str, Any]:
+    return {"key": each.key, "baseline": each.base, "run": each.other}
+
+
 def _as_json(found: Comparison) -> dict[str, Any]:
     def side(one: Side) -> dict[str, Any]:
         spec = one.first
@@ -159,17 +170,17 @@ def _as_json(found: Comparison) -> dict[str, Any]:
         "baseline": side(found.base),
         "run": side(found.other),
         "unfair": list(found.unfair),
-        "settings": [asdict(each) for each in found.settings],
-        "circumstances": [asdict(each) for each in found.circumstances],
+        "settings": [_differing(each) for each in found.settings],
+        "circumstances": [_differing(each) for each in found.circumstances],
         "metrics": [
             {
                 "key": each.key, "baseline": asdict(each.base), "run": asdict(each.other), "unit": each.unit.name,
                 "difference": paired(each.paired), "p_value": each.p_value, "detectable": each.detectable,
-                "verdict": each.verdict,
+                "verdict": each.verdict.value,
             }
             for each in found.metrics
         ],
-        "costs": [asdict(each) for each in found.costs],
+        "costs": [_differing(each) for each in found.costs],
         "budgets": [
             {"budget": each.budget, "used": each.used, "baseline": asdict(each.base), "run": asdict(each.other),
              "difference": paired(each.paired)}

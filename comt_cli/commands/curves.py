@@ -100,8 +100,13 @@ def _cells(planned: Planned, runs: Path) -> Cells:
             )
     found = collect(specs, runs, choose_by=None if grid is None else grid.metric, remarks=False)
     found.check_contents()
+    for row, column in (name for name, cell in found.cells.items() if cell.is_open):
+        typer.echo(f"comt: left out, since nothing is chosen yet: {row} at {column}", err=True)
+    cells = {name: cell for name, cell in found.cells.items() if not cell.is_open}
+    if not cells:
+        raise UserError(f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train.")
     columns: dict[tuple[str, ...], str] = {}
-    for _, column in found.cells:
-        ids = tuple(run.spec.id for (_, at), cell in found.cells.items() if at == column for run in cell.runs)
+    for _, column in cells:
+        ids = tuple(run.spec.id for (_, at), cell in cells.items() if at == column for run in cell.runs)
         columns.setdefault(ids, column)
-    return {name: cell.runs for name, cell in found.cells.items() if name[1] in columns.values()}
+    return {name: cell.runs for name, cell in cells.items() if name[1] in columns.values()}

@@ -11,13 +11,14 @@ from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.report.logs import logged, read_log
 from comt_cli.report.statistics import Paired, Summary, detectable, p_value, paired_difference, summarise
+from comt_cli.report.verdict import Outcome, Verdict, judge
 from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task
 from comt_cli.tasks.base import POINTS, DifferenceUnit
 
-LAST = 10
-"""A loss at a budget is the mean of so many logged values, the last ones within it."""
+LAST = 0.1
+"""A loss at a budget is the mean of the values that were logged in this last share of it."""
 Budget = Literal["steps", "FLOPs", "time"]
 _COSTS = ("parameters", "flops", "train_seconds", "peak_memory_bytes")
 
@@ -54,15 +55,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Measured:
-    """A number of both sides: `paired` is the second's difference to the first over the seeds both have, in `unit`."""
+    """A number of both sides: `paired` is the second's difference to the first over the seeds both have, in `unit`;
+    `verdict` that of a table's row without a published value."""
 
     key: str
     label: str
     unit: DifferenceUnit
-    better: str
     base: Summary
     other: Summary
     paired: Paired | None
+    verdict: Verdict
 
     @property
     def p_value(self) -> float | None:
@@ -73,15 +75,6 @@ class Measured:
     def detectable(self) -> tuple[float, float] | None:
         """`statistics.detectable`."""
         return None if self.paired is None else detectable(self.paired, self.unit)
-
-    @property
-    def verdict(self) -> str:
-        """`better`, `worse` or `not resolved`, of the second; with one pair of seeds, `one seed`."""
-        if self.paired is None:
-            return "no common seed"
-        if not self.paired.excludes_zero:
-            return "one seed" if self.paired.n == 1 else "not resolved"
-        return "better" if (self.paired.mean < 0) == (self.better == "lower") else "worse"
 
 
 @dataclass(frozen=True)
@@ -118,8 +111,7 @@ def read_side(name: str, directories: Sequence[RunDirectory]) -> Side:
     """
     specs: dict[int, RunSpec] = {}
     found: dict[int, RunDirectory] = {}
-    for directory in directories:
-        spec = directory.spec()
+    for directory, spec in sorted(((each, each.spec()) for each in directories), key=lambda pair: pair[1].seed):
         if spec.seed in specs:
             raise UserError(
                 f"{name} means two runs with seed {spec.seed}: {found[spec.seed].shown} and {directory.shown}",
@@ -219,21 +211,23 @@ def _unfair(base: Side, other: Side, settings: Sequence[Difference]) -> Iterator
             yield f"{side.name} diverged with seed {seeds}: the seeds that did not are the lucky ones"
 
 
-def _measured(base: Side, other: Side, key: str, label: str, unit: DifferenceUnit, better: str) -> Measured | None:
-    ours, theirs = other.values(key), base.values(key)
-    if not ours or not theirs:
-        return None
-    first, second = summarise(list(theirs.values())), summarise(list(ours.values()))
-    assert first is not None
-    assert second is not None
-    return Measured(key, label, unit, better, first, second, paired_difference(ours, theirs, unit))
-
-
 def _metrics(base: Side, other: Side, task: Task[Any]) -> Iterator[Measured]:
     for key, metric in task.metrics.items():
-        found = _measured(base, other, key, metric.label, metric.difference, metric.better)
-        if found is not None:
-            yield found
+        ours, theirs = other.values(key), base.values(key)
+        first, second = summarise(list(theirs.values())), summarise(list(ours.values()))
+        if first is None or second is None:
+            continue
+        paired = paired_difference(ours, theirs, metric.difference)
+        verdict = judge(
+            is_baseline=False,
+            ours=Outcome(second.n, len(other.diverged)),
+            baseline=Outcome(first.n, len(base.diverged)),
+            difference=paired,
+            paper=None,
+            paper_baseline=None,
+            metric=metric,
+        )
+        yield Measured(key, metric.label, metric.difference, first, second, paired, verdict)
 
 
 def _costs(base: Side, other: Side, task: Task[Any]) -> Iterator[Difference]:
@@ -273,5 +267,5 @@ def _curve(side: Side, seed: int, budget: Budget) -> list[tuple[float, float]]:
 
 
 def _loss_at(curve: Sequence[tuple[float, float]], used: float) -> float | None:
-    within = [loss for spent, loss in curve if spent <= used][-LAST:]
+    within = [loss for spent, loss in curve if (1 - LAST) * used <= spent <= used]
     return sum(within) / len(within) if within else None

@@ -13,7 +13,7 @@ from comt_cli.report.collect import Run
 from comt_cli.report.logs import logged, quantities, read_log, width_for, window_means
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.trained import of_runs
-from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.tasks.base import POINTS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def read_curves(cells: Cells, runs: Path, baseline: str, quantity: str) -> tuple
         rows = {row: each for (row, at), each in cells.items() if at == column}
         width = width_for(max(len(logged(logs[run.spec.id], quantity)) for each in rows.values() for run in each))
         seeds = {
-            row: {run.spec.seed: dict(window_means(logged(logs[run.spec.id], quantity), width)) for run in each}
+            row: {run.spec.seed: dict(_means(run, logged(logs[run.spec.id], quantity), width)) for run in each}
             for row, each in rows.items()
         }
         counts = {line["step"]: line[unit] for each in rows.values() for run in each
@@ -83,6 +83,12 @@ def read_curves(cells: Cells, runs: Path, baseline: str, quantity: str) -> tuple
                 for step, line in _points(curves, others)
             ]
     return Curves(quantity, unit, baseline, points, drawn, [run for run in every if run not in drawn]), known
+
+
+def _means(run: Run, values: Sequence[tuple[int, float]], width: int) -> list[tuple[int, float]]:
+    """`window_means`, without the last window where it is not whole: only runs that are done have the same one."""
+    whole = len(values) if run.state is RunState.done else len(values) - len(values) % width
+    return window_means(values[:whole], width)
 
 
 def _points(
@@ -137,18 +143,31 @@ def findings(curves: Curves) -> Iterator[str]:
     several = len({column for column, _ in rows}) > 1
     for (column, row), points in rows.items():
         where = f"{row} at {column}" if several else row
-        since = resolved_since(points)
-        if since is None:
-            yield f"{where}: not resolved at the end"
-            continue
-        start, is_below = since
-        count = start[curves.unit]
-        when = f"step {start['step']:,}" + ("" if count is None else f", {format.short_count(count)} {curves.unit}")
-        yield f"{where}: resolved as {'lower' if is_below else 'higher'} from {when} to the end"
-    if curves.missing:
-        seeds: dict[str, list[int]] = {}
-        for run in curves.missing:
-            where = f"{run.spec.row} at {run.spec.column}" if several else run.spec.row
-            seeds.setdefault(where, []).append(run.spec.seed)
+        yield f"{where}: {_finding(curves, row, column, points)}"
+    seeds: dict[str, list[int]] = {}
+    for run in curves.missing:
+        where = f"{run.spec.row} at {run.spec.column}" if several else run.spec.row
+        seeds.setdefault(where, []).append(run.spec.seed)
+    if seeds:
         listed = "; ".join(f"{at}, seeds {format.seeds(each)}" for at, each in seeds.items())
         yield f"Not drawn, without a log: {listed}"
+
+
+def _finding(curves: Curves, row: str, column: str, points: Sequence[Mapping[str, Any]]) -> str:
+    """Of one row. Where a seed diverged nothing is resolved, as in tables: those that did not are the lucky ones."""
+    runs = [run for run in curves.drawn if run.spec.column == column and run.spec.row in (row, curves.baseline)]
+    if lost := [f"{run.spec.row} with seed {run.spec.seed}" for run in runs if run.state is RunState.diverged]:
+        return f"not compared, since {format.listing(lost)} diverged"
+    most = max(point["pairs"] for point in points)
+    if most < 2:
+        return "one seed, so no interval" if most else f"no run of {curves.baseline} with the same seed"
+    paired = [point for point in points if point["pairs"] == most]
+    last = paired[-1]
+    until = "to the end" if all(run.state is RunState.done for run in runs) else f"to step {last['step']:,}, so far"
+    since = resolved_since(paired)
+    if since is None:
+        return "not resolved at the end" if until == "to the end" else f"not resolved at step {last['step']:,}, so far"
+    start, is_below = since
+    count = start[curves.unit]
+    when = f"step {start['step']:,}" + ("" if count is None else f", {format.short_count(count)} {curves.unit}")
+    return f"resolved as {'lower' if is_below else 'higher'} from {when} {until}"

@@ -31,8 +31,9 @@ def quantities(log: Log) -> list[str]:
 
 
 def logged(log: Log, key: str) -> list[tuple[int, float]]:
-    """Step and value of every line that has one."""
-    return [(line["step"], line[key]) for line in log if isinstance(line.get(key), int | float)]
+    """Step and value of every line that has one; not of chosen or averaged weights, which are no step of training."""
+    lines = (line for line in log if not line.get("chosen"))
+    return [(line["step"], line[key]) for line in lines if isinstance(line.get(key), int | float)]
 
 
 def width_for(values: int) -> int:

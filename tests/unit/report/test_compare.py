@@ -67,9 +67,9 @@ def test_losses_are_read_at_what_the_side_with_less_has_used(bench: Bench) -> No
     budgets = {each.budget: each for each in sides(bench).budgets}
     assert (budgets["steps"].used, budgets["FLOPs"].used, budgets["time"].used) == (40, 4000, 20)
     losses = [9 - n / 100 for n in (10, 20, 30, 40)]
-    assert budgets["steps"].other.mean == budgets["steps"].base.mean == pytest.approx(sum(losses) / 4)
-    assert budgets["time"].base.mean == pytest.approx(sum(losses) / 4)
-    assert budgets["time"].other.mean == pytest.approx(sum(losses[:2]) / 2)  # half as fast
+    assert budgets["steps"].other.mean == budgets["steps"].base.mean == pytest.approx(losses[3])
+    assert budgets["time"].base.mean == pytest.approx(losses[3])
+    assert budgets["time"].other.mean == pytest.approx(losses[1])  # half as fast
 
 
 def test_what_is_not_fair_is_said(bench: Bench) -> None:
@@ -92,6 +92,12 @@ def test_the_command_prints_and_gives_json(bench: Bench) -> None:
     assert "one seed" in said.output
     every = comt(f"table9:{BASELINE}", f"table9:{OURS}", "--runs", str(bench.runs), "--json")
     assert json.loads(every.stdout)["metrics"][0]["verdict"] == "better"
+    bench.diverged(OURS, 2)  # which has no checkpoint, and is not passed over
+    said = comt(f"table9:{BASELINE}", f"table9:{OURS}", "--runs", str(bench.runs), "--json")
+    found = json.loads(said.stdout)
+    assert found["run"]["diverged"] == [2]
+    assert {each["verdict"] for each in found["metrics"]} == {"diverged"}
+    assert any("diverged with seed 2" in reason for reason in found["unfair"])
 
 
 @pytest.mark.parametrize("state", ["unfinished", "missing"])

@@ -103,13 +103,39 @@ def test_the_command_draws_what_is_there_and_says_from_when_on_rows_differ(bench
     options = ["--runs", str(bench.runs), "--results", str(bench.results), "--rows", f"{BASELINE},{OURS}"]
     done = CliRunner().invoke(app, ["curves", str(bench.recipe), "--seeds", "1-3", *options])
     assert done.exit_code == 0, done.output
-    assert f"{OURS}: resolved as lower from step 3, 1.5 k tokens to the end." in done.output
+    assert f"{OURS}: resolved as lower from step 3, 1.5 k tokens to step 4, so far." in done.output
     (table,) = bench.results.glob("smoke/*/*-curves.csv")
     with table.open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 8
     assert table.with_suffix(".png").stat().st_size > 1000
     assert "95 % intervals of Student's t" in table.with_suffix(".txt").read_text(encoding="utf-8")
+
+
+def test_a_seed_that_diverged_is_not_passed_over(bench: Bench) -> None:
+    for seed in (1, 2, 3):
+        log(bench, BASELINE, seed, [8 + seed / 10, 6, 5])
+        log(bench, OURS, seed, [7 + seed / 10, 5, 4])
+    assert next(findings(curves(bench))).startswith(f"{OURS}: resolved as lower")
+    bench.diverged(OURS, 3)
+    assert next(findings(curves(bench))) == f"{OURS}: not compared, since {OURS} with seed 3 diverged"
+
+
+def test_one_seed_and_no_baseline_are_said(bench: Bench) -> None:
+    log(bench, OURS, 1, [3.0, 2.0])
+    assert next(findings(curves(bench))) == f"{OURS}: no run of {BASELINE} with the same seed"
+    log(bench, BASELINE, 1, [4.0, 3.0])
+    assert next(findings(curves(bench))) == f"{OURS}: one seed, so no interval"
+
+
+def test_a_run_that_is_behind_does_not_end_the_interval(bench: Bench) -> None:
+    """Nor does its unfinished window stand between the others' points."""
+    for seed in (1, 2):
+        log(bench, BASELINE, seed, [8 + seed / 10] * 200)
+        log(bench, OURS, seed, [7 + seed / 9] * (200 if seed == 1 else 130))
+    found = curves(bench)
+    assert len({line["step"] for line in found.points}) == 50
+    assert next(findings(found)) == f"{OURS}: resolved as lower from step 4, 2.0 k tokens to step 128, so far"
 
 
 @pytest.mark.parametrize(
