@@ -10,7 +10,7 @@ from comt_cli.report.format import value
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TABLE = ROOT / "results/smoke/comt/table3.md"
+TABLE = ROOT / "results/evening/comt/table3.md"
 
 
 def markdown_tables(text: str) -> list[list[list[str]]]:
