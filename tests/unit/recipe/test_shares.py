@@ -38,11 +38,13 @@ def test_shipped_setups_come_to_the_steps_that_their_ids_were_made_of(scale, nam
         assert (train.steps, train.warmup_steps, getattr(train, "milestones", None)) == WHOLE_STEPS[scale, name]
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small"])
+@pytest.mark.parametrize("scale", ["smoke", "evening", "small"])
 @pytest.mark.parametrize("name", available_recipes())
 def test_the_number_of_steps_can_be_overridden_alone(name, scale):
     loaded = _shipped(name, "train.steps=10", scale=scale)
-    assert all(settings.train.steps == 10 for settings in loaded.settings[scale].values())
+    found = loaded.settings.get(scale, {})
+    assert bool(found) == (scale in loaded.recipe.scales)
+    assert all(settings.train.steps == 10 for settings in found.values())
 
 
 def test_numbers_that_a_paper_prints_are_not_changed_in_silence():
