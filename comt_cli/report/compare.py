@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
-from comt_cli.report.logs import logged, read_log
+from comt_cli.report.logs import logged
 from comt_cli.report.statistics import Paired, Summary, detectable, p_value, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, Verdict, judge
 from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
@@ -256,7 +256,7 @@ def _curve(side: Side, seed: int, budget: Budget) -> list[tuple[float, float]]:
     """Of every logged loss how much of the budget it had taken, and the loss. FLOPs are those of the whole run in
     proportion to its steps; time is that of training alone, without evaluations."""
     directory, result = side.directories[seed], side.results[seed]
-    losses = logged(read_log(directory.metrics_file), "loss")
+    losses = logged(directory.metrics(), "loss")
     if budget == "steps":
         return [(float(step), loss) for step, loss in losses]
     if budget == "FLOPs":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from comt_cli.report import format
 from comt_cli.report.caption import Caption
 from comt_cli.report.collect import Run
-from comt_cli.report.logs import logged, quantities, read_log, width_for, window_means
+from comt_cli.report.logs import logged, quantities, width_for, window_means
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.trained import of_runs
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -58,11 +58,12 @@ def read_curves(cells: Cells, runs: Path, baseline: str, quantity: str) -> tuple
 
     A point is the mean of as many logged values in a row as leave the longest log of a column at most 50 points, so all
     runs of a column have their points at the same steps. Rows are paired at every step by seed.
+
+    Raises:
+        UserError: a log is damaged; says which, and where.
     """
-    logs = {
-        run.spec.id: read_log(RunDirectory.of(runs, run.spec).metrics_file) for each in cells.values() for run in each
-    }
     every = [run for each in cells.values() for run in each]
+    logs = {run.spec.id: RunDirectory.of(runs, run.spec).metrics() for run in every}
     drawn = [run for run in every if logged(logs[run.spec.id], quantity)]
     known = list(dict.fromkeys(key for log in logs.values() for key in quantities(log)))
     unit = every[0].spec.task.unit.name

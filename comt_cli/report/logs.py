@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from comt_cli.files import parse_json, read_text
-from comt_cli.runs.directory import READING_ERRORS
 
 POINTS = 50
 """At most so many points has a curve: each is the mean of as many logged values in a row."""
 
-Log = list[Mapping[str, Any]]
-
-
-def read_log(path: Path) -> Log:
-    """The lines of a run's `metrics.jsonl`, as far as they are whole; none where there is no such file."""
-    found: Log = []
-    with contextlib.suppress(*READING_ERRORS):
-        for line in read_text(path).splitlines():
-            found.append(dict(parse_json(line)))
-    return found
+Log = Sequence[Mapping[str, Any]]
 
 
 def quantities(log: Log) -> list[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comt_cli.files import write_text
+from comt_cli.files import parse_json, read_text, write_text
 from comt_cli.report.csv_tables import csv_text
-from comt_cli.report.logs import Log, logged, quantities, read_log, width_for, window_means
+from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.written import Line, Written
+from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.plan import BY_ID
 
 _FEWEST = 3
@@ -48,6 +50,15 @@ def write_logs(results: Path, runs: Path, table: Written, there: Sequence[Line])
         path = logs_file(results, table)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_text(path, text)
+
+
+def read_log(path: Path) -> Log:
+    """The lines of a run's `metrics.jsonl`, as far as they are whole; none where there is no such file."""
+    found = []
+    with contextlib.suppress(*READING_ERRORS):
+        for line in read_text(path).splitlines():
+            found.append(dict(parse_json(line)))
+    return found
 
 
 def thinned(log: Log) -> Log:

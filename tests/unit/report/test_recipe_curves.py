@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.errors import UserError
 from comt_cli.report.collect import collect
 from comt_cli.report.curves import Curves, findings, read_curves, resolved_since
 from comt_cli.report.statistics import paired_difference
@@ -119,6 +120,15 @@ def test_a_seed_that_diverged_is_not_passed_over(bench: Bench) -> None:
     assert next(findings(curves(bench))).startswith(f"{OURS}: resolved as lower")
     bench.diverged(OURS, 3)
     assert next(findings(curves(bench))) == f"{OURS}: not compared, since {OURS} with seed 3 diverged"
+
+
+def test_a_damaged_log_is_named_and_not_read_in_part(bench: Bench) -> None:
+    log(bench, BASELINE, 1, [3.0, 2.0, 1.0])
+    path = bench.directory(BASELINE, 1).metrics_file
+    first, _, last = path.read_text(encoding="utf-8").splitlines()
+    path.write_text(f"{first}\n{{\n{last}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
+        curves(bench)
 
 
 def test_one_seed_and_no_baseline_are_said(bench: Bench) -> None:

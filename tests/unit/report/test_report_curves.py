@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_reading import Page, loads
 
-from comt_cli.report.html.curves import charts, thinned
+from comt_cli.report.html.curves import charts, read_log, thinned
 from comt_cli.report.html.page import write_page
-from comt_cli.report.logs import read_log
 from comt_cli.report.write import write_report
 from comt_cli.report.written import read_lines
 
