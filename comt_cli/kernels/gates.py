@@ -48,12 +48,21 @@ def full_rank_gate(u_TN: Tensor) -> Tensor:
 
 
 class Bottleneck(NamedTuple):
-    """One gate: `scale * sigmoid(p Wc^T) * scale * sigmoid(p ws^T)`, p = sigmoid(u). Wc: [N, R] or None, ws: [1, R] or
-    None."""
+    """One gate: `scale * sigmoid(p Wc^T) * scale * sigmoid(p ws^T)`, p = sigmoid(u), Wc = exp(log_alpha_c) Bc and
+    ws = exp(log_alpha_s) bs. Bc: [N, R] or None, bs: [1, R] or None: no such factor; a log_alpha that is None: 0."""
 
-    Wc: Tensor | None
-    ws: Tensor | None
+    Bc: Tensor | None
+    bs: Tensor | None
     scale: float
+    log_alpha_c: Tensor | None = None
+    log_alpha_s: Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        """R."""
+        matrix = self.Bc if self.Bc is not None else self.bs
+        assert matrix is not None
+        return matrix.shape[1]
 
 
 class Modulation(NamedTuple):
@@ -70,31 +79,6 @@ class Modulation(NamedTuple):
     def columns(self) -> int:
         """The columns of the product that the gates read: S R."""
         return sum(self.gated) * self.rank
-
-
-def modulation_of(gates: Sequence[Bottleneck | None]) -> Modulation | None:
-    """One `Modulation` for the gates of a product's sites (None: no gate there); None if they differ in kind."""
-    present = [gate for gate in gates if gate is not None]
-    gated = tuple(gate is not None for gate in gates)
-    if not present:
-        return Modulation(None, None, 1.0, 0, gated)
-    if len({(gate.Wc is None, gate.ws is None, gate.scale, _rank(gate)) for gate in present}) > 1:
-        return None
-    channel = [gate.Wc for gate in present if gate.Wc is not None]
-    scalar = [gate.ws for gate in present if gate.ws is not None]
-    return Modulation(
-        torch.cat(channel) if channel else None,
-        torch.cat(scalar) if scalar else None,
-        present[0].scale,
-        _rank(present[0]),
-        gated,
-    )
-
-
-def _rank(gate: Bottleneck) -> int:
-    matrix = gate.Wc if gate.Wc is not None else gate.ws
-    assert matrix is not None
-    return matrix.shape[1]
 
 
 def gated_sites(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> list[Tensor]:

@@ -35,6 +35,11 @@ _LIBRARY: Any = torch.library.Library("comt", "FRAGMENT")  # type: ignore[no-unt
 """The operators live as long as this."""
 
 
+def computed_by_triton(device: torch.device) -> bool:
+    """Whether kernels for this device are Triton's."""
+    return IMPLEMENTATIONS.get(device.type) == "triton"
+
+
 def implementation(operation: str, device: str) -> Any:
     """The module that computes an operation, forward and backward, on a type of device."""
     return importlib.import_module(f"comt_cli.kernels.{operation}.{IMPLEMENTATIONS[device]}")
@@ -52,7 +57,7 @@ def operator(
 ) -> Function:
     """Define the operator `comt::NAME` and return a function that calls it, with a `Modulation` where `GATES` stands.
 
-    arguments: as a schema declares them, a tensor first; `results` likewise.
+    arguments: as a schema declares them, a tensor or a list of tensors first; `results` likewise.
     fake: called with the arguments, returns empty tensors like the results.
     keep: called with a tuple of the arguments and with the results, returns a tuple of what the derivative needs.
     gradients: called with this tuple and the results' gradients, returns a gradient for each argument, or None; for
@@ -63,7 +68,8 @@ def operator(
     operation = name.removesuffix("_backward")
 
     def compute(*flat: Any) -> Any:
-        return getattr(implementation(operation, flat[0].device.type), name)(*_whole(flat, at))
+        first = flat[0] if isinstance(flat[0], Tensor) else flat[0][0]
+        return getattr(implementation(operation, first.device.type), name)(*_whole(flat, at))
 
     schema = ", ".join(_FIELDS if each == GATES else each for each in arguments)
     _LIBRARY.define(f"{name}({schema}) -> {results}", tags=torch.Tag.pt2_compliant_tag)

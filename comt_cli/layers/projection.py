@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.embedding import embedding
-from comt_cli.kernels.gates import Modulation, modulation_of
+from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.modulate import modulate
+from comt_cli.kernels.modulation import modulation_of
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site
 from comt_cli.layers.initialise import Draw, Initialised
 
@@ -160,10 +161,7 @@ class Projections(CarriesGates, Initialised):
         forms = [None if gate is None else gate.bottleneck() for gate in gates]
         if any(gate is not None and form is None for gate, form in zip(gates, forms, strict=True)):
             return None
-        for index, (form, width) in enumerate(zip(forms, self._filled_widths(), strict=True)):
-            if form is not None and form.Wc is not None and len(form.Wc) < width:
-                forms[index] = form._replace(Wc=F.pad(form.Wc, (0, 0, 0, width - len(form.Wc))))
-        return modulation_of(forms)
+        return modulation_of(forms, self._filled_widths())
 
     def _filled_widths(self) -> list[int]:
         """The columns of each site in the product, with the zeros behind them."""

@@ -199,16 +199,25 @@ def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def git_commit() -> str | None:
-    """The commit of the source tree that is running, with `-dirty` for local changes; None outside a checkout."""
+    """The commit of the source tree that is running, with `-dirty` for local changes; None outside a checkout.
+
+    Changes under `results` are none: it is where tables and measurements are written to, by commands that run one after
+    the other from the same source.
+    """
     folder = Path(__file__).resolve().parent.parent.parent
     if not (folder / ".git").exists():
         return None
-    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        commit = git("rev-parse", "--short=12", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
+    except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None
+    return f"{commit}-dirty" if changed else commit
 
 
 def done_result(

@@ -96,7 +96,7 @@ def add_norm_backward(
                 gates.scale,
                 **gates.constants(tile, product_TC, dproduct_TC, dy_TD, dn_TD, y_TD),
             )
-    return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, *sums.total(product_TC), launch.add_groups(dgain_GD)
+    return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, *sums.total_with(product_TC, dgain_GD)
 
 
 @triton.jit

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.triton.sums import add_groups
 
 FORWARD_PROGRAMS = 1056
 """A forward kernel has at least so many programs, where it has the tiles: eight for each of an H200's 132
@@ -237,13 +238,15 @@ class Sums:
 
     def total(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """dWc and dws; tensors of shape (0,), where `like` is, for what there is not."""
-        dWc, dws = (
-            like.new_empty(0, dtype=torch.float32) if part is None else add_groups(part)
-            for part in (self.dWc_GMR, self.dws_GSR)
-        )
+        dWc, dws, *_ = self._totals(like)
         return dWc, dws
 
+    def total_with(self, like: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and in the same launch the sum of `other`, parts with the groups first."""
+        dWc, dws, total = self._totals(like, other)
+        return dWc, dws, total
 
-def add_groups(parts: Tensor) -> Tensor:
-    """The sum over the first dimension: zeros where it has no elements."""
-    return parts[0] if len(parts) == 1 else parts.sum(0)
+    def _totals(self, like: Tensor, *others: Tensor) -> list[Tensor]:
+        parts = (self.dWc_GMR, self.dws_GSR, *others)
+        sums = iter(add_groups([part for part in parts if part is not None]))
+        return [like.new_empty(0, dtype=torch.float32) if part is None else next(sums) for part in parts]

@@ -67,11 +67,13 @@ class TransponderGate(Gate):
         return modulate(z_TN, u_Tr, *channel, *scalar)
 
     def bottleneck(self) -> Bottleneck:
-        matrices = {kind: self._alpha(kind) * self._matrix(kind) for kind in self.kinds}
+        matrices = {kind: self._matrix(kind) for kind in self.kinds}
         if self.separate:  # each kind has its own half of u
             matrices["channel"] = F.pad(matrices["channel"], (0, self.rank))
             matrices["scalar"] = F.pad(matrices["scalar"], (self.rank, 0))
-        return Bottleneck(matrices.get("channel"), matrices.get("scalar"), 2.0)
+        log_alphas = {kind: self.get_parameter(f"log_alpha_{kind}") for kind in self.kinds if self.learnable}
+        B, log_alpha = ((each.get("channel"), each.get("scalar")) for each in (matrices, log_alphas))
+        return Bottleneck(*B, 2.0, *log_alpha)
 
     def _matrix(self, kind: str) -> Tensor:
         return self.get_parameter(f"B_{kind}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import re
 import subprocess
@@ -26,7 +27,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from comt_cli.kernels.gates import Modulation
-from comt_cli.kernels.operators import implementation
+from comt_cli.kernels.operators import IMPLEMENTATIONS, implementation
 
 ROWS = 65536
 """Tokens of a training step."""
@@ -84,9 +85,12 @@ class _OnMeta(TorchDispatchMode):
         namespace, _, name = func.name().partition("::")
         if namespace != "comt":
             return func(*args, **(kwargs or {}))
-        at = [each.name for each in func._schema.arguments].index("Wc")
-        Wc, ws, scale, rank, gated, *behind = args[at:]
         function = getattr(implementation(name.removesuffix("_backward"), "cuda"), name)
+        names = [each.name for each in func._schema.arguments]
+        if "Wc" not in names:
+            return function(*args)
+        at = names.index("Wc")
+        Wc, ws, scale, rank, gated, *behind = args[at:]
         return function(*args[:at], Modulation(Wc, ws, scale, rank, tuple(gated)), *behind)
 
 
@@ -112,7 +116,10 @@ def launches_of_a_block(size: str, method: str, rows: int = ROWS) -> list[Launch
     def filled(width: int, like: torch.Tensor) -> int:
         return -(-width // 8) * 8
 
-    with mock.patch.object(projection, "aligned", filled), mock.patch.object(attention, "aligned", filled):
+    aligned = (mock.patch.object(module, "aligned", filled) for module in (projection, attention))
+    with contextlib.ExitStack() as stack:
+        for patch in (*aligned, mock.patch.dict(IMPLEMENTATIONS, {"meta": "triton"})):
+            stack.enter_context(patch)
         return launches_of(call)
 
 

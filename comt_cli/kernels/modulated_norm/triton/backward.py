@@ -47,6 +47,7 @@ from comt_cli.kernels.modulated_norm.triton.common import (
 from comt_cli.kernels.modulated_norm.triton.sums import Norm, arguments, load_dm, load_rows, strides, sums_over_pixels
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import add_up, aligned, sigmoid, zero_columns
+from comt_cli.kernels.triton.sums import add_groups
 
 
 def modulated_norm_backward(
@@ -127,7 +128,7 @@ def _of_pixels(
         **given.constants(size, [dproduct_PK, *incoming]),
         **given.pixel_constants,
     )
-    return dproduct_PK, dskip_PC, None if parts_GH is None else launch.add_groups(parts_GH)
+    return dproduct_PK, dskip_PC, None if parts_GH is None else add_groups([parts_GH])[0]
 
 
 @triton.jit

@@ -1,0 +1,143 @@
+"""The matrices of a product's gates: Triton's kernel for them against the definition, and what models make of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton exists for Linux alone")
+
+from comt_cli.kernels import operators
+from comt_cli.kernels.gates import Bottleneck
+from comt_cli.kernels.modulation import modulation_of
+from comt_cli.kernels.modulation import triton as modulation_kernels
+from comt_cli.kernels.triton.sums import MOST, add_groups
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, conftest.py has them interpreted
+
+
+def gates(widths: list[int], rank: int, kinds: str, dtype: torch.dtype, *, learnable: bool = True) -> list[Bottleneck]:
+    """`kinds`: c for a channel gate, s for a scalar one."""
+    generator = torch.Generator().manual_seed(sum(widths) + rank)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(DEVICE, dtype).requires_grad_()
+
+    return [
+        Bottleneck(
+            random(width, rank) if "c" in kinds else None,
+            random(1, rank) if "s" in kinds else None,
+            2.0,
+            random() if "c" in kinds and learnable else None,
+            random() if "s" in kinds and learnable else None,
+        )
+        for width in widths
+    ]
+
+
+def parameters(each: list[Bottleneck]) -> list[Tensor]:
+    return [field for gate in each for field in gate if isinstance(field, Tensor)]
+
+
+def results(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """Wc and ws, as far as there are, and the gradients of a sum of random multiples of them for every parameter."""
+    found = modulation_of(each, filled)
+    joined = [W for W in (found.Wc, found.ws) if W is not None]
+    outgoing = [torch.randn(W.shape, generator=torch.Generator().manual_seed(1)).to(W) for W in joined]
+    return joined, torch.autograd.grad(joined, parameters(each), outgoing)
+
+
+@given(
+    st.lists(st.integers(1, 700), min_size=1, max_size=3), st.integers(1, 20), st.sampled_from(["cs", "c", "s"]),
+    st.integers(0, 9),
+)  # fmt: skip
+def test_the_kernel_is_the_definition(widths, rank, kinds, filling):
+    """In fp32, a block and several: one rounding an element, and a sum of at most 14,000 products."""
+    filled = [width + filling for width in widths]
+    each = gates(widths, rank, kinds, torch.float32)
+    expected = results(
+        [Bottleneck(*(f.double() if isinstance(f, Tensor) else f for f in gate)) for gate in each], filled
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
+        patch.setattr(modulation_kernels, "WHOLE_BLOCK", 4096)
+        found = results(each, filled)
+    for mine, right in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
+        torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-4 if right.dim() == 0 else 1e-6)
+
+
+def test_parameters_of_16_bits(monkeypatch):
+    """The matrices are fp32 then, and not rounded; gradients are rounded once, to 2^-9."""
+    each = gates([37, 20], 8, "cs", torch.bfloat16)
+    expected = results(
+        [Bottleneck(*(f.double() if isinstance(f, Tensor) else f for f in gate)) for gate in each], [40, 20]
+    )
+    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
+    found = results(each, [40, 20])
+    for mine, right in zip(found[0], expected[0], strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine.double(), right, rtol=1e-6, atol=0)
+    for mine, right in zip(found[1], expected[1], strict=True):
+        assert mine.dtype == torch.bfloat16
+        torch.testing.assert_close(mine.double(), right, rtol=2**-7, atol=1e-3)
+
+
+def test_gates_without_alpha_are_copied(monkeypatch):
+    """Copies: the parameters may be gone when a kernel of the next block reads them (FSDP)."""
+    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
+    (gate,) = gates([5], 2, "s", torch.float32, learnable=False)
+    found = modulation_of([gate], [5])
+    assert torch.equal(found.ws, gate.bs)
+    assert found.ws.data_ptr() != gate.bs.data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the checker's own
+@pytest.mark.parametrize("kinds", ["cs", "c", "s"])
+def test_pytorch_accepts_the_operators(monkeypatch, kinds):
+    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
+    each = gates([5, 3], 2, kinds, torch.float32)
+    channel = [gate.Bc for gate in each if gate.Bc is not None]
+    scalar = [gate.bs for gate in each if gate.bs is not None]
+    alphas = [gate.log_alpha_c for gate in each if "c" in kinds] + [gate.log_alpha_s for gate in each if "s" in kinds]
+    of = (
+        [B.detach() for B in channel + scalar],
+        [a.detach() for a in alphas],
+        [5, 3][: len(channel)] + [1] * len(scalar),
+    )
+    arguments = *of, len(channel)
+    torch.library.opcheck(torch.ops.comt.modulation.default, arguments)
+    gradients = torch.ops.comt.modulation.default(*arguments)
+    torch.library.opcheck(torch.ops.comt.modulation_backward.default, (*gradients, *arguments))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_compiled_code_calls_the_operators_once_each(monkeypatch):
+    """Forward and backward, and gives the same: what the definition takes a kernel each for."""
+    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
+    calls: list[str] = []
+    for name in ("modulation", "modulation_backward"):
+        function = getattr(modulation_kernels, name)
+        monkeypatch.setattr(modulation_kernels, name, lambda *a, n=name, f=function: calls.append(n) or f(*a))
+    each = gates([5, 3], 2, "cs", torch.float32)
+
+    def function(*tensors: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        rebuilt = [Bottleneck(*tensors[i : i + 2], 2.0, *tensors[i + 2 : i + 4]) for i in (0, 4)]
+        return modulation_of(rebuilt, [8, 3])[:2]
+
+    outgoing = [torch.ones(11, 2), torch.ones(2, 2)]
+    right = torch.autograd.grad(function(*parameters(each)), parameters(each), outgoing)
+    calls.clear()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    found = torch.autograd.grad(compiled(*parameters(each)), parameters(each), outgoing)
+    assert calls == ["modulation", "modulation_backward"]
+    torch.testing.assert_close(found, right)
+
+
+@given(st.integers(0, 200), st.lists(st.integers(0, 70), min_size=0, max_size=MOST))
+def test_sums_of_groups(groups, columns):
+    parts = [torch.randn(groups, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in columns]
+    for mine, part in zip(add_groups(parts), parts, strict=True):
+        torch.testing.assert_close(mine, part.double().sum(0).float(), rtol=1e-5, atol=1e-5)

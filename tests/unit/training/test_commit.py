@@ -1,0 +1,41 @@
+"""The commit that a run and a measurement are recorded with."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from comt_cli.training import record
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A source tree with a module and a table, committed; `record` believes that it stands there."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    module, table = tmp_path / "comt_cli" / "training" / "record.py", tmp_path / "results" / "table.csv"
+    for file in (module, table):
+        file.parent.mkdir(parents=True)
+        file.write_text("first\n")
+    names = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "."], [*names, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    monkeypatch.setattr(record, "__file__", str(module))
+    return module, table
+
+
+def test_changed_source_is_dirty(checkout):
+    module, table = checkout
+    commit = record.git_commit()
+    assert len(commit) == 12
+    table.write_text("measured anew\n")
+    assert record.git_commit() == commit
+    module.write_text("changed\n")
+    assert record.git_commit() == f"{commit}-dirty"
+
+
+def test_outside_a_checkout_there_is_none(checkout, tmp_path):
+    shutil.rmtree(tmp_path / ".git")
+    assert record.git_commit() is None
