@@ -3,6 +3,7 @@ vendor with the same widest instruction set, GPUs of one compute capability. Tor
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -31,6 +32,12 @@ _INSTRUCTION_SETS = {
 }
 """By architecture, the widest first: the flags of a processor that has it. Those of AVX-512 and AVX2 are what PyTorch
 asks for."""
+_PRETENDED = {
+    "x86_64": {"default": "x86_64", "avx2": "AVX2", "avx512": "AVX-512"},
+    "aarch64": {"default": "NEON"},
+}
+"""By architecture and `ATEN_CPU_CAPABILITY`: the widest instructions that PyTorch then uses, and that the C++ kernels
+are compiled for on x86_64 (`cpu.build`). PyTorch ignores other values."""
 _THREADS = re.compile(r"(.+), (\d+) threads?")
 
 
@@ -86,8 +93,9 @@ def processor_name() -> str:
 
 
 def processor_class() -> str:
-    """This processor's vendor and its widest vector or matrix instructions: `Intel AMX`, `AMD AVX2`, `Arm SVE`.
-    One without any is in the class of its architecture, `AMD x86_64`; `UNKNOWN` where the system does not say."""
+    """This processor's vendor and the widest vector or matrix instructions that it may use: `Intel AMX`, `AMD AVX2`,
+    `Arm SVE`. One without any is in the class of its architecture, `AMD x86_64`; `UNKNOWN` where the system does not
+    say. With `ATEN_CPU_CAPABILITY` it is in the class of the older processor that it then computes as."""
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return "Apple NEON"  # whose kernel has no /proc
     entries = _entries()
@@ -96,7 +104,10 @@ def processor_class() -> str:
     known = _INSTRUCTION_SETS.get(platform.machine())
     if not (vendor and flags and known):
         return UNKNOWN
+    names = [*known, platform.machine()]
     widest = next((name for name, needs in known.items() if needs <= flags), platform.machine())
+    pretended = _PRETENDED[platform.machine()].get(os.environ.get("ATEN_CPU_CAPABILITY", ""), widest)
+    widest = max(widest, pretended, key=names.index)  # the narrower
     return f"{_VENDORS.get(vendor, vendor)} {widest}"
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.kernels import processors
+from comt_cli.kernels.cpu import build
 from comt_cli.kernels.processors import MOST_THREADS_RATIO, UNKNOWN, Device, device_of, processor_class, processor_name
 
 AVX2 = "sse2 fma avx2"
@@ -19,7 +20,8 @@ XEON = f"vendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Processor\nfl
 
 @pytest.fixture
 def cpuinfo(monkeypatch, tmp_path):
-    """Says what /proc/cpuinfo has, on Linux of an architecture."""
+    """Says what /proc/cpuinfo has, on Linux of an architecture, whose processor PyTorch uses as it is."""
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
 
     def write(text: str | None, machine: str = "x86_64") -> None:
         path = tmp_path / "cpuinfo"
@@ -52,6 +54,33 @@ def cpuinfo(monkeypatch, tmp_path):
 def test_classes(cpuinfo, text, machine, expected):
     cpuinfo(text, machine)
     assert processor_class() == expected
+
+
+@pytest.mark.parametrize(
+    ("capability", "on_xeon", "on_avx2", "on_arm"),
+    [
+        ("default", "Intel x86_64", "AMD x86_64", "Arm NEON"),
+        ("avx2", "Intel AVX2", "AMD AVX2", "Arm SVE"),
+        ("avx512", "Intel AVX-512", "AMD AVX2", "Arm SVE"),  # what it has not it cannot use
+        ("no-such", "Intel AMX", "AMD AVX2", "Arm SVE"),
+        ("", "Intel AMX", "AMD AVX2", "Arm SVE"),
+    ],
+)
+def test_a_processor_that_is_used_as_an_older_one_is_in_its_class(
+    cpuinfo, monkeypatch, capability, on_xeon, on_avx2, on_arm
+):
+    for text, machine, expected in (
+        (XEON, "x86_64", on_xeon),
+        (f"vendor_id : AuthenticAMD\nflags : {AVX2}\n", "x86_64", on_avx2),
+        ("CPU implementer : 0x41\nFeatures : fp asimd sve\n", "aarch64", on_arm),
+    ):
+        cpuinfo(text, machine)
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
+        assert processor_class() == expected
+
+
+def test_the_capabilities_are_those_that_kernels_are_compiled_for():
+    assert build.PRETENDED.keys() == processors._PRETENDED["x86_64"].keys()
 
 
 def test_apples_processors_have_a_class(cpuinfo, monkeypatch):
