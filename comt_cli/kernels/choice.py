@@ -1,10 +1,11 @@
 """The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
 
 A kernel is taken on its own accord ("auto") only where it was measured to be faster than what would otherwise run: the
-compiled reference in a compiled model, the eager one in another. What counts was measured on this very device with this
-number of threads, by the user rather than for this program; else on it with another number; else on another device of
-its class (`processors`). Without such measurements, or where no kernel can run, it is the reference. Every choice gives
-its reason.
+compiled reference in a compiled model, the eager one in another. Times of one run alone are compared, and only where
+they differ by more than the error of their ratio: what was too noisy to decide counts as not measured. What counts was
+measured on a device of this one's name, else on another of its class (`processors`); of these at the shape nearest to
+the one asked about; of these by the user rather than for this program, with the nearest number of threads. Without such
+measurements, or where no kernel can run, it is the reference. Every choice gives its reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,12 +23,14 @@ import torch
 
 from comt_cli.installing import install_extra
 from comt_cli.kernels.measurements import (
+    MARGIN,
     DeviceTimes,
+    about,
     measured_steps,
     measurements,
     near_in_rank,
     nearest,
-    of_nearest_device,
+    nearest_steps,
 )
 from comt_cli.kernels.processors import UNKNOWN, Device, processor_class, processor_name
 from comt_cli.recipe.settings import Kernels as Wanted
@@ -58,8 +62,6 @@ MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
 MOST_PIXEL_RANK = 8
 """The widest pixel gate (the paper's) that the Triton kernels take: with 32 they run out of registers."""
-MARGIN = 1.05
-"""How many times as fast a kernel must have been measured: less than that is within the spread of measurements."""
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
 """Of compiled models, whose compiler also fuses an operation with its neighbours, which measuring it alone does not
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
@@ -175,16 +177,16 @@ def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, c
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     found, damaged = measured_steps()
     here, (reference, kernel) = device_here(device), compared_steps(gate, compiled)
-    if not of_nearest_device(found, here):
+    if not (found := about(found, here)):
         return _nothing_measured("training step of a ResNet", here, damaged, "comt bench step")
     rows = [row for row in found if row.dtype == dtype and {kernel, reference} <= row.step_ms.keys()]
-    rows = of_nearest_device(rows, here)
-    if not rows:
+    decisive = nearest_steps([row for row in rows if row.decides(kernel, reference)], here)
+    if not decisive:
         how = f"--precision {'fp32' if dtype == 'fp32' else 'bf16-mixed'} --variants {reference},{kernel}"
-        return Choice(False, f"in {dtype} it was not measured beside the reference: comt bench step {how}")
+        return Choice(False, f"in {dtype} it {_not_measured(rows)} beside the reference: comt bench step {how}")
     # Of several sizes that in which it gains least: it is not taken where it may cost.
-    row = min(rows, key=lambda row: (row.step_ms[reference] / row.step_ms[kernel], row.size))
-    speed, where = row.step_ms[reference] / row.step_ms[kernel], _place(row, here)
+    row = min(decisive, key=lambda row: (row.speed(kernel, reference), row.size))
+    speed, where = row.speed(kernel, reference), _place(row, here)
     step = f"a {'compiled ' if compiled else ''}step of {row.size}{NORM_WIDTHS[gate]}"
     gain = f"{'' if speed > MARGIN else 'only '}{speed:.2f} times as fast"
     return Choice(speed > MARGIN, f"{step} was {gain} on {where} ({dtype})", speed, where)
@@ -281,25 +283,32 @@ def _by_measurement(
     alternative = "reference-compiled" if compiled else "reference"
     found, damaged = measurements()
     here = device_here(device)
-    if not of_nearest_device(found, here):
+    if not (found := about(found, here)):
         return _nothing_measured("fused kernel", here, damaged, "comt bench kernels")
     kind = "none" if gates is None else "transponder" if gates.channel else "comt"
     rank = gates.rank if gates is not None else 0
     rows = [row for row in found if (row.op, row.dtype, row.kind) == (op, dtype, kind)]
     both = [row for row in rows if {"fused", alternative} <= row.step_ms.keys()]
-    near = of_nearest_device(near_in_rank(both, rank), here)
+    near = near_in_rank(both, rank)
+    decisive = [row for row in near if row.decides("fused", alternative)]
     what = f"{'the compiled ' if compiled else 'the '}reference"
-    if not near:
+    if not decisive:
         gates_text = f"gates of rank {rank}" if rank else "no gates"
-        return Choice(False, f"{op} with {gates_text} was not measured in {dtype} beside {what}: comt bench kernels")
-    row = nearest(near, rank, width)
-    speed, where = row.step_ms[alternative] / row.step_ms["fused"], _place(row, here)
+        what = f"{_not_measured(near)} in {dtype} beside {what}"
+        return Choice(False, f"{op} with {gates_text} {what}: comt bench kernels")
+    row = nearest(decisive, here, rank, width)
+    speed, where = row.speed("fused", alternative), _place(row, here)
     at = f"{row.width} wide, {dtype}" if row.rank == rank else f"{row.width} wide, rank {row.rank}, {dtype}"
     if speed > MARGIN:
         return Choice(True, f"{speed:.2f} times as fast as {what} on {where} ({at})", speed, where)
     if speed >= 1:
         return Choice(False, f"no more than {speed:.2f} times as fast as {what} on {where} ({at})", speed, where)
     return Choice(False, f"{what} is {1 / speed:.2f} times as fast on {where} ({at})", speed, where)
+
+
+def _not_measured(rows: Sequence[DeviceTimes]) -> str:
+    """Why none of `rows` decides."""
+    return "was measured with too much noise to decide" if rows else "was not measured"
 
 
 def _nothing_measured(what: str, here: Device, damaged: list[Path], command: str) -> Choice:

@@ -1,7 +1,8 @@
 """What `comt bench` measured, read back: operations, and training steps of ResNets, each with its device.
 
 `measured/` has what was measured for this program, a copy of results/bench that `make measured` makes and a test holds
-to it. `comt bench` adds what it measures on the user's machine to the cache folder, in the same form; that comes first.
+to it. `comt bench` adds what it measures on the user's machine to the cache folder, in the same form. Of the two that
+comes first which is nearer to what is asked (`nearest`, `nearest_steps`); of equals the user's own.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import csv
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from comt_cli.files import cache_folder
 from comt_cli.kernels.processors import Device, device_of
@@ -21,6 +22,8 @@ from comt_cli.kernels.processors import Device, device_of
 FILE = "kernels.csv"
 STEP_FILE = "step-images.csv"
 SHIPPED = Path(__file__).parent / "measured"
+MARGIN = 1.05
+"""How many times as fast a kernel must have been measured to be taken, however certain the measurement."""
 _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 _FARTHEST_RANK = 4
 """A measurement says nothing about bottlenecks more than so many times as wide, or as narrow."""
@@ -30,11 +33,12 @@ _NARROW = 16
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """What was timed on one device, whatever it was computed with.
+    """What was timed on one device in one run, whatever it was computed with.
 
     Attributes:
         own: by the user, and not for this program.
         step_ms: by variant, milliseconds of a forward and a backward pass, or of a whole training step.
+        error: by variant, how far the true time may lie from that, as a part of it (`_error`).
         torch: its version; `triton`: the same, empty where there was none.
     """
 
@@ -45,6 +49,17 @@ class DeviceTimes:
     shape: str
     dtype: str
     step_ms: dict[str, float]
+    error: dict[str, float]
+
+    def speed(self, kernel: str, reference: str) -> float:
+        """How many times as fast as `reference` the `kernel` was."""
+        return self.step_ms[reference] / self.step_ms[kernel]
+
+    def decides(self, kernel: str, reference: str) -> bool:
+        """Whether it shows which of the two is the faster: their times differ by more than the error of their ratio, or
+        that error is within `MARGIN`. The errors are added as squares, as those of independent times."""
+        speed, error = self.speed(kernel, reference), math.hypot(self.error[kernel], self.error[reference])
+        return error <= MARGIN - 1 or max(speed, 1 / speed) - 1 > error
 
 
 @dataclass(frozen=True)
@@ -89,8 +104,8 @@ def roots() -> list[Path]:
 def measurements() -> tuple[list[Measured], list[Path]]:
     """All operations that are known, and those of the user's files that are damaged.
 
-    One file may have variants that another lacks; times of two files, or with two versions of torch, are not mixed.
-    Raises as the reader does if a file of the program's own is damaged.
+    One file may have variants that another lacks; times of two files or runs, or with two versions of torch, are not
+    mixed. Raises as the reader does if a file of the program's own is damaged.
     """
     return _read_all(FILE, _read_operations)
 
@@ -121,11 +136,11 @@ def _read_all(name: str, read: Callable[[Path, int, bool], tuple[Row, ...]]) -> 
 def _read_operations(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
     """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes."""
     rows = []
-    keys = ("op", "shape", "dtype", "gates", "width", "tokens")
-    for device, torch, triton, (op, shape, dtype, gates, width, tokens), times in _times(path, keys):
+    keys = ("shape", "dtype", "op", "gates", "width", "tokens")
+    for common, (shape, dtype, op, gates, width, tokens), times in _times(path, keys):
         if (label := _GATES.fullmatch(gates)) is not None:
-            place = op, label[1], int(label[2] or 0), int(width), int(tokens)
-            rows.append(Measured(own, device, torch, triton, shape, dtype, times, *place))
+            device_times = own, *common, shape, dtype, *times
+            rows.append(Measured(*device_times, op, label[1], int(label[2] or 0), int(width), int(tokens)))
     return tuple(rows)
 
 
@@ -133,45 +148,60 @@ def _read_operations(path: Path, _changed: int, own: bool) -> tuple[Measured, ..
 def _read_steps(path: Path, _changed: int, own: bool) -> tuple[MeasuredStep, ...]:
     """As `_read_operations`. Of bf16 the measurement under autocast counts, which is how ResNets are trained."""
     rows = []
-    for device, torch, triton, (size, shape, precision), times in _times(path, ("size", "shape", "precision")):
+    for common, (shape, precision, size), times in _times(path, ("shape", "precision", "size")):
         if precision in ("fp32", "bf16-mixed"):
-            dtype = precision.removesuffix("-mixed")
-            rows.append(MeasuredStep(own, device, torch, triton, shape, dtype, times, size))
+            rows.append(MeasuredStep(own, *common, shape, precision.removesuffix("-mixed"), *times, size))
     return tuple(rows)
 
 
-def _times(path: Path, keys: tuple[str, ...]) -> Iterator[tuple[Device, str, str, tuple[str, ...], dict[str, float]]]:
-    """For the rows of a file that differ by their variant alone: device, versions of torch and triton, the values of
-    `keys`, and the times by variant."""
-    groups: dict[tuple[Device, str, str, tuple[str, ...]], dict[str, float]] = {}
+_Common = tuple[Device, str, str]
+
+
+def _times(
+    path: Path, keys: tuple[str, ...]
+) -> Iterator[tuple[_Common, tuple[str, ...], tuple[dict[str, float], dict[str, float]]]]:
+    """For the rows of a file that differ by their variant alone: device and versions of torch and triton, the values of
+    `keys`, and the times and their errors by variant.
+
+    Rows of one run are of one commit and were timed in as many rounds: only such times may be divided by each other. A
+    file may have rows of several, since a run of some variants is added to what is there.
+    """
+    groups: dict[tuple[Any, ...], tuple[dict[str, float], dict[str, float]]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, strict=True):
             if None in row.values():
                 raise ValueError("a line is too short")
             device = device_of(row["device_type"], row["device"], row["device_class"])
-            key = device, row["torch"], row["triton"], tuple(row[key] for key in keys)
+            run = row.get("git_commit"), row.get("rounds")
+            key = (device, row["torch"], row["triton"]), tuple(row[key] for key in keys), run
             variant, text = row["variant"], row["step_ms"]
             if not text:  # not measured
                 continue
             step_ms = float(text)
             if not 0 < step_ms < math.inf:
                 raise ValueError(text)
-            groups.setdefault(key, {})[variant] = step_ms
-    for (device, torch, triton, values), times in groups.items():
-        yield device, torch, triton, values, times
+            times, errors = groups.setdefault(key, ({}, {}))
+            times[variant], errors[variant] = step_ms, _error(row, step_ms)
+    for (common, values, _), both in groups.items():
+        yield common, values, both
 
 
-def of_nearest_device(rows: Iterable[Row], device: Device) -> list[Row]:
-    """Those of `rows` that were measured on the device that says most about `device` (`Device.distance`); of several
-    equally near, and of two measurements of one, the user's own, then the first by name. Empty if none of them says
-    anything."""
-    near = [
-        ((distance, not row.own, str(row.device)), row)
-        for row in rows
-        if (distance := row.device.distance(device)) is not None
-    ]
-    nearest = min((place for place, _ in near), default=None)
-    return [row for place, row in near if place == nearest]
+def _error(row: Mapping[str, str], step_ms: float) -> float:
+    """How far the true time may lie from `step_ms`, as a part of it: the reach of its 90 % interval, or, in files of an
+    older version, of its ratio's to another time, which reaches farther. Infinite where there were too few rounds for
+    an interval. Of a version that recorded none it is the reach of the 10th or 90th percentile; 0 without those."""
+    for value in ("step_ms", "step_ratio_to_plain_compiled"):
+        if text := row.get(f"{value}_uncertainty"):
+            return float(text)
+        if row.get(f"{value}_settled"):
+            return math.inf
+    ends = (row.get("step_ms_p10"), row.get("step_ms_p90"))
+    return max((abs(float(end) - step_ms) / step_ms for end in ends if end), default=0.0)
+
+
+def about(rows: Iterable[Row], device: Device) -> list[Row]:
+    """Those of `rows` that say something about `device` (`Device.distance`)."""
+    return [row for row in rows if row.device.distance(device) is not None]
 
 
 def near_in_rank(rows: Iterable[Measured], rank: int) -> list[Measured]:
@@ -183,10 +213,37 @@ def near_in_rank(rows: Iterable[Measured], rank: int) -> list[Measured]:
     ]
 
 
-def nearest(rows: Iterable[Measured], rank: int, width: int) -> Measured:
-    """Of `rows`, of which there is one: the nearest rank, then the nearest width, then the most tokens; of equals the
-    first."""
-    return min(rows, key=lambda row: (_ratio(row.rank, rank), _ratio(row.width, width), -row.tokens, row.shape))
+def nearest(rows: Iterable[Measured], device: Device, rank: int, width: int) -> Measured:
+    """Of `rows`, of which there is one and which all are about `device`: a device of its name, the nearest rank, the
+    nearest width, the user's own, the nearest number of threads, the most tokens; of equals the first."""
+
+    def place(row: Measured) -> tuple[Any, ...]:
+        differs, threads = _distance(row, device)
+        shape = _ratio(row.rank, rank), _ratio(row.width, width)
+        return differs, *shape, not row.own, threads, str(row.device), -row.tokens, row.shape
+
+    return min(rows, key=place)
+
+
+def nearest_steps(rows: Sequence[MeasuredStep], device: Device) -> list[MeasuredStep]:
+    """Of `rows`, which all are about `device`, one for each size: those of a device of its name, or, where there are
+    none, of the others; of one size the user's own, then the nearest number of threads; of equals the first."""
+
+    def place(row: MeasuredStep) -> tuple[Any, ...]:
+        differs, threads = _distance(row, device)
+        return differs, not row.own, threads, str(row.device), row.shape
+
+    found: dict[str, MeasuredStep] = {}
+    for row in sorted(rows, key=place):
+        found.setdefault(row.size, row)
+    differs = min((place(row)[0] for row in rows), default=False)
+    return [row for row in found.values() if place(row)[0] == differs]
+
+
+def _distance(row: DeviceTimes, device: Device) -> tuple[bool, float]:
+    distance = row.device.distance(device)
+    assert distance is not None
+    return distance
 
 
 def _ratio(first: int, second: int) -> float:

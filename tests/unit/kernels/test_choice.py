@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import re
-import types
 from pathlib import Path
 
 import pytest
 import torch
 
 from comt_cli.kernels import choice, measurements
-from comt_cli.kernels.choice import Choice, Gates, choose, choose_loss, version_of
+from comt_cli.kernels.choice import Choice, Gates, choose, version_of
 from comt_cli.kernels.processors import UNKNOWN, Device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -22,13 +20,17 @@ HEAD = (
     "forward_ms_p90,step_ms,step_ms_p10,step_ms_p90,forward_ratio_to_plain_compiled,step_ratio_to_plain_compiled,saved_bytes,torch,triton,"
     "git_commit"
 )
-COLUMNS = HEAD.split(",")
+INTERVAL = ["step_ms_uncertainty", "step_ms_settled"]
+OLDER = [f"step_ratio_to_plain_compiled_{end}" for end in ("uncertainty", "settled")]
+"""Of the ratio, where the version did not record the interval of the time itself."""
+COLUMNS = [*HEAD.split(","), *INTERVAL, *OLDER]
 HERE = "Some CPU, 2 threads"
 THIS_CPU, H200 = Device("cpu", "Some CPU", "AMD AVX2", 2), Device("cuda", "NVIDIA H200", "sm_90")
 TORCH = torch.__version__
 ROW = {
     "device": HERE, "device_type": "cpu", "device_class": "AMD AVX2", "op": "swiglu", "shape": "d128", "tokens": 512,
     "width": 1024, "gates": "transponder-r8", "dtype": "fp32", "torch": TORCH, "triton": version_of("triton") or "",
+    **dict.fromkeys([*INTERVAL, *OLDER], ""),
 }  # fmt: skip
 ON_H200 = {"device": "NVIDIA H200", "device_type": "cuda", "device_class": "sm_90"}
 ALL_THREE = {"reference": 6.0, "reference-compiled": 3.0, "fused": 2.0}
@@ -55,7 +57,8 @@ def measured(tmp_path):
             writer.writeheader()
             for changes, times in rows:
                 for variant, step_ms in times.items():
-                    writer.writerow({**ROW, **changes, "variant": variant, "step_ms": step_ms})
+                    ends = {"step_ms_p10": step_ms, "step_ms_p90": step_ms}
+                    writer.writerow({**ROW, **ends, **changes, "variant": variant, "step_ms": step_ms})
         return path
 
     return write
@@ -177,16 +180,18 @@ def test_a_rank_far_from_all_measured_is_not_measured(measured):
 SLOW = {**ALL_THREE, "fused": 5.0}
 
 
-def test_the_device_itself_then_other_numbers_of_threads_then_its_class(measured):
-    """Each is better than what is farther, of whatever width; and the reason says what was not this very device."""
+def test_the_device_by_name_then_the_shape_then_the_number_of_threads(measured):
+    """And the reason says what was not this very device."""
     another = {"device": "Another CPU, 2 threads"}
     measured((another, SLOW), folder="another")
     assert not ask().fused
     assert "on Another CPU, 2 threads (of this one's class, AMD AVX2) (1024 wide" in ask().reason
     measured((another, SLOW), ({**another, "device": "Another CPU, 8 threads"}, ALL_THREE), folder="another")
     assert not ask().fused, "the nearest number of threads"
-    measured(({"device": "Some CPU, 1 thread"}, ALL_THREE), folder="nearly")
-    assert ask().measured_on == "Some CPU, 1 thread (here 2)"
+    measured(({"device": "Some CPU, 1 thread", "width": 64}, ALL_THREE), folder="nearly")
+    assert ask().measured_on == "Some CPU, 1 thread (here 2)", "of whatever width"
+    measured(({"width": 8}, SLOW), folder="here")
+    assert ask().measured_on == "Some CPU, 1 thread (here 2)", "its width is the nearer one"
     measured(({"width": 64}, SLOW), folder="here")
     assert ask().measured_on == HERE
     assert not ask().fused
@@ -238,6 +243,56 @@ def test_measurements_with_other_libraries_are_taken_and_told(measured, versions
 def test_times_with_two_versions_are_not_compared(measured):
     measured(({"torch": "1.13.1"}, {"fused": 1.0}), ({}, {"reference": 6.0, "reference-compiled": 3.0}))
     assert "was not measured in fp32 beside the compiled reference" in ask().reason
+
+
+ANOTHER_RUN = [{"git_commit": "def"}, {"rounds": 2}]
+
+
+@pytest.mark.parametrize("other", ANOTHER_RUN, ids=str)
+def test_times_of_two_runs_are_not_compared(measured, other):
+    """Rows of one file, where a later run replaced a part: of another commit, or in another number of rounds."""
+    measured((other, {"fused": 1.0}), ({}, {"reference": 6.0, "reference-compiled": 3.0}))
+    assert "was not measured in fp32 beside the compiled reference" in ask().reason
+    measured((other, {"fused": 1.0, "reference": 2.0}), ({}, {"reference-compiled": 3.0}))
+    assert ask(compiled=False).speed == 2
+    assert ask(compiled=True).speed is None
+
+
+NOISE = [  # of each of two times, the slower of which is 1.5 times the other
+    ({INTERVAL[0]: "0.3", INTERVAL[1]: "False"}, True),  # sqrt(2) 0.3 < 0.5
+    ({INTERVAL[0]: "0.4", INTERVAL[1]: "True"}, False),
+    ({INTERVAL[0]: "", INTERVAL[1]: "False"}, False),  # too few rounds for an interval
+    ({OLDER[0]: "0.3", OLDER[1]: "False"}, True),
+    ({OLDER[0]: "0.4", OLDER[1]: "False"}, False),
+    ({OLDER[0]: "0.4", INTERVAL[0]: "0.01"}, True),
+    ({"step_ms_p10": 1.8, "step_ms_p90": 3.3}, False),  # of an older version, which knew the percentiles alone
+    ({"step_ms_p10": 1.9, "step_ms_p90": 2.6}, True),
+    ({"step_ms_p10": "", "step_ms_p90": ""}, True),
+]
+
+
+@pytest.mark.parametrize(("noise", "decided"), NOISE, ids=str)
+@pytest.mark.parametrize("fused", [2.0, 4.5])
+def test_what_is_too_noisy_to_decide_counts_as_not_measured(measured, noise, decided, fused):
+    """Whether the kernel would be the faster or the slower one; what decides may be of another width."""
+    measured((noise, {"reference-compiled": 3.0, "fused": fused}))
+    speed = 3 / fused
+    if fused == 2 or not noise.get("step_ms_p90"):  # percentiles are absolute: those are of 2 and 3
+        assert ask().speed == (pytest.approx(speed) if decided else None)
+        assert ask().fused == (decided and fused == 2)
+    if not decided and "step_ms_p90" not in noise:
+        assert ask().reason == (
+            "swiglu with gates of rank 8 was measured with too much noise to decide in fp32 beside the compiled "
+            "reference: comt bench kernels"
+        )
+        measured((noise, {"reference-compiled": 3.0, "fused": fused}), ({"width": 4096, "shape": "d512"}, ALL_THREE))
+        assert ask().reason.endswith("(4096 wide, fp32)")
+        assert ask().fused
+
+
+def test_a_certain_small_gain_is_no_noise(measured):
+    measured(({INTERVAL[0]: "0.03", INTERVAL[1]: "True"}, {**ALL_THREE, "fused": 2.95}))
+    assert ask().reason.startswith("no more than 1.02 times as fast")
 
 
 @pytest.mark.parametrize(
@@ -299,6 +354,14 @@ def test_what_is_asked_for_is_taken(measured):
     measured(({}, ALL_THREE))
     assert ask("reference") == Choice(False, "as asked")
     assert ask("reference", dtype=torch.float64) == Choice(False, "as asked")
+
+
+def test_no_kernel_is_taken_on_a_gpu_of_another_maker(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    gates = Gates(channel=True, scalar=True, rank=8)
+    found = choice.choose("heads", "fused", CUDA, torch.bfloat16, 1536, gates, compiled=True)
+    assert not found.fused
+    assert "NVIDIA" in found.reason
 
 
 # ---- files
@@ -373,10 +436,14 @@ def test_the_users_own_measurements_come_before_those_of_the_program(measured, m
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert ask().speed == 0.75
-    measured(({"width": 64, "tokens": 1}, {**ALL_THREE, "fused": 4.0}), root="cache/measured", folder="mine")
-    assert ask().speed == 0.75, "of whatever width"
-    measured(({"device": "Some CPU, 4 threads"}, {**ALL_THREE, "fused": 4.0}), root="cache/measured", folder="mine")
-    assert ask().speed == 1.5, "the user's are of another number of threads"
+    slower = {**ALL_THREE, "fused": 4.0}
+    measured(({"device": "Some CPU, 4 threads", "tokens": 1}, slower), root="cache/measured", folder="mine")
+    assert ask().speed == 0.75, "with whatever number of threads"
+    measured(({"width": 64}, slower), root="cache/measured", folder="mine")
+    assert ask().speed == 1.5, "the program's are of this width"
+    assert ask(width=100).speed == 0.75
+    measured(({"device": "Another CPU, 2 threads"}, slower), root="cache/measured", folder="mine")
+    assert ask().speed == 1.5, "the program's are of this device"
 
 
 def test_other_tables_of_the_folder_are_left_alone(measured):
@@ -384,79 +451,3 @@ def test_other_tables_of_the_folder_are_left_alone(measured):
     (path.parent / "step.csv").write_text("a,b\n")
     assert measurements.measurements()[1] == []
     assert ask().fused
-
-
-# ---- the loss
-
-
-def test_the_loss_of_liger_kernel_is_for_cuda_where_it_is_installed(monkeypatch):
-    monkeypatch.setattr(choice, "liger", lambda: ("0.8.5", torch.autograd.Function))
-    assert choose_loss("auto", CUDA, torch.bfloat16) == Choice(True, "liger-kernel 0.8.5")
-    assert choose_loss("fused", CUDA, torch.float32).fused
-    assert choose_loss("reference", CUDA, torch.float32) == Choice(False, "as asked")
-    assert choose_loss("auto", torch.device("meta"), torch.float32) == Choice(False, "there is no fused loss for meta")
-    assert "float64" in choose_loss("fused", CUDA, torch.float64).reason
-    monkeypatch.setattr(choice, "liger", lambda: "liger-kernel is not installed")
-    assert choose_loss("auto", CUDA, torch.bfloat16) == Choice(False, "liger-kernel is not installed")
-
-
-def test_no_kernel_is_taken_on_a_gpu_of_another_maker(monkeypatch):
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    gates = Gates(channel=True, scalar=True, rank=8)
-    found = choice.choose("heads", "fused", CUDA, torch.bfloat16, 1536, gates, compiled=True)
-    assert not found.fused
-    assert "NVIDIA" in found.reason
-
-
-def test_the_loss_on_a_cpu_is_fused_where_it_can_be_compiled(monkeypatch):
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda *, may_build: None)
-    assert choose_loss("auto", CPU, torch.bfloat16).fused
-    assert choose_loss("reference", CPU, torch.float32) == Choice(False, "as asked")
-    for dtype, name in ((torch.float16, "float16"), (torch.float64, "float64")):
-        assert choose_loss("fused", CPU, dtype) == Choice(False, f"the fused loss does not compute in {name}")
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda *, may_build: "no C++ compiler")
-    assert choose_loss("auto", CPU, torch.float32) == Choice(False, "no C++ compiler")
-
-
-@pytest.fixture
-def fresh():
-    choice.liger.cache_clear()
-    yield
-    choice.liger.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh")
-@pytest.mark.parametrize(
-    ("version", "says"),
-    [
-        (None, "is not installed: "),
-        ("0.7.9", "is older than 0.8"),
-        ("0.8.0", None),
-        ("1.0.0rc1", None),
-    ],
-)
-def test_versions_of_liger_kernel(monkeypatch, version, says):
-    stand_in = types.SimpleNamespace(LigerFusedLinearCrossEntropyFunction=torch.autograd.Function)
-    monkeypatch.setattr(choice, "version_of", lambda name: version)
-    monkeypatch.setattr(choice.importlib, "import_module", lambda name: stand_in)
-    if says is None:
-        assert choice.liger() == (version, torch.autograd.Function)
-    else:
-        assert says in choice.liger()
-
-
-@pytest.mark.usefixtures("fresh")
-def test_a_liger_kernel_that_cannot_be_imported_is_no_crash(monkeypatch):
-    def broken(name: str):
-        raise RuntimeError("no such device\nand more")
-
-    monkeypatch.setattr(choice, "version_of", lambda name: "0.9.0")
-    monkeypatch.setattr(choice.importlib, "import_module", broken)
-    assert choice.liger() == "liger-kernel 0.9.0 cannot be imported: RuntimeError: no such device"
-
-
-def test_the_version_of_liger_kernel_is_that_of_the_package():
-    project = (Path(__file__).resolve().parents[3] / "pyproject.toml").read_text(encoding="utf-8")
-    wanted = re.findall(r"liger-kernel>=(\d+)\.(\d+)", project)
-    assert wanted
-    assert {tuple(map(int, pair)) for pair in wanted} == {choice.LIGER}

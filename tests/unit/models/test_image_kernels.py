@@ -257,6 +257,26 @@ def test_ones_own_file_does_not_hide_what_it_lacks(write_steps, monkeypatch, tmp
     assert auto("window").speed == 1.4
     assert auto("pixel").speed == 1.2
     assert auto("window", compiled=True).speed == 1.04
+    write_steps({"pixel-eager": 150, "pixel-fused-eager": 50}, size="resnet50")
+    assert auto("pixel").speed == 1.2, "nor does one's own of another size"
+
+
+def test_steps_too_noisy_to_decide_count_as_not_measured(write_steps):
+    """Of one size; of all."""
+    path = write_steps({"window-eager": 120, "window-fused-eager": 100})
+    with_interval = path.read_text().replace("step_ms,", "step_ms,step_ms_uncertainty,step_ms_settled,")
+    for uncertainty, speed in (("0.1", 1.2), ("0.2", None), ("", None)):
+        path.write_text(with_interval.replace("0,2", f"0,{uncertainty},False,2"))
+        assert auto("window").speed == speed
+    assert auto("window").reason == (
+        "in fp32 it was measured with too much noise to decide beside the reference: comt bench step --precision fp32 "
+        "--variants window-eager,window-fused-eager"
+    )
+    with path.open("a") as file:
+        file.write(
+            path.read_text().split("\n", 1)[1].replace("resnet18-b32", "resnet50").replace(",,False", ",0.01,True")
+        )
+    assert auto("window").speed == 1.2
 
 
 OLDER = """device,device_type,shape,size,precision,variant,step_ms,torch,triton
