@@ -147,7 +147,7 @@ class Subject:
     def goals(self, row: Mapping[str, Any], device_type: str = "cpu") -> dict[str, float | None]:
         """The goals of a row as they are now, by its columns; `device_type` is the kind of device it is of."""
         shape = self.shapes.get(row["size"])
-        whole = row["variant"] == row["best_plain"] and row["shape"] == str(shape)
+        whole = row["variant"] == row.get("best_plain") and row["shape"] == str(shape)
         device = goal_device(device_type, row["device"])
         arithmetic = float(row[ARITHMETIC]) if row.get(ARITHMETIC) else None
         place = row["variant"], row["size"], device, row["precision"]

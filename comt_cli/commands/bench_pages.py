@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from comt_cli.errors import StorageError
-from comt_cli.report.benchmark import Page, device_folder, merge_rows, write_benchmark
+from comt_cli.report.benchmark import Page, device_folder, markdown, merge_rows, write_benchmark
 
 
 def pages() -> dict[str, Page]:
@@ -70,14 +70,20 @@ class Record:
         self._results, self._pages, self._outcome = results, pages(), Outcome()
 
     def add(self, page: str, news: Iterable[str | list[Any]], *, quiet: bool = False) -> list[Path]:
-        """All of `news`; the files of a page, which is shown at the end unless `quiet`."""
+        """All of `news`; the files of a page, which is shown at the end unless `quiet`. Rows that would replace a part
+        of a run of more variants are shown and not written."""
         written: list[Path] = []
         for each in news:
             self._outcome.add(each)
             if isinstance(each, str):
                 typer.echo(each, err=True)
             elif each:
-                written = write_benchmark(self._pages[page], each, self._results)
+                files, narrower = write_benchmark(self._pages[page], each, self._results)
+                written = files or written
+                if narrower:
+                    typer.echo(markdown(self._pages[page], narrower))
+                    has_more = f"{page}.csv below {self._results / 'bench'} has a run of more variants"
+                    typer.echo(f"not written, since {has_more}: delete it, or choose another --results", err=True)
                 self._keep(page, each)
         for path in [] if quiet else written:
             if path.suffix == ".md":

@@ -49,8 +49,8 @@ class Goal:
     timed: str | None = None
 
     def verdict(self, row: Row) -> str | None:
-        """`met` or `missed`, or `too noisy`, or `not settled`: a time had not, or the goal lies within the interval of
-        the value. None where the row has no goal or no value."""
+        """`met` or `missed`, or `too noisy`, or `not settled`: the goal lies within the interval of the value, or there
+        were too few rounds for an interval. None where the row has no goal or no value."""
         if not row.get(self.value) or not row.get(self.goal):
             return None
         value, goal = float(row[self.value]), float(row[self.goal])
@@ -58,15 +58,17 @@ class Goal:
         if spread and float(spread) > TOO_NOISY:
             return f"{self.what} too noisy (p90 / p10 of a time is {float(spread):.2f}, beyond {TOO_NOISY:g})"
         is_met = value >= goal if self.at_least else value <= goal
-        verdict = "met" if is_met else "missed"
-        if settled == "False" or (uncertainty and abs(value - goal) < float(uncertainty) * value):
+        verdict, too_few = "met" if is_met else "missed", bool(settled and not uncertainty)
+        if too_few or (uncertainty and abs(value - goal) < float(uncertainty) * value):
             verdict = "not settled"
         # what was just missed must not look equal: as many decimals as the rows have
         text = f"{value:,.{self.decimals + (verdict != 'met')}f}"
         if uncertainty:
             text += f" ± {100 * float(uncertainty):.1f} %"
         text += f", {'at least' if self.at_least else 'at most'} {_plainly(goal)}"
-        if self.timed is not None and not (spread and settled):
+        if too_few:
+            text += ", too few rounds for an interval"
+        elif self.timed is not None and not (spread and settled):
             text += f", {'uncertainty' if spread else 'spread'} not recorded"
         return f"{self.what} {verdict} ({text})"
 
@@ -80,10 +82,10 @@ def _plainly(number: float) -> str:
 class Page:
     """One kind of measurement: its file's name, what makes two rows the same thing, and how it is shown.
 
-    `sort`: the columns that rows are sorted by. `order`: for some columns, their values in the order in which rows
-    stand; a row whose value is not among them is of a version that offered something else, and is dropped. `renew`:
-    what is known of a row without measuring, such as its goals; it replaces what an older version wrote. `draw` may
-    find nothing to draw. What is not `measured` is predicted.
+    `turns`: the part of `key` by which the rows differ that took turns in one run. `sort`: the columns that rows are
+    sorted by. `order`: for some columns, their values in the order in which rows stand; those of a version that offered
+    something else come last. `renew`: what is known of a row without measuring, such as its goals; it replaces what an
+    older version wrote. `draw` may find nothing to draw. What is not `measured` is predicted.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Page:
     key: tuple[str, ...]
     sort: tuple[str, ...]
     columns: tuple[Column, ...]
+    turns: tuple[str, ...] = ("variant",)
     goals: tuple[Goal, ...] = ()
     order: Mapping[str, Sequence[str]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
@@ -100,33 +103,49 @@ class Page:
     renew: Callable[[Row], Mapping[str, Any]] | None = None
 
 
-def write_benchmark(page: Page, rows: Sequence[Mapping[str, Any]], results: Path) -> list[Path]:
+def write_benchmark(
+    page: Page, rows: Sequence[Mapping[str, Any]], results: Path
+) -> tuple[list[Path], list[dict[str, str]]]:
     """Merge `rows`, all of one device, into `<results>/bench/<device>/<name>.csv`, and write the page and figure anew.
 
-    A row replaces an older one with the same key; all others stay. Returns the files.
+    A row replaces an older one with the same key; all others stay. Rows of a run that lacks variants which the file has
+    of the same turns are not written: verdicts of a whole run are relative to all of its variants. Returns the files,
+    and the rows that were not written.
     """
     path = results / "bench" / device_folder(str(rows[0]["device"])) / f"{page.name}.csv"
-    merge_rows(page, rows, path)
-    return [path, *write_page(page, path)]
+    there: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for row in _read(path):
+        if _is_offered(page, row):
+            there.setdefault(_turns(page, row), set()).add(_key(page, row))
+    ours = {_key(page, row) for row in rows}
+    is_whole = [there.get(_turns(page, row), set()) <= ours for row in rows]
+    whole = [row for row, has_all in zip(rows, is_whole, strict=True) if has_all]
+    narrower = [_as_text(row) for row, has_all in zip(rows, is_whole, strict=True) if not has_all]
+    if not whole:
+        return [], narrower
+    merge_rows(page, whole, path)
+    return [path, *write_page(page, path)], narrower
 
 
 def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The CSV of `write_benchmark` alone, at `path`, which need not be there yet."""
+    """Add `rows` to the CSV at `path`, which need not be there yet: each replaces an older one with the same key. Lines
+    that lack a part of the key are dropped: nobody knows what they are of."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
-    merged = {_key(page, row): row for row in _read(path, page, columns)}
+    merged = {key: row for row in _read(path, columns) if all(key := _key(page, row))}
     merged.update({_key(page, row): row for row in map(_as_text, rows)})
     _write(page, path, columns, list(merged.values()))
 
 
 def renew_page(page: Page, path: Path) -> list[Path]:
     """Write the CSV `path`, Markdown and figure anew from the CSV's own rows, as a page is made today; returns the
-    files. None are written where the CSV is of an older version, whose columns or rows are not those of the page."""
+    files. None are written where the CSV has no rows, or is of an older version and lacks columns that rows are known
+    by."""
     with path.open(newline="", encoding="utf-8") as handle:
         columns = list(csv.DictReader(handle).fieldnames or ())
     if not {*page.key, *page.sort, *page.order} <= set(columns):
         return []
-    rows = _read(path, page, columns)
+    rows = _read(path, columns)
     if not rows:
         return []
     _write(page, path, columns, rows)
@@ -203,27 +222,41 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _key(page: Page, row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(row[name]) for name in page.key)
+    return tuple(str(row.get(name, "")) for name in page.key)
+
+
+def _turns(page: Page, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What rows have in common that take turns."""
+    return tuple(str(row.get(name, "")) for name in page.key if name not in page.turns)
+
+
+def _is_offered(page: Page, row: Row) -> bool:
+    """Whether it can be measured today."""
+    return all(row.get(name) in values for name, values in page.order.items())
 
 
 def _as_text(row: Mapping[str, Any]) -> dict[str, str]:
     return {name: "" if value is None else str(value) for name, value in row.items()}
 
 
-def _read(path: Path, page: Page, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of an existing file with the columns of today: empty where an older version had none."""
+def _read(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, str]]:
+    """The rows of an existing file, with these columns or its own: empty where an older version had none."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as handle:
-        found = [{name: row.get(name) or "" for name in columns} for row in csv.DictReader(handle)]
-    return [row for row in found if all(row[name] in values for name, values in page.order.items())]
+        read = csv.DictReader(handle)
+        return [{name: row.get(name) or "" for name in columns or row} for row in read]
 
 
 def _place(page: Page, row: Row) -> tuple[Any, ...]:
-    return tuple(
-        (list(page.order[name]).index(row[name]), "") if name in page.order else _natural(row[name])
-        for name in page.sort
-    )
+    def place(name: str) -> tuple[int, str]:
+        order = list(page.order.get(name, ()))
+        if row[name] in order:
+            return order.index(row[name]), ""
+        number, text = _natural(row[name])
+        return len(order) + number, text
+
+    return tuple(place(name) for name in page.sort)
 
 
 def _natural(text: str) -> tuple[int, str]:
@@ -245,9 +278,10 @@ def spread(name: str) -> Callable[[Row], str]:
     def show(row: Row) -> str:
         if not row.get(name):
             return "-"
-        time, low, high = (float(row[f"{name}{end}"]) for end in ("", "_p10", "_p90"))
-        decimals = 1 if time >= 10 else 2 if time >= 1 else 3
-        return f"{time:,.{decimals}f} ({low:,.{decimals}f} to {high:,.{decimals}f})"
+        decimals = 1 if float(row[name]) >= 10 else 2 if float(row[name]) >= 1 else 3
+        texts = (row.get(f"{name}{end}") for end in ("", "_p10", "_p90"))
+        time, *ends = (f"{float(text):,.{decimals}f}" for text in texts if text)
+        return f"{time} ({' to '.join(ends)})" if ends else time
 
     return show
 

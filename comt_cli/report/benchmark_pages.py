@@ -13,10 +13,10 @@ _IN_TURNS = (
     "Variants took turns. A time is the 20th percentile of its turns, since other work only slows them, and a ratio is",
     "that of two such times; below 1 is faster. In rows without a recorded spread (p90 / p10) times are medians, and",
     f"ratios the medians of those within a round. Where a spread is beyond {TOO_NOISY:g} no goal is met or missed, nor",
-    "where the verdict is `not settled`: the 90 % interval of a time was too wide, or the goal lies within that of the",
-    "value (±).",
+    "where the verdict is `not settled`: the goal lies within the 90 % interval of the value (±), or there were too",
+    "few rounds for an interval.",
 )
-_COMMITS = "Rows that were measured again replace the older ones; the others stay."
+_COMMITS = "A run that is repeated with all of its variants replaces the older one; the other rows stay."
 
 
 def step_page(
@@ -107,6 +107,7 @@ def kernels_page(
             _COMMITS,
         ),
         key=("device", "op", "shape", "tokens", "width", "gates", "dtype", "variant"),
+        turns=("gates", "variant"),
         sort=("op", "dtype", "tokens", "width", "shape", "gates", "variant"),
         order={"op": list(ops), "variant": list(variants), "gates": gates, "dtype": dtypes},
         columns=(
@@ -171,6 +172,7 @@ def decode_translation_page(variants: Mapping[str, str], sizes: Sequence[str], d
             _COMMITS,
         ),
         key=("device", "size", "shape", "dtype", "batch", "beam", "variant"),
+        turns=("beam", "variant"),
         sort=("size", "dtype", "shape", "batch", "beam", "variant"),
         order={"size": sizes, "variant": list(variants), "dtype": dtypes},
         columns=(

@@ -102,14 +102,17 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
     gated = max(subject.bases)
     assert float(rows[f"{gated}-eager"]["saved_mib"]) > float(rows["plain"]["saved_mib"])
     assert written() == {f"{page}.{kind}" for kind in FILES}
-    # Without --precision in fp32 and bf16, blocks compiled one by one: rows of bf16 join, those of fp32 are replaced.
+    # Without --precision in fp32 and bf16, blocks compiled one by one: rows of bf16 join, the whole run in fp32 stays.
     names = ["plain-compiled", f"{gated}-compiled"] if subject.compiles else ["plain", f"{gated}-eager"]
     more = bench("step", "--sizes", size, "--variants", ",".join(names), "--compile", "block")
     assert more.exit_code == 0, more.output
     now = rows_of(page)
     assert {row["precision"] for row in now} == {"fp32", subject.precision}
-    assert len(now) == len(rows) + 2
-    assert {row["compiled"] for row in now if row["variant"] in names} == {"block" if subject.compiles else "no"}
+    assert [row for row in now if row["precision"] == "fp32"] == list(rows.values())
+    assert {row["variant"]: row["compiled"] for row in now if row["precision"] != "fp32"} == dict.fromkeys(
+        names, "block" if subject.compiles else "no"
+    )
+    assert more.output.count("not written, since") == 1
 
 
 @pytest.mark.parametrize(("length", "of_flops"), [(2, True), (8, False)])

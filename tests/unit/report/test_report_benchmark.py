@@ -14,6 +14,7 @@ from comt_cli.report.benchmark import (
     Column,
     Goal,
     Page,
+    merge_rows,
     renew_page,
     shown,
     spread,
@@ -70,12 +71,42 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def test_rows_are_replaced_by_their_key_and_others_kept(tmp_path):
     write_benchmark(PAGE, [measured("gated", 12.0, "aaa"), measured("plain", 10.0, "aaa")], tmp_path)
-    files = write_benchmark(PAGE, [measured("gated", 11.0, "bbb")], tmp_path)
+    other = measured("plain", 9.0, "aaa", precision="bf16")
+    write_benchmark(PAGE, [other], tmp_path)
+    again = [measured("gated", 11.0, "bbb"), measured("plain", 9.5, "bbb")]
+    files, narrower = write_benchmark(PAGE, again, tmp_path)
     assert files == [tmp_path / FOLDER / "speed.csv", tmp_path / FOLDER / "speed.md"]
+    assert narrower == []
     assert [(row["variant"], row["step_ms"], row["git_commit"]) for row in rows_of(files[0])] == [
-        ("plain", "10.0", "aaa"),
+        ("plain", "9.0", "aaa"),
+        ("plain", "9.5", "bbb"),
         ("gated", "11.0", "bbb"),
     ]
+
+
+def test_a_run_of_some_variants_replaces_no_part_of_a_whole_one(tmp_path):
+    """Its verdicts would be relative to what it has. What took turns apart from that is written."""
+    whole = [measured("gated", 12.0, "aaa"), measured("plain", 10.0, "aaa")]
+    path = write_benchmark(PAGE, whole, tmp_path)[0][0]
+    before = path.read_bytes()
+    assert write_benchmark(PAGE, [measured("gated", 11.0, "bbb")], tmp_path)[0] == []
+    assert path.read_bytes() == before
+    both = [measured("gated", 11.0, "bbb", goal_ratio=None), measured("gated", 5.0, "bbb", precision="bf16")]
+    files, narrower = write_benchmark(PAGE, both, tmp_path)
+    assert [(row["precision"], row["step_ms"], row["goal_ratio"]) for row in narrower] == [("fp32", "11.0", "")]
+    assert {row["step_ms"] for row in rows_of(files[0])} == {"12.0", "10.0", "5.0"}
+    # a variant that nobody can measure any more holds nothing up
+    older = [name.replace("gated", "removed") for name in path.read_text().splitlines() if "fp32,gated" in name]
+    path.write_text(path.read_text() + "\n".join(older) + "\n")
+    assert write_benchmark(PAGE, [measured(name, 8.0, "ccc") for name in VARIANTS], tmp_path)[1] == []
+
+
+def test_beams_and_gates_take_turns_too():
+    from comt_cli.commands.bench_pages import pages
+
+    apart = {"kernels": {"gates", "variant"}, "decode-translation": {"beam", "variant"}}
+    for name, page in pages().items():
+        assert {*page.turns} == apart.get(name, {"variant"}) <= {*page.key}
 
 
 @pytest.mark.parametrize("other", [{"precision": "bf16"}, {"shape": "d9"}, {"size": "1b", "shape": "d9"}], ids=str)
@@ -86,7 +117,7 @@ def test_another_key_is_another_row(tmp_path, other):
 
 
 def test_a_file_of_an_older_version(tmp_path):
-    """A column that it lacks is empty; a column and a variant that are no more are dropped."""
+    """A column that it lacks is empty; one that is no more is dropped, a variant that is no more comes last."""
     path = tmp_path / FOLDER / "speed.csv"
     path.parent.mkdir(parents=True)
     old = [{**measured(name, 9.0, "old"), "gone": "1"} for name in ("plain", "removed")]
@@ -94,10 +125,14 @@ def test_a_file_of_an_older_version(tmp_path):
         writer = csv.DictWriter(handle, [name for name in old[0] if name != "mfu"], extrasaction="ignore")
         writer.writeheader()
         writer.writerows(old)
-    write_benchmark(PAGE, [measured("gated", 11.0, "new")], tmp_path)
+    write_benchmark(PAGE, [measured("gated", 11.0, "new", "bf16")], tmp_path)
     rows = rows_of(path)
-    assert [(row["variant"], row["mfu"]) for row in rows] == [("plain", ""), ("gated", "")]
+    assert [(row["variant"], row["mfu"]) for row in rows] == [("gated", ""), ("plain", ""), ("removed", "")]
     assert "gone" not in rows[0]
+    assert "| 60m | removed | 9.00 (8.00 to 10.00) | 0.900 | old |" in path.with_suffix(".md").read_text()
+    path.write_text(path.read_text() + "half a line\n")
+    write_benchmark(PAGE, [measured("gated", 11.0, "newer", "bf16")], tmp_path)
+    assert len(rows_of(path)) == 3, "nobody knows what it is of"
 
 
 GOLDEN = """\
@@ -119,13 +154,14 @@ Measured at several commits, each row at its own: aaa, bbb.
 
 
 def test_the_page_word_for_word(tmp_path):
-    write_benchmark(PAGE, [measured("gated", 11.2, "aaa", goal_ratio=1.08)], tmp_path)
     rows = [
         measured("gated", 9.0, "bbb", size="1b", shape="d9", ratio=None, goal_ratio=1.02),
         measured("plain", 1234.0, "bbb", size="1b", shape="d9"),
         measured("plain", 10.0, "bbb", mfu=0.44, goal_mfu=0.45),
     ]
-    write_benchmark(PAGE, rows, tmp_path)
+    (path, _), _ = write_benchmark(PAGE, rows, tmp_path)
+    merge_rows(PAGE, [measured("gated", 11.2, "aaa", goal_ratio=1.08)], path)
+    write_page(PAGE, path)
     assert (tmp_path / FOLDER / "speed.md").read_text() == GOLDEN
 
 
@@ -156,8 +192,8 @@ def test_a_goal_in_thousands(value, told):
         (("1.5", "0.012", "True"), "step met (1.040 ± 1.2 %, at most 1.08)"),
         (("1.51", "0.012", "True"), "step too noisy (p90 / p10 of a time is 1.51, beyond 1.5)"),
         (("1.5", "0.04", "True"), "step not settled (1.0400 ± 4.0 %, at most 1.08)"),
-        (("1.5", "0.012", "False"), "step not settled (1.0400 ± 1.2 %, at most 1.08)"),
-        (("1.5", "", "False"), "step not settled (1.0400, at most 1.08)"),
+        (("1.5", "0.012", "False"), "step met (1.040 ± 1.2 %, at most 1.08)"),
+        (("1.5", "", "False"), "step not settled (1.0400, at most 1.08, too few rounds for an interval)"),
         (("1.2",), "step met (1.040, at most 1.08, uncertainty not recorded)"),
         (("1.2", "", ""), "step met (1.040, at most 1.08, uncertainty not recorded)"),
         (("", "", ""), "step met (1.040, at most 1.08, spread not recorded)"),
@@ -166,7 +202,8 @@ def test_a_goal_in_thousands(value, told):
     ids=str,
 )
 def test_no_verdict_on_noise(known, told):
-    """Nor where times had not settled; rows of earlier versions have neither column, or the spread alone."""
+    """Nor without an interval, for want of rounds; where there is one it decides, settled or not. Rows of earlier
+    versions have neither column, or the spread alone."""
     row = {"ratio": "1.04", "goal_ratio": "1.08"} | dict(zip(ENDS, known, strict=False))
     assert Goal("ratio", "goal_ratio", "step", timed="ratio").verdict(row) == told
 
@@ -188,7 +225,7 @@ def test_a_goal_within_the_interval(mfu, told):
 
 def test_a_page_is_made_anew_without_measuring(tmp_path):
     """Goals as they are today, in the CSV and on the page; what was measured stays."""
-    csv_file, page_file = write_benchmark(PAGE, [measured("gated", 11.2, "aaa", goal_ratio=1.08)], tmp_path)
+    (csv_file, page_file), _ = write_benchmark(PAGE, [measured("gated", 11.2, "aaa", goal_ratio=1.08)], tmp_path)
     before = rows_of(csv_file)
     page_file.unlink()
     page = replace(PAGE, renew=lambda row: {"goal_ratio": 1.2 if row["variant"] == "gated" else None, "other": 1})
@@ -196,8 +233,26 @@ def test_a_page_is_made_anew_without_measuring(tmp_path):
     assert rows_of(csv_file) == [before[0] | {"goal_ratio": "1.2"}]
     assert "step met (1.120, at most 1.2)" in page_file.read_text()
     # rows that were there get today's goals too when others join them
-    write_benchmark(replace(PAGE, renew=lambda _: {"goal_ratio": None}), [measured("plain", 10.0, "bbb")], tmp_path)
+    joining = [measured("plain", 10.0, "bbb", "bf16")]
+    write_benchmark(replace(PAGE, renew=lambda _: {"goal_ratio": None}), joining, tmp_path)
     assert {row["goal_ratio"] for row in rows_of(csv_file)} == {""}
+
+
+def test_a_page_made_anew_loses_no_row_and_needs_no_column_but_the_key(tmp_path):
+    """Of every page: a variant that is no more stays, and percentiles, goals and the best plain one may be missing."""
+    from comt_cli.commands.bench_pages import pages
+
+    for name, page in pages().items():
+        known = {column: values[0] for column, values in ((each, list(page.order[each])) for each in page.order)}
+        row = dict.fromkeys((*page.key, *page.sort), "8") | known
+        path = tmp_path / f"{name}.csv"
+        with path.open("w", newline="") as handle:
+            writer = csv.DictWriter(handle, [*row, *(["step_ms"] if page.measured else [])], restval="1.5")
+            writer.writeheader()
+            writer.writerows([row | {"variant": "no more"}, row])
+        assert path in renew_page(page, path), name
+        assert [row["variant"] for row in rows_of(path)] == [known["variant"], "no more"]
+        assert path.with_suffix(".md").read_text().count("\n| ") == 4
 
 
 def test_a_csv_of_an_older_version_is_left_as_it_is(tmp_path):
@@ -247,7 +302,7 @@ def texts(figure: Figure) -> set[str]:
 def test_the_step_figure_is_drawn_from_the_csv(tmp_path):
     page = page_of(NAMES)
     rows = [step_row(name, 1 + number / 20, p) for p in ("fp32", "bf16-pure") for number, name in enumerate(NAMES)]
-    files = write_benchmark(page, rows, tmp_path)
+    files, _ = write_benchmark(page, rows, tmp_path)
     assert [path.name for path in files] == ["step.csv", "step.md", "step.png", "step.pdf", "step.txt", "step.tex"]
     assert all(path.stat().st_size > 0 for path in files)
     assert "![Training step](step.png)" in files[1].read_text()
@@ -296,7 +351,7 @@ def kernel_row(op: str, width: int, gates: str, variant: str) -> dict[str, Any]:
 def test_kernels_are_sorted_by_number_and_products_alone_are_not_drawn(tmp_path):
     page = kernels_page({"plain": "", "fused": ""}, {"heads": "", "gemm": ""}, ["none", "comt-r2"], ["fp32"])
     rows = [kernel_row(op, width, "none", "fused") for width in (1536, 384) for op in ("gemm", "heads")]
-    files = write_benchmark(page, rows, tmp_path)
+    files, _ = write_benchmark(page, rows, tmp_path)
     assert [(row["op"], row["width"]) for row in rows_of(files[0])] == [
         ("heads", "384"), ("heads", "1536"), ("gemm", "384"), ("gemm", "1536"),
     ]  # fmt: skip
@@ -309,7 +364,7 @@ def test_kernels_are_sorted_by_number_and_products_alone_are_not_drawn(tmp_path)
     assert [label.get_text() for label in table.get_xticklabels()] == ["fused, no gates"]
     assert [text.get_text() for text in table.texts] == ["1.50", "1.50"]
     only = [kernel_row("gemm", 384, "none", "plain")]
-    assert [path.suffix for path in write_benchmark(page, only, tmp_path / "other")] == [".csv", ".md"]
+    assert [path.suffix for path in write_benchmark(page, only, tmp_path / "other")[0]] == [".csv", ".md"]
 
 
 def test_pages_show_columns_that_their_rows_have(monkeypatch):
