@@ -53,8 +53,9 @@ def run_decode_benchmark(
     go_on: Callable[[], bool] = lambda: True,
     prompt: int | None = None,
 ) -> Iterator[str | list[Row]]:
-    """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each.
-    Prompts have `PROMPT` tokens if not said. What fails is reported (`Failed`), and the rest is measured."""
+    """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each: where it says no,
+    a line names what is left out. Prompts have `PROMPT` tokens if not said. What fails is reported (`Failed`), and the
+    rest is measured."""
 
     def build(shape: Shape, dtype: str, models: dict[str, Llama]) -> Iterator[str]:
         return _models(shape, variants, DTYPES[dtype], device, f"{shape.size} {dtype}", models)
@@ -84,10 +85,11 @@ def over_batches(
                     yield from build(shape, dtype, models)
                 except Exception as error:
                     yield failed(f"{shape.size} {dtype} models", error)
-                for batch in batches:
-                    if not models or not go_on():
-                        continue
+                for batch in batches if models else ():
                     what = f"{shape.size} {dtype} batch {batch}"
+                    if not go_on():
+                        yield f"{what}: left out for want of time"
+                        continue
                     try:
                         yield from measure(shape, dtype, batch, models)
                     except torch.cuda.OutOfMemoryError:  # of all: what fits alone is compared with nothing

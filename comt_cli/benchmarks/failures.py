@@ -14,7 +14,7 @@ class Failed(str):
 
 
 class NotMeasured(UserError):
-    """A part of what was wanted has not been measured, or nothing at all has. What was measured is written."""
+    """A part of what was wanted has not been measured, or nothing at all has."""
 
     exit_status = 1
 
@@ -49,7 +49,7 @@ class Outcome:
         """
         if self.failed:
             count = f"{len(self.failed)} part{'s' if len(self.failed) != 1 else ''} failed"
-            rest = "the rest was measured and written" if self.rows else "nothing was measured"
+            rest = "the rest was measured" if self.rows else "nothing was measured"
             raise NotMeasured(f"{count}, {rest}", "\n  ".join(self.failed))
         if not self.rows:
             raise NotMeasured("nothing was measured: all of it was left out", "The lines above say why.")

@@ -21,7 +21,7 @@ from comt_cli.benchmarks.kernel_cases import DTYPES, Case, Part, case, groups
 from comt_cli.benchmarks.memory import free, saved_bytes
 from comt_cli.benchmarks.names import GATES
 from comt_cli.benchmarks.origin import origin_on
-from comt_cli.benchmarks.rounds import Times, all_turns, compared, stopwatch_for, unsettled
+from comt_cli.benchmarks.rounds import Times, all_turns, compared, reliability, stopwatch_for, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import choice
 from comt_cli.training.devices import prepare_process
@@ -51,13 +51,14 @@ def run_kernel_benchmark(
         for dtype in dtypes:
             for op in ops:
                 for part in groups(op):
+                    what = f"{shape.size} {dtype} {op} {part}"
                     if not go_on():
-                        yield f"no time for {op} {part} at {shape.size}, {dtype}"
+                        yield f"{what}: left out for want of time"
                         continue
                     try:
                         yield from _group(op, part, shape, gates, dtype, device, rounds)
                     except Exception as error:  # one kernel that fails must not lose the others
-                        yield failed(f"{shape.size} {dtype} {op} {part}", error)
+                        yield failed(what, error)
                     free(device)
 
 
@@ -75,10 +76,13 @@ def run_gemm_benchmark(
         for dtype in dtypes:
             for product in gemm.products(shape, device):
                 key = product.name, shape.units, dtype
-                if key in seen or not go_on():
+                if key in seen:
                     continue
                 seen.add(key)
                 what = f"{dtype} gemm {product.name} ({product.what}), {shape.units:,} rows"
+                if not go_on():
+                    yield f"{what}: left out for want of time"
+                    continue
                 try:
                     yield _products(product, shape.units, dtype, device, rounds)
                 except Exception as error:
@@ -183,6 +187,7 @@ def _row(
         **{"width": width, "gates": gates, "dtype": dtype, "variant": variant, "rounds": len(times[step].seconds)},
         **times[forward].columns("forward_ms"),
         **times[step].columns("step_ms"),
+        **reliability("step_ms", times[step]),
         **compared("forward_ratio_to_plain_compiled", times, forward, (*plain, "forward")),
         **compared("step_ratio_to_plain_compiled", times, step, (*plain, "step")),
         "saved_bytes": saved,

@@ -6,7 +6,10 @@ of training steps from what is predicted of each size, so that what one size too
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -91,11 +94,32 @@ class Deadline:
         return self._end - self._clock()
 
 
+def reach(stages: Sequence[Stage], seconds: float) -> str:
+    """How many of the stages so many seconds are likely to reach, and how long all of them take, in words."""
+    ends = list(itertools.accumulate(stage.seconds for stage in stages))
+    inside = bisect.bisect_right(ends, seconds)
+    last = f", the last of them: {stages[inside - 1].what}" if inside else ""
+    every = math.ceil(ends[-1] / 60)
+    return f"{seconds / 60:g} minutes are likely to reach {inside} of {len(stages)} parts{last}; all take about {every}"
+
+
+class _Allowance:
+    """Tells a stage whether more than `end` seconds are left, and remembers whether it ever said no."""
+
+    def __init__(self, deadline: Deadline, end: float) -> None:
+        self._deadline, self._end, self.said_no = deadline, end, False
+
+    def __call__(self) -> bool:
+        may = self._deadline.left() > self._end
+        self.said_no |= not may
+        return may
+
+
 def run_stages(stages: list[Stage], deadline: Deadline) -> Iterator[tuple[str, News]]:
     """What one stage after another yields, with its kind. A line names each that is left out for want of time.
 
-    What a stage took, compared with its estimate, corrects the estimate of the next one alike. A stage that fails is
-    reported, and the next one follows.
+    What a stage took, compared with its estimate, corrects the estimate of the next one alike, unless it was cut short.
+    A stage that fails is reported, and the next one follows.
     """
     pace: dict[str, float] = {}
     for stage in stages:
@@ -109,16 +133,16 @@ def run_stages(stages: list[Stage], deadline: Deadline) -> Iterator[tuple[str, N
             )
             continue
         yield stage.kind, f"{stage.what} ({left:.0f} s left)"
-        end = 0.0 if stage.most is None else max(0.0, left - stage.most)
+        allowance = _Allowance(deadline, 0.0 if stage.most is None else max(0.0, left - stage.most))
         has_failed = False
         try:
-            for news in stage.run(lambda end=end: deadline.left() > end):  # type: ignore[misc]
+            for news in stage.run(allowance):
                 has_failed |= isinstance(news, Failed)
                 yield stage.kind, news
         except Exception as error:
             has_failed = True
             yield stage.kind, failed(stage.what, error)
-        if not has_failed:
+        if not (has_failed or allowance.said_no):
             pace[alike] = (left - deadline.left()) / stage.seconds
 
 

@@ -48,8 +48,8 @@ Rounds = Annotated[
     int,
     typer.Option(
         min=3,
-        help="Rounds; each times every variant once. Up to twice as many more follow until the times have settled, "
-        "which takes 14 or more.",
+        help="Rounds; each times every variant once. Up to twice as many more follow until the times have settled. "
+        "With fewer than 14 in all there is no interval, no verdict, and nothing for `kernels: auto` to go by.",
     ),
 ]
 
@@ -101,8 +101,9 @@ def step(
     its memory.
 
     Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, a
-    page and a figure of each; rows of an earlier measurement of the same variant are replaced. Where a batch does not
-    fit on a GPU, a smaller one is taken, for all variants.
+    page and a figure of each. A run replaces an earlier one of the same size and precision that has no other variants;
+    otherwise it is shown and not written. For `kernels: auto` on this machine steps of ResNets are added to the cache
+    folder in any case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants.
 
     Examples:
 
@@ -162,8 +163,9 @@ def kernels(
 ) -> None:
     """Time each gated operation in PyTorch, compiled, and as one kernel: what `kernels: auto` chooses by.
 
-    Writes bench/DEVICE/kernels.csv, a page and a figure; rows measured earlier are replaced. What `kernels: auto` on
-    this machine goes by is added to the cache folder, and comes before what was measured elsewhere.
+    Writes bench/DEVICE/kernels.csv, a page and a figure. A run replaces an earlier one of the same operation that has
+    no other gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache
+    folder in any case, and comes before what was measured elsewhere at the same shapes.
 
     Example:
 
@@ -235,7 +237,8 @@ def decode(
     """Time a decode step with a key-value cache, and the reading of a prompt of 512 tokens; and whole translations by
     beam search, with and without a cache, beside transformers'.
 
-    Writes bench/DEVICE/decode.csv and decode-translation.csv, and a page of each; rows measured earlier are replaced.
+    Writes bench/DEVICE/decode.csv and decode-translation.csv, and a page of each. A run replaces an earlier one of the
+    same batch size that has no other variants; otherwise it is shown and not written.
 
     Examples:
 
@@ -336,21 +339,24 @@ def everything(
     """Measure everything, the most wanted first, as much of it as the minutes allow. What `make bench` calls.
 
     What was measured is written after each part, so that stopping early loses only the part at hand. When the minutes
-    are up, no further round of a training step begins, settled or not. How long a part takes on a GPU is a guess so
-    far: nine minutes for three of the five sizes, twenty for all that goals are about.
+    are up, no further round of a training step begins, settled or not. How far they are likely to reach is said first.
+    By estimates, which for a GPU are guesses so far, all goals take about 31 minutes on two CPU cores, and 46 on a GPU:
+    there nine do for the steps of three sizes, twenty for those of all five and of ResNet-18 and some of decoding.
 
     Example:
 
       comt bench all --minutes 9
     """
     loading("PyTorch and the benchmarks", device)
-    from comt_cli.benchmarks.stages import Deadline, run_stages, stages_for
+    from comt_cli.benchmarks.stages import Deadline, reach, run_stages, stages_for
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     record = Record(results)
     written: dict[Path, None] = {}
-    for kind, news in run_stages(stages_for(pick_device(device), rounds), Deadline(60 * minutes)):
+    stages = stages_for(pick_device(device), rounds)
+    typer.echo(reach(stages, 60 * minutes), err=True)
+    for kind, news in run_stages(stages, Deadline(60 * minutes)):
         written.update(dict.fromkeys(record.add(kind, [news], quiet=True)))
     for path in written:
         typer.echo(f"wrote {path}")

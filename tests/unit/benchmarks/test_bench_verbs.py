@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 import torch
 
 from comt_cli.benchmarks import decode_translation, gemm, kernel_cases
+from comt_cli.benchmarks.decode import run_decode_benchmark
 from comt_cli.benchmarks.decode_translation import run_translation_benchmark
 from comt_cli.benchmarks.failures import NotMeasured
 from comt_cli.benchmarks.gemm import Product, widths
-from comt_cli.benchmarks.kernels import run_kernel_benchmark
+from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
 from comt_cli.benchmarks.names import OPS, TRANSLATION_VARIANTS
 from comt_cli.benchmarks.peers import BEGIN, END, Marian
 from comt_cli.benchmarks.shapes import LLAMAS, TRANSLATORS, Shape, llama
@@ -38,6 +41,7 @@ def test_kernels_and_products(bench, rows_of, written):
         if (row["gates"], row["variant"]) in (("none", "reference-compiled"), ("none", "plain")):
             assert row["step_ratio_to_plain_compiled"] == row["forward_ratio_to_plain_compiled"] == "1.0"
         assert float(row["step_ms"]) > 0
+        assert (row["step_ms_uncertainty"], row["step_ms_settled"]) == ("", "False"), "of three rounds"
     assert written() == {f"kernels.{kind}" for kind in FILES}
 
 
@@ -235,9 +239,33 @@ def test_a_wrong_name_is_told_with_the_right_one(arguments, said, bench, tmp_pat
 # ---- what the verbs rest on
 
 
-def test_groups_are_asked_for_before_they_begin():
-    news = list(run_kernel_benchmark([LLAMAS["bench"]], ["modulate"], ["none"], ["fp32"], CPU, 3, lambda: False))
-    assert news == ["no time for modulate o at bench, fp32", "no time for modulate qkv at bench, fp32"]
+def test_what_there_is_no_time_for_is_told():
+    """Each part before it begins; of the rest, what there was time for is measured."""
+    shapes, once = [LLAMAS["bench"]], ["fp32"]
+    kernels = run_kernel_benchmark(shapes, ["modulate"], ["none"], once, CPU, 3, lambda: False)
+    assert list(kernels) == [f"bench fp32 modulate {part}: left out for want of time" for part in ("o", "qkv")]
+    gemm = run_gemm_benchmark(shapes, once, CPU, 3, lambda: False)
+    assert [line.partition(",")[2] for line in gemm] == [" 16 rows: left out for want of time"] * 4
+    answers = iter([True])
+    *decoded, last = run_decode_benchmark(shapes, ["plain"], once, [1, 2], CPU, 3, lambda: next(answers, False))
+    assert sum(isinstance(each, list) for each in decoded) == 1
+    assert last == "bench fp32 batch 2: left out for want of time"
+
+
+def test_a_run_of_some_gates_is_shown_and_left_to_the_choice(bench, rows_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
+    arguments = ("kernels", "--sizes", "bench", "--dtypes", "fp32", "--ops", "heads")
+    assert bench(*arguments, "--gates", "none,comt-r2").exit_code == 0
+    before = rows_of("kernels")
+    result = bench(*arguments, "--gates", "comt-r2", "--rounds", "4")
+    assert result.exit_code == 0
+    assert rows_of("kernels") == before
+    assert "not written, since kernels.csv below" in result.output
+    assert "| heads | d16-f20-h2-b2x8-qkv | 16 | 48 | fp32 | comt-r2 | reference |" in result.output
+    (kept,) = (tmp_path / "own").glob("*/kernels.csv")
+    assert {(row["gates"], row["rounds"]) for row in csv.DictReader(kept.read_text().splitlines())} == {
+        ("none", "3"), ("comt-r2", "4"),
+    }  # fmt: skip
 
 
 def test_columns_of_the_products():

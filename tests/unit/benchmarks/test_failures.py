@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from comt_cli.benchmarks.stages import Deadline, Stage, run_stages, stages_for
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, TRANSLATION
 from comt_cli.benchmarks.variants import Variants
+from comt_cli.commands.bench import everything
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice
 
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick_figures")
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
+SPEED = Path(__file__).parents[3] / "results" / "bench" / "README.md"
 
 
 def fails(*_, **__):
@@ -33,7 +37,7 @@ def is_told(result: Result, what: str) -> None:
     assert result.exit_code == 1
     assert line in result.output.splitlines()
     assert isinstance(result.exception, NotMeasured)
-    assert "1 part failed, the rest was measured and written" in str(result.exception)
+    assert "1 part failed, the rest was measured" in str(result.exception)
     assert line in str(result.exception)
 
 
@@ -184,6 +188,19 @@ def test_what_goals_need_comes_first():
     } <= {*named}
     assert {f"kernels at {size}, bf16" for size in LANGUAGE.gpu_sizes} <= {*named}
     assert {f"image training step at {size}, bf16-mixed" for size in IMAGES.gpu_sizes} <= {*named}
+
+
+def test_how_many_minutes_all_goals_take_stands_where_minutes_are_chosen():
+    """In the verb's help and on the page of speeds: up to the last part but kernels, of which nothing is asked."""
+
+    def minutes(device: torch.device) -> int:
+        ours = stages_for(device)
+        last = max(place for place, stage in enumerate(ours) if stage.kind != "kernels")
+        return math.ceil(sum(stage.seconds for stage in ours[: last + 1]) / 60)
+
+    said = f"all goals take about {minutes(CPU)} minutes on two CPU cores, and {minutes(CUDA)} on a GPU"
+    for text in (everything.__doc__ or "", SPEED.read_text(encoding="utf-8")):
+        assert said in " ".join(text.split())
 
 
 def test_larger_networks_and_more_rounds_are_said_to_take_longer():
