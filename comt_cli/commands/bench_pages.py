@@ -81,7 +81,7 @@ class Record:
                 files, narrower = write_benchmark(self._pages[page], each, self._results)
                 written = files or written
                 if narrower:
-                    typer.echo(markdown(self._pages[page], narrower))
+                    typer.echo(markdown(replace(self._pages[page], said=(), meanings={}), narrower))
                     has_more = f"{page}.csv below {self._results / 'bench'} has a run of more variants"
                     typer.echo(f"not written, since {has_more}: delete it, or choose another --results", err=True)
                 self._keep(page, each)
