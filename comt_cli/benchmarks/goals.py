@@ -101,7 +101,7 @@ OF_LLAMAS = Asked(
         },
         ("60m", "130m", "250m", "350m", "1b"),
     ),
-    cpu={"transponder": {"step": 1.15, "forward": 1.10}, "comt": {"step": 1.08}},
+    cpu={"transponder": {"step": 1.12, "forward": 1.10, "saved": 1.20}, "comt": {"step": 1.04}},
 )
 OF_RESNETS = Asked(
     gpu={
