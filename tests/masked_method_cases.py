@@ -27,6 +27,7 @@ KINDS = (
     ),
     *("scaled-learned", "rezero", "highway", "grc-both", "grc-post", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr"),
     "laurel-pa+comt",
+    "keel",
 )
 """For each class of gate, residual connection and norm a method that has it."""
 MASKED_METHODS = {

@@ -33,6 +33,14 @@ VARIANTS = {
     "static-fixed-sigmoid": {"name": "transponder-static", "learnable_sigmoid": False},
     "scaled-depth": {"name": "scaled", "scale": "depth"},
     "scaled-learned": {"name": "scaled", "scale": "learned"},
+    "hyper-static": {"name": "hyper-connections", "dynamic": False, "n": 2},
+    "hyper+comt": {"name": "comt", "residual": "hyper-connections"},
+    "mhc-random": {"name": "mhc", "start": "random", "n": 2},
+    "attention-residuals-blocks": {"name": "attention-residuals", "blocks": 3},
+    "attention-residuals+transponder": {"name": "transponder", "residual": "attention-residuals"},
+    "start-lambdas-graded": {"name": "start-lambdas", "start": "graded", "normalised": False},
+    "muddformer+comt": {"name": "comt", "residual": "mudd"},
+    "resformer-learned": {"name": "resformer", "learned": True},
     "wider-flops": {"name": "wider", "like": {"name": "full-rank-gate"}, "equal": "flops"},
 }
 METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods("train-lm")} | VARIANTS
@@ -58,6 +66,9 @@ KINDS = (
         "scaled-learned",
     ),
     *("rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa+comt"),
+    *("keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static", "mhc", "mhc-lite", "siamese-norm"),
+    *("attention-residuals-blocks", "delta-attention-residuals", "prores", "resformer-learned", "svformer"),
+    *("muddformer", "lime", "muddformer+comt"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`): what a test
 computes with whose subject is how these are run, rather than the methods."""

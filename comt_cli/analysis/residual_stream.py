@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from functools import partial
+import itertools
 
 import numpy as np
 import pandas as pd
+import torch
 import torch.nn.functional as F
+from torch import nn
 
 from comt_cli.analysis.text import tokens_of
-from comt_cli.analysis.watch import watch
+from comt_cli.analysis.watch import Observer, watch
 from comt_cli.exchange.loaded_text import LoadedText
-from comt_cli.layers.residual.base import State, stream_of
+from comt_cli.layers.residual.base import State, read_behind, stream_of
 
 
 def residual_stream(loaded: LoadedText, text: str | None = None) -> pd.DataFrame:
     """Compare every decoder layer's input x with its output y, on each token of `text` (None: `DEFAULT_TEXT`).
+
+    Where more than a stream goes from block to block, x is what the connection reads of it (`ResidualConnection.read`),
+    and y what that of the next block does, or the final norm.
 
     Rows `layer` (from 1), `position` (from 0), `token`, and
 
@@ -28,23 +33,27 @@ def residual_stream(loaded: LoadedText, text: str | None = None) -> pd.DataFrame
         UserError: see `tokens_of` and `watch`.
     """
     tokens = tokens_of(loaded, text)
-    frames: dict[int, pd.DataFrame] = {}
-
-    def compare(layer: int, before: State, after: State) -> None:
-        x_TD, y_TD = stream_of(before)[0].double(), stream_of(after)[0].double()
-        cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
-        frames[layer] = pd.DataFrame(
-            {
-                "layer": layer,
-                "position": np.arange(len(tokens.pieces)),
-                "token": tokens.pieces,
-                "cosine": cosine_T.numpy(),
-                "angle": cosine_T.arccos().numpy() / np.pi,
-                "update_cosine": F.cosine_similarity(x_TD, y_TD - x_TD, dim=-1).numpy(),
-                "norm_ratio": (y_TD.norm(dim=-1) / x_TD.norm(dim=-1)).numpy(),
-            }
-        )
-
-    observers = [(block, partial(compare, layer)) for layer, block in enumerate(loaded.model.blocks, start=1)]
+    model = loaded.model
+    states: list[State] = []
+    observers: list[tuple[nn.Module, Observer]] = [
+        (block, lambda before, after: states.extend([after] if states else [before, after])) for block in model.blocks
+    ]
     watch(loaded, (tokens.ids[None],), observers)
-    return pd.concat([frames[layer] for layer in sorted(frames)], ignore_index=True)
+    with torch.no_grad():
+        streams = [block.joints[0].connection.read(state) for block, state in zip(model.blocks, states, strict=False)]
+        streams.append(stream_of(read_behind(states[-1], model.read_out)))
+    frames = []
+    for layer, (before, after) in enumerate(itertools.pairwise(streams), start=1):
+        x_TD, y_TD = before[0].double(), after[0].double()
+        cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
+        frame = {
+            "layer": layer,
+            "position": np.arange(len(tokens.pieces)),
+            "token": tokens.pieces,
+            "cosine": cosine_T.numpy(),
+            "angle": cosine_T.arccos().numpy() / np.pi,
+            "update_cosine": F.cosine_similarity(x_TD, y_TD - x_TD, dim=-1).numpy(),
+            "norm_ratio": (y_TD.norm(dim=-1) / x_TD.norm(dim=-1)).numpy(),
+        }
+        frames.append(pd.DataFrame(frame))
+    return pd.concat(frames, ignore_index=True)

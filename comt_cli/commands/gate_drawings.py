@@ -90,10 +90,11 @@ def _of_captioner(loaded: LoadedCaptioner, asked: Asked) -> Drawings:
 def _of_tokens(loaded: Loaded, observe: Callable[[], Observation], asked: Asked) -> Drawings:
     from comt_cli.analysis.gates import has_gates, observed_gates
     from comt_cli.analysis.junction_shares import has_junction_shares, junction_shares
+    from comt_cli.analysis.mixing import mixes, mixing
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
 
-    if not has_gates(loaded) and not has_junction_shares(loaded):
+    if not has_gates(loaded) and not has_junction_shares(loaded) and not mixes(loaded):
         raise _without_gates(loaded)
     trained = figure_options.trained_words(loaded)
     on = observe()
@@ -106,6 +107,10 @@ def _of_tokens(loaded: Loaded, observe: Callable[[], Observation], asked: Asked)
         shares = figures.draw_junction_shares(junction_shares(loaded, on))
         said = caption("junction-shares", "Shares of the residual connections at every junction", trained, shares[1])
         drawings.append(("residual-shares", shares, said))
+    if mixes(loaded):
+        mixtures = figures.draw_mixing(mixing(loaded, on))
+        said = caption("mixing", "What the residual connections mix at every junction", trained, mixtures[1])
+        drawings.append(("mixing", mixtures, said))
     return [(stem, drawn, replace(said, reading=(*on.said, *said.reading))) for stem, drawn, said in drawings]
 
 

@@ -29,7 +29,8 @@ def modulate(z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_1r: Tenso
     return zhat
 
 
-def _no_autocast(z: Tensor) -> contextlib.AbstractContextManager[object]:
+def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[object]:
+    """What keeps the types of products as they are given, on the device of `z`."""
     # Models are counted on the meta device, which knows no autocast.
     return contextlib.nullcontext() if z.device.type == "meta" else torch.autocast(z.device.type, enabled=False)
 
@@ -37,7 +38,7 @@ def _no_autocast(z: Tensor) -> contextlib.AbstractContextManager[object]:
 class _Modulate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, u: Tensor, Wc: Tensor, ws: Tensor) -> Tensor:
-        with _no_autocast(z):
+        with no_autocast(z):
             p = torch.sigmoid(u)
             half_gc = torch.sigmoid(p @ Wc.T)
             half_gs = torch.sigmoid(p @ ws.T)
@@ -48,7 +49,7 @@ class _Modulate(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         (G,) = gradients
         z, u, Wc, ws, half_gc, half_gs = ctx.saved_tensors
-        with _no_autocast(z):
+        with no_autocast(z):
             p = torch.sigmoid(u)
             dz = G * half_gc * (4 * half_gs)
             h = dz * z

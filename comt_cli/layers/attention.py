@@ -15,6 +15,7 @@ from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.rotary import Rotation, rotate
+from comt_cli.layers.shared_values import Kept, SharedValues
 
 if TYPE_CHECKING:
     from comt_cli.layers.kv_cache import LayerCache
@@ -30,23 +31,42 @@ class Attention(nn.Module):
     fused = False
     """Whether one kernel applies the gates of q, k and v and turns q and k."""
 
-    def __init__(self, width: int, heads: int, kv_heads: int, make: MakeProjections) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        make: MakeProjections,
+        shared: SharedValues | None = None,
+    ) -> None:
+        """`shared` says what is attended with where that is not the block's own keys and values alone."""
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
+        self.shared = shared
         kv_width = kv_heads * self.head_width
         widths = {"q_proj": (width, width), "k_proj": (width, kv_width), "v_proj": (width, kv_width)}
+        if shared is not None and not shared.has_values:
+            del widths["v_proj"]
         self.qkv = make(widths, heads=heads)
         self.output = make({"o_proj": (width, width)})
 
     def forward(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; position t sees positions up to t, and those in the cache."""
-        output_BTD: Tensor = self.output(self.mixed(x_BTD, rotation, cache))[0]
+        output_BTD: Tensor = self.output(self.mixed(x_BTD, rotation=rotation, cache=cache))[0]
         return output_BTD
 
-    def mixed(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
-        """What the output projection reads, [B, T, D]."""
+    def mixed(
+        self,
+        x_BTD: Tensor,
+        *ways_BTD: Tensor,
+        rotation: Rotation,
+        cache: LayerCache | None = None,
+        kept: Kept | None = None,
+    ) -> Tensor:
+        """What the output projection reads, [B, T, D]. With two more inputs keys are computed from the second and
+        values from the third. `kept` holds what is shared between blocks."""
         B, T, D = x_BTD.shape
-        q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, rotation)
+        q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, ways_BTD, rotation, kept)
         if cache is None:
             mixed_BHTE = F.scaled_dot_product_attention(
                 q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=self.kv_heads != self.heads
@@ -58,17 +78,34 @@ class Attention(nn.Module):
             mixed_BTD = self.qkv.gate("sdpa")(mixed_BTD, *(read_by_gate or (None,)))
         return mixed_BTD
 
-    def _rotated_heads(self, x_BTD: Tensor, rotation: Rotation) -> tuple[Tensor, ...]:
+    def _rotated_heads(
+        self, x_BTD: Tensor, ways_BTD: tuple[Tensor, ...], rotation: Rotation, kept: Kept | None
+    ) -> tuple[Tensor, ...]:
         """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and what a later gate reads."""
-        gates = self.qkv.modulation() if self.fused else None
+        shared = self.shared
+        is_usual = not ways_BTD and (shared is None or (shared.has_values and not shared.mixes_keys))
+        gates = self.qkv.modulation() if self.fused and is_usual else None
+        k: Tensor
+        v: Tensor | None
         if gates is None:
-            q, k, v, *read_by_gate = self.qkv(x_BTD)
-            return rotate(self._split(q), rotation), rotate(self._split(k), rotation), self._split(v), *read_by_gate
-        product_BTC = self.qkv.product(x_BTD)
-        cos, sin = (table.flatten(0, -2) for table in rotation)
-        parts = heads(product_BTC.flatten(0, -2), gates, cos, sin, self.heads, self.kv_heads)
-        turned = (self._split(part.view(*x_BTD.shape[:2], -1)) for part in parts)
-        return *turned, *self.qkv.read_later(product_BTC)
+            q, k, *rest = self.qkv(x_BTD, *ways_BTD)
+            q, k = self._split(q), self._split(k)
+            v = self._split(rest.pop(0)) if shared is None or shared.has_values else None
+            if shared is not None and shared.mixes_keys:
+                assert kept is not None
+                k, v = shared(k, v, kept)
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        else:
+            product_BTC = self.qkv.product(x_BTD)
+            cos, sin = (table.flatten(0, -2) for table in rotation)
+            parts = heads(product_BTC.flatten(0, -2), gates, cos, sin, self.heads, self.kv_heads)
+            q, k, v = (self._split(part.view(*x_BTD.shape[:2], -1)) for part in parts)
+            rest = list(self.qkv.read_later(product_BTC))
+        if shared is not None and not shared.mixes_keys:
+            assert kept is not None
+            k, v = shared(k, v, kept)
+        assert v is not None
+        return q, k, v, *rest
 
     def _split(self, x_BTN: Tensor) -> Tensor:
         """[B, T, heads * E] -> [B, heads, T, E]."""

@@ -6,6 +6,7 @@ Shapes: T tokens (any leading dimensions), D input width, N output width, r rank
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +15,30 @@ from torch import Tensor, nn
 from comt_cli.layers.initialise import Draw, Initialised
 
 
-class Constant(Initialised):
-    """Learned numbers that all start at `start`. A module, so that two connections can hold the very same ones."""
+@dataclass(frozen=True)
+class UpdateRule:
+    """How a module's own parameters are updated where that differs from the others: `rate` times the learning rate, and
+    perhaps without weight decay."""
 
-    def __init__(self, start: float, *shape: int) -> None:
+    rate: float = 1.0
+    decays: bool = True
+
+
+NO_DECAY = UpdateRule(decays=False)
+
+
+class Constant(Initialised):
+    """Learned numbers that all start at `start`. A module, so that two connections can hold the very same ones.
+
+    Numbers that matter by what they differ from 1 or from a pattern are better stored as that difference, starting at
+    0: beside 1, bf16 has no number nearer than 0.004, and steps of a thousandth would move nothing.
+    """
+
+    update_rule: UpdateRule | None
+
+    def __init__(self, start: float, *shape: int, update_rule: UpdateRule | None = None) -> None:
         super().__init__()
-        self.start = start
+        self.start, self.update_rule = start, update_rule
         self.value = nn.Parameter(torch.empty(shape))
 
     def forward(self) -> Tensor:

@@ -63,9 +63,24 @@ class Projections(CarriesGates, Initialised):
             {site.name: gates[site.name](site) for site in (*sites, *later) if site.name in gates}
         )
 
-    def forward(self, x_TD: Tensor) -> tuple[Tensor, ...]:
-        """[T, D] -> one [T, N] a site, and one [T, r] a gate at a later site."""
+    def forward(self, x_TD: Tensor, *others_TD: Tensor) -> tuple[Tensor, ...]:
+        """[T, D] -> one [T, N] a site, and one [T, r] a gate at a later site. With as many inputs as there are sites
+        each is of one, a site's gate reads what the site does, and gates at later sites read the first."""
+        if others_TD:
+            return self._each_of_its_own((x_TD, *others_TD))
         return self.gated(self.product(x_TD))
+
+    def _each_of_its_own(self, inputs_TD: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        assert self.bias is None
+        assert self.widths == self._filled_widths()
+        down_projections = self._down_projections()
+        found = []
+        for (name, weight), x_TD in zip(self.site_weights().items(), inputs_TD, strict=True):
+            z_TN, A = F.linear(x_TD, weight), down_projections.pop(name, None)
+            if name in self.gates:
+                z_TN = self.gate(name)(z_TN, None if A is None else F.linear(x_TD, A))
+            found.append(z_TN)
+        return *found, *(F.linear(inputs_TD[0], A) for A in down_projections.values())
 
     def product(self, x_TD: Tensor) -> Tensor:
         """x times all matrices at once, [T, C]: the columns of the sites, the gates' bottlenecks, and zeros that

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from comt_cli.layers.gates import GateFactory
     from comt_cli.layers.norms import NormFactory, NormPlace
     from comt_cli.layers.residual.base import ResidualFactory
+    from comt_cli.layers.shared_values import SharedValues
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The seven projections of a LLaMA block."""
@@ -89,7 +90,7 @@ NORMS = ("norm1", "norm2", "norm3")
 Convolution = Literal["conv1", "conv2", "conv3"]
 MapNorm = Literal["norm1", "norm2", "norm3"]
 
-DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"))
+DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values"))
 """What a LLaMA offers: the projections, what attention mixes (before `o_proj`), and the whole branches."""
 
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
@@ -136,6 +137,16 @@ RESIDUAL_CONNECTIONS = {
     "sas": "sas.SelfAdaptiveScaling",
     "grc": "grc.GatedResidual",
     "scaled": "scaled.ScaledBranch",
+    "keel": "keel.Keel",
+    "start-lambdas": "start_lambdas.StartLambdas",
+    "denseformer": "denseformer.DenseFormer",
+    "hyper-connections": "hyper_connections.HyperConnection",
+    "manifold-hyper-connections": "manifold_hyper_connections.ManifoldHyperConnection",
+    "attention-residuals": "attention_residuals.AttentionResiduals",
+    "delta-attention-residuals": "attention_residuals.DeltaAttentionResiduals",
+    "siamese-norm": "siamese_norm.SiameseNorm",
+    "mudd": "mudd.MultiwayDense",
+    "progressive": "progressive.ProgressiveResidual",
 }
 """Every residual connection that an option can name, and its class in `layers.residual`."""
 
@@ -169,13 +180,15 @@ class Wiring:
     stands in the place of its norms.
 
     `gates` are by the site's name, `norms` by the place's (`NormPlace.of`), `*` being every other place; `entry`, made
-    for the model's width, is what the embedded tokens go through first.
+    for the model's width, is what the embedded tokens go through first; `shared_values`
+    makes for every block, from 0, with so many key-value heads, what it attends with in place of its own alone.
     """
 
     residual: ResidualFactory
     gates: Mapping[str, GateFactory] = field(default_factory=dict)
     norms: Mapping[str, NormFactory] = field(default_factory=dict)
     entry: Callable[[int], nn.Module] | None = None
+    shared_values: Callable[[int, int], SharedValues] | None = None
     widening: Widening | None = None
 
     def norm(self, place: NormPlace, usual: NormFactory) -> nn.Module:
@@ -186,7 +199,7 @@ class Wiring:
 class Method(MethodOptions):
     """A method's options. Subclasses set `name` and say in `wiring` what a model gets.
 
-    `streams` says which models it is for, and `needs` names sites that these must offer.
+    `streams` says which models it is for, and `needs` names sites and features that these must offer.
     """
 
     name: ClassVar[str]
@@ -199,7 +212,7 @@ class Method(MethodOptions):
 
     @classmethod
     def fits(cls, sites: Sites) -> bool:
-        return sites.stream in cls.streams and {*cls.needs} <= {*sites.names}
+        return sites.stream in cls.streams and {*cls.needs} <= {*sites.names, *sites.features}
 
     def absent(self, sites: Sites) -> dict[str, str]:
         named: tuple[str, ...] = getattr(self, "sites", ())

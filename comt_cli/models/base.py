@@ -168,13 +168,13 @@ class GatedBranch:
     """A branch of a token block (`layers.residual.Branch`): all up to its last projection, that, the gate on the whole
     branch, if there is one, and dropout, if the model has any."""
 
-    inner: Callable[[Tensor], Tensor]
+    inner: Callable[..., Tensor]
     last: Projections
     path: GatedPath | None
     dropout: nn.Module | None = None
 
-    def __call__(self, h_BTD: Tensor) -> Tensor:
-        y_BTD: Tensor = self.last(self.inner(h_BTD))[0]
+    def __call__(self, h_BTD: Tensor, *ways_BTD: Tensor) -> Tensor:
+        y_BTD: Tensor = self.last(self.inner(h_BTD, *ways_BTD))[0]
         if self.path is not None:
             y_BTD = self.path(h_BTD, y_BTD)
         return y_BTD if self.dropout is None else self.dropout(y_BTD)
@@ -192,7 +192,8 @@ class BlockParts:
 
     `parts` names the block's branches in order; `norm` is the model's usual norm. Its projections start as normal
     numbers of the standard deviation `init_std`, or `truncated` ones; where that is None, as uniform ones of Glorot's.
-    `depths` are those of all its stacks, where it has several.
+    `depths` are those of all its stacks, where it has several; `attends_by_ways`: its self-attention takes inputs of
+    their own for queries, keys and values.
     """
 
     wiring: Wiring
@@ -206,6 +207,7 @@ class BlockParts:
     init_std: float | None = 0.0
     depths: Mapping[str, int] = field(default_factory=dict)
     truncated: bool = False
+    attends_by_ways: bool = False
 
     def connection(
         self, part: str, *before: ResidualConnection, norm: Callable[[], nn.Module] | None = None
@@ -214,9 +216,15 @@ class BlockParts:
         the place called as the part, or what `norm` makes."""
         index, count = self.layer * len(self.parts) + self.parts.index(part), self.layers * len(self.parts)
         norm = norm or partial(self.norm_at, part, self.width)
-        return self.wiring.residual(
+        made = self.wiring.residual(
             Junction(self.width, self.stack, index, count, self.layer, self.layers, part, norm, before, self.depths)
         )
+        if made.has_ways and not self.attends_by_ways:
+            raise UserError(
+                "residual: this connection gives queries, keys and values inputs of their own; here attention has one",
+                "Language models' attention has three.",
+            )
+        return made
 
     def norm_at(self, of: str, width: int, gate: Gate | None = None) -> nn.Module:
         """The norm at a place (`NormPlace`)."""

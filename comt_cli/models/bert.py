@@ -9,6 +9,7 @@ Shapes: B batch, T tokens, K tokens that are predicted of a sequence, D width, V
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from comt_cli.layers.learned import Affine
 from comt_cli.layers.multi_head import GeluFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
-from comt_cli.layers.residual.base import State, normalised
+from comt_cli.layers.residual.base import State, normalised, read_behind
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, Model, VocabularyModel, refuse_absent
 from comt_cli.models.transformer import SERVED_BY, EncoderBlock, final_norm
@@ -93,7 +94,9 @@ class BertEncoder(Model):
             for layer in range(depth)
         ]
         self.blocks = nn.ModuleList(blocks)
-        self.final_norm = final_norm(wiring, blocks[-1].mlp_connection, shape.width, eps)
+        last = blocks[-1].mlp_connection
+        self.read_out = last.read_out(partial(wiring.norm, NormPlace(shape.width, eps, "final"), layer_norm))
+        self.final_norm = final_norm(wiring, last, shape.width, eps)
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
@@ -115,7 +118,7 @@ class BertEncoder(Model):
         mask_BT = tokens_BT != PAD
         for block in self.blocks:
             state = self.run_block(block, state, mask_BT)
-        return normalised(state, self.final_norm)[1]
+        return normalised(read_behind(state, self.read_out), self.final_norm)[1]
 
 
 class Bert(BertEncoder, VocabularyModel):

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.projection import TokenEmbedding
-from comt_cli.layers.residual.base import State, normalised, settled
+from comt_cli.layers.residual.base import Carrying, State, normalised, read_behind, settled
 from comt_cli.layers.rotary import Rotation, rotation_table
+from comt_cli.layers.shared_values import Kept
 from comt_cli.methods.base import DECODER_SITES, Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -36,13 +37,24 @@ class Block(TokenBlock):
         super().__init__()
         shape = settings.shape()
         names = ("attention", "mlp")
+        self.is_last = layer == shape.layers - 1
         parts = BlockParts(
-            wiring, "decoder", layer, shape.layers, shape.width, names, rms_norm, settings.norm_eps, settings.init_std
+            wiring,
+            "decoder",
+            layer,
+            shape.layers,
+            shape.width,
+            names,
+            rms_norm,
+            settings.norm_eps,
+            settings.init_std,
+            attends_by_ways=True,
         )
         self.attention_connection = parts.connection("attention")
         self.mlp_connection = parts.connection("mlp", self.attention_connection)
         make = partial(parts.projections, self.attention_connection)
-        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make)
+        shared = None if wiring.shared_values is None else wiring.shared_values(layer, shape.kv_heads)
+        self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make, shared)
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(parts.projections, self.mlp_connection))
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
 
@@ -55,12 +67,16 @@ class Block(TokenBlock):
 
     def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
         """The residual stream after the block, [B, T, D], with what the connections remember (`State`)."""
-        mixed = partial(self.attention.mixed, rotation=rotation, cache=cache)
+        kept = Kept()
+        if isinstance(state, Carrying):
+            state, kept.tensors = state
+        mixed = partial(self.attention.mixed, rotation=rotation, cache=cache, kept=kept)
         attention = GatedBranch(mixed, self.attention.output, self.attention_path)
         mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path)
         # With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
         state = self.attention_connection.step(state, attention)
-        return self.mlp_connection.step(state, mlp)
+        state = self.mlp_connection.step(state, mlp)
+        return Carrying(state, kept.tensors) if kept.tensors and not self.is_last else state
 
 
 class Llama(VocabularyModel):
@@ -79,6 +95,7 @@ class Llama(VocabularyModel):
         blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         place = NormPlace(shape.width, settings.norm_eps, "final")
+        self.read_out = blocks[-1].mlp_connection.read_out(partial(wiring.norm, place, rms_norm))
         keeps_norm = blocks[-1].mlp_connection.keeps_final_norm
         self.final_norm = wiring.norm(place, rms_norm) if keeps_norm else nn.Identity()
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
@@ -115,7 +132,7 @@ class Llama(VocabularyModel):
             state = self.run_block(block, state, rotation, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.advance(length)
-        return normalised(state, self.final_norm)[1]
+        return normalised(read_behind(state, self.read_out), self.final_norm)[1]
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits, [B, T, V], in the parameters' type."""

@@ -31,7 +31,7 @@ from comt_cli.layers.multi_head import (
 )
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual.base import ResidualConnection, State, normalised
+from comt_cli.layers.residual.base import ResidualConnection, State, normalised, read_behind
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, EncoderDecoderSettings, TransformerSettings
@@ -208,8 +208,10 @@ class EncoderDecoder(VocabularyModel):
         decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         of = shape.width, settings.norm_eps
-        self.encoder_norm = final_norm(wiring, encoder[-1].mlp_connection, *of)
-        self.decoder_norm = final_norm(wiring, decoder[-1].mlp_connection, *of)
+        ends = encoder[-1].mlp_connection, decoder[-1].mlp_connection
+        norm = partial(wiring.norm, NormPlace(*of, "final"), layer_norm)
+        self.encoder_read_out, self.decoder_read_out = (end.read_out(norm) for end in ends)
+        self.encoder_norm, self.decoder_norm = (final_norm(wiring, end, *of) for end in ends)
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
@@ -242,7 +244,7 @@ class EncoderDecoder(VocabularyModel):
         state: State = self.encoder_dropout(x_BSD)
         for block in self.encoder:
             state = self.run_block(block, state, mask_BS)
-        encoded_BSD = normalised(state, self.encoder_norm)[1]
+        encoded_BSD = normalised(read_behind(state, self.encoder_read_out), self.encoder_norm)[1]
         # A product, so that all parameters have gradients: data parallel training waits for each.
         return (encoded_BSD if self.settings.cross_attention else 0 * encoded_BSD), mask_BS
 
@@ -253,7 +255,7 @@ class EncoderDecoder(VocabularyModel):
         state: State = self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1])))
         for block in self.decoder:
             state = self.run_block(block, state, encoded_BSD, mask_BS)
-        return normalised(state, self.decoder_norm)[1]
+        return normalised(read_behind(state, self.decoder_read_out), self.decoder_norm)[1]
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
@@ -297,7 +299,7 @@ class EncoderDecoder(VocabularyModel):
             source = KeysValues(memory.keys[layer], memory.values[layer], mask_B11S)
             state = block.decoded(state, source, cache.columns(layer))
         cache.advance()
-        return self.outputs(normalised(state, self.decoder_norm)[1][:, -1])
+        return self.outputs(normalised(read_behind(state, self.decoder_read_out), self.decoder_norm)[1][:, -1])
 
     # ---- what is counted without storage
 

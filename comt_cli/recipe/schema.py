@@ -51,11 +51,13 @@ Stream = Literal["tokens", "maps"]
 
 @dataclass(frozen=True)
 class Sites:
-    """What the models of a task offer to a method: what their stream is, and the names of the sites that can carry a
-    gate."""
+    """What the models of a task offer to a method: what their stream is, the names of the sites that can carry a gate,
+    and what else only some have: `states`, that more than a stream goes from block to block; `values`, that a block
+    attends with other values than its own."""
 
     stream: Stream
     names: tuple[str, ...]
+    features: tuple[str, ...] = ()
 
 
 class MethodOptions(Section):

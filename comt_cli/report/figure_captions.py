@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
+import numpy as np
 import pandas as pd
 
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures.block_gradients import findings as block_findings
 from comt_cli.report.figures.gate_summary import has_saturated
 from comt_cli.report.figures.lines import BROKEN, SHARED, site_names
+from comt_cli.report.figures.mixing import DISPERSION
 from comt_cli.report.figures.residual_stream import PAPERS_MEAN
 
 _LINES = "Above a thin line a token and their median, below the map of token and layer."
@@ -148,6 +151,32 @@ def _read_junctions(frame: pd.DataFrame) -> list[str]:
     return [f"Means over {over}, with one standard deviation.", *_several_shares(frame)]
 
 
+def _read_mixing(_: pd.DataFrame) -> list[str]:
+    return [
+        "A line is a junction, from the first at the top, and a column a source (streams and outputs count from 0, the "
+        "embedding being output 0), or target ← source; means over the tokens, in one scale of colours, white being 0."
+    ]
+
+
+def _of_mixing(frame: pd.DataFrame, *_: object) -> list[str]:
+    """Of mixing matrices how far they are from the identity; of streams how far apart; of attention how evenly."""
+    said = []
+    mix = frame[frame["weight"] == "mix"]
+    if len(mix):
+        off = mix[mix["target"] != mix["source"]]["mean"].abs()
+        said.append(f"Off the diagonal, mixing matrices have {off.mean():.2g} on average and {off.max():.2g} at most.")
+    apart = frame[frame["weight"] == DISPERSION]["mean"]
+    if len(apart):
+        said.append(f"Streams are {apart.min():.2g} to {apart.max():.2g} of their size from their mean.")
+    attention = frame[frame["weight"] == "attention"]
+    if len(attention):
+        each = attention.groupby(["stack", "layer", "part"], sort=False)["mean"]
+        entropy = each.apply(lambda own: float(-(own * np.log(own.clip(lower=1e-30))).sum()))
+        even = each.size().map(math.log)
+        said.append(f"Entropy of the mean attention over depth: {(entropy / even).mean():.2f} of that of equal shares.")
+    return said
+
+
 def _several_shares(frame: pd.DataFrame) -> list[str]:
     return ["All axes span as much, each about its own middle."] if frame["share"].nunique() > 1 else []
 
@@ -166,6 +195,7 @@ _READING: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "conv-gradients": _read_convolutions,
     "residual-shares": _read_shares,
     "junction-shares": _read_junctions,
+    "mixing": _read_mixing,
     "block-gradients": _read_blocks,
 }
 _FINDINGS: dict[str, Callable[[pd.DataFrame, str, Collection[str]], list[str]]] = {
@@ -175,5 +205,6 @@ _FINDINGS: dict[str, Callable[[pd.DataFrame, str, Collection[str]], list[str]]] 
     "conv-gradients": _of_convolutions,
     "residual-shares": _of_shares,
     "junction-shares": _of_junctions,
+    "mixing": _of_mixing,
     "block-gradients": block_findings,
 }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from comt_cli.layers.learned import UpdateRule
 from comt_cli.recipe.settings import Training
 from comt_cli.tasks.settings.adam import AdamSettings
 from comt_cli.tasks.settings.images import ImageTrainSettings
@@ -91,18 +92,31 @@ def adam(model: nn.Module, settings: AdamSettings, groups: Sequence[Group] = ())
 
 def adam_of_matrices(model: nn.Module, settings: AdamSettings) -> torch.optim.Optimizer:
     """The same without weight decay on biases, norms and single numbers, as BERT's."""
-    small = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    ruled = {parameter for group in ruled_groups(model) for parameter in group.parameters}
+    small = [parameter for parameter in model.parameters() if parameter.ndim < 2 and parameter not in ruled]
     return adam(model, settings, [Group(small, weight_decay=0.0)])
 
 
+def ruled_groups(model: nn.Module) -> list[Group]:
+    """A group for every update rule of the model's modules (`layers.learned.UpdateRule`), with their own parameters."""
+    members: dict[UpdateRule, list[nn.Parameter]] = {}
+    for module in model.modules():
+        rule = getattr(module, "update_rule", None)
+        if isinstance(rule, UpdateRule):
+            members.setdefault(rule, []).extend(module.parameters(recurse=False))
+    return [Group(each, rule.rate, None if rule.decays else 0.0) for rule, each in members.items()]
+
+
 def _parts(model: nn.Module, settings: Training, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The optimiser's parameter groups: first the parameters that are in no group, then each group's, in the model's
-    order; sharded ones (see `parallel`) separate from the others, since one fused pass takes one kind.
+    """The optimiser's parameter groups: first the parameters that are in no group, then each group's, and those of the
+    model's own rules, in the model's order; sharded ones (see `parallel`) separate from the others, since one fused
+    pass takes one kind.
 
     Raises:
         ValueError: a parameter is in two groups, or is not the model's.
     """
     group_of: dict[nn.Parameter, int] = {}
+    groups = [*groups, *ruled_groups(model)]
     for number, group in enumerate(groups, start=1):
         for parameter in group.parameters:
             if parameter in group_of:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.split import B
+from comt_cli.layers.residual.progressive import FollowsTraining
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, synchronise
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
@@ -36,6 +37,7 @@ class Updater(Generic[B]):
         self.module, self.optimizer = module, optimizer
         self.parameters = list(task.model.parameters())
         self.observed = list(task.observed().values())
+        self.followers = [module for module in task.model.modules() if isinstance(module, FollowsTraining)]
 
     def learning_rate(self, step: int) -> float:
         """The rate of update `step`, counted from 0."""
@@ -65,6 +67,8 @@ class Updater(Generic[B]):
         """Update `number` (from 0) from this process's part of the global batch, which has `total` targets over all
         processes. The gradient norm is computed if it is wanted or needed for clipping."""
         settings, world = self.settings, self.world
+        for follower in self.followers:
+            follower.at_update(number)
         loss_sum = torch.zeros((), device=world.device)
         for index, batch in enumerate(micro_batches):
             is_last = index == len(micro_batches) - 1

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from comt_cli.layers.initialise import initialise
+from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.methods import Method, Wiring, methods
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.llama import Llama
@@ -60,6 +61,21 @@ def test_the_example_of_image_classifiers_trains_its_gates(tmp_path):
     assert len(gates) == 2 * 2 * len(model.blocks)
     model(torch.randn(2, 3, 16, 16)).square().mean().backward()
     assert all(model.get_parameter(name).grad.any() for name in gates)
+
+
+def test_the_example_with_two_streams_starts_as_pre_ln_and_learns(tmp_path):
+    with imported(tmp_path, "two_lanes", blocks("python")[2]) as module:
+        wiring = module.TwoLanes().wiring()
+    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2)
+    model, plain = (Llama(settings, 11, each) for each in (wiring, Wiring(PreNorm)))
+    for each in (model, plain):
+        initialise(each, seed=1)
+    tokens = torch.arange(8)[None]
+    torch.testing.assert_close(model(tokens), plain(tokens), rtol=1e-4, atol=1e-4)  # twice the size, under a norm
+    model(tokens).square().mean().backward()
+    leaks = [p for name, p in model.named_parameters() if ".leak." in name]
+    assert len(leaks) == 4
+    assert all(leak.grad.any() for leak in leaks)
 
 
 def test_the_example_trains_what_it_says(example):

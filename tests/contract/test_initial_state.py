@@ -29,15 +29,23 @@ from comt_cli.layers.learned import Affine, Classifier, Constant, LowRank
 from comt_cli.layers.map_norms import MapLayerNorm
 from comt_cli.layers.norms import DynamicTanh, EmbeddingScale
 from comt_cli.layers.projection import Projections, TokenEmbedding
+from comt_cli.layers.residual.attention_residuals import AttentionResiduals, DeltaAttentionResiduals
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.denseformer import DenseFormer
 from comt_cli.layers.residual.grc import GatedResidual
 from comt_cli.layers.residual.highway import Highway
+from comt_cli.layers.residual.hyper_connections import Dynamic, HyperConnection
 from comt_cli.layers.residual.laurel import LaurelLR, LaurelPA, LaurelRW, LaurelRWLR
+from comt_cli.layers.residual.manifold_hyper_connections import Coefficients, ManifoldHyperConnection
+from comt_cli.layers.residual.mudd import DenseShares, MultiwayDense
 from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.progressive import ProgressiveResidual
 from comt_cli.layers.residual.rezero import ReZero
 from comt_cli.layers.residual.sas import SelfAdaptiveScaling
 from comt_cli.layers.residual.scaled import ScaledBranch
 from comt_cli.layers.residual.scaling_gate import GatedShare
+from comt_cli.layers.residual.start_lambdas import StartLambdas
+from comt_cli.layers.shared_values import LayerRouter
 from comt_cli.methods.base import Wiring
 from comt_cli.models.resnet import ResNet
 from comt_cli.tasks.settings.resnet import ResNetSettings
@@ -156,6 +164,52 @@ def share_starts(connection: ResidualConnection) -> None:
     assert (getattr(connection.gate, "output", connection.gate).bias == -3).all()
 
 
+def lambdas_start(connection: ResidualConnection) -> None:
+    if connection.r is not None:
+        assert connection.r() == 0
+        assert (connection.first_r, connection.m().item()) == (1, 0) or connection.first_r > 1
+
+
+def dense_starts(connection: ResidualConnection) -> None:
+    assert connection.DWA is None or (connection.DWA() == 0).all()
+
+
+def hyper_starts(connection: ResidualConnection) -> None:
+    """As what is added to their start. Coefficients themselves: `test_modern_connections`."""
+    for part in (connection.A_m, connection.B, connection.A_r):
+        assert (part() == 0).all()
+    if connection.dynamic is not None:
+        assert (connection.dynamic.W == 0).all()
+        assert connection.dynamic.s_a() == connection.dynamic.s_b() == torch.tensor(0.01)
+
+
+def manifold_starts(connection: ResidualConnection) -> None:
+    part = connection.coefficients
+    assert (part.b() == 0).all()
+    assert (part.alpha() == torch.tensor(0.01)).all()
+    if part.random:
+        is_normal(part.phi, math.sqrt(2 / sum(part.phi.shape)))
+    else:
+        assert (part.phi == 0).all()
+
+
+def depth_attention_starts(connection: ResidualConnection) -> None:
+    if connection.attention is not None:
+        assert (connection.attention.query() == 0).all()
+        assert (connection.attention.gain() == 1).all()
+
+
+def mudd_starts(connection: ResidualConnection) -> None:
+    if connection.dense is not None:
+        assert (connection.dense.W2 == 0).all()
+        assert (connection.dense.a() == 0).all()
+        is_normal(connection.dense.W1, connection.junction.width**-0.5)
+
+
+def progress_starts(connection: ResidualConnection) -> None:
+    assert connection.share.value == 0
+
+
 def convolution_starts(part: Convolution) -> None:
     """He's, by the outputs."""
     d_out, _, window, _ = part.weight.shape
@@ -212,6 +266,16 @@ STARTS = {
     GatedResidual: grc_starts,
     SelfAdaptiveScaling: sas_starts,
     GatedShare: share_starts,
+    StartLambdas: lambdas_start,
+    DenseFormer: dense_starts,
+    HyperConnection: hyper_starts,
+    ManifoldHyperConnection: manifold_starts,
+    AttentionResiduals: depth_attention_starts,
+    DeltaAttentionResiduals: depth_attention_starts,
+    ProgressiveResidual: progress_starts,
+    MultiwayDense: mudd_starts,
+    DenseShares: lambda part: None,
+    LayerRouter: lambda part: None,  # `test_modern_connections`
     Convolution: convolution_starts,
     BatchNorm: norm_starts,
     MapLayerNorm: norm_starts,
@@ -220,6 +284,8 @@ STARTS = {
     Classifier: classifier_starts,
     Affine: affine_starts,
     Constant: lambda part: None,  # the connections say which
+    Dynamic: lambda part: None,
+    Coefficients: lambda part: None,
     LowRank: lambda part: None,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from method_cases import every_method, wiring_of
 
@@ -32,7 +34,7 @@ def test_the_plain_model_counts_what_the_published_one_does(size, parameters):
     assert counted(size, Wiring(PreNorm)) == parameters
 
 
-def extra(  # noqa: PLR0911, PLR0912 - one case a method
+def extra(  # noqa: PLR0911, PLR0912, PLR0915 - one case a method
     options: dict, D: int, W: int, H: int, L: int
 ) -> int:
     """What a method adds to Pre-LN, written out by hand: D width, W feed-forward width, H heads, L blocks."""
@@ -85,6 +87,37 @@ def extra(  # noqa: PLR0911, PLR0912 - one case a method
             return 2 * L * (2 * method.rank * D + method.history) - 3
         case "dyt":
             return 2 * L + 1 + 1
+        case "keel":  # the first junction is Pre-LN
+            return (2 * L - 1) * D
+        case "start-lambdas":
+            return 2 * L
+        case "denseformer":
+            assert method.dilation == method.period == 1
+            return L * (L + 3) // 2
+        case "hyper-connections":
+            n = method.n
+            return 2 * L * (n * n + 2 * n + (D * (n + 2) + 2) * method.dynamic)
+        case "mhc" | "mhc-lite" | "identity-hc":
+            n = method.n
+            K = {"mhc": n * n, "mhc-lite": math.factorial(n), "identity-hc": 0}[method.name]
+            return 2 * L * (n * D * (K + 2 * n) + K + 2 * n + (3 if K else 2))
+        case "attention-residuals":  # a query and a gain at every junction but the first, and behind the last
+            return 2 * L * 2 * D
+        case "delta-attention-residuals":
+            return (2 * L - 2) * 2 * D
+        case "siamese-norm":
+            return (2 * L + 1) * 2 * D
+        case "resformer":
+            return 2 * (L - 1) * method.learned
+        case "svformer":  # these sizes have as many key-value heads as heads
+            return -(L - 1) * D * D
+        case "lime":  # as many key-value heads as heads
+            return sum(layer * H * H for layer in range(2, L + 1))
+        case "muddformer":
+            ways = [4 * (i + 1) for i in range(1, L)] + [L + 1]
+            return sum(D * K + K * K + K for K in ways)
+        case "prores":
+            return 0
         case "wider":  # to the nearest whole channel of every feed-forward network
             wanted = extra(method.like, D, W, H, L)
             return L * 3 * D * round(wanted / (L * 3 * D))
@@ -100,6 +133,28 @@ def test_extra_parameters(options, size):
     shape = ModelSettings(size=size).shape()
     wanted = extra(options, shape.width, shape.ffn_width, shape.heads, shape.layers)
     assert counted(size, wiring_of(options)) - counted(size, Wiring(PreNorm)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"name": "hyper-connections", "dynamic": False}, 576),
+        ({"name": "hyper-connections"}, 111_216),
+        ({"name": "mhc"}, 1_770_120),
+        ({"name": "mhc-lite"}, 2_360_136),
+        ({"name": "attention-residuals"}, 38_400 - 1_536),  # less the first junction's, which learns nothing
+        ({"name": "denseformer"}, 90),
+        ({"name": "svformer"}, -6_488_064),
+        ({"name": "keel"}, 17_664),
+        ({"name": "siamese-norm"}, 38_400),
+        ({"name": "muddformer"}, 257_402),
+        ({"name": "lime"}, 11_088),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+)
+def test_what_modern_connections_add_to_130m(options, count):
+    """As the papers' formulas have it."""
+    assert counted("130m", wiring_of(options)) - counted("130m", Wiring(PreNorm)) == count
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from comt_cli.errors import UserError
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace, rms_norm
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, read_behind, stream_of
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import methods
 from comt_cli.methods.base import DECODER_SITES, RESIDUAL_CONNECTIONS, Wiring, residual_connection
@@ -95,6 +96,7 @@ class Stack(Network):
             before = () if index % 2 else (connection,)
             self.connections.append(connection)
             self.branches.append(branch(width))
+        self.read_out = connection.read_out(partial(norm, width))
 
     def initialise(self, seed: int) -> None:
         """Set what the connections learn; norms and branches keep PyTorch's defaults, as in the chapter."""
@@ -104,11 +106,12 @@ class Stack(Network):
 
     def streams(self, x: Tensor) -> list[Tensor]:
         state: State = x
-        found = [x]
+        found = []
         for connection, branch in zip(self.connections, self.branches, strict=True):
-            state = connection.step(state, branch)  # type: ignore[operator]
-            found.append(stream_of(state))
-        return found
+            assert isinstance(connection, ResidualConnection)
+            found.append(connection.read(state))
+            state = connection.step(state, cast("Branch", branch))
+        return [*found, stream_of(read_behind(state, self.read_out))]
 
 
 class LlamaStack(Network):
@@ -125,15 +128,17 @@ class LlamaStack(Network):
         has_norm = blocks[-1].mlp_connection.keeps_final_norm
         place = NormPlace(width, self.settings.norm_eps, "final")
         self.final_norm = wiring.norm(place, rms_norm) if has_norm else nn.Identity()
+        self.read_out = blocks[-1].mlp_connection.read_out(partial(wiring.norm, place, rms_norm))
 
     def streams(self, x: Tensor) -> list[Tensor]:
         rotation = rotation_table(x.shape[-2], _HEAD_WIDTH, self.settings.rope_theta, x)
         state: State = self.entry(x)
-        found = [stream_of(state)]
+        found = []
         for block in self.blocks:
+            assert isinstance(block, Block)
+            found.append(block.attention_connection.read(state))
             state = block(state, rotation)
-            found.append(stream_of(state))
-        return found
+        return [*found, stream_of(read_behind(state, self.read_out))]
 
     def output(self, stream: Tensor) -> Tensor:
         y: Tensor = self.final_norm(stream)
@@ -173,8 +178,10 @@ class Setup:
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
-        """Whether the set-up has a place for all of it: gates and norms of a method's own have one in `llama` only."""
-        return self.branch is None or wiring == Wiring(wiring.residual)
+        """Whether the set-up has a place for all of it: gates and norms of a method's own, and inputs of their own for
+        queries, keys and values, have one in `llama` only."""
+        has_ways = getattr(getattr(wiring.residual, "func", wiring.residual), "has_ways", False)
+        return self.branch is None or (wiring == Wiring(wiring.residual) and not has_ways)
 
 
 LINEAR_RELU = Setup(

@@ -19,9 +19,11 @@ from comt_cli.layers.gates import Site
 
 
 class Branch(Protocol):
-    """What the block computes, F: [B, T, D] -> [B, T, D]."""
+    """What the block computes, F: [B, T, D] -> [B, T, D].
 
-    def __call__(self, h_BTD: Tensor) -> Tensor: ...
+    That of self-attention takes three inputs as well, for queries, keys and values."""
+
+    def __call__(self, h_BTD: Tensor, *ways_BTD: Tensor) -> Tensor: ...
 
     def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
         """F's last product, [B, T, C], with the gate that makes F of it (`Projections.product`), for a kernel that
@@ -38,12 +40,49 @@ class Pending(NamedTuple):
     modulation: Modulation
 
 
-State = Tensor | Pending | tuple[Tensor, ...]
+class Streams(NamedTuple):
+    """Several residual streams side by side, [B, T, n, D], of which every branch reads a mixture."""
+
+    x: Tensor
+
+
+class Sources(NamedTuple):
+    """A residual stream, and what came before it that later junctions mix anew, [B, T, D] each, the oldest first. Each
+    is the very tensor that was put out: nothing is stacked, so that all blocks together keep each once."""
+
+    x: Tensor
+    outputs: tuple[Tensor, ...]
+
+
+class Ways(NamedTuple):
+    """The stream, and what the next block's queries, keys and values are each computed from, [B, T, D] all; and what
+    came before it, as of `Sources`."""
+
+    x: Tensor
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    outputs: tuple[Tensor, ...]
+
+
+class Carrying(NamedTuple):
+    """A state, and what attention of later blocks reads of that of earlier ones, [B, K, T, E] each
+    (`shared_values`)."""
+
+    state: State
+    kept: tuple[Tensor, ...]
+
+
+State = Tensor | Pending | Streams | Sources | Ways | Carrying | tuple[Tensor, ...]
 """What goes from junction to junction: the residual stream; behind it, newest first, what a connection remembers."""
 
 
 def stream_of(state: State) -> Tensor:
-    """The residual stream, [B, T, D], without what is remembered."""
+    """The residual stream, [B, T, D], without what is remembered; of several streams their sum."""
+    if isinstance(state, Streams):
+        return state.x.sum(-2)
+    if isinstance(state, Carrying):
+        return stream_of(state.state)
     if isinstance(state, Pending):
         zhat_TD = modulate(state.product.flatten(0, -2), state.modulation, [state.x.shape[-1]])
         return state.x + zhat_TD.view_as(state.x)
@@ -52,6 +91,8 @@ def stream_of(state: State) -> Tensor:
 
 def settled(state: State) -> State:
     """The same state with no addition pending."""
+    if isinstance(state, Carrying):
+        return Carrying(settled(state.state), state.kept)
     return stream_of(state) if isinstance(state, Pending) else state
 
 
@@ -101,6 +142,9 @@ class ResidualConnection(nn.Module):
     """Whether what it puts out has been through a norm of its own. The encoder-decoder, as it was published, has no
     final norm behind such a connection; language models, as theirs were, keep it."""
 
+    has_ways = False
+    """Whether it gives self-attention three inputs, for queries, keys and values."""
+
     remembers = 0
     """How many earlier inputs x of connections this one wants to see, beside its own."""
 
@@ -112,6 +156,22 @@ class ResidualConnection(nn.Module):
         """The stream after this junction, [B, T, D]. One that remembers is handed the earlier inputs as well, newest
         first, as a third argument: fewer than it wants near the beginning."""
         raise NotImplementedError
+
+    def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module | None:
+        """What makes one stream of the state behind the last junction, which this is, where that is more than its
+        stream (`stream_of`): a module of the model's, State -> [B, T, D]. `norm` makes norms like the final one."""
+        return None
+
+    def read(self, state: State) -> Tensor:
+        """What stands for the residual stream at this junction, [B, T, D]: what analyses compare from block to
+        block."""
+        return stream_of(state)
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """The weights with which this junction mixes several streams or sources, handed this state: by name, over the
+        sources, [targets, sources] or [sources], with [B, T] before where they depend on the token. What analyses
+        draw; nothing where a plain sum is all there is."""
+        return {}
 
     def step(self, state: State, branch: Branch) -> State:
         """The state after this junction. The model hands it on and knows nothing of what is in it, so that recomputing
@@ -126,6 +186,14 @@ class ResidualConnection(nn.Module):
     def initial_std(self, site: Site, own: float) -> float:
         """Standard deviation of a projection of this branch at the start; `own` is the model's."""
         return own
+
+
+def read_behind(state: State, read_out: nn.Module | None) -> State:
+    """What the final norm reads: the state behind the last block, or what the model's read-out makes of it."""
+    if read_out is None:
+        return state
+    stream_BTD: Tensor = read_out(state)
+    return stream_BTD
 
 
 ResidualFactory = Callable[[Junction], ResidualConnection]

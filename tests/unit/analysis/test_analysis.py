@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from comt_cli.analysis.gates import GateValues, channel_frame, gate_values, scalar_frame, summary_frame
+from comt_cli.analysis.mixing import mixing
 from comt_cli.analysis.residual_stream import residual_stream
-from comt_cli.analysis.text import DEFAULT_TEXT, tokens_of
+from comt_cli.analysis.text import DEFAULT_TEXT, observed_text, tokens_of
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.exchange.loaded_text import describe
@@ -263,3 +264,79 @@ def test_a_path_gate_is_observed_on_what_it_reads() -> None:
         gamma = 2 * torch.sigmoid(gate.log_alpha_channel.exp() * torch.sigmoid(h @ gate.A.T) @ gate.B_channel.T)
     found = by_site(gate_values(network, TEXT))["attention", "channel"][1]
     np.testing.assert_allclose(found, gamma[0].numpy(), rtol=1e-5)
+
+
+# ---- what residual connections mix
+
+
+def mixture_of(**options):
+    one = loaded(**options)
+    return one, mixing(one, observed_text(one, TEXT))
+
+
+def one_weight(frame, weight: str, layer: int, part: str):
+    own = frame[(frame["weight"] == weight) & (frame["layer"] == layer) & (frame["part"] == part)]
+    return own.pivot(index="target", columns="source", values="mean").to_numpy()
+
+
+def test_streams_at_the_start_are_read_in_turns_and_not_mixed():
+    """Three blocks, four streams: junction k reads stream k mod 4; and they are equal."""
+    _, frame = mixture_of(name="hyper-connections", dynamic=False)
+    for k in range(6):
+        place = 1 + k // 2, ("attention", "mlp")[k % 2]
+        assert one_weight(frame, "read", *place).tolist() == [[float(i == k % 4) for i in range(4)]]
+        assert np.array_equal(one_weight(frame, "mix", *place), np.eye(4))
+        assert one_weight(frame, "write", *place).tolist() == [[1.0]] * 4
+    apart = frame[frame["weight"] == "dispersion"]
+    assert len(apart) == 5  # the first junction is handed one stream
+    assert (apart["mean"] < 1e-6).all()
+
+
+def test_mixing_matrices_are_doubly_stochastic_and_nearly_the_identity():
+    _, frame = mixture_of(name="mhc")
+    matrix = one_weight(frame, "mix", 2, "mlp")
+    np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(matrix.sum(0), 1, atol=1e-3)
+    assert 0.99 < np.diag(matrix).min() < 1
+
+
+def test_attention_over_depth_is_what_the_junction_makes_of_its_sources():
+    one, frame = mixture_of(name="attention-residuals", blocks=3)
+    assert np.allclose(one_weight(frame, "attention", 3, "mlp"), 1 / 4)  # e, two blocks, and the sum so far
+    with torch.no_grad():
+        for block in one.model.blocks:
+            for joint in block.joints:
+                if joint.connection.attention is not None:
+                    joint.connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
+    changed = mixing(one, observed_text(one, TEXT))
+    for _, own in changed.groupby(["layer", "part"]):
+        assert own["mean"].sum() == pytest.approx(1)
+    assert (changed["std"] > 0).any()
+    assert "step" not in vars(one.model.blocks[0].attention_connection)
+
+
+def test_weights_that_are_the_same_for_every_token():
+    _, frame = mixture_of(name="denseformer")
+    assert one_weight(frame, "stream", 2, "mlp").tolist() == [[0, 0, 1]]
+    assert (frame["std"] == 0).all()
+    _, frame = mixture_of(name="start-lambdas", start="graded")
+    assert one_weight(frame, "stream", 1, "attention")[0] == pytest.approx([0.2, 1.15])
+
+
+def test_a_plain_network_mixes_nothing():
+    one = loaded(name="comt")
+    with pytest.raises(UserError, match="mix nothing"):
+        mixing(one, observed_text(one, TEXT))
+
+
+@pytest.mark.parametrize(
+    "name", ["hyper-connections", "mhc", "attention-residuals", "denseformer", "muddformer", "prores"]
+)
+def test_the_stream_of_compound_states_is_compared_from_layer_to_layer(name):
+    """Finite, of every layer; of a start like Pre-LN's exactly what Pre-LN's is."""
+    frame = residual_stream(loaded(name=name), TEXT)
+    assert sorted(frame["layer"].unique()) == [1, 2, 3]
+    assert np.isfinite(frame[["cosine", "norm_ratio"]]).all(axis=None)
+    if name == "denseformer":
+        expected = residual_stream(loaded(name="pre-ln"), TEXT)
+        np.testing.assert_allclose(frame["cosine"], expected["cosine"], atol=1e-6)

@@ -29,7 +29,14 @@ def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConn
     return shaken(residual_connection(name)(junction, **options))
 
 
-@pytest.mark.parametrize("name", RESIDUAL_CONNECTIONS)
+MODERN = {
+    "keel", "start-lambdas", "denseformer", "hyper-connections", "manifold-hyper-connections", "attention-residuals",
+    "delta-attention-residuals", "siamese-norm", "progressive", "mudd",
+}  # fmt: skip
+"""Those of `test_modern_connections`: of whole stacks, since their states are more than a stream."""
+
+
+@pytest.mark.parametrize("name", [name for name in RESIDUAL_CONNECTIONS if name not in MODERN])
 # The first block has nothing behind it, the third all that a connection remembers, the last is beyond Mix-LN's quarter.
 @pytest.mark.parametrize(("layer", "branch_name"), [(1, "attention"), (1, "mlp"), (3, "mlp"), (8, "attention")])
 def test_residual_connections(name, layer, branch_name):

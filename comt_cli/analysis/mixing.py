@@ -1,0 +1,90 @@
+"""How residual connections mix several streams, or what earlier blocks put out, at every junction of a language
+model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from comt_cli.analysis.text import Observation
+from comt_cli.analysis.watch import watch
+from comt_cli.errors import UserError
+from comt_cli.exchange.loaded import Loaded
+from comt_cli.layers.residual.base import Branch, ResidualConnection, State, Streams
+
+
+def mixes(loaded: Loaded) -> bool:
+    """Whether a residual connection of a network of tokens says what it mixes (`ResidualConnection.mixing`)."""
+    return any(type(each).mixing is not ResidualConnection.mixing for each in _connections(loaded))
+
+
+def _connections(loaded: Loaded) -> list[ResidualConnection]:
+    return [joint.connection for blocks in loaded.model.stacks.values() for block in blocks for joint in block.joints]
+
+
+def mixing(loaded: Loaded, on: Observation) -> pd.DataFrame:
+    """The weights of all mixtures on the observed tokens.
+
+    Rows `stack, layer` (from 1), `part` (the branch), `weight` (its name), `target` and `source` (from 0), `mean` and
+    `std` over the tokens; and where there are several streams `dispersion`, how far those that the junction is handed
+    are from their mean, |H - mean| / |H|: 0 where all are one, and the mechanism is dead.
+
+    Raises:
+        UserError: no connection mixes anything (says what the model is); see also `watch`.
+    """
+    if not mixes(loaded):
+        raise UserError(f"the residual connections of {loaded.name} mix nothing: it holds {loaded.description}")
+    connections = _connections(loaded)
+    with _recorded(connections) as states:
+        watch(loaded, on.inputs)
+    rows = []
+    for connection, state in zip(connections, states, strict=True):
+        at = connection.junction
+        with torch.no_grad():
+            found = dict(connection.mixing(state))
+            if isinstance(state, Streams):
+                apart_BTnD = state.x - state.x.mean(-2, keepdim=True)
+                found["dispersion"] = (apart_BTnD.norm(dim=(-1, -2)) / state.x.norm(dim=(-1, -2)))[..., None]
+        for name, weights in found.items():
+            numbers = _by_token(weights, 2 if name in ("mix", "write") else 1)
+            means, spreads = numbers.mean(0), numbers.std(0, unbiased=False)
+            for target in range(means.shape[0]):
+                for source in range(means.shape[1]):
+                    number = means[target, source].item(), spreads[target, source].item()
+                    rows.append((at.stack, at.layer + 1, at.part, name, target, source, *number))
+    return pd.DataFrame(rows, columns=["stack", "layer", "part", "weight", "target", "source", "mean", "std"])
+
+
+def _by_token(weights: Tensor, dimensions: int) -> Tensor:
+    """[tokens, targets, sources], one token where they do not depend on it."""
+    weights = weights.double().cpu()
+    if dimensions == 1:
+        weights = weights.unsqueeze(-2)
+    return weights.reshape(-1, *weights.shape[-2:])
+
+
+@contextlib.contextmanager
+def _recorded(connections: Sequence[ResidualConnection]) -> Iterator[list[State]]:
+    """In this context the states that the connections are handed are collected, in their order."""
+    states: list[State] = []
+
+    def recording(connection: ResidualConnection) -> None:
+        step = connection.step
+
+        def recorded(state: State, branch: Branch) -> State:
+            states.append(state)
+            return step(state, branch)
+
+        connection.step = recorded  # type: ignore[method-assign]
+
+    for connection in connections:
+        recording(connection)
+    try:
+        yield states
+    finally:
+        for connection in connections:
+            del connection.step

@@ -1,0 +1,138 @@
+"""Attention Residuals (Kimi Team 2026, arXiv 2603.15031): what a branch reads is a mixture of all that branches before
+it put out, weighted by a softmax over depth.
+
+    h_l = sum_i a_i v_i     a = softmax_i(w_l . N_l(v_i))     v_0 = the embedding, v_i = F_i(N(h_i))
+
+With `blocks` the junctions are divided into so many, and a block's outputs count as one source, their sum; within a
+block its sum so far is the newest source. Behind the last junction another query mixes all sources.
+Delta Attention Residuals (arXiv 2605.18855) keep the plain stream, x + F, and add the mixture of earlier outputs to
+what the branch reads alone: F(N(x + sum_i a_i v_i)).
+
+All queries are zero at the start: every source counts alike, and since the branch begins with a norm, it reads the same
+direction as that of Pre-LN, whose stream is the sum. The norm N_l has a gain, and no norm is on the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.layers.learned import NO_DECAY, Constant
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
+
+EPSILON = 1e-6
+"""Of the keys' norm."""
+
+
+class DepthAttention(nn.Module):
+    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = Constant(0.0, width, update_rule=NO_DECAY)
+        self.gain = Constant(1.0, width, update_rule=NO_DECAY)
+
+    def weights(self, sources: Sequence[Tensor]) -> Tensor:
+        """a, [B, T, number of sources], in fp32."""
+        key_D = (self.gain() * self.query()).float()
+        scores = []
+        for v_BTD in sources:
+            wide_BTD = v_BTD.float()
+            rms_BT = (wide_BTD.square().mean(-1) + EPSILON).sqrt()
+            scores.append((wide_BTD * key_D).sum(-1) / rms_BT)
+        return torch.softmax(torch.stack(scores, -1), -1)
+
+    def forward(self, sources: Sequence[Tensor]) -> Tensor:
+        """[B, T, D]."""
+        weights = self.weights(sources).to(sources[0].dtype).unbind(-1)
+        mixed_BTD = weights[0][..., None] * sources[0]
+        for weight_BT, v_BTD in zip(weights[1:], sources[1:], strict=True):
+            mixed_BTD = mixed_BTD + weight_BT[..., None] * v_BTD
+        return mixed_BTD
+
+
+class AttentionResiduals(ResidualConnection):
+    """The state's outputs are the finished sources, and its stream the sum of the block that is under way: at the end
+    of one its newest source. Of all junctions each is a block of its own unless `blocks` says how many there are."""
+
+    def __init__(self, junction: Junction, blocks: int | None = None) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        blocks = junction.count if blocks is None else min(blocks, junction.count)
+        number = junction.index * blocks // junction.count
+        self.begins_block = junction.index == 0 or (junction.index - 1) * blocks // junction.count != number
+        self.ends_block = (junction.index + 1) * blocks // junction.count != number
+        mixes = junction.index > 0  # the first branch has the embedding alone to read
+        self.attention = DepthAttention(junction.width) if mixes else None
+
+    def sources(self, state: State) -> tuple[Tensor, ...]:
+        """What this junction mixes, [B, T, D] each, the oldest first."""
+        if not isinstance(state, Sources):
+            return (stream_of(state),)
+        return state.outputs if self.begins_block else (*state.outputs, state.x)
+
+    def read(self, state: State) -> Tensor:
+        """What the branch's norm reads."""
+        sources = self.sources(state)
+        if self.attention is None or len(sources) == 1:
+            return sources[0]
+        return self.attention(sources)
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """a, of what the branch reads."""
+        sources = self.sources(state)
+        return {} if self.attention is None or len(sources) == 1 else {"attention": self.attention.weights(sources)}
+
+    def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
+        return AttentionReadOut(self.junction.width)
+
+    def step(self, state: State, branch: Branch) -> State:
+        F_BTD = branch(self.norm(self.read(state)))
+        if not isinstance(state, Sources):
+            state = Sources(F_BTD, (stream_of(state),))
+        partial_BTD = F_BTD if self.begins_block else state.x + F_BTD
+        outputs = state.outputs
+        return Sources(partial_BTD, (*outputs, partial_BTD) if self.ends_block else outputs)
+
+
+class AttentionReadOut(nn.Module):
+    """What the final norm reads: a mixture of all sources."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = DepthAttention(width)
+
+    def forward(self, state: State) -> Tensor:
+        """[B, T, D] of the state behind the last block, whose sum is among its sources."""
+        assert isinstance(state, Sources)
+        mixed_BTD: Tensor = self.attention(state.outputs)
+        return mixed_BTD
+
+
+class DeltaAttentionResiduals(ResidualConnection):
+    """The state has the plain stream, and as outputs those of all branches."""
+
+    def __init__(self, junction: Junction) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        mixes = junction.index > 1  # the second branch has one output alone to choose from
+        self.attention = DepthAttention(junction.width) if mixes else None
+
+    def read(self, state: State) -> Tensor:
+        """What the branch's norm reads."""
+        if not isinstance(state, Sources):
+            return stream_of(state)
+        return state.x + (state.outputs[0] if self.attention is None else self.attention(state.outputs))
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """a, of what is added to the stream for the branch."""
+        if self.attention is None or not isinstance(state, Sources):
+            return {}
+        return {"attention": self.attention.weights(state.outputs)}
+
+    def step(self, state: State, branch: Branch) -> State:
+        F_BTD = branch(self.norm(self.read(state)))
+        outputs = state.outputs if isinstance(state, Sources) else ()
+        return Sources(stream_of(state) + F_BTD, (*outputs, F_BTD))

@@ -1,0 +1,49 @@
+"""DenseFormer (Pagliardini et al. 2024): behind block i the stream becomes Y_i = sum_j a_ij X_j, j = 0 ... i.
+
+X_0 is the embedding and X_i = B_i(Y_{i-1}) what block i makes of the mixture before it. At the start a_ii = 1 and the
+others are 0, which is Pre-LN. With dilation k only every k-th X behind the newest is mixed, and with period p only
+behind every p-th block.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from comt_cli.layers.learned import NO_DECAY, Constant
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
+
+
+class DenseFormer(ResidualConnection):
+    """y = x + F(N(x)); behind the block's last junction the weighted sum. `DWA` holds a_ij, less what it starts at."""
+
+    def __init__(self, junction: Junction, dilation: int = 1, period: int = 1) -> None:
+        super().__init__(junction)
+        self.norm = junction.norm()
+        block = junction.layer + 1  # the paper's i
+        self.mixed = [j for j in range(block + 1) if j % dilation == block % dilation]
+        ends_block = junction.part == "mlp"
+        self.ends_block = ends_block
+        mixes = ends_block and block % period == 0
+        self.DWA = Constant(0.0, len(self.mixed), update_rule=NO_DECAY) if mixes else None
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """a, of the stream behind this block; 0 for what is left out."""
+        if self.DWA is None:
+            return {}
+        weights = torch.zeros(self.mixed[-1] + 1)
+        weights[self.mixed] = self.DWA().detach().float().cpu()
+        weights[-1] += 1
+        return {"stream": weights}
+
+    def step(self, state: State, branch: Branch) -> State:
+        x_BTD = stream_of(state)
+        outputs = state.outputs if isinstance(state, Sources) else (x_BTD,)
+        y_BTD = x_BTD + branch(self.norm(x_BTD))
+        if not self.ends_block:
+            return Sources(y_BTD, outputs)
+        outputs = (*outputs, y_BTD)
+        if self.DWA is not None:
+            for weight, source in zip(self.DWA(), self.mixed, strict=True):
+                y_BTD = y_BTD + weight * outputs[source]
+        return Sources(y_BTD, outputs)

@@ -1,0 +1,126 @@
+"""Hyper-Connections (Zhu et al. 2024, arXiv 2409.19606): n residual streams, of which each branch reads a mixture, and
+to each of which it adds a share.
+
+    h = sum_i A_m[i] H[i]     o = F(N(h))     H'[m] = sum_i A_r[i, m] H[i] + B[m] o
+
+All streams start as the embedding, and their sum is read behind the last block. At the start A_r is the identity, B is
+1, and A_m reads stream k mod n at junction k alone: n equal streams, which is Pre-LN; the staggered reading parts them.
+
+Dynamic ones add, with Hbar[i] the RMSNorm of stream i without a gain,
+
+    A_m += s_a tanh(Hbar W_m)     B += s_b tanh(Hbar W_b)     A_r += s_a tanh(Hbar W_r)
+
+W_m and W_b in R^D and W_r in R^(D x n) serve all streams; they start at 0 and the scales s at 0.01.
+
+Shapes: B batch, T tokens, n streams, D width. Coefficients are computed in fp32; static ones are stored as what they
+differ from the start by.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.kernels.transponder import no_autocast
+from comt_cli.layers.gates import Site
+from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.learned import NO_DECAY, Constant
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, stream_of
+
+SCALE = 0.01
+"""Where the scales of what depends on the input start."""
+
+LAST_PROJECTIONS = ("o_proj", "down_proj")
+
+
+def streams_of(state: State, n: int) -> Tensor:
+    """The streams, [B, T, n, D]: n times the one there is, at the beginning of a stack."""
+    if isinstance(state, Streams):
+        return state.x
+    x_BTD = stream_of(state)
+    return x_BTD.unsqueeze(-2).expand(*x_BTD.shape[:-1], n, x_BTD.shape[-1])
+
+
+def read_streams(H_BTnD: Tensor, shares_n: Tensor) -> Tensor:
+    """sum_i shares[i] H[i], [B, T, D], in H's type; shares [n] or [B, T, n]."""
+    with no_autocast(H_BTnD):
+        h_BTD = (shares_n.unsqueeze(-1) * H_BTnD).sum(-2)
+    return h_BTD.to(H_BTnD.dtype)
+
+
+def write_streams(H_BTnD: Tensor, mixing_nn: Tensor | None, shares_n: Tensor, o_BTD: Tensor) -> Tensor:
+    """H'[m] = sum_i mixing[m, i] H[i] + shares[m] o, [B, T, n, D], in H's type; None mixes nothing.
+
+    mixing: [n, n] or [B, T, n, n], shares: [n] or [B, T, n].
+    """
+    with no_autocast(H_BTnD):
+        added_BTnD = shares_n.unsqueeze(-1) * o_BTD.unsqueeze(-2)
+        mixed_BTnD = H_BTnD if mixing_nn is None else torch.matmul(mixing_nn, H_BTnD.to(mixing_nn.dtype))
+        return (mixed_BTnD + added_BTnD).to(H_BTnD.dtype)
+
+
+class Dynamic(Initialised):
+    """What of A_m, B and A_r depends on the streams: [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m)."""
+
+    def __init__(self, n: int, width: int, *, tanh: bool) -> None:
+        super().__init__()
+        self.tanh = tanh
+        self.W = nn.Parameter(torch.empty(n + 2, width))
+        self.s_a, self.s_b = Constant(SCALE), Constant(SCALE)
+
+    def forward(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with no_autocast(H_BTnD):
+            Hbar_BTnD = F.rms_norm(H_BTnD.float(), H_BTnD.shape[-1:])
+            found_BTnm = F.linear(Hbar_BTnD, self.W.float())
+            if self.tanh:
+                found_BTnm = torch.tanh(found_BTnm)
+            s_a, s_b = self.s_a(), self.s_b()
+            return s_a * found_BTnm[..., 0], s_b * found_BTnm[..., 1], s_a * found_BTnm[..., 2:]
+
+    def initialise(self, draw: Draw) -> None:
+        nn.init.zeros_(self.W)
+
+
+class HyperConnection(ResidualConnection):
+    """`n` streams; `dynamic` and `tanh` as above; `divide_output_std`: the branch's last projection starts with its
+    standard deviation divided by sqrt(n), as the paper's code does, which is then no longer Pre-LN's start."""
+
+    def __init__(
+        self, junction: Junction, n: int = 4, *, dynamic: bool = True, tanh: bool = True,
+        divide_output_std: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(junction)
+        self.norm = junction.norm()
+        self.n, self.reads_first, self.divide_output_std = n, junction.index % n, divide_output_std
+        self.A_m, self.B = Constant(0.0, n, update_rule=NO_DECAY), Constant(0.0, n, update_rule=NO_DECAY)
+        self.A_r = Constant(0.0, n, n, update_rule=NO_DECAY)
+        self.dynamic = Dynamic(n, junction.width, tanh=tanh) if dynamic else None
+
+    def coefficients(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A_m, [n], B, [n], and A_r, [n, n] (i, m); dynamic ones have [B, T] before that. In fp32."""
+        one_hot = (torch.arange(self.n, device=H_BTnD.device) == self.reads_first).float()
+        A_m, B, A_r = one_hot + self.A_m(), 1 + self.B(), torch.eye(self.n, device=H_BTnD.device) + self.A_r()
+        if self.dynamic is None:
+            return A_m, B, A_r
+        more = self.dynamic(H_BTnD)
+        return A_m + more[0], B + more[1], A_r + more[2]
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """A_m, of the branch; A_r, of every new stream; B, of the branch's output."""
+        A_m, B, A_r = self.coefficients(streams_of(state, self.n))
+        return {"read": A_m, "mix": A_r.transpose(-1, -2), "write": B.unsqueeze(-1)}
+
+    def read(self, state: State) -> Tensor:
+        """The sum of the streams, as behind the last block."""
+        return streams_of(state, self.n).sum(-2)
+
+    def step(self, state: State, branch: Branch) -> State:
+        H_BTnD = streams_of(state, self.n)
+        A_m, B, A_r = self.coefficients(H_BTnD)
+        o_BTD = branch(self.norm(read_streams(H_BTnD, A_m)))
+        return Streams(write_streams(H_BTnD, A_r.transpose(-1, -2), B, o_BTD))
+
+    def initial_std(self, site: Site, own: float) -> float:
+        divides = self.divide_output_std and site.name in LAST_PROJECTIONS
+        return own / self.n**0.5 if divides else own

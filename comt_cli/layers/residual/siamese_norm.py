@@ -1,0 +1,60 @@
+"""SiameseNorm (2026, arXiv 2602.08064): two streams that share one branch, x normalised behind every addition as in
+Post-LN, y never, as in Pre-LN.
+
+At every junction x <- N_post(x); z = F(N_in(x + N_pre(y))); x <- x + z / c; y <- y + z, with c = sqrt(2 (l + 1)) in
+block l from 0. Behind the last block N_x(x) + N_y(y) is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
+
+
+class SiameseNorm(ResidualConnection):
+    """The state has y as its stream, and x beside it."""
+
+    def __init__(self, junction: Junction) -> None:
+        super().__init__(junction)
+        self.norm, self.pre_norm, self.post_norm = junction.norm(), junction.norm(), junction.norm()
+        self.divisor = math.sqrt(2 * (junction.layer + 1))
+
+    def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
+        return SiameseReadOut(norm)
+
+    def read(self, state: State) -> Tensor:
+        """x + N_pre(y), what the branch's norm reads."""
+        x_BTD, y_BTD = _pair(state)
+        read_BTD: Tensor = self.post_norm(x_BTD) + self.pre_norm(y_BTD)
+        return read_BTD
+
+    def step(self, state: State, branch: Branch) -> State:
+        x_BTD, y_BTD = _pair(state)
+        x_BTD = self.post_norm(x_BTD)
+        z_BTD = branch(self.norm(x_BTD + self.pre_norm(y_BTD)))
+        return Sources(y_BTD + z_BTD, (x_BTD + z_BTD / self.divisor,))
+
+
+class SiameseReadOut(nn.Module):
+    """N_x(x) + N_y(y)."""
+
+    def __init__(self, norm: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.x_norm, self.y_norm = norm(), norm()
+
+    def forward(self, state: State) -> Tensor:
+        """[B, T, D] of the state behind the last block."""
+        x_BTD, y_BTD = _pair(state)
+        read_BTD: Tensor = self.x_norm(x_BTD) + self.y_norm(y_BTD)
+        return read_BTD
+
+
+def _pair(state: State) -> tuple[Tensor, Tensor]:
+    if isinstance(state, Sources):
+        return state.outputs[0], state.x
+    x_BTD = stream_of(state)
+    return x_BTD, x_BTD

@@ -1,0 +1,107 @@
+"""Attention that reads keys and values of earlier blocks.
+
+- ResFormer (Zhou et al. 2024, arXiv 2410.17897): V_n' = a V_n + b V_1, a = b = 1/2 as published, or learned from there;
+  its SVFormer has V_1 alone, and no values of its own.
+- LIMe (Gerasimov et al. 2025, arXiv 2502.09245): keys, before they are rotated, and values of every block are mixtures
+  of those of all heads of all blocks up to it, [K; V]'_h = sum_j R_hj [K; V]_j. The rows of the router R begin with the
+  block's own head alone, and small draws for the earlier ones.
+
+What is handed on is an input and an output of every block, so that recomputing one sees what the first time saw.
+Shapes: B batch, K key-value heads, T tokens, E head width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.learned import Constant, UpdateRule
+
+
+@dataclass
+class Kept:
+    """What blocks up to now have kept for later ones, within one forward pass."""
+
+    tensors: tuple[Tensor, ...] = ()
+
+
+class SharedValues(nn.Module):
+    """What a block, `layer` from 0, attends with: of its own keys and values and of those kept."""
+
+    has_values = True
+    """Whether the block has values of its own."""
+
+    mixes_keys = False
+    """Whether keys are changed too, which then must be before they are rotated."""
+
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, kept: Kept) -> tuple[Tensor, Tensor]:
+        """The keys and the values, [B, K, T, E] each; what later blocks will read is added to `kept`."""
+        raise NotImplementedError
+
+
+class ValueResidual(SharedValues):
+    """V_n' = own V_n + first V_1 behind the first block."""
+
+    def __init__(self, layer: int, own: float = 0.5, first: float = 0.5, *, learned: bool = False) -> None:
+        super().__init__()
+        self.own, self.first = own, first
+        # What is added to the two.
+        self.shares = Constant(0.0, 2) if learned and layer else None
+
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, kept: Kept) -> tuple[Tensor, Tensor]:
+        assert v_BKTE is not None
+        if not kept.tensors:
+            kept.tensors = (v_BKTE,)
+            return k_BKTE, v_BKTE
+        (first_BKTE,) = kept.tensors
+        if self.shares is None:
+            return k_BKTE, self.own * v_BKTE + self.first * first_BKTE
+        own, first = self.shares().unbind()
+        return k_BKTE, (self.own + own) * v_BKTE + (self.first + first) * first_BKTE
+
+
+class SingleValue(SharedValues):
+    """V_1 in every block."""
+
+    def __init__(self, layer: int) -> None:
+        super().__init__()
+        self.has_values = layer == 0
+
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, kept: Kept) -> tuple[Tensor, Tensor]:
+        if v_BKTE is not None:
+            kept.tensors = (v_BKTE,)
+        return k_BKTE, kept.tensors[0]
+
+
+class LayerRouter(SharedValues, Initialised):
+    """LIMe's router: [K, (layer + 1) K], the newest block's heads last; the first block has none."""
+
+    mixes_keys = True
+
+    def __init__(self, layer: int, heads: int, rate: float = 1.0) -> None:
+        super().__init__()
+        self.update_rule = UpdateRule(rate)
+        # Behind the first block: what the shares of all heads up to this block's differ by from its own ones.
+        self.router = nn.Parameter(torch.empty(heads, (layer + 1) * heads)) if layer else None
+
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, kept: Kept) -> tuple[Tensor, Tensor]:
+        assert v_BKTE is not None
+        kept.tensors = (*kept.tensors, k_BKTE, v_BKTE)
+        if self.router is None:
+            return k_BKTE, v_BKTE
+        k_BJTE, v_BJTE = torch.cat(kept.tensors[::2], 1), torch.cat(kept.tensors[1::2], 1)
+        mixed = (torch.einsum("kj,bjte->bkte", self.router, each) for each in (k_BJTE, v_BJTE))
+        k_more, v_more = mixed
+        return k_BKTE + k_more, v_BKTE + v_more
+
+    def initialise(self, draw: Draw) -> None:
+        if self.router is None:
+            return
+        heads, sources = self.router.shape
+        draw.uniform_(self.router, "router", math.sqrt(3 / sources))
+        with torch.no_grad():
+            self.router[:, sources - heads :] = 0

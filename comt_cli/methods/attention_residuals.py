@@ -1,0 +1,25 @@
+"""Attention Residuals: each branch reads a softmax over the outputs of all earlier ones (Kimi Team 2026).
+
+h_l = sum_i a_i v_i, a = softmax_i(w_l . N_l(v_i)), v_i the branches' outputs and the embedding (arXiv 2603.15031). With
+`blocks: N` the junctions are divided into N, each a source as the sum of its outputs; without it each is one.
+Deviations: the first branch, which has one source, has no query. w and the gains of N_l have no weight decay; the paper
+does not say. Queries start at zero, which the paper requires. At the start logits are Pre-LN's up to the norms'
+epsilon: the mean of the sources has the direction of their sum.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import ConnectionMethod
+
+
+class AttentionResidualsMethod(ConnectionMethod):
+    """`blocks`: into how many the junctions are divided; each its own if not given."""
+
+    name: ClassVar[str] = "attention-residuals"
+    connection: ClassVar = "attention-residuals"
+    needs: ClassVar = ("states",)
+    blocks: PositiveInt | None = None

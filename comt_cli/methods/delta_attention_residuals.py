@@ -1,0 +1,21 @@
+"""Delta Attention Residuals: a plain stream, and a softmax over earlier outputs added to what a branch reads (2026).
+
+x <- x + F(N(x + sum_i a_i v_i)), a = softmax_i(w_l . N_l(v_i)), v_i the outputs of earlier branches (arXiv 2605.18855).
+Deviations: queries start at zero and have no weight decay; in the public code they keep the library's draw of 0.02. Its
+variants with sums of blocks, a null source, or sigmoids are not here. The first branch has nothing to add, and the
+second one output, with weight 1: neither has a query.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import ConnectionMethod
+
+
+class DeltaAttentionResidualsMethod(ConnectionMethod):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "delta-attention-residuals"
+    connection: ClassVar = "delta-attention-residuals"
+    needs: ClassVar = ("states",)

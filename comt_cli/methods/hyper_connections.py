@@ -1,0 +1,30 @@
+"""Hyper-Connections: n residual streams, read and written in learned, input-dependent shares (Zhu et al. 2024).
+
+h = sum_i A_m[i] H[i], o = F(N(h)), H'[m] = sum_i A_r[i, m] H[i] + B[m] o (arXiv 2409.19606, Eq. 2 to 5, 10 to 13). The
+start is Pre-LN. `dynamic: false` are the static ones (SHC), else DHC; `tanh: false` leaves out what bounds the dynamic
+part.
+Deviations: RMSNorm without a gain for the LayerNorm of the dynamic part. The paper's code also scales the initial
+standard deviation of each branch's last projection by sqrt(n), in words that fit multiplication and division; with
+`divide_output_std` it is divided, by default left alone, since the start would not be Pre-LN's any more. Static
+coefficients have no weight decay, as there.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import ConnectionMethod
+
+
+class HyperConnectionsMethod(ConnectionMethod):
+    """`n` streams; `dynamic`, `tanh` and `divide_output_std` as above."""
+
+    name: ClassVar[str] = "hyper-connections"
+    connection: ClassVar = "hyper-connections"
+    needs: ClassVar = ("states",)
+    n: PositiveInt = 4
+    dynamic: bool = True
+    tanh: bool = True
+    divide_output_std: bool = False

@@ -1,0 +1,27 @@
+"""Identity-HC: mHC without mixing, H_res = I (compared in public by Marin, 2026; iHC, arXiv 2607.28611).
+
+x <- x + H_post F(N(H_pre x)), with the n streams of mHC, its H_pre and H_post.
+Deviations: as mHC's; of the papers only digests were at hand.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import ConnectionMethod, Wiring, residual_connection
+
+
+class IdentityHC(ConnectionMethod):
+    """`n` streams; `start`: where b and phi begin."""
+
+    name: ClassVar[str] = "identity-hc"
+    connection: ClassVar = "manifold-hyper-connections"
+    needs: ClassVar = ("states",)
+    n: PositiveInt = 4
+    start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
+
+    def wiring(self) -> Wiring:
+        return Wiring(partial(residual_connection(self.connection), **dict(self), mixing="identity"))

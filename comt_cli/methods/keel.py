@@ -1,0 +1,21 @@
+"""KEEL: Post-LN whose skip path is weighted by the network's depth (2026, arXiv 2601.19895).
+
+y = N(alpha x + F(N(x))), alpha = 2L, the number of junctions. The first junction is plain Pre-LN, the second has
+alpha = 1.
+Deviations: none known; no public code is known. In language models RMSNorm, as there; the norm behind the last block
+stays. The paper trains it with a larger learning rate than Pre-LN (its largest stable one at 64 blocks: 1.0e-2 beside
+7.7e-3): at one shared rate it is not at its best.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import ConnectionMethod
+
+
+class KeelMethod(ConnectionMethod):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "keel"
+    connection: ClassVar = "keel"

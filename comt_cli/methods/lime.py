@@ -1,0 +1,32 @@
+"""LIMe: keys and values that are learned mixtures of those of all blocks up to one's own (Gerasimov et al. 2025).
+
+[K; V]'_h = sum_j R_hj [K; V]_j over the heads j of all blocks so far, before the rotary positions (arXiv 2502.09245 and
+its code). R starts as the block's own heads, with U(+-sqrt(3 / fan_in)) for earlier ones: not Pre-LN.
+Deviations: `rate` is ten times the others' as in the code, whose decay of routers is optional; here they have the
+run's. Own shares are stored as what they differ from 1 by. A cache keeps the mixed keys and values, as there.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveFloat
+
+from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
+
+
+class LIMe(Method):
+    """`residual`: the residual connection; `rate`: of the routers, times the run's."""
+
+    name: ClassVar[str] = "lime"
+    needs: ClassVar = ("values",)
+    residual: ResidualName = "pre-norm"
+    rate: PositiveFloat = 10.0
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.shared_values import LayerRouter
+
+        def make(layer: int, heads: int) -> LayerRouter:
+            return LayerRouter(layer, heads, self.rate)
+
+        return Wiring(residual_connection(self.residual), shared_values=make)

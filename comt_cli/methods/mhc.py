@@ -1,0 +1,31 @@
+"""mHC: Hyper-Connections whose streams are mixed by doubly stochastic matrices (DeepSeek-AI 2025, arXiv 2512.24880).
+
+H_pre = sigmoid(alpha x' phi + b), H_post = 2 sigmoid(...), H_res = Sinkhorn(exp(...)) with 20 iterations, columns
+before rows; x <- H_res x + H_post F(N(H_pre x)).
+Deviations: the paper says neither where b and phi start nor how streams are read behind the last block. By default
+(`start: pre-ln`) the start is Pre-LN, up to H_post = 1 and the norm, which takes the read's size away, with staggered
+reading; `mhc-lite` is the start of mHC-lite's code, `random` near Megatron-LM's. The streams' sum is read. b and alpha
+have no weight decay. The n-stream norm has no gain.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import ConnectionMethod, Wiring, residual_connection
+
+
+class MHC(ConnectionMethod):
+    """`n` streams; `start`: where b and phi begin."""
+
+    name: ClassVar[str] = "mhc"
+    connection: ClassVar = "manifold-hyper-connections"
+    needs: ClassVar = ("states",)
+    n: PositiveInt = 4
+    start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
+
+    def wiring(self) -> Wiring:
+        return Wiring(partial(residual_connection(self.connection), **dict(self), mixing="sinkhorn"))

@@ -1,0 +1,28 @@
+"""mHC-lite: mHC with exactly doubly stochastic matrices, weighted means of all permutations (2026, arXiv 2601.05732).
+
+H_res = sum_k softmax(alpha x' phi + b)_k P_k over the n! permutation matrices; the rest is mHC's.
+Deviations: as mHC's; its own code's start is `start: mhc-lite`, which is not Pre-LN, since branches write to one stream
+more than to others. n! grows fast: 24 for 4 streams, 120 for 5.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import ConnectionMethod, Wiring, residual_connection
+
+
+class MHCLite(ConnectionMethod):
+    """`n` streams; `start`: where b and phi begin."""
+
+    name: ClassVar[str] = "mhc-lite"
+    connection: ClassVar = "manifold-hyper-connections"
+    needs: ClassVar = ("states",)
+    n: PositiveInt = 4
+    start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
+
+    def wiring(self) -> Wiring:
+        return Wiring(partial(residual_connection(self.connection), **dict(self), mixing="permutations"))

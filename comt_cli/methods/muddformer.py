@@ -1,0 +1,22 @@
+"""MUDDFormer: queries, keys, values and stream of a block each mix all earlier blocks' outputs (Xiao et al. 2025).
+
+Xbar_c = sum_j A_cj X_j for c in Q, K, V, R, A = GELU(N(X_i) W1) W2 + a behind block i (arXiv 2502.12170 and its code).
+W2 = 0 and a = 1 at X_i at the start: Pre-LN.
+Deviations: the code rounds the hidden width up to 64, here it is 4 (i + 1); behind the last block the stream alone is
+mixed, as in the code. Widths of the feed-forward networks are not moved between blocks, and there are no norms behind
+mixtures (its variants). a has no weight decay, and is stored as what it differs from its start by.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import ConnectionMethod
+
+
+class MUDDFormer(ConnectionMethod):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "muddformer"
+    connection: ClassVar = "mudd"
+    needs: ClassVar = ("states", "values")

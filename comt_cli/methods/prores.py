@@ -1,0 +1,23 @@
+"""ProRes: residual branches that come in one block after the other as training goes on (2026, arXiv 2603.05369).
+
+y = x + a F(N(x)), a = min(t / (T l), 1) at update t in block l from 1; T = 1000 as published, with 50 billion tokens.
+Deviations: none known; a is not learned, and a network out of training keeps the a of its last update. Give `updates`
+in proportion where training is shorter.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import ConnectionMethod
+
+
+class ProResMethod(ConnectionMethod):
+    """`updates` is T."""
+
+    name: ClassVar[str] = "prores"
+    connection: ClassVar = "progressive"
+    needs: ClassVar = ("states",)
+    updates: PositiveInt = 1000

@@ -1,0 +1,21 @@
+"""SiameseNorm: one branch for two streams, one normalised as in Post-LN and one free as in Pre-LN (2026).
+
+x <- N_post(x); z = F(N_in(x + N_pre(y))); x <- x + z / sqrt(2 (l + 1)); y <- y + z (arXiv 2602.08064 and its public
+code); N_x(x) + N_y(y) goes to the final norm.
+Deviations: every branch has its N_in; in the authors' hybrid language model the first norm is optional. It does not
+start as Pre-LN.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import ConnectionMethod
+
+
+class SiameseNormMethod(ConnectionMethod):
+    """No options: the connection has none."""
+
+    name: ClassVar[str] = "siamese-norm"
+    connection: ClassVar = "siamese-norm"
+    needs: ClassVar = ("states",)

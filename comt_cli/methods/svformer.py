@@ -1,0 +1,24 @@
+"""SVFormer: every block attends with the first block's values, and has none of its own (Zhou et al. 2024).
+
+V_n = V_1 (arXiv 2410.17897): blocks behind the first have no v_proj, and 11 of 12 blocks save D^2 parameters each.
+Deviations: a cache keeps the values in every layer, where one copy would do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from comt_cli.methods.base import Method, ResidualName, Wiring, residual_connection
+
+
+class SVFormer(Method):
+    """`residual`: the residual connection."""
+
+    name: ClassVar[str] = "svformer"
+    needs: ClassVar = ("values",)
+    residual: ResidualName = "pre-norm"
+
+    def wiring(self) -> Wiring:
+        from comt_cli.layers.shared_values import SingleValue
+
+        return Wiring(residual_connection(self.residual), shared_values=lambda layer, _: SingleValue(layer))

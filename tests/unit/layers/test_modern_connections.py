@@ -1,0 +1,457 @@
+"""Connections whose state is more than a stream, against their papers' equations written out a token at a time; what
+they start as, and what a dead one would look like."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from method_cases import SETTINGS, TOKENS, built, loss_of, wiring_of
+from naive import close, matrix, normal, rms_norm, shaken, sigmoids, softmax
+from torch import Tensor, nn
+
+from comt_cli.layers.residual.attention_residuals import DepthAttention
+from comt_cli.layers.residual.base import Junction, ResidualConnection, Streams, read_behind, stream_of
+from comt_cli.layers.residual.hyper_connections import HyperConnection
+from comt_cli.layers.residual.manifold_hyper_connections import (
+    ManifoldHyperConnection,
+    permutation_matrices,
+    sinkhorn,
+)
+from comt_cli.layers.shared_values import Kept, LayerRouter, SingleValue, ValueResidual
+from comt_cli.methods.base import residual_connection
+
+D, LAYERS, EPSILON = 6, 3, 1e-3
+COUNT = 2 * LAYERS
+
+
+def stack(name: str, **options) -> tuple[list[ResidualConnection], nn.Module | None]:
+    """The connections of three blocks, as if trained a little, in float64, and the read-out."""
+    norm = partial(nn.RMSNorm, D, eps=EPSILON)
+    connections: list[ResidualConnection] = []
+    for index in range(COUNT):
+        part = ("attention", "mlp")[index % 2]
+        before = connections[-1:] if index % 2 else ()
+        junction = Junction(D, "decoder", index, COUNT, index // 2, LAYERS, part, norm, before)
+        connections.append(shaken(residual_connection(name)(junction, **options)))
+    read_out = connections[-1].read_out(norm)
+    return connections, None if read_out is None else shaken(read_out)
+
+
+MIX = [normal(D, D, seed=10 + k) for k in range(COUNT)]
+
+
+def branch(k: int, h: Tensor, *ways: Tensor) -> Tensor:
+    """Of three ways, if there are, each has another part."""
+    others = sum(way @ MIX[(k + 1 + i) % COUNT] for i, way in enumerate(ways))
+    return torch.tanh(h @ MIX[k] + others)
+
+
+def norm_of(part: nn.Module, x_D: Tensor) -> Tensor:
+    return rms_norm(x_D, part.weight, EPSILON)
+
+
+def unit(x_D: Tensor) -> Tensor:
+    """RMSNorm without a gain, with the epsilon that PyTorch has for float32, in which coefficients are computed."""
+    return x_D / math.sqrt(x_D.square().mean().item() + torch.finfo(torch.float32).eps)
+
+
+# ---- a second implementation, of one token
+
+
+def naive_hyper(connections, x_D: Tensor) -> Tensor:
+    n = connections[0].n
+    H = [x_D] * n
+    for k, c in enumerate(connections):
+        A_m = [float(i == k % n) + c.A_m.value[i].item() for i in range(n)]
+        B = [1 + c.B.value[i].item() for i in range(n)]
+        A_r = [[float(i == m) + c.A_r.value[i, m].item() for m in range(n)] for i in range(n)]
+        if c.dynamic is not None:
+            s_a, s_b = c.dynamic.s_a.value.item(), c.dynamic.s_b.value.item()
+            for i in range(n):
+                read, write, *rest = (torch.tanh(matrix(c.dynamic.W, unit(H[i])))).tolist()
+                A_m[i] += s_a * read
+                B[i] += s_b * write
+                A_r[i] = [a + s_a * more for a, more in zip(A_r[i], rest, strict=True)]
+        o = branch(k, norm_of(c.norm, sum(a * h for a, h in zip(A_m, H, strict=True))))
+        H = [sum(A_r[i][m] * H[i] for i in range(n)) + B[m] * o for m in range(n)]
+    return sum(H)
+
+
+def naive_manifold(connections, x_D: Tensor) -> Tensor:
+    n = connections[0].n
+    x = [x_D] * n
+    for k, c in enumerate(connections):
+        part = c.coefficients
+        first = torch.tensor(part.first_b, dtype=torch.float64) + part.b.value
+        found = matrix(part.phi, unit(torch.cat(x)))
+        sizes = [n, n, len(found) - 2 * n]
+        alpha = [*part.alpha.value.tolist(), 0.0]
+        pre, post, res = (
+            a * f + b for a, f, b in zip(alpha, torch.split(found, sizes), torch.split(first, sizes), strict=False)
+        )
+        H_pre, H_post = sigmoids(pre).tolist(), (2 * sigmoids(post)).tolist()
+        match c.mixing:
+            case "sinkhorn":
+                M = [[math.exp(res[i * n + j].item()) for j in range(n)] for i in range(n)]
+                for _ in range(20):
+                    columns = [sum(M[i][j] for i in range(n)) for j in range(n)]
+                    M = [[M[i][j] / columns[j] for j in range(n)] for i in range(n)]
+                    M = [[entry / sum(row) for entry in row] for row in M]
+            case "permutations":
+                weights = softmax(res.tolist())
+                mean = sum(w * P for w, P in zip(weights, permutation_matrices(n).double(), strict=True))
+                M = mean.tolist()
+            case _:
+                M = torch.eye(n).tolist()
+        o = branch(k, norm_of(c.norm, sum(h * s for h, s in zip(H_pre, x, strict=True))))
+        x = [sum(M[i][j] * x[j] for j in range(n)) + H_post[i] * o for i in range(n)]
+    return sum(x)
+
+
+def mixture(attention: DepthAttention, sources: list[Tensor]) -> Tensor:
+    w, gain = attention.query.value, attention.gain.value
+    scores = [(w * gain * v / torch.sqrt(v.square().mean() + 1e-6)).sum().item() for v in sources]
+    return sum(a * v for a, v in zip(softmax(scores), sources, strict=True))
+
+
+def naive_attention(connections, x_D: Tensor, read_out: nn.Module, blocks: int) -> Tensor:
+    sources, partial_sum, size = [x_D], None, COUNT // blocks
+    for k, c in enumerate(connections):
+        available = sources + ([] if partial_sum is None else [partial_sum])
+        o = branch(k, norm_of(c.norm, mixture(c.attention, available) if k else x_D))
+        partial_sum = o if partial_sum is None else partial_sum + o
+        if (k + 1) % size == 0:
+            sources, partial_sum = [*sources, partial_sum], None
+    return mixture(read_out.attention, sources)
+
+
+def naive_delta(connections, x_D: Tensor) -> Tensor:
+    outputs: list[Tensor] = []
+    for k, c in enumerate(connections):
+        added = 0 if not outputs else outputs[0] if k == 1 else mixture(c.attention, outputs)
+        o = branch(k, norm_of(c.norm, x_D + added))
+        x_D, outputs = x_D + o, [*outputs, o]
+    return x_D
+
+
+def naive_dense(connections, x_D: Tensor, dilation: int, period: int) -> Tensor:
+    X, Y = [x_D], x_D
+    for i in range(1, LAYERS + 1):
+        for k in (2 * i - 2, 2 * i - 1):
+            Y = Y + branch(k, norm_of(connections[k].norm, Y))
+        X.append(Y)
+        if i % period == 0:
+            mixed = [j for j in range(i + 1) if j % dilation == i % dilation]
+            a = connections[2 * i - 1].DWA.value.tolist()
+            Y = sum((a_j + (j == i)) * X[j] for a_j, j in zip(a, mixed, strict=True))
+    return Y
+
+
+def naive_lambdas(connections, x_D: Tensor, *, graded: bool) -> Tensor:
+    x_D = unit_in_float64(x_D)
+    x0 = x_D
+    for k, c in enumerate(connections):
+        if k % 2 == 0:
+            down = (k // 2) / (LAYERS - 1)
+            r = (1.15 - 0.1 * down if graded else 1) + c.r.value.item()
+            x_D = r * x_D + c.m.value.item() * x0
+        x_D = x_D + branch(k, norm_of(c.norm, x_D))
+    return x_D
+
+
+def unit_in_float64(x_D: Tensor) -> Tensor:
+    return x_D / torch.sqrt(x_D.square().mean() + torch.finfo(torch.float64).eps)
+
+
+def naive_siamese(connections, x_D: Tensor, read_out: nn.Module) -> Tensor:
+    x, y = x_D, x_D
+    for k, c in enumerate(connections):
+        x = norm_of(c.post_norm, x)
+        z = branch(k, norm_of(c.norm, x + norm_of(c.pre_norm, y)))
+        x, y = x + z / math.sqrt(2 * (k // 2 + 1)), y + z
+    return norm_of(read_out.x_norm, x) + norm_of(read_out.y_norm, y)
+
+
+def naive_keel(connections, x_D: Tensor) -> Tensor:
+    for k, c in enumerate(connections):
+        o = branch(k, norm_of(c.norm, x_D))
+        x_D = x_D + o if k == 0 else norm_of(c.output_norm, (1 if k == 1 else COUNT) * x_D + o)
+    return x_D
+
+
+def naive_progressive(connections, x_D: Tensor) -> Tensor:
+    for k, c in enumerate(connections):
+        x_D = x_D + min(7 / (5 * (k // 2 + 1)), 1) * branch(k, norm_of(c.norm, x_D))
+    return x_D
+
+
+def naive_mudd(connections, x_D: Tensor) -> Tensor:
+    X, ways, stream = [x_D], [x_D], x_D
+    for i in range(1, LAYERS + 1):
+        attention, mlp = connections[2 * i - 2], connections[2 * i - 1]
+        stream = stream + branch(2 * i - 2, *(norm_of(attention.norm, way) for way in ways))
+        X.append(stream + branch(2 * i - 1, norm_of(mlp.norm, stream)))
+        hidden = torch.nn.functional.gelu(matrix(mlp.dense.W1, unit_in_float64(X[i])))
+        A = matrix(mlp.dense.W2, hidden) + mlp.dense.a.value
+        count = len(A) // (i + 1)
+        assert count == (1 if i == LAYERS else 4)
+        mixed = [sum((A[c * (i + 1) + j] + (j == i)) * X[j] for j in range(i + 1)) for c in range(count)]
+        *ways, stream = mixed
+    return stream
+
+
+IN_FP32 = {"rtol": 1e-5, "atol": 1e-5}
+CASES = {
+    "static": ("hyper-connections", {"dynamic": False, "n": 3}, naive_hyper, IN_FP32),
+    "dynamic": ("hyper-connections", {}, naive_hyper, IN_FP32),
+    "mhc": ("manifold-hyper-connections", {"n": 3}, naive_manifold, IN_FP32),
+    "mhc-lite": (
+        "manifold-hyper-connections",
+        {"n": 3, "mixing": "permutations", "start": "mhc-lite"},
+        naive_manifold,
+        IN_FP32,
+    ),
+    "identity": ("manifold-hyper-connections", {"mixing": "identity", "start": "random"}, naive_manifold, IN_FP32),
+    "full": ("attention-residuals", {}, partial(naive_attention, blocks=COUNT), IN_FP32),
+    "two-blocks": ("attention-residuals", {"blocks": 2}, partial(naive_attention, blocks=2), IN_FP32),
+    "delta": ("delta-attention-residuals", {}, naive_delta, IN_FP32),
+    "dense": ("denseformer", {}, partial(naive_dense, dilation=1, period=1), {}),
+    "dilated": ("denseformer", {"dilation": 2, "period": 2}, partial(naive_dense, dilation=2, period=2), {}),
+    "lambdas": ("start-lambdas", {}, partial(naive_lambdas, graded=False), {}),
+    "graded": ("start-lambdas", {"start": "graded"}, partial(naive_lambdas, graded=True), {}),
+    "siamese": ("siamese-norm", {}, naive_siamese, {}),
+    "keel": ("keel", {}, naive_keel, {}),
+    "mudd": ("mudd", {}, naive_mudd, {}),
+    "progressive": ("progressive", {"updates": 5}, naive_progressive, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_equations(name):
+    connection, options, naive, tolerance = CASES[name]
+    connections, read_out = stack(connection, **options)
+    for each in connections:
+        if connection == "progressive":
+            each.share.at_update(7)
+    x_BTD = normal(2, 2, D)
+    state = x_BTD
+    for k, each in enumerate(connections):
+        state = each.step(state, partial(branch, k))
+    found = stream_of(read_behind(state, read_out))
+    more = () if read_out is None else (read_out,)
+    for b in range(2):
+        for t in range(2):
+            close(found[b, t], naive(connections, x_BTD[b, t], *more), **tolerance)
+
+
+# ---- the start
+
+
+START_LIKE_PRE_LN = {
+    "static": {"name": "hyper-connections", "dynamic": False},
+    "dynamic": {"name": "hyper-connections"},
+    "one-stream": {"name": "hyper-connections", "dynamic": False, "n": 1},
+    "mhc": {"name": "mhc"},
+    "mhc-lite": {"name": "mhc-lite"},
+    "identity-hc": {"name": "identity-hc"},
+    "full": {"name": "attention-residuals"},
+    "blocks": {"name": "attention-residuals", "blocks": 3},
+    "dense": {"name": "denseformer"},
+    "lambdas": {"name": "start-lambdas", "normalised": False},
+    "mudd": {"name": "muddformer"},
+}
+
+
+@pytest.mark.parametrize("name", START_LIKE_PRE_LN)
+def test_the_start_is_pre_ln(name):
+    """In float64, with norms whose epsilon is nothing: some have another size of the same direction."""
+    settings = SETTINGS.model_copy(update={"norm_eps": 1e-15})
+    options = {"name": "pre-ln"}, START_LIKE_PRE_LN[name]
+    plain, model = (built(wiring_of(each), settings).double() for each in options)
+    with torch.no_grad():
+        expected, found = plain(TOKENS), model(TOKENS)
+    assert (found - expected).norm() < 1e-6 * expected.norm()  # the angles' table is in float32
+
+
+@pytest.mark.parametrize("name", ["siamese-norm", "keel", "delta-attention-residuals", "prores"])
+def test_others_start_elsewhere(name):
+    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", name))
+    with torch.no_grad():
+        expected, found = plain(TOKENS), model(TOKENS)
+    assert (found - expected).norm() > 0.01 * expected.norm()
+
+
+def test_a_progressive_network_is_the_identity_at_first_and_pre_ln_at_last():
+    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", "prores"))
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))))
+        for block in model.blocks:
+            for joint in block.joints:
+                joint.connection.share.at_update(1000 * SETTINGS.shape().layers)
+        assert torch.equal(model(TOKENS), plain(TOKENS))
+
+
+# ---- what a dead mechanism looks like
+
+
+def trained_a_little(options: dict, steps: int):
+    model = built(wiring_of(options))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    return model
+
+
+ALIVE = START_LIKE_PRE_LN | {
+    "delta": {"name": "delta-attention-residuals"},
+    "random": {"name": "mhc", "start": "random"},
+    "siamese": {"name": "siamese-norm"},
+    "resformer": {"name": "resformer", "learned": True},
+    "lime": {"name": "lime"},
+}
+
+
+@pytest.mark.parametrize("name", ALIVE)
+def test_every_parameter_learns(name):
+    """After some steps: at the start what stands behind a zero has no gradient."""
+    model = trained_a_little(ALIVE[name], 3)
+    for path, parameter in model.named_parameters():
+        assert parameter.grad is not None, path
+        assert parameter.grad.any(), path
+
+
+def dispersion(options: dict) -> float:
+    """How far streams are from their mean behind the last block, beside their size."""
+    model, seen = trained_a_little(options, 20), []
+    model.blocks[-1].register_forward_hook(lambda _, __, state: seen.append(state))
+    with torch.no_grad():
+        model(TOKENS)
+    (state,) = seen
+    assert isinstance(state, Streams)
+    return ((state.x - state.x.mean(-2, keepdim=True)).norm() / state.x.norm()).item()
+
+
+@pytest.mark.parametrize("name", ["static", "dynamic", "mhc", "mhc-lite", "identity-hc"])
+def test_streams_part(name):
+    assert dispersion(START_LIKE_PRE_LN[name]) > 5e-3
+
+
+def test_the_check_catches_streams_that_never_part(monkeypatch):
+    """Read alike and written alike, equal streams get equal gradients for ever."""
+    monkeypatch.setattr(
+        HyperConnection,
+        "__init__",
+        partial_init(HyperConnection.__init__, lambda self: setattr(self, "reads_first", -1)),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "eye", lambda n, **how: torch.full((n, n), 1 / n, **how))
+        with torch.no_grad():
+            model = built(wiring_of({"name": "hyper-connections", "dynamic": False}))
+            for block in model.blocks:
+                for joint in block.joints:
+                    joint.connection.A_m.value.fill_(0.25)
+        seen: list[Streams] = []
+        model.blocks[-1].register_forward_hook(lambda _, __, state: seen.append(state))
+        loss_of(model).backward()
+        gradients = [joint.connection.A_m.value.grad for block in model.blocks for joint in block.joints]
+    (state,) = seen
+    assert torch.allclose(state.x, state.x[..., :1, :].expand_as(state.x))
+    for gradient in gradients:
+        torch.testing.assert_close(gradient, gradient[:1].expand_as(gradient))
+
+
+def partial_init(init, then):
+    def made(self, *given, **named):
+        init(self, *given, **named)
+        then(self)
+
+    return made
+
+
+def test_queries_and_maps_survive_the_model_wide_start():
+    model = built(wiring_of({"name": "attention-residuals"}))
+    attentions = [module for module in model.modules() if isinstance(module, DepthAttention)]
+    assert len(attentions) == 2 * SETTINGS.shape().layers  # one a junction but the first, and the read-out
+    assert all((each.query.value == 0).all() and (each.gain.value == 1).all() for each in attentions)
+    for connection in built(wiring_of({"name": "hyper-connections"})).modules():
+        if isinstance(connection, HyperConnection):
+            assert (connection.dynamic.W == 0).all()
+    for connection in built(wiring_of({"name": "mhc"})).modules():
+        if isinstance(connection, ManifoldHyperConnection):
+            assert (connection.coefficients.phi == 0).all()
+
+
+# ---- keys and values of earlier blocks
+
+
+def test_values_of_the_first_block():
+    """Against the two equations, with numbers for tensors."""
+    for mixing, expected in (
+        (ValueResidual(1, 0.25, 2.0), 0.25 * 3 + 2 * 5),
+        (shaken(ValueResidual(1, learned=True)), None),
+        (SingleValue(1), 5),
+    ):
+        kept = Kept()
+        k, v_1 = torch.full((1, 2, 3, 4), 7.0).double(), torch.full((1, 2, 3, 4), 5.0).double()
+        assert torch.equal(type(mixing)(0)(k, v_1, kept)[1], v_1)
+        own = v_1 * 0.6 if mixing.has_values else None
+        found_k, found_v = mixing(k, own, kept)
+        a, b = (0.0, 0.0) if expected is not None else (0.5 + mixing.shares.value).tolist()
+        assert found_k is k
+        close(found_v, torch.full_like(v_1, 3 * a + 5 * b if expected is None else expected))
+
+
+def test_routed_keys_and_values():
+    routers, kept = [shaken(LayerRouter(layer, 2)) for layer in range(3)], Kept()
+    raw = [(normal(1, 2, 3, 4, seed=2 * layer), normal(1, 2, 3, 4, seed=2 * layer + 1)) for layer in range(3)]
+    for layer, router in enumerate(routers):
+        found = router(*raw[layer], kept)
+        for which in range(2):
+            heads = [raw[earlier][which][0, head] for earlier in range(layer + 1) for head in range(2)]
+            for head in range(2):
+                expected = raw[layer][which][0, head]
+                if layer:
+                    expected = expected + sum(router.router[head, j].item() * h for j, h in enumerate(heads))
+                close(found[which][0, head], expected)
+
+
+def test_a_router_starts_as_its_own_heads_and_small_draws():
+    model = built(wiring_of({"name": "lime"}))
+    for layer, block in enumerate(model.blocks):
+        router = block.attention.shared.router
+        if layer:
+            assert (router[:, -2:] == 0).all()
+            assert router[:, :-2].abs().max() <= math.sqrt(3 / router.shape[1])
+            assert router[:, :-2].any()
+
+
+# ---- parts
+
+
+def test_sinkhorn_has_exact_rows_and_nearly_exact_columns():
+    """Columns first: the rows are divided last."""
+    M = sinkhorn(normal(50, 4, 4))
+    torch.testing.assert_close(M.sum(-1), torch.ones(50, 4, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(M.sum(-2), torch.ones(50, 4, dtype=torch.float64), rtol=0, atol=1e-3)
+    one = sinkhorn(normal(4, 4), 1)
+    assert (one.sum(-2) - 1).abs().max() > 1e-2
+    assert (sinkhorn(300 * normal(20, 4, 4)).isfinite()).all()
+
+
+def test_mixing_keeps_the_sum_of_the_streams():
+    """Doubly stochastic matrices do, of any logits."""
+    weights = torch.softmax(3 * normal(7, 24), -1)
+    H_res = torch.einsum("tk,kij->tij", weights, permutation_matrices(4).double())
+    streams = normal(7, 4, D)
+    torch.testing.assert_close((H_res @ streams).sum(1), streams.sum(1))
+    assert {tuple(P.flatten().tolist()) for P in permutation_matrices(4)} == {
+        tuple(P.flatten().tolist()) for P in permutation_matrices(4).flip(0)
+    }
+    assert torch.equal(permutation_matrices(4)[0], torch.eye(4))
