@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, Site, StaticGate, TransponderGate
 from comt_cli.layers.projection import Projections
+from comt_cli.methods.base import RESIDUAL_CONNECTIONS
 
 close = partial(torch.testing.assert_close, rtol=1e-11, atol=1e-11)
 close_with_rope = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
@@ -95,6 +96,14 @@ def sigmoids(x_D: Tensor) -> Tensor:
 def softmax(logits: list[float]) -> list[float]:
     total = math.fsum(math.exp(z) for z in logits)
     return [math.exp(z) / total for z in logits]
+
+
+WITH_STATES = {
+    *("keel", "start-lambdas", "denseformer", "hyper-connections", "manifold-hyper-connections", "mudd", "progressive"),
+    *("attention-residuals", "delta-attention-residuals", "siamese-norm"),
+}
+"""Of these whole stacks are written out (`test_modern_connections`): most hand on more than a stream."""
+ONE_STREAM = [name for name in RESIDUAL_CONNECTIONS if name not in WITH_STATES]
 
 
 def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection

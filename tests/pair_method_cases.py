@@ -12,7 +12,7 @@ from method_cases import wiring_of
 from torch import Tensor
 
 from comt_cli.layers.initialise import initialise
-from comt_cli.methods import methods
+from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_network
 from comt_cli.models.transformer import Transformer
@@ -20,7 +20,11 @@ from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, Transform
 
 NEEDED = {"wider": {"like": "sas", "residual": "post-norm"}}
 """Options without a default."""
-VARIANTS = LANGUAGE_VARIANTS | {
+VARIANTS = {
+    name: options
+    for name, options in LANGUAGE_VARIANTS.items()
+    if method_from(options).fits(ENCODER_DECODER_SITES) and name != "muddformer+comt"  # attention has one input here
+} | {
     "grc-ffn": {"name": "grc", "at": "ffn"},
     "grc-post": {"name": "grc", "norm": "post", "reads": "both"},
     "eau-before-o": {"name": "eau", "place": "before-o"},

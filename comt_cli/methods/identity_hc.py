@@ -24,4 +24,4 @@ class IdentityHC(ConnectionMethod):
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
 
     def wiring(self) -> Wiring:
-        return Wiring(partial(residual_connection(self.connection), **dict(self), mixing="identity"))
+        return Wiring(partial(residual_connection(self.connection), mixing="identity", **dict(self)))  # type: ignore[call-arg]

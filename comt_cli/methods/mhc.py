@@ -28,4 +28,4 @@ class MHC(ConnectionMethod):
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
 
     def wiring(self) -> Wiring:
-        return Wiring(partial(residual_connection(self.connection), **dict(self), mixing="sinkhorn"))
+        return Wiring(partial(residual_connection(self.connection), mixing="sinkhorn", **dict(self)))  # type: ignore[call-arg]

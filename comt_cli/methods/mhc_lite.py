@@ -25,4 +25,4 @@ class MHCLite(ConnectionMethod):
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
 
     def wiring(self) -> Wiring:
-        return Wiring(partial(residual_connection(self.connection), **dict(self), mixing="permutations"))
+        return Wiring(partial(residual_connection(self.connection), mixing="permutations", **dict(self)))  # type: ignore[call-arg]

@@ -66,12 +66,12 @@ def test_the_example_of_image_classifiers_trains_its_gates(tmp_path):
 def test_the_example_with_two_streams_starts_as_pre_ln_and_learns(tmp_path):
     with imported(tmp_path, "two_lanes", blocks("python")[2]) as module:
         wiring = module.TwoLanes().wiring()
-    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2)
+    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2, norm_eps=1e-12)
     model, plain = (Llama(settings, 11, each) for each in (wiring, Wiring(PreNorm)))
     for each in (model, plain):
         initialise(each, seed=1)
     tokens = torch.arange(8)[None]
-    torch.testing.assert_close(model(tokens), plain(tokens), rtol=1e-4, atol=1e-4)  # twice the size, under a norm
+    torch.testing.assert_close(model(tokens), plain(tokens), rtol=1e-4, atol=1e-5)  # twice the size, under a norm
     model(tokens).square().mean().backward()
     leaks = [p for name, p in model.named_parameters() if ".leak." in name]
     assert len(leaks) == 4

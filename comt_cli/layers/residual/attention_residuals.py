@@ -78,7 +78,8 @@ class AttentionResiduals(ResidualConnection):
         sources = self.sources(state)
         if self.attention is None or len(sources) == 1:
             return sources[0]
-        return self.attention(sources)
+        mixed_BTD: Tensor = self.attention(sources)
+        return mixed_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """a, of what the branch reads."""

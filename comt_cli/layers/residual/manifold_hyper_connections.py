@@ -103,7 +103,7 @@ class ManifoldHyperConnection(ResidualConnection):
     def __init__(self, junction: Junction, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln") -> None:
         super().__init__(junction)
         self.norm = junction.norm()
-        self.n, self.mixing, K = n, mixing, 0
+        self.n, self.form, K = n, mixing, 0
         least_mixed: list[int] = []
         if mixing == "sinkhorn":
             K, least_mixed = n * n, [i * n + i for i in range(n)]
@@ -114,14 +114,13 @@ class ManifoldHyperConnection(ResidualConnection):
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """H_pre and H_post, [B, T, n], and H_res, [B, T, n, n] (None: the identity), in fp32."""
         pre, post, res = self.coefficients(H_BTnD)
-        match self.mixing:
+        H_res: Tensor | None = None
+        match self.form:
             case "sinkhorn":
                 H_res = sinkhorn(res.unflatten(-1, (self.n, self.n)))
             case "permutations":
                 matrices = permutation_matrices(self.n).to(res)
                 H_res = torch.einsum("...k,kij->...ij", torch.softmax(res, -1), matrices)
-            case _:
-                H_res = None
         return torch.sigmoid(pre), 2 * torch.sigmoid(post), H_res
 
     def mixing(self, state: State) -> dict[str, Tensor]:

@@ -36,7 +36,8 @@ class DenseShares(Initialised):
     def forward(self, x_BTD: Tensor) -> Tensor:
         hidden_BTK = F.gelu(F.linear(F.rms_norm(x_BTD, x_BTD.shape[-1:]), self.W1))
         shares_BTK = F.linear(hidden_BTK, self.W2) + self.a()
-        return shares_BTK.unflatten(-1, self.shape)
+        shares_BTCJ: Tensor = shares_BTK.unflatten(-1, self.shape)
+        return shares_BTCJ
 
     def initialise(self, draw: Draw) -> None:
         draw.normal_(self.W1, "W1", self.W1.shape[1] ** -0.5)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from naive import (
+    ONE_STREAM,
     close,
     close_with_rope,
     dot,
@@ -27,7 +28,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.methods import method_from
-from comt_cli.methods.base import PROJECTIONS, RESIDUAL_CONNECTIONS, Wiring, residual_connection
+from comt_cli.methods.base import PROJECTIONS, Wiring, residual_connection
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
 
@@ -149,7 +150,7 @@ def naive_llama(model: Llama, residual: str, tokens_T: list[int]) -> Tensor:
     return x @ (model.embedding if model.head is None else model.head).weight.T
 
 
-@pytest.mark.parametrize("residual", RESIDUAL_CONNECTIONS)
+@pytest.mark.parametrize("residual", ONE_STREAM)
 @pytest.mark.parametrize("gate", [None, "comt", "transponder"])
 def test_the_whole_model(residual, gate):
     settings = ModelSettings(

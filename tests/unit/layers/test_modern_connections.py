@@ -93,7 +93,7 @@ def naive_manifold(connections, x_D: Tensor) -> Tensor:
             a * f + b for a, f, b in zip(alpha, torch.split(found, sizes), torch.split(first, sizes), strict=False)
         )
         H_pre, H_post = sigmoids(pre).tolist(), (2 * sigmoids(post)).tolist()
-        match c.mixing:
+        match c.form:
             case "sinkhorn":
                 M = [[math.exp(res[i * n + j].item()) for j in range(n)] for i in range(n)]
                 for _ in range(20):

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from naive import (
+    ONE_STREAM,
     close,
     naive_connection,
     normal,
@@ -18,7 +19,7 @@ from torch import nn
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.base import Junction, ResidualConnection, stream_of
 from comt_cli.methods import method_from
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
+from comt_cli.methods.base import residual_connection
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
 
@@ -29,14 +30,7 @@ def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConn
     return shaken(residual_connection(name)(junction, **options))
 
 
-MODERN = {
-    "keel", "start-lambdas", "denseformer", "hyper-connections", "manifold-hyper-connections", "attention-residuals",
-    "delta-attention-residuals", "siamese-norm", "progressive", "mudd",
-}  # fmt: skip
-"""Those of `test_modern_connections`: of whole stacks, since their states are more than a stream."""
-
-
-@pytest.mark.parametrize("name", [name for name in RESIDUAL_CONNECTIONS if name not in MODERN])
+@pytest.mark.parametrize("name", ONE_STREAM)
 # The first block has nothing behind it, the third all that a connection remembers, the last is beyond Mix-LN's quarter.
 @pytest.mark.parametrize(("layer", "branch_name"), [(1, "attention"), (1, "mlp"), (3, "mlp"), (8, "attention")])
 def test_residual_connections(name, layer, branch_name):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from method_cases import wiring_of
 from naive import (
+    ONE_STREAM,
     close_with_rope,
     dot,
     layer_norm,
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from comt_cli.layers.gates import EvaluatorAdjuster, HeadGate
 from comt_cli.layers.projection import GatedPath, Projections
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS, Wiring, residual_connection
+from comt_cli.methods.base import Wiring, residual_connection
 from comt_cli.models.transformer import Transformer
 from comt_cli.tasks.settings.transformer import TransformerSettings
 
@@ -164,7 +165,7 @@ GATED = {
     "eau-before-o": {"name": "eau", "place": "before-o", "residual": "pre-norm"},
     "eau+grc": {"name": "eau+grc"},
 }
-CASES = {name: (name, Wiring(residual_connection(name))) for name in RESIDUAL_CONNECTIONS if "code" not in name} | {
+CASES = {name: (name, Wiring(residual_connection(name))) for name in ONE_STREAM if "code" not in name} | {
     name: (str(options.get("residual", "grc")), wiring_of(options)) for name, options in GATED.items()
 }
 KEEP_NO_FINAL_NORM = {"post-norm", "deepnorm", "rezero", "sas"}
