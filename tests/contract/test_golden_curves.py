@@ -5,6 +5,7 @@ compute them whatever is moved, renamed or rebuilt. On the kind of processor tha
 bit, with one thread; elsewhere libraries sum in another order, and they hold within `TOLERANCE`.
 
     python tests/contract/test_golden_curves.py --record      write them anew, where numbers are meant to change
+    python tests/contract/test_golden_curves.py --add         record those that are not there yet
     python tests/contract/test_golden_curves.py               how far today's code, on this machine, is from them all
 
 The suite trains each method as it is published; the program trains its variants too. Recording is a decision: the
@@ -144,23 +145,35 @@ def test_every_curve_is_committed_and_no_two_are_one():
     assert alike == []
 
 
-def main(record: bool) -> None:
-    """Record the curves, or print the largest relative distance of each from what is recorded."""
+def _lines(entries: dict[str, Any]) -> str:
+    """As JSON, a line an entry."""
+    return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(entries[name])}" for name in entries) + "\n}"
+
+
+def main(record: bool, add: bool) -> None:
+    """Record the curves, all or those that are missing, or print each one's greatest relative distance from what is
+    recorded."""
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     compiler = torch.compile
     torch.compile = lambda function, **how: compiler(function, backend="aot_eager", **how)  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(Path(folder) / "texts")
         curves = {}
-        for name in cases():
+        for name in cases().keys() - (golden["curves"].keys() if add else set()):
             curves[name] = curve(name, corpus, Path(folder) / name)
             print(f"{name:40} {curves[name][0]:.4f} to {curves[name][-2]:.4f}", flush=True)
-    if record:
-        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(losses)}" for name, losses in curves.items())
-        GOLDEN.write_text(
-            f'{{"machine": {json.dumps(kind_of_machine())},\n"curves": {{\n{lines}\n}}}}\n', encoding="utf-8"
-        )
+    if record or add:
+        here = kind_of_machine()
+        elsewhere = golden.get("elsewhere", {}) | dict.fromkeys(curves, here) if add else {}
+        every = golden["curves"] | curves if add else curves
+        parts = [
+            f'"machine": {json.dumps(golden["machine"] if add else here)}',
+            *([f'"elsewhere": {_lines(elsewhere)}'] if elsewhere else []),
+            f'"curves": {_lines({name: every[name] for name in cases()})}',
+        ]
+        GOLDEN.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
         return
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["curves"]
+    golden = golden["curves"]
     far = {
         name: max(abs(mine / other - 1) for mine, other in zip(curves[name], golden[name], strict=True))
         for name in curves
@@ -171,6 +184,6 @@ def main(record: bool) -> None:
 
 if __name__ == "__main__":
     try:
-        main("--record" in sys.argv)
+        main("--record" in sys.argv, "--add" in sys.argv)
     finally:
         isolation.remove(MADE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,7 @@ from comt_cli.errors import UserError
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace, rms_norm
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, read_behind, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, stream_of
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import methods
 from comt_cli.methods.base import DECODER_SITES, RESIDUAL_CONNECTIONS, Wiring, residual_connection
@@ -96,7 +95,6 @@ class Stack(Network):
             before = () if index % 2 else (connection,)
             self.connections.append(connection)
             self.branches.append(branch(width))
-        self.read_out = connection.read_out(partial(norm, width))
 
     def initialise(self, seed: int) -> None:
         """Set what the connections learn; norms and branches keep PyTorch's defaults, as in the chapter."""
@@ -106,12 +104,11 @@ class Stack(Network):
 
     def streams(self, x: Tensor) -> list[Tensor]:
         state: State = x
-        found = []
+        found = [x]
         for connection, branch in zip(self.connections, self.branches, strict=True):
-            assert isinstance(connection, ResidualConnection)
-            found.append(connection.read(state))
-            state = connection.step(state, cast("Branch", branch))
-        return [*found, stream_of(read_behind(state, self.read_out))]
+            state = connection.step(state, branch)  # type: ignore[operator]
+            found.append(stream_of(state))
+        return found
 
 
 class LlamaStack(Network):
@@ -128,17 +125,15 @@ class LlamaStack(Network):
         has_norm = blocks[-1].mlp_connection.keeps_final_norm
         place = NormPlace(width, self.settings.norm_eps, "final")
         self.final_norm = wiring.norm(place, rms_norm) if has_norm else nn.Identity()
-        self.read_out = blocks[-1].mlp_connection.read_out(partial(wiring.norm, place, rms_norm))
 
     def streams(self, x: Tensor) -> list[Tensor]:
         rotation = rotation_table(x.shape[-2], _HEAD_WIDTH, self.settings.rope_theta, x)
         state: State = self.entry(x)
-        found = []
+        found = [stream_of(state)]
         for block in self.blocks:
-            assert isinstance(block, Block)
-            found.append(block.attention_connection.read(state))
             state = block(state, rotation)
-        return [*found, stream_of(read_behind(state, self.read_out))]
+            found.append(stream_of(state))
+        return found
 
     def output(self, stream: Tensor) -> Tensor:
         y: Tensor = self.final_norm(stream)
@@ -178,10 +173,8 @@ class Setup:
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
-        """Whether the set-up has a place for all of it: gates and norms of a method's own, and inputs of their own for
-        queries, keys and values, have one in `llama` only."""
-        has_ways = getattr(getattr(wiring.residual, "func", wiring.residual), "has_ways", False)
-        return self.branch is None or (wiring == Wiring(wiring.residual) and not has_ways)
+        """Whether the set-up has a place for all of it: gates and norms of a method's own have one in `llama` only."""
+        return self.branch is None or wiring == Wiring(wiring.residual)
 
 
 LINEAR_RELU = Setup(
@@ -228,18 +221,30 @@ SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
 
 
 def wirings() -> Mapping[str, Wiring]:
-    """Every residual connection by its name, and every other method for language models that needs no options."""
-    found = {name: Wiring(residual_connection(name)) for name in RESIDUAL_CONNECTIONS}
+    """Every residual connection by its name, and every other method for language models that needs no options; none
+    that hands on more than a stream."""
+    found = {name: Wiring(residual_connection(name)) for name in RESIDUAL_CONNECTIONS if not _has_states(name)}
     for name, method in methods().items():
         needs_options = any(field.is_required() for field in method.model_fields.values())
-        if method.fits(DECODER_SITES) and not needs_options and name not in found:
+        is_of_states = {"states", "values"} & {*method.needs}
+        if method.fits(DECODER_SITES) and not needs_options and not is_of_states and name not in found:
             found[name] = method().wiring()
     return found
+
+
+def _has_states(name: str) -> bool:
+    connection = residual_connection(name)
+    return isinstance(connection, type) and issubclass(connection, ResidualConnection) and connection.has_states
 
 
 def wiring_named(name: str) -> Wiring:
     """What `name` is. Raises `UserError` where there is none; the hint names the nearest."""
     known = wirings()
+    if name not in known and (name in RESIDUAL_CONNECTIONS or name in methods()):
+        raise UserError(
+            f"{name} cannot be diagnosed",
+            "What is measured is the gradient in the one stream between blocks; this hands on more, or is for images.",
+        )
     if name not in known:
         raise UserError(f"there is no residual connection or method {name!r}", nearest(name, known))
     return known[name]

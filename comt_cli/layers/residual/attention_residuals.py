@@ -57,6 +57,8 @@ class AttentionResiduals(ResidualConnection):
     """The state's outputs are the finished sources, and its stream the sum of the block that is under way: at the end
     of one its newest source. Of all junctions each is a block of its own unless `blocks` says how many there are."""
 
+    has_states = True
+
     def __init__(self, junction: Junction, blocks: int | None = None) -> None:
         super().__init__(junction)
         self.norm = junction.norm()
@@ -114,6 +116,8 @@ class AttentionReadOut(nn.Module):
 
 class DeltaAttentionResiduals(ResidualConnection):
     """The state has the plain stream, and as outputs those of all branches."""
+
+    has_states = True
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)

@@ -142,6 +142,9 @@ class ResidualConnection(nn.Module):
     """Whether what it puts out has been through a norm of its own. The encoder-decoder, as it was published, has no
     final norm behind such a connection; language models, as theirs were, keep it."""
 
+    has_states = False
+    """Whether it hands on more than a stream, so that no one tensor is what later blocks depend on."""
+
     has_ways = False
     """Whether it gives self-attention three inputs, for queries, keys and values."""
 

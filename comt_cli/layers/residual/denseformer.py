@@ -17,6 +17,8 @@ from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, 
 class DenseFormer(ResidualConnection):
     """y = x + F(N(x)); behind the block's last junction the weighted sum. `DWA` holds a_ij, less what it starts at."""
 
+    has_states = True
+
     def __init__(self, junction: Junction, dilation: int = 1, period: int = 1) -> None:
         super().__init__(junction)
         self.norm = junction.norm()

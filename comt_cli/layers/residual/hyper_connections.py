@@ -86,6 +86,8 @@ class HyperConnection(ResidualConnection):
     """`n` streams; `dynamic` and `tanh` as above; `divide_output_std`: the branch's last projection starts with its
     standard deviation divided by sqrt(n), as the paper's code does, which is then no longer Pre-LN's start."""
 
+    has_states = True
+
     def __init__(
         self, junction: Junction, n: int = 4, *, dynamic: bool = True, tanh: bool = True,
         divide_output_std: bool = False,

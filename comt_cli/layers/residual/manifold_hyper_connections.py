@@ -100,6 +100,8 @@ class Coefficients(Initialised):
 class ManifoldHyperConnection(ResidualConnection):
     """`n` streams; `mixing` and `start` as above."""
 
+    has_states = True
+
     def __init__(self, junction: Junction, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln") -> None:
         super().__init__(junction)
         self.norm = junction.norm()

@@ -47,7 +47,7 @@ class DenseShares(Initialised):
 class MultiwayDense(ResidualConnection):
     """y = x + F(N(x)), attention reading three ways; behind the block's last junction the mixtures."""
 
-    has_ways = True
+    has_states = has_ways = True
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)

@@ -18,6 +18,8 @@ from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, 
 class SiameseNorm(ResidualConnection):
     """The state has y as its stream, and x beside it."""
 
+    has_states = True
+
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
         self.norm, self.pre_norm, self.post_norm = junction.norm(), junction.norm(), junction.norm()

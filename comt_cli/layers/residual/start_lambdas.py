@@ -23,6 +23,8 @@ class StartLambdas(ResidualConnection):
     the blocks. `rate` is that of m, times the learning rate.
     """
 
+    has_states = True
+
     def __init__(
         self,
         junction: Junction,

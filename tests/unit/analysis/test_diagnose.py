@@ -41,12 +41,18 @@ def test_building_leaves_the_callers_random_stream_alone():
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-@pytest.mark.parametrize("name", RESIDUAL_CONNECTIONS)
+@pytest.mark.parametrize("name", [name for name in wirings() if name in RESIDUAL_CONNECTIONS])
 def test_every_connection_goes_into_every_setup_at_an_odd_depth(name, setup):
     network, x, random = setup.build(wiring_named(name), 3, 1, 32)
     seen = measure.trace(network, x, random)
     assert len(seen.activations) == len(seen.gradients) == 4
     assert all(0 < norm < 1e6 for norm in (*seen.activations, *seen.gradients, seen.output_gradient))
+
+
+@pytest.mark.parametrize("name", ["hyper-connections", "attention-residuals", "mhc", "lime", "comt-pixel"])
+def test_what_has_more_than_one_stream_is_refused_by_name(name):
+    with pytest.raises(UserError, match=f"{name} cannot be diagnosed"):
+        wiring_named(name)
 
 
 def test_every_method_with_gates_or_norms_of_its_own_fits_llama_alone():
