@@ -30,6 +30,7 @@ from comt_cli.tasks.settings.masked_lm import MaskedSettings, MaskedTrainSetting
 from comt_cli.tasks.settings.resnet import ResNetSettings
 from comt_cli.tasks.settings.transformer import TransformerSettings
 from comt_cli.tasks.settings.translation import TranslationSettings, TranslationTrainSettings
+from comt_cli.training.devices import pick_device
 from comt_cli.training.events import Evaluating, Event, Listener, Note, ignore
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import World
@@ -278,7 +279,7 @@ def training(
         spec,
         RunDirectory.of(runs, spec),
         dataset or dataset_of(spec),
-        World(torch.device(device)),
+        World(pick_device(device)),
         listener,
         stop or StopSignal(),
     )

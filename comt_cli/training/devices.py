@@ -38,8 +38,9 @@ _OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
-    """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU. Raises
-    `UserError` where there is no such device here."""
+    """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU. On a
+    GPU fp32 convolutions are in fp32 from then on, in this process. Raises `UserError` where there is no such device
+    here."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -51,6 +52,9 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
         index = device.index if device.index is not None else local_rank
         if not torch.cuda.is_available() or index >= count:
             raise UserError(f"--device {name}: {count} CUDA devices are visible here", "comt doctor says why.")
+        # cuDNN convolves fp32 in TF32 (10 bits of mantissa) unless told not to; products do not. Not through the newer
+        # `cudnn.conv.fp32_precision`: after it, to read this flag is an error, and torch.compile reads it.
+        torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda", index)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("--device mps: Apple's MPS is not available here", "Use --device cpu.")
@@ -109,9 +113,6 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
         torch.use_deterministic_algorithms(deterministic)
         # What is allocated is written before it is read; filling it with NaN first would cost a pass over every tensor.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        # cuDNN convolves fp32 in TF32 (10 bits of mantissa) unless told not to; products do not. Not through the newer
-        # `cudnn.conv.fp32_precision`: after it, to read this flag is an error, and torch.compile reads it.
-        torch.backends.cudnn.allow_tf32 = False
         torch.cuda.reset_peak_memory_stats(device)  # of this run, not of the largest in its table
     else:
         _keep_freed_memory()

@@ -1,4 +1,4 @@
-"""What a process is set to before it trains on a GPU. The settings are PyTorch's own and can be made without one."""
+"""What a process is set to before it computes on a GPU. The settings are PyTorch's own and can be made without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiny_runs import tiny_spec, train
 
 from comt_cli.kernels.choice import Choice
 from comt_cli.tasks.settings.language import TrainSettings
-from comt_cli.training.devices import prepare_process
+from comt_cli.training.devices import pick_device, prepare_process
 from comt_cli.training.events import Event, Note
 from comt_cli.training.loop import needs_warm_up
 from comt_cli.training.parallel import World
@@ -18,7 +18,9 @@ from comt_cli.training.parallel import World
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """A CUDA device as far as `prepare_process` asks for one; PyTorch's settings are put back afterwards."""
+    """A CUDA device as far as it is asked for one here; PyTorch's settings are put back afterwards."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     monkeypatch.setattr(os, "environ", {})
@@ -30,8 +32,11 @@ def cuda(monkeypatch):
     torch.utils.deterministic.fill_uninitialized_memory = fills
 
 
-def test_no_convolution_is_rounded_to_tf32(cuda):
-    prepare_process(cuda)
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize("name", [None, "cuda", "cuda:0"])
+def test_no_convolution_is_rounded_to_tf32(name):
+    """Also where nothing is trained: `pick_device` is all that verbs which look into a trained network ask for."""
+    assert pick_device(name).type == "cuda"
     assert torch.backends.cudnn.conv.fp32_precision != "tf32"
     assert torch.backends.cudnn.fp32_precision != "tf32"  # what the compiler reads
     assert not torch.backends.cudnn.allow_tf32
