@@ -25,7 +25,7 @@ from comt_cli.layers.multi_head import sinusoids
 from comt_cli.models.bert import Bert
 from comt_cli.models.build import model_of
 from comt_cli.tasks.settings.transformer import TransformerSettings
-from comt_cli.training.objective import ClassifierLoss, Objective, prepare_compiler
+from comt_cli.training.objective import ClassifierLoss, Objective, compiled, prepare_compiler
 
 END, BEGIN = 1, 2
 """Ids of the tokens that close a text and open a translation, as in our vocabularies."""
@@ -89,9 +89,9 @@ class TransformersLoss(Objective):
         self.model = model
         self._called: Callable[..., Any] = model
 
-    def compile_model(self, *, keep_others: bool = False) -> None:
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
         prepare_compiler(keep_others=keep_others)
-        self._called = torch.compile(self.model, dynamic=False)
+        self._called = compiled(self.model, captured=captured, fullgraph=False)
 
     def forward(self, *given: Tensor) -> Tensor:
         tokens_BT, targets_BT = given

@@ -30,6 +30,7 @@ from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
     StopSignal,
     check_device,
+    check_graphs,
     check_share,
     die_with_parent,
     end_process,
@@ -94,8 +95,8 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     """Find out, before anything is moved or started, that `train_on` could not begin.
 
     Raises:
-        UserError: there is no such device, `processes` and `jobs` do not go together, a batch cannot be shared, or
-            the memory does not hold so many processes.
+        UserError: there is no such device, `processes` and `jobs` do not go together, a batch cannot be shared, CUDA
+            graphs cannot either, or the memory does not hold so many processes.
     """
     check_device(device, processes)
     check_jobs(jobs, processes)
@@ -103,6 +104,7 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     specs = with_sources(specs)
     for spec in specs:
         check_share(spec.settings.train.batch_size, processes)
+        check_graphs(spec.settings.train.captures, processes)
     if jobs is not None:
         check_memory("--jobs", min(jobs, len({spec.id for spec in specs})))
     if processes > 1:

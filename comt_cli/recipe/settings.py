@@ -164,6 +164,11 @@ class Training(Section):
         return False
 
     @property
+    def captures(self) -> bool:
+        """Whether compiled passes are captured in CUDA graphs, on CUDA devices."""
+        return False
+
+    @property
     def held_rate(self) -> float | None:
         """The constant learning rate of the warm-up; None where it rises."""
         return None
@@ -188,6 +193,27 @@ class Training(Section):
             yield "select: the best step is found by evaluations during training; give evaluate_every"
         if self.schedule == "noam" and self.warmup_steps == 0:
             yield "warmup_steps: the noam schedule is defined by its warm-up; give at least 1"
+
+
+class CapturedTraining(Training):
+    """How a model learns whose compiled passes can be captured in CUDA graphs: everything that a pass reads lies at the
+    same place in every step, inputs apart, and all batches have one shape. (Masks of dropout come in new memory.)"""
+
+    cuda_graphs: bool = False  # since no step with them has been measured on a device
+
+    @property
+    def captures(self) -> bool:
+        return self.cuda_graphs
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        if self.cuda_graphs and not self.compile:
+            yield "cuda_graphs: it is compiled code that is captured; say compile: true as well, or leave this out"
+        if self.cuda_graphs and self.shards:
+            yield (
+                "cuda_graphs: sharded parameters are gathered in other memory for every pass, where no graph looks for "
+                "them; leave out this or sharding: fsdp"
+            )
 
 
 def _in_steps(given: Any, steps: Any) -> Any:

@@ -52,7 +52,10 @@ class ImageClassification(Task["ImageSettings"]):
     plain_method: ClassVar = "addition"
     plain: ClassVar = "the plain network of the same size"
     differs: ClassVar = "whose width and classes may be other ones"
-    runtime_keys: ClassVar = {"train": frozenset({"save_every", "kernels"}), "data": frozenset({"folder"})}
+    runtime_keys: ClassVar = {
+        "train": frozenset({"save_every", "kernels", "cuda_graphs"}),
+        "data": frozenset({"folder"}),
+    }
     """The number of devices, which is no setting, does no more than that to a language model. To an image classifier it
     does: the batch norms of each device see its share of the batch. Its run says so when it starts (`caution`), and
     every `result.json` has the number of its processes."""

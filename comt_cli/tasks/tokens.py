@@ -26,7 +26,10 @@ class TokenTask(Task[S]):
     family: ClassVar[str]
     unit: ClassVar = Unit("tokens", "tok")
     differs: ClassVar = "whose width and vocabulary are other ones"
-    runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels"}), "data": frozenset({"folder"})}
+    runtime_keys: ClassVar = {
+        "train": frozenset({"save_every", "sharding", "kernels", "cuda_graphs"}),
+        "data": frozenset({"folder"}),
+    }
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
 
     @abstractmethod

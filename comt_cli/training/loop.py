@@ -22,7 +22,7 @@ from comt_cli.training.devices import peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport
 from comt_cli.training.parallel import World, distribute, share_of_batch
-from comt_cli.training.processes import StopSignal
+from comt_cli.training.processes import StopSignal, check_graphs
 from comt_cli.training.record import diverged_result, done_result
 from comt_cli.training.speed import Clock, mfu
 from comt_cli.training.start import load_start
@@ -63,6 +63,7 @@ class Training:
         self.task = task_run(spec, dataset, world)
         self.settings = self.task.settings
         self.local_rows = share_of_batch(self.settings.batch_size, world)
+        check_graphs(self.settings.captures, world.size)
         self.counters = Counters()
         self.saved_step = 0
         self.began = False
@@ -73,8 +74,8 @@ class Training:
         Raises:
             RunInterrupted: a signal came; the state is saved.
             BeingTrained: another process is training the run; raised in all processes of this one's world.
-            UserError: its checkpoint is another run's, the data is not what it was planned with, or the weights that it
-                starts from are not there or do not fit.
+            UserError: its checkpoint is another run's, the data is not what it was planned with, the weights that it
+                starts from are not there or do not fit, or its passes cannot be captured (`train.cuda_graphs`).
             StorageError: something could not be written; the last checkpoint is intact.
         """
         with contextlib.ExitStack() as resources:
@@ -117,6 +118,8 @@ class Training:
         self.model = task.model
         kernels = self.kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
+        if task.captured:
+            resources.callback(torch._dynamo.reset)  # frees the graphs' memory for the next run of this process
         self.optimizer = task.optimizer(task.model, self.spec.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
@@ -200,6 +203,8 @@ class Training:
             )
         if not self.settings.deterministic and self.world.device.type != "cuda":
             self._note("train.deterministic: false changes nothing here: it is for CUDA devices")
+        if self.settings.captures and not self.task.captured:
+            self._note("train.cuda_graphs: true changes nothing here: it is for CUDA devices")
         if caution := self.task.caution(self.local_rows):
             self._note(caution)
 

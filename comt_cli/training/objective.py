@@ -4,6 +4,8 @@ that parts of a batch, devices and evaluation batches add up to the exact mean o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,30 @@ def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     torch._dynamo.config.recompile_limit = versions
     torch._dynamo.config.accumulated_recompile_limit = max(256, versions)
+
+
+CAPTURED: dict[str, Any] = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
+"""The compiler's options with which its code is captured in CUDA graphs, and what cannot be captured is an error."""
+
+
+def compiled(function: Callable[..., Any], *, captured: bool, fullgraph: bool = True) -> Callable[..., Any]:
+    """`function` under `torch.compile`, for static shapes; `captured`: in CUDA graphs, see `as_one_pass`. With
+    `fullgraph` what cannot be compiled in one piece is an error."""
+    if not captured:
+        return torch.compile(function, dynamic=False, fullgraph=fullgraph)
+    return as_one_pass(torch.compile(function, dynamic=False, fullgraph=fullgraph, options=CAPTURED))
+
+
+def as_one_pass(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which calls code that is captured in CUDA graphs: every call overwrites what such code put out in
+    earlier ones, gradients of their backward passes included."""
+
+    def begin(*inputs: Any, **more: Any) -> Any:
+        # Without it the compiler guesses where a pass begins: between two blocks, if they are compiled one by one.
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return function(*inputs, **more)
+
+    return begin
 
 
 class Objective(nn.Module, ABC):
@@ -51,8 +77,9 @@ class Objective(nn.Module, ABC):
         return self._smoothing if self.training else 0.0
 
     @abstractmethod
-    def compile_model(self, *, keep_others: bool = False) -> None:
-        """Compile the model's passes (`torch.compile`, static shapes).
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
+        """Compile the model's passes (`torch.compile`, static shapes); with `captured` into CUDA graphs, in whose
+        memory their gradients are.
 
         Models compiled earlier in this process are forgotten unless `keep_others`.
         """
@@ -73,9 +100,9 @@ class SummedLoss(Objective):
         self.model, self.kernels = model, kernels
         self._body = model.body
 
-    def compile_model(self, *, keep_others: bool = False) -> None:
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
         prepare_compiler(keep_others=keep_others)
-        self._body = torch.compile(self.model.body, dynamic=False, fullgraph=True)
+        self._body = compiled(self.model.body, captured=captured)
 
     def logits(self, *inputs: Tensor) -> Tensor:
         """The model's logits, [B, T, V], all of them, for what an evaluation counts beside the loss."""
@@ -102,9 +129,9 @@ class ClassifierLoss(Objective):
         self.model = model
         self.logits = model.forward
 
-    def compile_model(self, *, keep_others: bool = False) -> None:
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
         prepare_compiler(keep_others=keep_others)
-        self.logits = torch.compile(self.model.forward, dynamic=False, fullgraph=True)
+        self.logits = compiled(self.model.forward, captured=captured)
 
     def forward(self, *given: Tensor) -> Tensor:
         *inputs, labels_B = given

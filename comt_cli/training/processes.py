@@ -72,6 +72,16 @@ def check_share(batch_size: int, processes: int) -> None:
         )
 
 
+def check_graphs(captures: bool, processes: int) -> None:
+    """Raises `UserError` where several processes should train in CUDA graphs."""
+    if captures and processes > 1:
+        raise UserError(
+            f"train.cuda_graphs: true is for one process a run, not for {processes}: they exchange gradients in the "
+            "middle of a backward pass, and a graph hands all over at its end",
+            "Say --set train.cuda_graphs=false, or leave --gpus out: then each GPU trains a run of its own.",
+        )
+
+
 @contextlib.contextmanager
 def environment_variable(name: str, value: str) -> Iterator[None]:
     """The variable has this value in this context, and so in processes that are started in it."""

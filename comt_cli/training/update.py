@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.split import B
+from comt_cli.errors import UserError
 from comt_cli.layers.residual.progressive import FollowsTraining
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, synchronise
@@ -38,6 +40,7 @@ class Updater(Generic[B]):
         self.parameters = list(task.model.parameters())
         self.observed = list(task.observed().values())
         self.followers = [module for module in task.model.modules() if isinstance(module, FollowsTraining)]
+        self._own_gradients: list[Tensor] = []
 
     def learning_rate(self, step: int) -> float:
         """The rate of update `step`, counted from 0."""
@@ -49,13 +52,22 @@ class Updater(Generic[B]):
 
         The compiler does its work in it. And DistributedDataParallel settles only after its first backward pass how it
         groups the gradients: without this the first step of every start would add them up in another order.
+
+        Raises:
+            UserError: the passes cannot be captured in CUDA graphs, and the recipe asks for that.
         """
         before = random_states(self.world.device)
         statistics = [(buffer, buffer.clone()) for buffer in self.task.model.buffers()]
-        for size in sizes:
-            batch = self.task.trial_batch(size)
-            torch.autograd.backward(self._loss(batch) / max(1, batch.target_count))
-        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            for size in sizes:
+                for _ in range(2 if self.task.captured else 1):  # graphs are captured in the second pass
+                    batch = self.task.trial_batch(size)
+                    torch.autograd.backward(self._loss(batch) / max(1, batch.target_count))
+                    self.optimizer.zero_grad(set_to_none=True)
+        except RuntimeError as error:
+            if self.task.captured and (said := re.search(".*(cudagraph|captur).*", str(error))):  # the line of it
+                raise UserError(f"train.cuda_graphs: {said[0]}", "Leave the key out, or say false.") from error
+            raise
         for buffer, value in statistics:
             buffer.copy_(value)
         restore_random_states(before, self.world.device)
@@ -77,6 +89,8 @@ class Updater(Generic[B]):
                 # Gradients are averaged over processes: times their number, the sum over all targets is left.
                 torch.autograd.backward(loss * (world.size / max(1, total)))
             loss_sum += loss.detach()
+            if self.task.captured and index == 0 and not is_last:
+                self._keep_gradients()
         found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         complete_gradients(found, world)
         observed_norms = None
@@ -91,6 +105,17 @@ class Updater(Generic[B]):
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return Update(world.sum(loss_sum) / max(1, total), norm, observed_norms)
+
+    def _keep_gradients(self) -> None:
+        """Move the first micro-batch's gradients out of the CUDA graphs' memory, which the next one overwrites, to
+        where the others are added: the same places in every step."""
+        having = [parameter for parameter in self.parameters if parameter.grad is not None]
+        found = [parameter.grad for parameter in having if parameter.grad is not None]
+        if not self._own_gradients:
+            self._own_gradients = [torch.empty_like(gradient) for gradient in found]
+        torch._foreach_copy_(self._own_gradients, found)
+        for parameter, own in zip(having, self._own_gradients, strict=True):
+            parameter.grad = own
 
     def _loss(self, batch: B) -> Tensor:
         inputs = self.task.inputs(batch)

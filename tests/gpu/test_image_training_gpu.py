@@ -32,6 +32,7 @@ def deterministic_only_here():
     [
         {},
         {"precision": "bf16-mixed", "compile": True, "augmentation": "crop-flip", "kernels": "auto"},
+        {"precision": "bf16-mixed", "compile": True, "cuda_graphs": True, "kernels": "auto"},
         {"precision": "bf16-pure", "model": {"stem": "7x7"}},
         {"model": {"size": "preact-resnet110"}, "micro_batch_size": 4},
     ],

@@ -119,6 +119,49 @@ def test_compiled(tiny_corpus, tmp_path, method, kernels):
             assert second["loss"] == pytest.approx(first["loss"], rel=2e-2)
 
 
+@pytest.fixture
+def replays(monkeypatch):
+    """How often a CUDA graph was replayed."""
+    count = []
+    replay = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (count.append(graph), replay(graph))[1])
+    return count
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+@pytest.mark.parametrize(
+    ("precision", "options"),
+    [
+        ("fp32", {"kernels": "reference"}),
+        ("fp32", {"kernels": "fused"}),
+        ("bf16-mixed", {"kernels": "fused", "micro_batch_size": 4}),
+        ("bf16-pure", {"kernels": "fused", "activation_checkpointing": True, "gradient_clipping": 0.5}),
+    ],
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_cuda_graphs_change_no_number(tiny_corpus, tmp_path, replays, method, precision, options):
+    """The same kernels on the same numbers: to rounding, should a library choose another one while it is captured."""
+    options = {**options, "method": method, "precision": precision, "compile": True, "steps": 12, "log_every": 1}
+    off, on = (
+        train(tiny_spec(tiny_corpus, cuda_graphs=on, evaluate_every=3, **options), tmp_path / str(on), device="cuda")
+        for on in (False, True)
+    )
+    assert len(replays) >= 2 * 12, "of each step a forward and a backward pass"
+    keys = ("loss", "validation_loss")
+    losses = [[line[key] for line in each.metrics() for key in keys if key in line] for each in (off, on)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if precision == "fp32" else 2e-3)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_a_run_in_cuda_graphs_resumes_to_the_bit(tiny_corpus, tmp_path):
+    options = {"compile": True, "cuda_graphs": True, "precision": "bf16-mixed", "micro_batch_size": 2}
+    spec = tiny_spec(tiny_corpus, method="transponder", steps=12, log_every=1, **options)
+    expected = train(spec, tmp_path / "undisturbed", device="cuda")
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "runs", listener=StopAt(6), device="cuda")
+    assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
+
+
 def test_memory_is_of_each_run_and_mfu_of_known_devices(tiny_corpus, tmp_path):
     large, small = (
         train(tiny_spec(tiny_corpus, model=shape, precision="bf16-mixed"), tmp_path, device="cuda").result()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, PositiveFloat
 
 from comt_cli.data.images.settings import ImageDataSettings
-from comt_cli.recipe.settings import Count, Fraction, RunSettings, StepsOrShare, Training
+from comt_cli.recipe.settings import CapturedTraining, Count, Fraction, RunSettings, StepsOrShare
 from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
@@ -22,7 +22,7 @@ MilestonesOrShares = Annotated[tuple[StepsOrShare, ...], BeforeValidator(_listed
 """What recipes and `--set` may say: each in steps, or as a share of them."""
 
 
-class ImageTrainSettings(Training):
+class ImageTrainSettings(CapturedTraining):
     """How an image classifier learns: stochastic gradient descent with momentum.
 
     `step` multiplies the rate by a tenth after each of `milestones`. `warmup_learning_rate` is held during the warm-up

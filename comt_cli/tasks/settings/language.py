@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from comt_cli.data.settings import DataSettings
-from comt_cli.recipe.settings import Count, RunSettings, Tokens
+from comt_cli.recipe.settings import CapturedTraining, Count, RunSettings, Tokens
 from comt_cli.tasks.settings.adam import AdamSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 
 
-class TrainSettings(AdamSettings):
+class TrainSettings(AdamSettings, CapturedTraining):
     """How a language model learns. Batch sizes count sequences of tokens.
 
     `test_share` of the validation sequences, the last ones, are the test split: the final weights alone are evaluated

@@ -98,7 +98,12 @@ class TaskRun(ABC, Generic[B]):
         if self.memory_format is not None:
             self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if compiled:
-            self.objective.compile_model()
+            self.objective.compile_model(captured=self.captured)
+
+    @property
+    def captured(self) -> bool:
+        """Whether compiled passes are captured in CUDA graphs."""
+        return self.settings.captures and self.world.device.type == "cuda"
 
     @property
     def sharding(self) -> str:

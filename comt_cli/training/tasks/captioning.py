@@ -93,7 +93,7 @@ class SelfCriticalLoss(Objective):
         self.model, self.weight = model, weight
         self.never_TV = never_TV
 
-    def compile_model(self, *, keep_others: bool = False) -> None:
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
         raise NotImplementedError("the settings refuse train.compile")
 
     def forward(self, *given: Tensor) -> Tensor:

@@ -218,9 +218,10 @@ OTHER = {
         "warmup_learning_rate": {"warmup_learning_rate": 0.1, "warmup_steps": 5}, "momentum": {"momentum": 0.5},
         "nesterov": {"nesterov": True}, "gradient_norms_every": {"gradient_norms_every": 5},
         "select": {"select": "best", "evaluate_every": 50}, "deterministic": {"deterministic": False},
+        "cuda_graphs": {"cuda_graphs": True},
     },
 }  # fmt: skip
-NOT_PART_OF_THE_ID = {("train", "save_every"), ("train", "kernels"), ("data", "folder")}
+NOT_PART_OF_THE_ID = {("train", "save_every"), ("train", "kernels"), ("train", "cuda_graphs"), ("data", "folder")}
 ALL_SETTINGS = [
     (section, key)
     for section, kind in (("model", ResNetSettings), ("data", ImageDataSettings), ("train", ImageTrainSettings))
@@ -234,6 +235,8 @@ def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
     data = SPEC.model_dump(mode="json")
     if key == "folder":  # letters lie in none
         data["settings"]["data"].update({"images": "cifar10", "size": 32, "augmentation": "none"})
+    if key == "cuda_graphs":  # of compiled code
+        data["settings"]["train"]["compile"] = True
     before = RunSpec.model_validate_json(json.dumps(data))
     data["settings"][section].update(OTHER[section][key])
     changed = RunSpec.model_validate_json(json.dumps(data))

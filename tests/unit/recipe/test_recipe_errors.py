@@ -115,6 +115,7 @@ BROKEN = {
     "setting of another command": ("steps: 100", "steps: 100\n    gradient_norms_every: 9", "line 11: settings.train.gradient_norms_every -> average_every"),
     "drawing of another command": ("rows:", "figure: {draw: block-gradients}\nrows:", "line 13: figure.draw"),
     "metric in a direction": ("baseline: plain", "metric: perplexity\ndirection: higher\nbaseline: plain", "line 6: direction"),
+    "graphs of what is not compiled": ("model: {size: 250m}", "train: {cuda_graphs: true}", "line 31: columns.c4/250m.settings.train.cuda_graphs"),
     "batch that cannot be cut": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size"),
     "heads that do not divide": ("size: tiny}", "size: tiny, heads: 7}", "line 40: scales.smoke.columns.tiny.settings.model.heads"),
     "heads of odd size": ("size: tiny}", "size: tiny, heads: 128}", "line 40: scales.smoke.columns.tiny.settings.model.heads"),

@@ -51,14 +51,17 @@ OTHER = {
         "steps": 101, "batch_size": 16, "micro_batch_size": 8, "learning_rate": 3e-4, "schedule": "linear",
         "warmup_steps": 5, "min_lr_ratio": 0.0, "optimizer": "adamw", "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6,
         "weight_decay": 0.1, "gradient_clipping": 1.0, "precision": "bf16-mixed", "compile": True, "kernels": "fused",
-        "deterministic": False,
+        "deterministic": False, "cuda_graphs": True,
         "activation_checkpointing": True, "sharding": "fsdp", "log_every": 5, "evaluate_every": 50,
         "evaluation_batch_size": 4, "evaluation_tokens": 1000, "test_share": 0.5, "save_every": 50,
         "select": "best", "average_last": 2, "average_every": 5,
     },
 }  # fmt: skip
 ONLY_ONE_VALUE = {("model", "family")}  # no other model yet
-NOT_PART_OF_THE_ID = {("train", "save_every"), ("train", "sharding"), ("train", "kernels"), ("data", "folder")}
+NOT_PART_OF_THE_ID = {
+    *(("train", key) for key in ("save_every", "sharding", "kernels", "cuda_graphs")),
+    ("data", "folder"),
+}
 ALL_SETTINGS = [
     (section, key)
     for section, kind in (("model", ModelSettings), ("data", DataSettings), ("train", TrainSettings))
@@ -71,6 +74,7 @@ WITH_IT = {
     "select": {"evaluate_every": 50},
     "average_last": {"average_every": 5},
     "average_every": {"average_last": 2},
+    "cuda_graphs": {"compile": True},
 }  # what a value needs beside it
 
 
@@ -86,7 +90,7 @@ def test_every_setting_that_can_change_a_number_is_part_of_the_id(section, key):
         return
     beside = WITH_IT.get(key, {})
     changed = with_setting(section, {**beside, key: OTHER[section][key]})
-    without = with_setting(section, beside) if key in ("corpus", "select", "folder") else SPEC
+    without = with_setting(section, beside) if key in ("corpus", "select", "folder", "cuda_graphs") else SPEC
     assert changed.settings != without.settings
     assert (changed.id == without.id) == ((section, key) in NOT_PART_OF_THE_ID)
 

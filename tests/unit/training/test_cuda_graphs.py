@@ -1,0 +1,188 @@
+"""`train.cuda_graphs`, as far as it can be tried without a GPU: what it goes with, and that nothing which training
+still needs lies in the graphs' memory when the next pass overwrites it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import assert_same_run, image_spec, tiny_spec, train, training
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from comt_cli.campaign.launch import check_training
+from comt_cli.errors import UserError
+from comt_cli.tasks.settings.language import TrainSettings
+from comt_cli.training.events import Event, Note
+from comt_cli.training.loop import Training
+from comt_cli.training.objective import CAPTURED
+from comt_cli.training.parallel import World
+from comt_cli.training.tasks.base import TaskRun
+
+ON = {"compile": True, "cuda_graphs": True}
+SHORT = {"steps": 6, "log_every": 1, "evaluate_every": 2}
+
+
+class Graphs:
+    """In the place of the compiler: leaves functions as they are, but gradients, and what evaluations put out, lie in
+    memory which the next pass overwrites, as with CUDA graphs."""
+
+    def __init__(self) -> None:
+        self.options: list[object] = []
+        self.passes = 0
+        self.gradients: dict[nn.Parameter, Tensor] = {}
+        self.outputs: list[Tensor] = []
+
+    def compile(self, function: Any, *, options: object = None, **_: bool) -> Callable[..., Tensor]:
+        self.options.append(options)
+        if options is None:
+            return function
+        for parameter in function.__self__.parameters():
+            parameter.register_hook(partial(self._kept, parameter))
+
+        def call(*inputs: Tensor) -> Tensor:
+            output = function(*inputs)
+            if not torch.is_grad_enabled():
+                self.outputs.append(output)
+            return output
+
+        return call
+
+    def begin(self) -> None:
+        self.passes += 1
+        for memory in (*self.gradients.values(), *self.outputs):
+            memory.fill_(torch.nan)
+        self.outputs.clear()
+
+    def _kept(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        memory = self.gradients.setdefault(parameter, torch.empty_like(gradient))
+        memory.copy_(gradient)
+        return memory.view_as(memory)  # another tensor on it, which autograd makes `.grad`
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    found = Graphs()
+    monkeypatch.setattr(TaskRun, "captured", property(lambda run: run.settings.captures))
+    monkeypatch.setattr(torch, "compile", found.compile)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", found.begin)
+    return found
+
+
+@pytest.fixture
+def addresses():
+    """Where the gradients lie when the optimiser takes its steps."""
+    found: list[list[int]] = []
+
+    def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        found.append([each.grad.data_ptr() for group in optimizer.param_groups for each in group["params"]])
+
+    handle = register_optimizer_step_pre_hook(note)
+    yield found
+    handle.remove()
+
+
+@pytest.mark.parametrize("spec_of", [tiny_spec, image_spec], ids=["text", "images"])
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_nothing_that_is_needed_is_overwritten(spec_of, micro_batches, tiny_corpus, tmp_path, graphs, addresses):
+    """The same run to the bit, with gradients of several micro-batches in memory of their own, in every step the same;
+    those of a single one may stay where they are."""
+    make = partial(spec_of, tiny_corpus) if spec_of is tiny_spec else spec_of
+    options = {**SHORT, "compile": True, "micro_batch_size": 8 // micro_batches, "gradient_clipping": 0.5}
+    expected = train(make(**options), tmp_path / "off")
+    assert (graphs.options, graphs.passes) == ([None], 0)
+    addresses.clear()
+    assert_same_run(train(make(**options, cuda_graphs=True), tmp_path / "on"), expected)
+    assert graphs.options == [None, CAPTURED]
+    assert graphs.passes > 2 + SHORT["steps"] * micro_batches  # two to warm up, and those of the evaluations
+    overwritten = {each.data_ptr() for each in graphs.gradients.values()}
+    assert len(addresses) == SHORT["steps"]
+    if micro_batches == 1:
+        assert {*addresses[0]} == overwritten, "these are no gradients as those of CUDA graphs"
+    else:
+        assert all(each == addresses[0] for each in addresses)
+        assert not {*addresses[0]} & overwritten
+
+
+def test_the_memory_is_given_back_with_the_run(tiny_corpus, tmp_path, graphs, monkeypatch):
+    """The next run of the process, which may not be compiled, would find it taken."""
+    resets = []
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(graphs.passes))
+    train(tiny_spec(tiny_corpus, **SHORT, **ON), tmp_path)
+    assert resets == [0, graphs.passes]  # what other runs compiled is forgotten at the beginning
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_the_compiler_knows_the_options(monkeypatch):
+    monkeypatch.setattr(os, "environ", {**os.environ})  # it sets some for the profiler
+    torch.compile(torch.sin, options=CAPTURED)  # looks at them at once, and compiles when it is called
+    with pytest.raises(RuntimeError, match="Unexpected optimization option"):
+        torch.compile(torch.sin, options={f"{name}s": value for name, value in CAPTURED.items()})
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "match"),
+    [
+        (
+            "backend='inductor' raised:\nRuntimeError: skipping cudagraphs due to mutated inputs\nFound from",
+            UserError,
+            "^train.cuda_graphs: RuntimeError: skipping cudagraphs due to mutated inputs\n",
+        ),
+        (
+            "CUDA error: operation not permitted when stream is capturing",
+            UserError,
+            "^train.cuda_graphs: CUDA error: op",
+        ),
+        ("something else", RuntimeError, "^something else$"),
+    ],
+)
+@pytest.mark.usefixtures("graphs")
+def test_passes_that_cannot_be_captured_are_an_error(tiny_corpus, tmp_path, monkeypatch, said, error, match):
+    def refuse(*_: Tensor) -> Tensor:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: refuse)
+    with pytest.raises(error, match=match):
+        train(tiny_spec(tiny_corpus, **SHORT, **ON), tmp_path)
+
+
+def test_a_run_on_a_cpu_is_the_same_and_says_so(tiny_corpus, tmp_path, monkeypatch):
+    heard: list[Event] = []
+    monkeypatch.setattr(torch, "compile", lambda function, *, dynamic, fullgraph: function)  # without options
+    spec = tiny_spec(tiny_corpus, **SHORT, **ON)
+    assert spec.id == tiny_spec(tiny_corpus, **SHORT, compile=True).id
+    assert_same_run(
+        train(spec, tmp_path / "on", listener=heard.append),
+        train(tiny_spec(tiny_corpus, **SHORT, compile=True), tmp_path / "off"),
+    )
+    assert [event.text for event in heard if isinstance(event, Note)] == [
+        "train.cuda_graphs: true changes nothing here: it is for CUDA devices"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("beside", "match"),
+    [
+        ({}, "cuda_graphs: it is compiled code that is captured; say compile: true"),
+        ({"compile": True, "sharding": "fsdp"}, "cuda_graphs: sharded parameters are gathered in other memory"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused(beside, match):
+    given = {"steps": 4, **beside}
+    TrainSettings(**given)
+    with pytest.raises(ValueError, match=match):
+        TrainSettings(**given, cuda_graphs=True)
+
+
+def test_several_processes_are_refused(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, **ON)
+    with pytest.raises(UserError, match=r"train\.cuda_graphs: true is for one process a run, not for 2") as refused:
+        check_training(2, [spec], "cpu", None)
+    assert "train.cuda_graphs=false" in str(refused.value.hint)
+    alone = training(spec, tmp_path)
+    with pytest.raises(UserError, match="is for one process a run"):  # as torchrun starts them
+        Training(spec, alone.directory, alone.dataset, World(torch.device("cpu"), 0, 2), alone.listener, alone.stop)
