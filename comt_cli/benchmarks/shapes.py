@@ -166,8 +166,10 @@ LLAMAS = _by_size(
     llama("smoke", 128, 344, 4, 4, vocabulary=2048, batch=4, length=128),
     llama("bench", 256, 688, 4, 4, vocabulary=4096, batch=16, length=128),
     *map(_published, ("60m", "130m", "250m", "350m", "1b")),
+    llama("60m-b64", *LLAMA_SIZES["60m"], vocabulary=VOCABULARY, batch=64, length=LENGTH),
 )
-"""What recipes train at scale smoke, a somewhat larger one for a CPU, and the published sizes."""
+"""What recipes train at scale smoke, a somewhat larger one for a CPU, and the published sizes, the smallest also on the
+batches of scale small, where a GPU may wait for the host."""
 CONNECTED = _by_size(*(replace(LLAMAS[size], size=f"residual-{size}") for size in ("bench", "60m")))
 """Those whose residual connections are compared."""
 RESNETS = _by_size(

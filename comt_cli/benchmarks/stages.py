@@ -26,7 +26,15 @@ from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, OPS, TRANSLATION_V
 from comt_cli.benchmarks.roofline import PREDICTED, Roofline
 from comt_cli.benchmarks.shapes import LLAMAS, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, NONDETERMINISTIC, SUBJECTS, TRANSLATION, subject_of
+from comt_cli.benchmarks.subjects import (
+    IMAGES,
+    LANGUAGE,
+    NONDETERMINISTIC,
+    SUBJECTS,
+    TRANSLATION,
+    needs_cuda,
+    subject_of,
+)
 from comt_cli.benchmarks.variants import CompileWhat, is_compiled
 from comt_cli.recipe.settings import Precision
 
@@ -37,10 +45,12 @@ WANTED_STEPS: dict[tuple[str, str], tuple[str, ...]] = {
         "transformers-compiled",
         "plain-compiled",
         NONDETERMINISTIC,
+        "plain-compiled-graphs",
         "plain-fused",
         "comt-fused",
         "transponder-compiled",
         "transponder-fused",
+        "transponder-fused-graphs",
     ),
     ("step-images", "cuda"): tuple(name for name in IMAGES.variants if name != "torchvision"),
     ("step-images", "cpu"): (
@@ -157,17 +167,18 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
     make = _Makers(device, rounds, WANTED_DECODING)
     sizes = {size: LLAMAS[size] for size in LANGUAGE.gpu_sizes}
     ends, between = (1, 64), (4, 16)
-    steps = {size: make.step(subject.shapes[size]) for subject in SUBJECTS for size in subject.gpu_sizes}
+    steps = {size: make.step(subject.shapes[size]) for subject in SUBJECTS for size in subject.default_sizes("cuda")}
     first = [*LANGUAGE.gpu_sizes, IMAGES.gpu_sizes[0]]
     wanted = [
         make.gemm(list(sizes.values()), ["bf16"], 15),
         make.kernels(sizes["60m"], "bf16", 90),
         *(steps[size] for size in first),
         make.decoding(sizes["60m"], "bf16", 30, ends),
+        *(steps[size] for size in LANGUAGE.host_bound),
     ]
     return [
         *(replace(stage, most=stage.seconds if stage.kind in ("kernels", "decode") else None) for stage in wanted),
-        *(stage for size, stage in steps.items() if size not in first),
+        *(stage for size, stage in steps.items() if size not in (*first, *LANGUAGE.host_bound)),
         make.translating(TRANSLATION.shapes["base"], "fp32", 60),
         make.decoding(sizes["350m"], "bf16", 40, ends),
         make.kernels(sizes["1b"], "bf16", 90),
@@ -241,8 +252,9 @@ class _Makers:
     def step(self, shape: Shape, precision: Precision | None = None, seconds: float | None = None) -> Stage:
         subject, kind = subject_of(shape.size), self.device.type
         chosen = precision or subject.precision
-        every = tuple(name for name in subject.variants if name != NONDETERMINISTIC or kind == "cuda")
-        variants = WANTED_STEPS.get((subject.page, kind), every)
+        wanted = WANTED_STEPS.get((subject.page, kind), tuple(subject.variants))
+        there = [name for name in subject.variants_of(shape.size) if kind == "cuda" or not needs_cuda(name)]
+        variants = tuple(name for name in wanted if name in there)
         if kind == "cuda" and shape.size != subject.gpu_sizes[0]:
             variants = tuple(name for name in variants if not (subject.is_peer(name) and is_compiled(name)))
 

@@ -4,7 +4,7 @@ A row is one variant. Times are in milliseconds (undisturbed, as `rounds` has it
 the turns). A ratio has three columns beside it (`rounds.reliability`), and so has the step's time, which `mfu` and
 speeds are made of. `forward` is training's forward pass without
 gradients, loss included; `saved` what it keeps for the backward pass; `peak` the most that a step takes beyond weights
-and the optimiser's states (CUDA only).
+and the optimiser's states (CUDA only; not where it lies in CUDA graphs, which keep it between steps).
 FLOPs are those of the variant's own network as training counts them (matrix products, attention in full), of another
 library's those of the plain one; `mfu` is what it has of them a second, over the device's peak.
 Goals are at most, those of speeds and `mfu` at least.
@@ -51,7 +51,7 @@ def step_plan(
     named = sizes or [size for subject in SUBJECTS for size in subject.default_sizes(device_type)]
     planned = []
     for subject, size in ((subject_of(size), size) for size in named):
-        of_size = [name for name in subject.variants if name in variants]
+        of_size = [name for name in subject.variants_of(size) if name in variants]
         for peer in subject.peers if peers_needed else ():
             if any(name.partition("-")[0] == peer for name in of_size):
                 PEERS[peer].library()

@@ -12,6 +12,7 @@ from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.memory import free, peak_beyond, saved_bytes
 from comt_cli.benchmarks.rounds import Part, Times, in_turns, stopwatch_for, unsettled
 from comt_cli.benchmarks.shapes import Shape
+from comt_cli.benchmarks.subjects import GRAPHS
 from comt_cli.benchmarks.variants import Prepared, Unavailable, Variants
 from comt_cli.training.devices import prepare_process
 
@@ -90,7 +91,8 @@ def _timed(builder: Variants, variants: Sequence[str], rounds: int, go_on: Calla
             prepared = builder.prepare(name)
             for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
                 part()
-            memory[name] = Memory(saved_bytes(prepared.loss, prepared.parameters), peak_beyond(prepared.step, device))
+            saved = saved_bytes(prepared.loss, prepared.parameters)
+            memory[name] = Memory(saved, None if name.endswith(GRAPHS) else peak_beyond(prepared.step, device))
         except Unavailable as reason:
             problem = f"{what} {name}: left out, {reason}"
         except torch.cuda.OutOfMemoryError:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from comt_cli import words
 from comt_cli.benchmarks.goals import (
     NOTHING,
     OF_BERTS,
@@ -29,6 +30,8 @@ FUSED = "our fused operations"
 NONDETERMINISTIC = "plain-compiled-nondeterministic"
 """The plain step with `train.deterministic: false`, on CUDA: how much the others' ratios owe to determinism, which all
 of them run under."""
+GRAPHS = "-graphs"
+"""How the names of steps with `train.cuda_graphs` end, on CUDA: how much of a step is waiting for the host."""
 
 ARITHMETIC = "arithmetic_ratio_to_plain"
 """The column of a network's arithmetic beside the plain one's: the larger of the ratios of their FLOPs and of their
@@ -52,6 +55,8 @@ class Subject:
     Attributes:
         page: what its rows' file is called; `title` its heading, `stage` a part of `comt bench all`.
         shapes: the networks by size; `gpu_sizes` and `cpu_sizes` are measured on a device unless others are named.
+        host_bound: sizes whose batches are so small that a GPU may wait for the host: steps in CUDA graphs are measured
+            there, and nowhere else, since they keep their memory while other variants are timed.
         bases: the networks with their methods; `plain` is what the others are compared with.
         precision: that of the recipes, measured on every device; a CPU measures fp32 too.
         peers: other libraries' networks that are measured beside them, by name, and what these are.
@@ -72,6 +77,7 @@ class Subject:
     bases: Mapping[str, Base]
     precision: Precision
     peers: Mapping[str, str] = field(default_factory=dict)
+    host_bound: tuple[str, ...] = ()
     compiles: bool = True
     fused_eager: bool = False
     plain_counts_eager: bool = True
@@ -104,7 +110,14 @@ class Subject:
                 found[f"{name}-fused"] = f"{said}, the rest compiled"
             if name == "plain" and self.compiles:
                 found[NONDETERMINISTIC] = "our compiled plain network, in kernels that add in any order (CUDA)"
+            if self.host_bound:
+                captured = f"{name}-{'compiled' if name == 'plain' else 'fused'}"
+                found[f"{captured}{GRAPHS}"] = f"`{captured}` in CUDA graphs, at {words.listing(self.host_bound)} alone"
         return found
+
+    def variants_of(self, size: str) -> list[str]:
+        """The names of those that are measured at a size."""
+        return [name for name in self.variants if size in self.host_bound or not name.endswith(GRAPHS)]
 
     @staticmethod
     def _eager(base: str) -> str:
@@ -113,16 +126,16 @@ class Subject:
     @property
     def best_plain(self) -> list[str]:
         """The quickest of these is what steps with gates are measured against: on a CPU it need not be compiled."""
-        plain = [name for name in self.variants if name.partition("-")[0] == "plain" and name != NONDETERMINISTIC]
+        plain = [name for name in self.variants if name.partition("-")[0] == "plain" and not needs_cuda(name)]
         return plain if self.plain_counts_eager else [name for name in plain if name != "plain"]
 
     @property
     def optional(self) -> set[str]:
         """The variants that are left out where they do not fit in a device's memory; for the others the batch is made
-        smaller. They are other libraries', the nondeterministic one, and the uncompiled ones but those that the
-        comparison needs."""
+        smaller. They are other libraries', the nondeterministic one, those in CUDA graphs, and the uncompiled ones but
+        those that the comparison needs."""
         eager = {self._eager(name) for name in self.bases} - {*self.best_plain}
-        return eager | {name for name in self.variants if self.is_peer(name) or name == NONDETERMINISTIC}
+        return eager | {name for name in self.variants if self.is_peer(name) or needs_cuda(name)}
 
     def is_peer(self, variant: str) -> bool:
         """Whether a variant is another library's network."""
@@ -130,7 +143,8 @@ class Subject:
 
     def default_sizes(self, device_type: str) -> Sequence[str]:
         """The sizes that are measured on a kind of device unless others are named."""
-        return self.gpu_sizes if device_type == "cuda" else self.cpu_sizes
+        on_cuda = tuple(dict.fromkeys((*self.gpu_sizes, *self.host_bound)))
+        return on_cuda if device_type == "cuda" else self.cpu_sizes
 
     def default_precisions(self, device_type: str) -> list[Precision]:
         """The same of precisions."""
@@ -176,6 +190,7 @@ LANGUAGE = Subject(
     command="train-lm",
     shapes=LLAMAS,
     gpu_sizes=("60m", "130m", "250m", "350m", "1b"),
+    host_bound=("60m-b64",),
     cpu_sizes=("bench",),
     bases={
         "plain": _PLAIN_LLAMA,
@@ -194,6 +209,7 @@ IMAGES = Subject(
     command="train-resnet",
     shapes=RESNETS,
     gpu_sizes=("resnet18", "resnet18-b64", "resnet50", "resnet152", "resnet50-224"),
+    host_bound=("resnet18-b64",),
     cpu_sizes=("resnet18-b32",),
     bases={
         "plain": Base({"name": "addition"}, f"our ResNet, no modulators: {_EAGER}", _BATCH_NORM),
@@ -329,6 +345,11 @@ CONNECTIONS = Subject(
 SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM, CONNECTIONS)
 
 
+def needs_cuda(variant: str) -> bool:
+    """Whether a variant can be measured on CUDA devices alone. Such variants are no baselines of goals."""
+    return variant == NONDETERMINISTIC or variant.endswith(GRAPHS)
+
+
 def subject_of(size: str) -> Subject:
     """The subject that has a size of that name; there is one."""
     return next(subject for subject in SUBJECTS if size in subject.shapes)
@@ -357,7 +378,7 @@ def check_variants(
 ) -> None:
     """Raises `UserError` where a size has none of the variants: those of its training step, or those `of` it."""
     for size in sizes:
-        there = subject_of(size).variants if of is None else of[size]
+        there = subject_of(size).variants_of(size) if of is None else of[size]
         if not set(there) & set(variants):
             raise UserError(
                 f"--variants {','.join(variants)}: of {size} there are no such", f"It has {', '.join(there)}."

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from comt_cli.benchmarks.peers import PEERS
 from comt_cli.benchmarks.rounds import Part
 from comt_cli.benchmarks.shapes import Shape
-from comt_cli.benchmarks.subjects import NONDETERMINISTIC, Subject
+from comt_cli.benchmarks.subjects import GRAPHS, NONDETERMINISTIC, Subject, needs_cuda
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice
 from comt_cli.layers.dropout import Masks
@@ -24,7 +24,7 @@ from comt_cli.models.build import materialise
 from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.settings import Precision
 from comt_cli.training.devices import compute_context, parameter_dtype, product_dtype
-from comt_cli.training.objective import Objective, prepare_compiler
+from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import run_class
 from comt_cli.training.tasks.base import TaskRun
@@ -54,7 +54,7 @@ class Prepared:
 
 def is_compiled(variant: str) -> bool:
     """Whether torch.compile has a part in it."""
-    return variant.endswith(("-compiled", "-fused")) or variant == NONDETERMINISTIC
+    return variant.endswith(("-compiled", "-fused")) or needs_cuda(variant)
 
 
 class Variants:
@@ -76,13 +76,13 @@ class Variants:
         Raises:
             Unavailable: this machine has none of its parts, or not the library.
         """
-        if variant == NONDETERMINISTIC and self.device.type != "cuda":
+        if needs_cuda(variant) and self.device.type != "cuda":
             raise Unavailable("it is for CUDA devices")
         base, _, how = variant.partition("-")
         is_peer = self.subject.is_peer(variant)
         objective, notes = self._peer(base) if is_peer else self._ours(base, how.startswith("fused"))
         if is_compiled(variant):
-            self._compile(objective)
+            self._compile(objective, captured=variant.endswith(GRAPHS))
         model, optimizer = objective.model, self._networks[base][1]
 
         def loss() -> Tensor:
@@ -144,13 +144,15 @@ class Variants:
             model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
         self._networks[base] = model, run.optimizer(model, run.spec.settings)
 
-    def _compile(self, objective: Objective) -> None:
+    def _compile(self, objective: Objective, *, captured: bool) -> None:
         model = objective.model
         if self.compile_what == "whole" or not isinstance(model, Model):
-            objective.compile_model(keep_others=True)
+            objective.compile_model(keep_others=True, captured=captured)
         else:
             for block in (block for stack in model.stacks.values() for block in stack):
-                block.compile(dynamic=False, fullgraph=True)
+                block.compile(dynamic=False, fullgraph=True, options=CAPTURED if captured else None)
+            if captured:
+                objective.forward = as_one_pass(objective.forward)
         # Blocks have up to some eight shapes in one network, and a version of each with gradients and one without.
         prepare_compiler(versions=16 * len(self.subject.variants), keep_others=True)
 

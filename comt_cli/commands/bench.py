@@ -60,10 +60,11 @@ def step(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. Image "
-            "classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, resnet18-b32, which is for a "
-            "CPU. Translators: base, captioners: caption-base, BERTs: bert-base; mt-bench, caption-bench, bert-bench "
-            "are for a CPU. Residual connections of language models: residual-60m, residual-bench, which is for a CPU. "
+            help="Language models: 60m, 130m, 250m, 350m, 1b as published, 60m-b64 on smaller batches, bench, smoke, "
+            "which are for a CPU. Image classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, "
+            "resnet18-b32, which is for a CPU. Translators: base, captioners: caption-base, BERTs: bert-base; "
+            "mt-bench, caption-bench, bert-bench are for a CPU. Residual connections of language models: residual-60m, "
+            "residual-bench, which is for a CPU. "
             "All that are for the device if not given.",
         ),
     ] = None,
@@ -80,7 +81,7 @@ def step(
         typer.Option(
             metavar="A,B",
             help="Only these variants, such as plain-compiled,transponder-fused; window-fused for images; sas-eager "
-            "for translators and captioners.",
+            "for translators and captioners; plain-compiled-graphs,transponder-fused-graphs at 60m-b64.",
         ),
     ] = None,
     rounds: Rounds = 15,

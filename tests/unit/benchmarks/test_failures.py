@@ -15,7 +15,7 @@ from comt_cli.benchmarks.failures import Failed, NotMeasured, failed
 from comt_cli.benchmarks.shapes import LLAMAS
 from comt_cli.benchmarks.stages import Deadline, Stage, run_stages, stages_for
 from comt_cli.benchmarks.step import run_step_benchmark
-from comt_cli.benchmarks.subjects import IMAGES, LANGUAGE, SUBJECTS, TRANSLATION
+from comt_cli.benchmarks.subjects import GRAPHS, IMAGES, LANGUAGE, SUBJECTS, TRANSLATION
 from comt_cli.benchmarks.variants import Variants
 from comt_cli.commands.bench import everything
 from comt_cli.errors import UserError
@@ -251,12 +251,17 @@ def test_steps_on_a_gpu(monkeypatch):
             if stage.kind == subject.page:
                 list(stage.run(go_on))
         wanted = stages.WANTED_STEPS.get((subject.page, "cuda"), tuple(subject.variants))
-        assert [call[0].size for call in calls] == list(subject.gpu_sizes)
+        assert [call[0].size for call in calls] == list(subject.default_sizes("cuda"))
         assert {(call[1], *call[3:]) for call in calls} == {(subject.precision, CUDA, 15, "block", go_on)}
-        graphs = {f"{peer}-compiled" for peer in subject.peers}
+        in_one_piece = {f"{peer}-compiled" for peer in subject.peers}
         assert [call[2] for call in calls] == [
-            tuple(name for name in wanted if size == subject.gpu_sizes[0] or name not in graphs)
-            for size in subject.gpu_sizes
+            tuple(
+                name
+                for name in wanted
+                if (size == subject.gpu_sizes[0] or name not in in_one_piece)
+                and (size in subject.host_bound or not name.endswith(GRAPHS))
+            )
+            for size in subject.default_sizes("cuda")
         ]
         assert {*subject.best_plain} <= {*wanted} <= {*subject.variants}
     assert {*decode.PLAIN} <= {*stages.WANTED_DECODING} <= {*names.DECODE_VARIANTS}

@@ -12,6 +12,7 @@ from comt_cli.benchmarks.shapes import RESNETS, Shape, bert, llama, resnet
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import (
     CONNECTIONS,
+    GRAPHS,
     IMAGES,
     LANGUAGE,
     MASKED_LM,
@@ -20,6 +21,8 @@ from comt_cli.benchmarks.subjects import (
     TRANSLATION,
     Base,
     Subject,
+    check_variants,
+    needs_cuda,
 )
 from comt_cli.benchmarks.variants import Unavailable, Variants, is_compiled, nondeterministic
 from comt_cli.errors import UserError
@@ -27,6 +30,7 @@ from comt_cli.kernels import choice, measurements
 from comt_cli.models.build import model_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.kernels import use_kernels
+from comt_cli.training.objective import CAPTURED
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -44,7 +48,7 @@ def tiny(subject: Subject) -> Shape:
 
 def here(subject: Subject) -> list[str]:
     """The variants that there are on this machine."""
-    return [name for name in subject.variants if (HAS_KERNELS or "fused" not in name) and name != NONDETERMINISTIC]
+    return [name for name in subject.variants if (HAS_KERNELS or "fused" not in name) and not needs_cuda(name)]
 
 
 def plain_and_gated(subject: Subject, how: str) -> tuple[str, str]:
@@ -163,6 +167,37 @@ def test_the_nondeterministic_step_is_no_baseline_of_goals():
     assert is_compiled(NONDETERMINISTIC)
     with pytest.raises(Unavailable, match="CUDA"):
         Variants(IMAGES, tiny(IMAGES), "fp32", CPU, "whole").prepare(NONDETERMINISTIC)
+
+
+def test_steps_in_cuda_graphs_are_of_cuda_and_of_small_batches_alone():
+    for subject in SUBJECTS:
+        names = [name for name in subject.variants if name.endswith(GRAPHS)]
+        assert bool(names) == bool(subject.host_bound)
+        assert not {*names} & {*subject.best_plain}
+        assert {*names} <= {*subject.optional}
+        for size in subject.shapes:
+            assert {*names} - {*subject.variants_of(size)} == (set() if size in subject.host_bound else {*names})
+    check_variants(["60m-b64"], ["plain-compiled-graphs"])
+    with pytest.raises(UserError, match="of 60m there are no such"):
+        check_variants(["60m"], ["plain-compiled-graphs"])
+    with pytest.raises(Unavailable, match="CUDA"):
+        Variants(LANGUAGE, tiny(LANGUAGE), "fp32", CPU, "whole").prepare("plain-compiled-graphs")
+
+
+@pytest.mark.parametrize("what", ["whole", "block"])
+@pytest.mark.parametrize(("variant", "captured"), [("plain-compiled", False), ("plain-compiled-graphs", True)])
+def test_a_step_in_cuda_graphs_is_captured_and_each_pass_begins_anew(what, variant, captured, monkeypatch):
+    """(As if there were a GPU; the compiler's part is left out.)"""
+    asked, passes = [], []
+    monkeypatch.setattr(variants, "needs_cuda", lambda name: False)
+    monkeypatch.setattr(variants, "is_compiled", lambda name: True)
+    monkeypatch.setattr(torch, "compile", lambda of, *, options=None, **_: asked.append(options) or of)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: passes.append(None))
+    prepared = Variants(LANGUAGE, tiny(LANGUAGE), "fp32", CPU, what).prepare(variant)
+    assert asked == [CAPTURED if captured else None] * (1 if what == "whole" else 2)  # of two layers
+    prepared.step()
+    prepared.forward()
+    assert len(passes) == 2 * captured
 
 
 def test_only_the_nondeterministic_step_runs_without_determinism():
