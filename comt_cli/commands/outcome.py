@@ -1,4 +1,4 @@
-"""What follows training: a recipe's table with the figures of its ablations, or the figure that the recipe is."""
+"""What follows training: a recipe's table with its figures (ablations, ladder), or the figure that the recipe is."""
 
 from __future__ import annotations
 
@@ -203,11 +203,13 @@ def _write_table(
     planned: Planned, runs: Path, results: Path, overrides: Sequence[str], *, overwrite: bool
 ) -> tuple[Report, list[Path]]:
     """The table, and the figures that were drawn anew; none where the table was not written."""
+    from comt_cli.commands.ladder_figure import write_ladder
     from comt_cli.report.write import write_report
 
     report = write_report(planned.loaded, planned.specs, runs, results, overrides, overwrite=overwrite)
-    drawn = write_ablations(planned.loaded, report.table, results) if report.files is not None else []
-    return report, drawn
+    if report.files is None:
+        return report, []
+    return report, write_ablations(planned.loaded, report.table, results) + write_ladder(report.table, report.files)
 
 
 def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[Path]:
@@ -216,6 +218,7 @@ def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[P
 
     `table` must be the one that was written: a table that is kept keeps its figures.
     """
+    from comt_cli.commands.ladder_figure import is_drawn
     from comt_cli.report.ablation import ablation_data, ablation_stem
 
     written = []
@@ -225,22 +228,12 @@ def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[P
             continue
         folder, stem = ablation_stem(results, table, name)
         caption, numbers = data.caption(), data.csv()
-        texts = {"csv": numbers, "txt": caption.text()}
-        others = [folder / f"{stem}.{kind}" for kind in ("png", "pdf", "tex")]
-        is_drawn = all(_content(folder / f"{stem}.{kind}") == text for kind, text in texts.items())
-        if is_drawn and all(path.exists() for path in others):
+        if is_drawn(folder, stem, numbers, caption):
             continue
         from comt_cli.report import figures
 
         written += figures.write_figure(figures.draw_ablation(data), numbers, folder, stem, caption)
     return written
-
-
-def _content(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
 
 
 def figure_state(

@@ -28,7 +28,8 @@ def write_sweep(
     Raises:
         UserError, StorageError: see `write_report`.
     """
-    from comt_cli.report.sweep import read_sweep
+    from comt_cli.commands.ladder_figure import write_ladder
+    from comt_cli.report.sweep import read_sweep, whole_columns
     from comt_cli.report.sweep_table import sweep_entries
     from comt_cli.report.terminal import say
     from comt_cli.report.write import ReportFiles, print_report, write_report
@@ -36,7 +37,7 @@ def write_sweep(
     loaded, scale = planned.loaded, planned.scale
     state = read_sweep(loaded, scale, planned.specs, runs)
     report, unwritten = None, None
-    if own := [spec for specs in state.shown["own"].values() for spec in specs]:
+    if own := [spec for specs in whole_columns(state.shown["own"]).values() for spec in specs]:
         report = write_report(loaded, own, runs, results, overrides, overwrite=overwrite)
         unwritten = report.unwritten
     elif state.problems:
@@ -50,6 +51,8 @@ def write_sweep(
     if report is not None:
         say("")
         print_report(report)
+        for path in write_ladder(report.table, report.files) if report.files is not None else ():
+            say(f"wrote {path}")
     files = ReportFiles.of(results, scale, loaded)
     is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
     for path in [] if is_kept else _write_beside(state, entries, files):

@@ -10,6 +10,9 @@ from comt_cli.recipe.schema import Ablation, Catalogue, Recipe, Row, TaskOptions
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.yaml_lines import Document
 
+LADDER_SIZES = 3
+"""Through fewer there is no line with an interval."""
+
 Methods = Mapping[str, Mapping[str, Any]]
 """Every row's method with all its options; without the rows whose method is wrong."""
 
@@ -41,6 +44,27 @@ def disagreements(
     for ablation_name, ablation in recipe.ablations.items():
         yield from _ablation(("ablations", ablation_name), ablation, recipe, methods, document)
     yield from _compared_columns(recipe, document, has_paper=has_paper)
+    if recipe.ladder:
+        yield from _ladder(recipe, document)
+
+
+def _ladder(recipe: Recipe, document: Document) -> Iterator[Problem]:
+    """What keeps a scale from having a line of gain against compute."""
+
+    def problem(message: str) -> Problem:
+        return Problem("ladder", message, document.line(("ladder",)))
+
+    if recipe.figure is not None:
+        yield problem("is of a table, and this recipe is a figure; leave one of them out")
+    if len(recipe.rows) < 2:
+        yield problem("compares rows with the baseline, and there is no other row")
+    for scale in recipe.scales:
+        columns = recipe.columns_at(scale)
+        if len(columns) < LADDER_SIZES:
+            count = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+            yield problem(f"takes {LADDER_SIZES} columns or more, one a size; scale {scale} has {count}")
+        if len(shown := dict.fromkeys(recipe.metric_at(scale, column) for column in columns)) > 1:
+            yield problem(f"compares one metric over all sizes; the columns of scale {scale} show {', '.join(shown)}")
 
 
 def _metrics(recipe: Recipe, task: TaskOptions, document: Document) -> Iterator[Problem]:

@@ -243,7 +243,7 @@ class Figure(Section):
 
 class Recipe(Section):
     """One table, or figure: a published one, or one's own, which has no `paper`. `command` says which task its runs are
-    of."""
+    of. With `ladder` its columns are sizes, and the report has each row's gain against compute."""
 
     title: str
     paper: Name | None = None
@@ -253,6 +253,7 @@ class Recipe(Section):
     baseline: str
     seeds: Seeds
     figure: Figure | None = None
+    ladder: bool = False
     setup: SetupName | None = None
     settings: Given | None = None
     start: Start | None = None

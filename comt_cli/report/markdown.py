@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from comt_cli.report import format, words
+from comt_cli.report.ladder_words import HEADING, ladder_texts, rule
 from comt_cli.report.layout import Key, Line, headings, lines
 from comt_cli.report.setup_words import setup
 from comt_cli.report.table import Table
@@ -24,6 +26,8 @@ def markdown(table: Table) -> str:
     ]
     for column in table.columns:
         parts += [f"## {escaped(column)}", escaped(setup(table, column)), _grid(table, column)]
+    if table.trends:
+        parts += [f"## {HEADING}", escaped(rule(table)), pipes(ladder_texts(table))]
     if table.footnotes:
         parts.append("\n".join(f"- [{mark}] {escaped(text)}" for mark, text in enumerate(table.footnotes, start=1)))
     if table.notes:
@@ -36,6 +40,12 @@ def _grid(table: Table, column: str) -> str:
     head = "| " + " | ".join(escaped(name) for name in names.values()) + " |"
     alignment = "| " + " | ".join(":---" if key in _TEXTS else "---:" for key in names) + " |"
     return "\n".join([head, alignment, *(_row(line) for line in lines(table, column))])
+
+
+def pipes(texts: Sequence[Sequence[str]]) -> str:
+    """A table of texts, the headings first; all but the first column to the right."""
+    rows = ["| " + " | ".join(map(escaped, line)) + " |" for line in texts]
+    return "\n".join([rows[0], "| " + " | ".join([":---", *["---:"] * (len(texts[0]) - 1)]) + " |", *rows[1:]])
 
 
 def _row(line: Line) -> str:

@@ -137,6 +137,14 @@ def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs:
     return SweepState(loaded, scale, seeds, tuned, trials, shown)
 
 
+def whole_columns(chosen: Mapping[CellName, list[RunSpec]]) -> dict[CellName, list[RunSpec]]:
+    """The cells that make a table: of the rows that have a choice anywhere, the columns in which all of them have one;
+    while there is none, the first column."""
+    rows, columns = {row for row, _ in chosen}, list(dict.fromkeys(column for _, column in chosen))
+    whole = [column for column in columns if all((row, column) in chosen for row in rows)] or columns[:1]
+    return {cell: specs for cell, specs in chosen.items() if cell[1] in whole}
+
+
 def _tuned(cell: Cell, grid: LoadedGrid) -> Tuned:
     first = cell.runs[0].spec
     points: dict[str, list[Run]] = {}

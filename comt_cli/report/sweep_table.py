@@ -10,7 +10,7 @@ from typing import Any
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, collect
 from comt_cli.report.csv_tables import csv_text
-from comt_cli.report.markdown import escaped
+from comt_cli.report.markdown import escaped, pipes
 from comt_cli.report.statistics import Summary, summarise
 from comt_cli.report.sweep import PLACES, CellName, Place, SweepState, Tuned
 from comt_cli.report.table import Table
@@ -138,8 +138,5 @@ def sweep_words(state: SweepState) -> list[str]:
 
 def sweep_markdown(entries: Sequence[SweepEntry], state: SweepState) -> str:
     """The table as a page."""
-    head, *lines = sweep_texts(entries, state)
-    rows = ["| " + " | ".join(escaped(text) for text in line) + " |" for line in (head, *lines)]
-    rows.insert(1, "| " + " | ".join([":---", *["---:"] * (len(head) - 1)]) + " |")
     title = escaped(f"{state.loaded.recipe.title}: sweep")
-    return "\n\n".join([f"# {title}", *map(escaped, sweep_words(state)), "\n".join(rows)]) + "\n"
+    return "\n\n".join([f"# {title}", *map(escaped, sweep_words(state)), pipes(sweep_texts(entries, state))]) + "\n"

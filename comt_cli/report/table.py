@@ -9,6 +9,7 @@ from typing import Any
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import Cell, Collection, Run, collect
+from comt_cli.report.ladder import Trend, trends
 from comt_cli.report.remarks import cell_remarks, grid_notes, other_settings, selection_notes, signatures
 from comt_cli.report.statistics import Paired, Summary, detectable, difference, p_value, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, Verdict, corrected, judge, published_direction, stands
@@ -91,6 +92,8 @@ class Table:
     """The hashes of the data behind the runs that ended."""
     overrides: tuple[str, ...] = ()
     """The `--set` arguments behind the runs."""
+    trends: tuple[Trend, ...] = ()
+    """Where the recipe is a ladder, each row's gain against compute."""
 
     def metric(self, column: str) -> Metric:
         """What the cells of a column show."""
@@ -132,6 +135,7 @@ class Table:
             columns=tuple(column for column in self.columns if column in here),
             entries=renumbered,
             footnotes=tuple(footnotes.texts),
+            trends=tuple(trend for trend in self.trends if trend.row in chosen),
         )
 
     def runs(self) -> Iterator[Run]:
@@ -222,6 +226,9 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         commits=_distinct(collection, "git_commit"),
         contents=tuple(dict.fromkeys(run.content for run in collection.runs() if run.result and run.content)),
         overrides=tuple(overrides),
+        trends=(
+            trends(entries, rows, columns, recipe.baseline, task.metrics[metrics[columns[0]]]) if recipe.ladder else ()
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from comt_cli.report import words
+from comt_cli.report.ladder_words import HEADING, sentences
 from comt_cli.report.layout import Key, Line, headings, increases, lines
 from comt_cli.report.setup_words import beside
 from comt_cli.report.table import Table
@@ -119,6 +120,8 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
         _say(console, f"[{mark}] {text}")
     for text in _remarks(table, layout):
         _say(console, text, "dim")
+    for sentence in sentences(table):
+        _say(console, f"{HEADING}, {sentence}.")
     for text in (*table.notes, words.verdict(table)):
         _say(console, text)
 

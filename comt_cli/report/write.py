@@ -7,7 +7,7 @@ import csv
 import io
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -80,6 +80,7 @@ class Report:
             "verdict": words.verdict(table),
             "footnotes": list(table.footnotes),
             "notes": list(table.notes),
+            **({"ladder": [asdict(trend) for trend in table.trends]} if table.trends else {}),
             "files": {key: str(path) for key, path in vars(files).items()} if files else None,
             "unwritten": self.unwritten,
         }

@@ -12,6 +12,7 @@ from comt_cli.report.figures.gate_summary import draw_gate_summary
 from comt_cli.report.figures.gate_surfaces import MAX_CHANNELS, draw_gate_surfaces
 from comt_cli.report.figures.image_samples import draw_image_samples
 from comt_cli.report.figures.junction_shares import draw_junction_shares
+from comt_cli.report.figures.ladder import draw_ladder
 from comt_cli.report.figures.mixing import draw_mixing
 from comt_cli.report.figures.residual_shares import draw_residual_shares
 from comt_cli.report.figures.residual_stream import draw_residual_stream
@@ -33,6 +34,7 @@ __all__ = [
     "draw_gate_surfaces",
     "draw_image_samples",
     "draw_junction_shares",
+    "draw_ladder",
     "draw_mixing",
     "draw_residual_shares",
     "draw_residual_stream",

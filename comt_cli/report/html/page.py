@@ -159,7 +159,7 @@ class _Page:
         beside = self.results.parent / BY_ID  # where the folders of runs and results are those of the command line
         folders = {run: f"../{BY_ID}/{run}/" for run in sorted(every) if (beside / run).is_dir()}
         grids = [grid(f"Every column of {csv.name}", lines, anchor)] if lines else []
-        grids += [grid(path.name, _lines(path), anchor) for path in one.of_sweep]
+        grids += [grid(path.name, _lines(path), anchor) for path in (*one.of_sweep, *one.of_ladder)]
         return Section(
             anchor=anchor,
             name=f"{one.paper}, {one.name}",

@@ -36,11 +36,13 @@ TITLES = {
     "glue": "# GLUE after the pre-training of ",
     "table3-tuned": "# Table 3 of ",
     "evening": "# What makes ",
+    "ladder": "# A ladder of ",
     "modern": "# Residual connections of ",
 }
 OURS = {
     "cost",
     "evening-study",
+    "ladder",
     "modern",
     "table3-tuned",
     "table3-cost",

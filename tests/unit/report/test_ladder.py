@@ -1,0 +1,217 @@
+"""A ladder of sizes: lines of known slope are found, intervals cover, and what keeps a row from having one is said."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comt_cli.commands.ladder_figure import write_ladder
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.report.html.page import write_page
+from comt_cli.report.ladder import Trend, fitted, gain_of
+from comt_cli.report.sweep import whole_columns
+from comt_cli.report.table import Table, build_table
+from comt_cli.report.write import Report, write_report
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.tasks.base import PERCENT, POINTS, Metric
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+FLOPS = {"small": 1e13, "middle": 1e14, "large": 1e15, "huge": 1e16}
+SIZES = "".join(
+    f"      {name}: {{settings: {{model: {{layers: {number}}}}}}}\n" for number, name in enumerate(FLOPS, 1)
+)
+SLOPES = {"post-ln": 0.0, "pre-ln+comt": 2.0, "pre-ln+own": -3.0}
+PERPLEXITY = Metric("perplexity", "perplexity", "ppl", "lower", PERCENT)
+
+
+def as_ladder(text: str, columns: str = SIZES) -> str:
+    """A recipe of the tests' as a ladder at scale smoke, which is its only scale."""
+    text = re.sub(r"(baseline: .*\n)", r"\1ladder: true\n", text, count=1)
+    text = re.sub(r"(?<=    columns:\n)      .*\n", columns, text, count=1)
+    return text[: text.index("  paper:\n    description")]
+
+
+@pytest.fixture
+def ladder(bench: Bench) -> Bench:
+    """Four sizes and three seeds; row for row a gain of 10 in the middle with a known slope and little noise."""
+    bench = replace(bench, text=as_ladder(bench.text))
+    noise = random.Random(1)
+    for spec in bench.specs():
+        bench.result = {**bench.result, "flops": FLOPS[spec.column]}
+        gain = 0.0
+        if spec.row != "pre-ln":
+            gain = 10 + SLOPES[spec.row] * (math.log10(FLOPS[spec.column]) - 14.5) + noise.gauss(0, 0.05)
+        bench.finish(spec, 100 * math.exp(spec.seed / 100 - gain / 100))
+    return bench
+
+
+def table_of(bench: Bench) -> Table:
+    return build_table(bench.loaded(), bench.specs(), bench.runs)
+
+
+def trends_of(bench: Bench) -> dict[str, Trend]:
+    return {trend.row: trend for trend in table_of(bench).trends}
+
+
+def test_lines_of_a_known_slope_are_found(ladder: Bench) -> None:
+    found = trends_of(ladder)
+    assert list(found) == list(SLOPES)
+    for row, slope in SLOPES.items():
+        line = found[row].line
+        assert line is not None
+        assert line.slope == pytest.approx(slope, abs=0.1)
+        assert line.low < slope < line.high
+        assert line.at(10**14.5) == pytest.approx(10, abs=0.1)
+        assert [rung.flops for rung in found[row].rungs] == list(FLOPS.values())
+        assert all(rung.low < rung.gain < rung.high and rung.pairs == 3 for rung in found[row].rungs)
+    assert {row: trend.verdict for row, trend in found.items()} == {
+        "post-ln": "not resolved",
+        "pre-ln+comt": "gain grows",
+        "pre-ln+own": "gain shrinks",
+    }
+    line = found["pre-ln+comt"].line
+    assert line is not None
+    assert found["pre-ln+comt"].adjusted == pytest.approx(2 * line.p_value)  # of three slopes the second smallest
+
+
+def test_intervals_cover_the_slope_as_often_as_they_say() -> None:
+    """Also where every size has an error of its own, which all its seeds share: 1,000 ladders of four sizes."""
+    noise = random.Random(7)
+    covered = 0
+    for _ in range(1000):
+        shared = [2 * math.log10(flops) + noise.gauss(0, 1) for flops in FLOPS.values()]
+        gains = [each + sum(noise.gauss(0, 0.3) for _ in range(5)) / 5 for each in shared]
+        line = fitted(list(FLOPS.values()), gains)
+        covered += line.low <= 2 <= line.high
+    assert 925 <= covered <= 973  # 950, and 3.5 standard deviations of 6.9 to each side
+
+
+@given(st.lists(st.floats(-20, 20), min_size=4, max_size=4), st.floats(0.5, 3))
+def test_the_units_of_gain_and_compute_do_not_matter(gains: list[float], factor: float) -> None:
+    gains = [gain + number % 2 for number, gain in enumerate(gains)]  # never all on one line by being equal
+    one = fitted(list(FLOPS.values()), gains)
+    other = fitted([1000 * flops for flops in FLOPS.values()], [factor * gain for gain in gains])
+    for name in ("slope", "low", "high"):
+        assert getattr(other, name) == pytest.approx(factor * getattr(one, name), abs=1e-6)
+    assert one.low - 1e-9 <= one.slope <= one.high + 1e-9
+
+
+@given(st.floats(-90, 500))
+def test_a_gain_is_above_zero_where_the_row_is_better(difference: float) -> None:
+    assert gain_of(difference, PERPLEXITY) == pytest.approx(-100 * math.log(1 + difference / 100))
+    accuracy = Metric("accuracy", "accuracy", "acc", "higher", POINTS)
+    assert gain_of(difference, accuracy) == difference
+
+
+def test_what_is_worse_has_a_deficit(ladder: Bench) -> None:
+    for spec in ladder.specs():
+        if spec.row == "post-ln":
+            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
+            growing = math.log10(FLOPS[spec.column]) - 10 + spec.seed / 1000
+            ladder.finish(spec, 100 * math.exp(spec.seed / 100 + growing / 100))
+    assert trends_of(ladder)["post-ln"].verdict == "deficit grows"
+
+
+def test_a_row_has_no_line_where_a_seed_diverged_or_a_size_is_missing(ladder: Bench) -> None:
+    specs = {(spec.row, spec.column, spec.seed): spec for spec in ladder.specs()}
+    ladder.diverged("post-ln", 2)  # at the first size
+    for seed in (1, 2, 3):
+        RunDirectory.of(ladder.runs, specs["pre-ln+own", "huge", seed]).result_file.unlink()
+    found = trends_of(ladder)
+    assert found["post-ln"].verdict == "no line: a run diverged at small"
+    assert found["pre-ln+own"].verdict == "no line yet: no difference at huge"
+    assert found["pre-ln+own"].line is None
+    assert len(found["pre-ln+own"].rungs) == 3
+    assert found["pre-ln+comt"].verdict == "gain grows"
+    line = found["pre-ln+comt"].line
+    assert line is not None
+    assert found["pre-ln+comt"].adjusted == pytest.approx(line.p_value)
+
+
+def test_three_columns_of_equal_compute_are_no_ladder(ladder: Bench) -> None:
+    for spec in ladder.specs():
+        ladder.result = {**ladder.result, "flops": 1e15 if spec.column == "huge" else FLOPS[spec.column]}
+        ladder.finish(spec, 50.0 + spec.seed)
+    some = build_table(ladder.loaded(), ladder.specs(columns="small,large,huge"), ladder.runs)
+    assert {trend.verdict for trend in some.trends} == {"no line: that takes 3 sizes"}
+
+
+def write(bench: Bench) -> tuple[Report, list[Path]]:
+    report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
+    assert report.files is not None
+    return report, write_ladder(report.table, report.files)
+
+
+def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
+    report, drawn = write(ladder)
+    assert report.files is not None
+    assert [path.name for path in drawn] == [f"table9-ladder.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")]
+    page = report.files.markdown.read_text(encoding="utf-8")
+    assert "## Gain against compute\n" in page
+    assert "gain for 10 x compute \\[95 %\\]" in page
+    assert "Student's t with 2 degrees of freedom" in page
+    lines = list(csv.DictReader(drawn[-1].read_text(encoding="utf-8").splitlines()))
+    assert [(line["row"], line["column"]) for line in lines[:5]] == [*(("post-ln", name) for name in FLOPS),
+                                                                    ("pre-ln+comt", "small")]  # fmt: skip
+    assert float(lines[4]["slope"]) == pytest.approx(2, abs=0.1)
+    assert "pre-ln+own: gain shrinks, -2.9" in drawn[2].read_text(encoding="utf-8")
+    assert report.as_json()["ladder"][1]["verdict"] == "gain grows"
+    assert write(ladder)[1] == []  # nothing is new
+    html = write_page(ladder.results, ladder.runs).read_text(encoding="utf-8")
+    assert 'data-source="smoke/comt/table9-ladder.png"' in html
+    assert "Gain against compute" in html
+    assert "slope low" in html  # the numbers, as a table to be sorted
+
+
+def test_a_ladder_of_another_task_is_in_points(images: Bench) -> None:
+    bench = replace(images, text=as_ladder(images.text, SIZES.replace("layers", "width")))
+    for spec in bench.specs(rows="baseline,pixel"):
+        bench.result = {**bench.result, "flops": FLOPS[spec.column]}
+        bench.finish(spec, 80 + spec.seed + (math.log10(FLOPS[spec.column]) - 12 if spec.row == "pixel" else 0))
+    table = build_table(bench.loaded(), bench.specs(rows="baseline,pixel"), bench.runs)
+    (trend,) = table.trends
+    assert trend.line is not None
+    assert trend.line.slope == pytest.approx(1)
+    assert [rung.gain for rung in trend.rungs] == pytest.approx([1, 2, 3, 4])
+
+
+WRONG = {
+    "two columns": (SIZES, "".join(SIZES.splitlines(keepends=True)[:2]),
+                    "ladder: takes 3 columns or more, one a size; scale smoke has 2 columns"),
+    "two metrics": ("{settings: {model: {layers: 1}}}", "{settings: {model: {layers: 1}}, metric: bits_per_byte}",
+                    "ladder: compares one metric over all sizes; the columns of scale smoke show bits_per_byte, perpl"),
+    "no yes": ("ladder: true", "ladder: 1", "ladder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_no_ladder_is_said(bench: Bench, wrong: str) -> None:
+    old, new, message = WRONG[wrong]
+    text = as_ladder(bench.text)
+    assert text.count(old) == 1
+    with pytest.raises(RecipeError) as raised:
+        replace(bench, text=text.replace(old, new)).loaded()
+    assert message in str(raised.value)
+    assert raised.value.exit_status == 2
+
+
+def test_of_a_sweep_the_table_has_the_columns_in_which_every_row_has_a_choice() -> None:
+    chosen = {(row, column): [] for row in "ab" for column in ("small", "large")}
+    assert whole_columns(chosen) == chosen
+    del chosen["b", "large"]
+    assert list(whole_columns(chosen)) == [("a", "small"), ("b", "small")]
+    del chosen["a", "small"]
+    chosen["a", "large"] = []
+    assert len(whole_columns(chosen)) == 1  # no column has both
+    assert whole_columns({}) == {}
