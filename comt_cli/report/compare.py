@@ -241,7 +241,10 @@ def _budgets(base: Side, other: Side) -> Iterator[AtBudget]:
     """The training losses at equal steps, FLOPs and time, where the logs of a common seed have them."""
     seeds = [seed for seed in base.specs if seed in other.specs and seed not in {*base.diverged, *other.diverged}]
     for budget in get_args(Budget):
-        curves = [{seed: _curve(side, seed, budget) for seed in seeds} for side in (base, other)]
+        curves = [
+            {seed: curve(side.directories[seed], side.results[seed], budget) for seed in seeds}
+            for side in (base, other)
+        ]
         if not seeds or not all(curve for each in curves for curve in each.values()):
             continue
         used = min(curve[-1][0] for each in curves for curve in each.values())
@@ -252,11 +255,13 @@ def _budgets(base: Side, other: Side) -> Iterator[AtBudget]:
             yield AtBudget(budget, used, first, second, paired_difference(ours, theirs, POINTS))  # in nats
 
 
-def _curve(side: Side, seed: int, budget: Budget) -> list[tuple[float, float]]:
-    """Of every logged loss how much of the budget it had taken, and the loss. FLOPs are those of the whole run in
-    proportion to its steps; time is that of training alone, without evaluations."""
-    directory, result = side.directories[seed], side.results[seed]
-    losses = logged(directory.metrics(), "loss")
+def curve(
+    directory: RunDirectory, result: Mapping[str, Any], budget: Budget, quantity: str = "loss"
+) -> list[tuple[float, float]]:
+    """Of every logged value of a quantity, the training loss if none is named, how much of the budget it had taken, and
+    the value. FLOPs are those of the whole run in proportion to its steps; time is that of training alone, without
+    evaluations."""
+    losses = logged(directory.metrics(), quantity)
     if budget == "steps":
         return [(float(step), loss) for step, loss in losses]
     if budget == "FLOPs":

@@ -54,6 +54,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "p_value_holm": entry.adjusted,
         "detectable_low": entry.detectable[0] if entry.detectable else None,
         "detectable_high": entry.detectable[1] if entry.detectable else None,
+        **_equal_time(entry, unit),
         f"paper_difference_{unit}": entry.paper_difference,
         "verdict": entry.verdict.value,
         "extra_parameters_percent": entry.extra_parameters_percent,
@@ -66,6 +67,14 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "recipe": table.recipe_origin,
         "changed_settings": shlex.join(table.overrides),
     }
+
+
+def _equal_time(entry: Entry, unit: str) -> dict[str, Any]:
+    """Only where there is one: most runs are evaluated at their end alone."""
+    apart = entry.equal_time
+    if apart is None:
+        return {}
+    return {f"equal_time_{unit}": apart.mean, "equal_time_low": apart.low, "equal_time_high": apart.high}
 
 
 def _grid(point: Mapping[str, Any]) -> dict[str, Any]:

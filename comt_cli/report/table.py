@@ -9,6 +9,7 @@ from typing import Any
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import Cell, Collection, Run, collect
+from comt_cli.report.equal_time import at_equal_time
 from comt_cli.report.ladder import Trend, trends
 from comt_cli.report.remarks import cell_remarks, grid_notes, other_settings, selection_notes, signatures
 from comt_cli.report.statistics import Paired, Summary, detectable, difference, p_value, paired_difference, summarise
@@ -28,6 +29,7 @@ class Entry:
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
 
+    `equal_time` is the difference at equal measured time (`equal_time.at_equal_time`), None without points to read.
     `p_value` and `detectable` are those of the difference (`statistics.p_value`, `statistics.detectable`), `adjusted`
     the p-value after Holm's correction over the table (`verdict.corrected`), None where no verdict rests on it.
     """
@@ -43,6 +45,7 @@ class Entry:
     verdict: Verdict
     p_value: float | None
     detectable: tuple[float, float] | None
+    equal_time: Paired | None
     extra_parameters_percent: float | None
     paper_increase: str | None
     speed: float | None
@@ -188,7 +191,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         key = metrics[column]
         metric = task.metrics[key]
         built = {
-            row: _entry(loaded, collection.cells, collection.cells[row, column], key, metric, scale, footnotes)
+            row: _entry(loaded, collection.cells, collection.cells[row, column], key, metric, scale, footnotes, runs)
             for row in rows
         }
         best = _best(list(built.values()), recipe.baseline, metric)
@@ -240,6 +243,7 @@ def _entry(
     metric: Metric,
     scale: str,
     footnotes: _Footnotes,
+    runs: Path,
 ) -> Entry:
     recipe, unit = loaded.recipe, metric.difference
     row, column = cell.row, cell.column
@@ -272,6 +276,7 @@ def _entry(
         ),
         p_value=None if apart is None else p_value(apart, unit),
         detectable=None if apart is None else detectable(apart, unit),
+        equal_time=None if apart is None or baseline is None else at_equal_time(cell, baseline, runs, key, unit),
         extra_parameters_percent=cell.average("extra_parameters_percent"),
         paper_increase=loaded.printed_increase(scale, row, column),
         speed=cell.average(cell.runs[0].spec.task.unit.per_second),

@@ -27,6 +27,7 @@ _GAP = 2
 _DROPPED: tuple[Key, ...] = (
     "speed",
     "detectable",
+    "equal_time",
     "parameters",
     "paper_increase",
     "beside",

@@ -59,6 +59,8 @@ def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
         yield f"Differences are paired by seed, {', or '.join(pairings)}."
     if "detectable" in shown:
         yield f"Detectable: the smallest true differences that as many seeds resolve with probability {POWER:g}."
+    if "equal_time" in shown:
+        yield equal_time_rule(table)
     yield from filter(None, (holm_rule(table), bold_rule(table)))
     if "beside" in shown:
         found = (table.beside(column) for column in table.columns)
@@ -98,6 +100,17 @@ def _metrics(table: Table) -> list[str]:
         where = f"{format.listing(columns)}: " if len(table.shown_metrics) > 1 else ""
         phrases.append(f"{where}{metric.words} ({metric.better} is better)")
     return phrases
+
+
+def equal_time_rule(table: Table) -> str:
+    """What a difference at equal time is, and to whom it is unfair."""
+    return (
+        f"At equal time: the same difference to {table.baseline} on validation data, when both have trained as long as "
+        "the quicker took for all its steps; the time of training as measured, evaluations apart, with the kernels and "
+        "devices that were used; what else these did is not known. The slower one's learning rate has not fallen to "
+        "the end by then, where a schedule falls: that is to its disadvantage, and a fair comparison trains the "
+        "quicker one for more steps (docs/statistics.md)."
+    )
 
 
 def holm_rule(table: Table) -> str | None:

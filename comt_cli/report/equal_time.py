@@ -1,0 +1,56 @@
+"""Two cells at equal measured time: the metric of each on validation data when the quicker had done all its steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from comt_cli.recipe.grid import OF_TEST
+from comt_cli.report.collect import Cell
+from comt_cli.report.compare import curve
+from comt_cli.report.statistics import Paired, paired_difference
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.tasks.base import DifferenceUnit
+
+
+def at_equal_time(cell: Cell, baseline: Cell, runs: Path, metric: str, unit: DifferenceUnit) -> Paired | None:
+    """The difference to the baseline over common seeds, when all of them have trained as long as the quickest took.
+
+    Time is that of training as it was measured, without evaluations. Between two evaluations the metric is taken from
+    the straight line. Of a test metric the same one on validation data is read.
+
+    None where a seed diverged or has not ended, and where a log has no evaluation before and after that time.
+    """
+    every = [run for each in (cell, baseline) for run in each.runs]
+    if cell.is_open or baseline.is_open or any(run.state is not RunState.done for run in every):
+        return None
+    if any(run.spec.settings.train.evaluate_every is None for run in every):  # then logs have the end alone
+        return None
+    key = f"validation_{_on_validation(metric)}"
+    curves: list[dict[int, list[tuple[float, float]]]] = [
+        {run.spec.seed: curve(RunDirectory.of(runs, run.spec), run.result or {}, "time", key) for run in each.runs}
+        for each in (cell, baseline)
+    ]
+    seeds = curves[0].keys() & curves[1].keys()
+    if not seeds or not all(each[seed] for each in curves for seed in seeds):
+        return None
+    used = min(each[seed][-1][0] for each in curves for seed in seeds)
+    if any(used < each[seed][0][0] for each in curves for seed in seeds):
+        return None
+    ours, theirs = ({seed: read_at(each[seed], used) for seed in seeds} for each in curves)
+    return paired_difference(ours, theirs, unit)
+
+
+def read_at(points: Sequence[tuple[float, float]], used: float) -> float:
+    """The value of a curve at a time not before its first point, by the straight line between its neighbours; after
+    its last point the last value."""
+    for (begin, first), (end, last) in itertools.pairwise(points):
+        if begin <= used <= end:
+            return last if end == begin else first + (last - first) * (used - begin) / (end - begin)
+    return points[-1][1]
+
+
+def _on_validation(metric: str) -> str:
+    prefix = next((each for each in OF_TEST if metric.startswith(each)), "")
+    return metric.removeprefix(prefix)
