@@ -341,7 +341,7 @@ def everything(
 
     What was measured is written after each part, so that stopping early loses only the part at hand. When the minutes
     are up, no further round of a training step begins, settled or not. How far they are likely to reach is said first.
-    By estimates, which for a GPU are guesses so far, all goals take about 31 minutes on two CPU cores, and 46 on a GPU:
+    By estimates, which for a GPU are guesses so far, all goals take about 31 minutes on two CPU cores, and 49 on a GPU:
     there nine do for the steps of three sizes, twenty for those of all five and of ResNet-18 and some of decoding.
 
     Example:

@@ -54,7 +54,7 @@ def test_committed_results_are_of_todays_data(monkeypatch):
     assert files
     made: dict[str, str] = {}
     for recipe, scale, contents, ids in files:
-        specs: list[RunSpec] = plan_recipe(recipe, scale, seeds="1-3").specs
+        specs: list[RunSpec] = plan_recipe(recipe, scale, seeds="1-5").specs
         for spec in specs:
             if spec.data_fingerprint in made:
                 continue

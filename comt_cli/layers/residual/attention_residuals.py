@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.learned import NO_DECAY, Constant
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of, wide
 
 EPSILON = 1e-6
 """Of the keys' norm."""
@@ -36,10 +36,10 @@ class DepthAttention(nn.Module):
 
     def weights(self, sources: Sequence[Tensor]) -> Tensor:
         """a, [B, T, number of sources], in fp32."""
-        key_D = (self.gain() * self.query()).float()
+        key_D = wide(self.gain()) * wide(self.query())
         scores = []
         for v_BTD in sources:
-            wide_BTD = v_BTD.float()
+            wide_BTD = wide(v_BTD)
             rms_BT = (wide_BTD.square().mean(-1) + EPSILON).sqrt()
             scores.append((wide_BTD * key_D).sum(-1) / rms_BT)
         return torch.softmax(torch.stack(scores, -1), -1)

@@ -26,7 +26,7 @@ from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, stream_of, wide
 
 SCALE = 0.01
 """Where the scales of what depends on the input start."""
@@ -71,8 +71,8 @@ class Dynamic(Initialised):
 
     def forward(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         with no_autocast(H_BTnD):
-            Hbar_BTnD = F.rms_norm(H_BTnD.float(), H_BTnD.shape[-1:])
-            found_BTnm = F.linear(Hbar_BTnD, self.W.float())
+            Hbar_BTnD = F.rms_norm(wide(H_BTnD), H_BTnD.shape[-1:])
+            found_BTnm = F.linear(Hbar_BTnD, wide(self.W))
             if self.tanh:
                 found_BTnm = torch.tanh(found_BTnm)
             s_a, s_b = self.s_a(), self.s_b()

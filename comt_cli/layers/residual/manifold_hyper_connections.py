@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.layers.learned import NO_DECAY, Constant
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, wide
 from comt_cli.layers.residual.hyper_connections import SCALE, read_streams, streams_of, write_streams
 
 Mixing = Literal["sinkhorn", "permutations", "identity"]
@@ -81,8 +81,8 @@ class Coefficients(Initialised):
 
     def forward(self, H_BTnD: Tensor) -> tuple[Tensor, ...]:
         with no_autocast(H_BTnD):
-            x_BTN = H_BTnD.float().flatten(-2)
-            found = torch.split(F.linear(F.rms_norm(x_BTN, x_BTN.shape[-1:]), self.phi.float()), self.sizes, dim=-1)
+            x_BTN = wide(H_BTnD).flatten(-2)
+            found = torch.split(F.linear(F.rms_norm(x_BTN, x_BTN.shape[-1:]), wide(self.phi)), self.sizes, dim=-1)
             b = torch.split(self.b() + torch.tensor(self.first_b, device=H_BTnD.device), self.sizes)
             alpha = [*self.alpha().unbind(), *([None] if not self.sizes[2] else [])]
             return tuple(
