@@ -54,6 +54,12 @@ SAME: dict[str, tuple[dict[str, Any], float]] = {
         1e-6,
     ),
     "mixed": ({"method": "transponder", "precision": "bf16-mixed", "micro_batch_size": 2}, 1e-6),
+    "streams, recomputed": (
+        {"method": {"name": "comt", "residual": "hyper-connections"}, "activation_checkpointing": True},
+        1e-6,
+    ),
+    "sources, accumulated": ({"method": "attention-residuals", "micro_batch_size": 2}, 1e-6),
+    "values of another block": ({"method": {"name": "resformer", "learned": True}}, 1e-6),
     "fused, recomputed": ({"method": "comt", "kernels": "fused", "activation_checkpointing": True, "seed": 3}, 1e-6),
     "pure": ({"method": "transponder", "precision": "bf16-pure", "gradient_clipping": 0.3}, 5e-3),
 }
