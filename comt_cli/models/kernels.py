@@ -47,6 +47,9 @@ def use_kernels(
     """
     choices: dict[str, Choice] = {}
     for op, sources in _sources(model).items():
+        if op == "heads" and any(not _fits_heads(block) for block in _those(model, TokenBlock)):
+            choices[op] = Choice(False, "keys or values of other blocks, or inputs of their own, are not in the kernel")
+            continue
         each = []
         for projections in sources:
             modulation = projections.modulation()
@@ -91,6 +94,13 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
         else:
             sources.setdefault("modulate", []).extend(projections for projections in alone if projections.gates)
     return {op: found for op, found in sources.items() if found}
+
+
+def _fits_heads(block: TokenBlock) -> bool:
+    """Whether the kernel of q, k and v takes all that the block's attention does before it mixes."""
+    has_ways = any(joint.connection.has_ways for joint in block.joints)
+    shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
+    return not has_ways and all(each.has_values and not each.mixes_keys for each in shared)
 
 
 def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNorm | Projections]]:

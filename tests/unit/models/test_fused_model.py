@@ -184,3 +184,19 @@ def test_freezing_changes_nothing_and_is_undone(name):
         for _, module in projections(plain):
             module.freeze()
         assert plain.float()(TOKENS).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["svformer", "lime", "muddformer+comt"])
+def test_attention_that_the_kernel_does_not_know_is_recorded_as_not_fused(name):
+    """Of any block: some of these models' first blocks could have it."""
+    model = built(wiring_of(METHODS[name]))
+    choices = use_kernels(model, "fused", CPU, torch.float32, compiled=False)
+    assert not choices["heads"].fused
+    assert "keys or values of other blocks" in choices["heads"].reason
+    assert not any(block.attention.fused for block in model.blocks)
+    assert choices["swiglu"].fused
+
+
+def test_a_mixture_of_values_behind_the_kernel_leaves_it_on():
+    model = built(wiring_of(METHODS["resformer-learned"]))
+    assert use_kernels(model, "fused", CPU, torch.float32, compiled=False)["heads"].fused
