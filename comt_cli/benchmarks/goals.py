@@ -108,7 +108,7 @@ OF_RESNETS = Asked(
         size: {"window": {"step": 1.06}, "pixel": {"step": 1.05}}
         for size in ("resnet18", "resnet18-b64", "resnet50", "resnet152", "resnet50-224")
     },
-    cpu={"window": {"step": 1.15}, "pixel": {"step": 1.25}},
+    cpu={"window": {"step": 1.10}, "pixel": {"step": 1.10}},
     speed={"resnet18": 60_000},
 )
 OF_TRANSLATORS = OF_BERTS = Asked(peer=1.0)
