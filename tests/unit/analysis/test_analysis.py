@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -330,13 +331,17 @@ def test_a_plain_network_mixes_nothing():
 
 
 @pytest.mark.parametrize(
-    "name", ["hyper-connections", "mhc", "attention-residuals", "denseformer", "muddformer", "prores"]
+    "name", ["hyper-connections", "mhc", "attention-residuals", "denseformer", "muddformer", "siamese-norm"]
 )
 def test_the_stream_of_compound_states_is_compared_from_layer_to_layer(name):
-    """Finite, of every layer; of a start like Pre-LN's exactly what Pre-LN's is."""
+    """Of a start like Pre-LN's it is what Pre-LN's is, and one that shares values changes nothing about it."""
     frame = residual_stream(loaded(name=name), TEXT)
-    assert sorted(frame["layer"].unique()) == [1, 2, 3]
-    assert np.isfinite(frame[["cosine", "norm_ratio"]]).all(axis=None)
-    if name == "denseformer":
+    if name != "siamese-norm":
         expected = residual_stream(loaded(name="pre-ln"), TEXT)
-        np.testing.assert_allclose(frame["cosine"], expected["cosine"], atol=1e-6)
+        np.testing.assert_allclose(frame["cosine"], expected["cosine"], atol=1e-3)  # norms have an epsilon
+        if name != "attention-residuals":  # whose stream is a mean where Pre-LN's is a sum
+            np.testing.assert_allclose(frame["norm_ratio"], expected["norm_ratio"], rtol=1e-3)
+    if name != "muddformer":
+        connection = {"mhc": "manifold-hyper-connections"}.get(name, name)
+        shared = loaded(name="resformer", own=1.0, first=0.0, residual=connection)
+        pd.testing.assert_frame_equal(residual_stream(shared, TEXT), frame, rtol=1e-5)
