@@ -3,8 +3,8 @@
 h_l = sum_i a_i v_i, a = softmax_i(w_l . N_l(v_i)), v_i the branches' outputs and the embedding (arXiv 2603.15031). With
 `blocks: N` the junctions are divided into N, each a source as the sum of its outputs; without it each is one.
 Deviations: the first branch, which has one source, has no query. w and the gains of N_l have no weight decay; the paper
-does not say. Queries start at zero, which the paper requires. At the start logits are Pre-LN's up to the norms'
-epsilon: the mean of the sources has the direction of their sum.
+does not say. A gain is stored as what it differs from 1 by. Queries start at zero, which the paper requires. At the
+start logits are Pre-LN's up to the norms' epsilon: the mean of the sources has the direction of their sum.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def manifold_starts(connection: ResidualConnection) -> None:
 def depth_attention_starts(connection: ResidualConnection) -> None:
     if connection.attention is not None:
         assert (connection.attention.query() == 0).all()
-        assert (connection.attention.gain() == 1).all()
+        assert (connection.attention.gain_offset() == 0).all()
 
 
 def mudd_starts(connection: ResidualConnection) -> None:

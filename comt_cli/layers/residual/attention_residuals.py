@@ -32,11 +32,11 @@ class DepthAttention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.query = Constant(0.0, width, update_rule=NO_DECAY)
-        self.gain = Constant(1.0, width, update_rule=NO_DECAY)
+        self.gain_offset = Constant(0.0, width, update_rule=NO_DECAY)  # N's gain, less the 1 it starts at
 
     def weights(self, sources: Sequence[Tensor]) -> Tensor:
         """a, [B, T, number of sources], in fp32."""
-        key_D = wide(self.gain()) * wide(self.query())
+        key_D = (1 + wide(self.gain_offset())) * wide(self.query())
         scores = []
         for v_BTD in sources:
             wide_BTD = wide(v_BTD)

@@ -112,7 +112,7 @@ def naive_manifold(connections, x_D: Tensor) -> Tensor:
 
 
 def mixture(attention: DepthAttention, sources: list[Tensor]) -> Tensor:
-    w, gain = attention.query.value, attention.gain.value
+    w, gain = attention.query.value, 1 + attention.gain_offset.value
     scores = [(w * gain * v / torch.sqrt(v.square().mean() + 1e-6)).sum().item() for v in sources]
     return sum(a * v for a, v in zip(softmax(scores), sources, strict=True))
 
@@ -373,7 +373,7 @@ def test_queries_and_maps_survive_the_model_wide_start():
     model = built(wiring_of({"name": "attention-residuals"}))
     attentions = [module for module in model.modules() if isinstance(module, DepthAttention)]
     assert len(attentions) == 2 * SETTINGS.shape().layers  # one a junction but the first, and the read-out
-    assert all((each.query.value == 0).all() and (each.gain.value == 1).all() for each in attentions)
+    assert all((each.query.value == 0).all() and (each.gain_offset.value == 0).all() for each in attentions)
     for connection in built(wiring_of({"name": "hyper-connections"})).modules():
         if isinstance(connection, HyperConnection):
             assert (connection.dynamic.W == 0).all()
