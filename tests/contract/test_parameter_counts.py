@@ -105,7 +105,7 @@ def extra(  # noqa: PLR0911, PLR0912, PLR0915 - one case a method
         case "attention-residuals":  # a query and a gain at every junction but the first, and behind the last
             return 2 * L * 2 * D
         case "delta-attention-residuals":
-            return (2 * L - 2) * 2 * D
+            return (2 * L - 1) * 2 * D
         case "siamese-norm":
             return (2 * L + 1) * 2 * D
         case "resformer":

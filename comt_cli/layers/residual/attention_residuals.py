@@ -5,8 +5,8 @@ it put out, weighted by a softmax over depth.
 
 With `blocks` the junctions are divided into so many, and a block's outputs count as one source, their sum; within a
 block its sum so far is the newest source. Behind the last junction another query mixes all sources.
-Delta Attention Residuals (arXiv 2605.18855) keep the plain stream, x + F, and add the mixture of earlier outputs to
-what the branch reads alone: F(N(x + sum_i a_i v_i)).
+Delta Attention Residuals (arXiv 2605.18855) keep the plain stream, x + F, and add the mixture of the same sources to
+what the branch reads alone: F(N(x + sum_i a_i v_i)); the first branch reads the embedding.
 
 All queries are zero at the start: every source counts alike, and since the branch begins with a norm, it reads the same
 direction as that of Pre-LN, whose stream is the sum. The norm N_l has a gain, and no norm is on the values.
@@ -115,21 +115,22 @@ class AttentionReadOut(nn.Module):
 
 
 class DeltaAttentionResiduals(ResidualConnection):
-    """The state has the plain stream, and as outputs those of all branches."""
+    """The state has the plain stream, and as outputs the embedding and those of all branches."""
 
     has_states = True
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
         self.norm = junction.norm()
-        mixes = junction.index > 1  # the second branch has one output alone to choose from
+        mixes = junction.index > 0
         self.attention = DepthAttention(junction.width) if mixes else None
 
     def read(self, state: State) -> Tensor:
         """What the branch's norm reads."""
-        if not isinstance(state, Sources):
+        if self.attention is None or not isinstance(state, Sources):
             return stream_of(state)
-        return state.x + (state.outputs[0] if self.attention is None else self.attention(state.outputs))
+        read_BTD: Tensor = state.x + self.attention(state.outputs)
+        return read_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """a, of what is added to the stream for the branch."""
@@ -139,5 +140,5 @@ class DeltaAttentionResiduals(ResidualConnection):
 
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
-        outputs = state.outputs if isinstance(state, Sources) else ()
+        outputs = state.outputs if isinstance(state, Sources) else (stream_of(state),)
         return Sources(stream_of(state) + F_BTD, (*outputs, F_BTD))

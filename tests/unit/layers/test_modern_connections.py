@@ -129,9 +129,9 @@ def naive_attention(connections, x_D: Tensor, read_out: nn.Module, blocks: int) 
 
 
 def naive_delta(connections, x_D: Tensor) -> Tensor:
-    outputs: list[Tensor] = []
+    outputs = [x_D]
     for k, c in enumerate(connections):
-        added = 0 if not outputs else outputs[0] if k == 1 else mixture(c.attention, outputs)
+        added = mixture(c.attention, outputs) if k else 0
         o = branch(k, norm_of(c.norm, x_D + added))
         x_D, outputs = x_D + o, [*outputs, o]
     return x_D
@@ -253,6 +253,7 @@ START_LIKE_PRE_LN = {
     "identity-hc": {"name": "identity-hc"},
     "full": {"name": "attention-residuals"},
     "blocks": {"name": "attention-residuals", "blocks": 3},
+    "delta": {"name": "delta-attention-residuals"},
     "dense": {"name": "denseformer"},
     "lambdas": {"name": "start-lambdas", "normalised": False},
     "mudd": {"name": "muddformer"},
@@ -270,7 +271,7 @@ def test_the_start_is_pre_ln(name):
     assert (found - expected).norm() < 1e-6 * expected.norm()  # the angles' table is in float32
 
 
-@pytest.mark.parametrize("name", ["siamese-norm", "keel", "delta-attention-residuals", "prores"])
+@pytest.mark.parametrize("name", ["siamese-norm", "keel", "prores"])
 def test_others_start_elsewhere(name):
     plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", name))
     with torch.no_grad():
@@ -304,7 +305,6 @@ def trained_a_little(options: dict, steps: int):
 
 
 ALIVE = START_LIKE_PRE_LN | {
-    "delta": {"name": "delta-attention-residuals"},
     "random": {"name": "mhc", "start": "random"},
     "siamese": {"name": "siamese-norm"},
     "resformer": {"name": "resformer", "learned": True},
