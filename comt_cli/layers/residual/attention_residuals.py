@@ -27,7 +27,10 @@ EPSILON = 1e-6
 
 
 class DepthAttention(nn.Module):
-    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each."""
+    """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each.
+
+    Sources may be narrower than fp32, and all is computed in fp32 all the same: operations promote what they read, so
+    that autograd keeps the sources themselves, once for all junctions, and no copies in fp32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -39,18 +42,18 @@ class DepthAttention(nn.Module):
         key_D = (1 + wide(self.gain_offset())) * wide(self.query())
         scores = []
         for v_BTD in sources:
-            wide_BTD = wide(v_BTD)
-            rms_BT = (wide_BTD.square().mean(-1) + EPSILON).sqrt()
-            scores.append((wide_BTD * key_D).sum(-1) / rms_BT)
+            size_BT = torch.linalg.vector_norm(v_BTD, dim=-1, dtype=key_D.dtype)
+            rms_BT = (size_BT.square() / v_BTD.shape[-1] + EPSILON).sqrt()
+            scores.append((v_BTD * key_D).sum(-1) / rms_BT)
         return torch.softmax(torch.stack(scores, -1), -1)
 
     def forward(self, sources: Sequence[Tensor]) -> Tensor:
-        """[B, T, D]."""
-        weights = self.weights(sources).to(sources[0].dtype).unbind(-1)
+        """[B, T, D], in the first source's type: the embedding's."""
+        weights = self.weights(sources).unbind(-1)
         mixed_BTD = weights[0][..., None] * sources[0]
         for weight_BT, v_BTD in zip(weights[1:], sources[1:], strict=True):
             mixed_BTD = mixed_BTD + weight_BT[..., None] * v_BTD
-        return mixed_BTD
+        return mixed_BTD.to(sources[0].dtype)
 
 
 class AttentionResiduals(ResidualConnection):
@@ -69,24 +72,22 @@ class AttentionResiduals(ResidualConnection):
         mixes = junction.index > 0  # the first branch has the embedding alone to read
         self.attention = DepthAttention(junction.width) if mixes else None
 
-    def sources(self, state: State) -> tuple[Tensor, ...]:
+    def sources(self, state: Sources) -> tuple[Tensor, ...]:
         """What this junction mixes, [B, T, D] each, the oldest first."""
-        if not isinstance(state, Sources):
-            return (stream_of(state),)
         return state.outputs if self.begins_block else (*state.outputs, state.x)
 
     def read(self, state: State) -> Tensor:
         """What the branch's norm reads."""
-        sources = self.sources(state)
-        if self.attention is None or len(sources) == 1:
-            return sources[0]
-        mixed_BTD: Tensor = self.attention(sources)
+        if self.attention is None or not isinstance(state, Sources):
+            return stream_of(state)
+        mixed_BTD: Tensor = self.attention(self.sources(state))
         return mixed_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """a, of what the branch reads."""
-        sources = self.sources(state)
-        return {} if self.attention is None or len(sources) == 1 else {"attention": self.attention.weights(sources)}
+        if self.attention is None or not isinstance(state, Sources):
+            return {}
+        return {"attention": self.attention.weights(self.sources(state))}
 
     def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
         return AttentionReadOut(self.junction.width)
@@ -95,8 +96,9 @@ class AttentionResiduals(ResidualConnection):
         F_BTD = branch(self.norm(self.read(state)))
         if not isinstance(state, Sources):
             state = Sources(F_BTD, (stream_of(state),))
-        partial_BTD = F_BTD if self.begins_block else state.x + F_BTD
         outputs = state.outputs
+        # A sum is in the embedding's type: under autocast branches put out a narrower one.
+        partial_BTD = F_BTD if self.begins_block else state.x.to(outputs[0].dtype) + F_BTD
         return Sources(partial_BTD, (*outputs, partial_BTD) if self.ends_block else outputs)
 
 
