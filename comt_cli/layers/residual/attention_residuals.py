@@ -3,8 +3,9 @@ it put out, weighted by a softmax over depth.
 
     h_l = sum_i a_i v_i     a = softmax_i(w_l . N_l(v_i))     v_0 = the embedding, v_i = F_i(N(h_i))
 
-With `blocks` the junctions are divided into so many, and a block's outputs count as one source, their sum; within a
-block its sum so far is the newest source. Behind the last junction another query mixes all sources.
+With `blocks` the junctions are divided into so many, of which some are one longer than others where they do not divide
+the number of junctions, and a block's outputs count as one source, their sum; within a block its sum so far is the
+newest source. Behind the last junction another query mixes all sources.
 Delta Attention Residuals (arXiv 2605.18855) keep the plain stream, x + F, and add the mixture of the same sources to
 what the branch reads alone: F(N(x + sum_i a_i v_i)); the first branch reads the embedding.
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from comt_cli.errors import UserError
 from comt_cli.layers.learned import NO_DECAY, Constant
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of, wide
 
@@ -65,7 +67,12 @@ class AttentionResiduals(ResidualConnection):
     def __init__(self, junction: Junction, blocks: int | None = None) -> None:
         super().__init__(junction)
         self.norm = junction.norm()
-        blocks = junction.count if blocks is None else min(blocks, junction.count)
+        blocks = junction.count if blocks is None else blocks
+        if blocks > junction.count:
+            raise UserError(
+                f"blocks: {junction.count} junctions cannot be divided into {blocks}",
+                "Give fewer, or leave it out: then each is one of its own.",
+            )
         number = junction.index * blocks // junction.count
         self.begins_block = junction.index == 0 or (junction.index - 1) * blocks // junction.count != number
         self.ends_block = (junction.index + 1) * blocks // junction.count != number

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from comt_cli.errors import UserError
 from comt_cli.layers.learned import NO_DECAY, Constant
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
 
@@ -21,6 +22,12 @@ class DenseFormer(ResidualConnection):
 
     def __init__(self, junction: Junction, dilation: int = 1, period: int = 1) -> None:
         super().__init__(junction)
+        if junction.layers // period * period < dilation:
+            raise UserError(
+                f"period {period}, dilation {dilation}: no mixture would have an earlier output in it, of "
+                f"{junction.layers} blocks",
+                "The last multiple of period that is a block's number, from 1, must be at least dilation.",
+            )
         self.norm = junction.norm()
         block = junction.layer + 1  # the paper's i
         self.mixed = [j for j in range(block + 1) if j % dilation == block % dilation]

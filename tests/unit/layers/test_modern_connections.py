@@ -12,6 +12,7 @@ from method_cases import SETTINGS, TOKENS, built, loss_of, wiring_of
 from naive import close, matrix, normal, rms_norm, shaken, sigmoids, softmax
 from torch import Tensor, nn
 
+from comt_cli.errors import UserError
 from comt_cli.layers.residual.attention_residuals import DepthAttention
 from comt_cli.layers.residual.base import Junction, ResidualConnection, Streams, read_behind, stream_of
 from comt_cli.layers.residual.hyper_connections import HyperConnection
@@ -117,13 +118,13 @@ def mixture(attention: DepthAttention, sources: list[Tensor]) -> Tensor:
     return sum(a * v for a, v in zip(softmax(scores), sources, strict=True))
 
 
-def naive_attention(connections, x_D: Tensor, read_out: nn.Module, blocks: int) -> Tensor:
-    sources, partial_sum, size = [x_D], None, COUNT // blocks
+def naive_attention(connections, x_D: Tensor, read_out: nn.Module, ends: tuple[int, ...]) -> Tensor:
+    sources, partial_sum = [x_D], None
     for k, c in enumerate(connections):
         available = sources + ([] if partial_sum is None else [partial_sum])
         o = branch(k, norm_of(c.norm, mixture(c.attention, available) if k else x_D))
         partial_sum = o if partial_sum is None else partial_sum + o
-        if (k + 1) % size == 0:
+        if k + 1 in ends:
             sources, partial_sum = [*sources, partial_sum], None
     return mixture(read_out.attention, sources)
 
@@ -209,8 +210,9 @@ CASES = {
         naive_manifold,
     ),
     "identity": ("manifold-hyper-connections", {"mixing": "identity", "start": "random"}, naive_manifold),
-    "full": ("attention-residuals", {}, partial(naive_attention, blocks=COUNT)),
-    "two-blocks": ("attention-residuals", {"blocks": 2}, partial(naive_attention, blocks=2)),
+    "full": ("attention-residuals", {}, partial(naive_attention, ends=(1, 2, 3, 4, 5, 6))),
+    "two-blocks": ("attention-residuals", {"blocks": 2}, partial(naive_attention, ends=(3, 6))),
+    "uneven-blocks": ("attention-residuals", {"blocks": 4}, partial(naive_attention, ends=(2, 3, 5, 6))),
     "delta": ("delta-attention-residuals", {}, naive_delta),
     "dense": ("denseformer", {}, partial(naive_dense, dilation=1, period=1)),
     "dilated": ("denseformer", {"dilation": 2, "period": 2}, partial(naive_dense, dilation=2, period=2)),
@@ -239,6 +241,20 @@ def test_the_equations(name):
     for b in range(2):
         for t in range(2):
             close(found[b, t], naive(connections, x_BTD[b, t], *more))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": "attention-residuals", "blocks": 9}, "8 junctions cannot be divided into 9"),
+        ({"name": "denseformer", "period": 5}, "no mixture would have an earlier output in it, of 4 blocks"),
+        ({"name": "denseformer", "dilation": 4, "period": 3}, "no mixture"),
+    ],
+)
+def test_options_of_no_effect_are_refused(options, said):
+    """When the model is built: they depend on its depth."""
+    with pytest.raises(UserError, match=said):
+        built(wiring_of(options))
 
 
 # ---- the start
