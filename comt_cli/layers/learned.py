@@ -6,7 +6,9 @@ Shapes: T tokens (any leading dimensions), D input width, N output width, r rank
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +49,28 @@ class Constant(Initialised):
 
     def initialise(self, draw: Draw) -> None:
         nn.init.constant_(self.value, self.start)
+
+
+class Fixed(nn.Module):
+    """Numbers that are never learned, which `make` makes: on the model's device, in their own type, and in no
+    checkpoint. No buffer: a model that was made on the meta device would be loaded without its numbers."""
+
+    def __init__(self, make: Callable[[], Tensor]) -> None:
+        super().__init__()
+        with torch.device("cpu"):  # also while a model is made on the meta device
+            self.value = make()
+
+    def forward(self, beside: Tensor) -> Tensor:
+        """The numbers, on the device of the tensor `beside` them: their own, but while shapes are counted."""
+        return self.value.to(beside.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Called on every module when a model moves to another device, or type."""
+        device = fn(self.value).device
+        if device.type != "meta":
+            self.value = self.value.to(device)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 class Affine(Initialised):

@@ -27,6 +27,8 @@ what it differs from the start by.
 from __future__ import annotations
 
 import itertools
+import math
+from functools import partial
 from typing import Literal
 
 import torch
@@ -35,7 +37,7 @@ from torch import Tensor, nn
 
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
-from comt_cli.layers.learned import NO_DECAY, Constant
+from comt_cli.layers.learned import NO_DECAY, Constant, Fixed
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, wide
 from comt_cli.layers.residual.hyper_connections import SCALE, read_streams, streams_of, write_streams
 
@@ -73,17 +75,18 @@ class Coefficients(Initialised):
         self.b = Constant(0.0, 2 * n + mixing, update_rule=NO_DECAY)
         one_hot = [1.0 if i == reads_first else -1.0 for i in range(n)]
         shut = [0.0 if i in least_mixed else SHUT for i in range(mixing)]
-        self.first_b = {
+        first_b = {
             "pre-ln": [*one_hot, *[0.0] * n, *shut],
             "mhc-lite": [*one_hot, *one_hot, *shut],
             "random": [0.0] * (2 * n + mixing),
         }[start]
+        self.first_b = Fixed(partial(torch.tensor, first_b))
 
     def forward(self, H_BTnD: Tensor) -> tuple[Tensor, ...]:
         with no_autocast(H_BTnD):
             x_BTN = wide(H_BTnD).flatten(-2)
             found = torch.split(F.linear(F.rms_norm(x_BTN, x_BTN.shape[-1:]), wide(self.phi)), self.sizes, dim=-1)
-            b = torch.split(self.b() + torch.tensor(self.first_b, device=H_BTnD.device), self.sizes)
+            b = torch.split(self.b() + self.first_b(H_BTnD), self.sizes)
             alpha = [*self.alpha().unbind(), *([None] if not self.sizes[2] else [])]
             return tuple(
                 part if scale is None else scale * part + bias
@@ -110,7 +113,8 @@ class ManifoldHyperConnection(ResidualConnection):
         if mixing == "sinkhorn":
             K, least_mixed = n * n, [i * n + i for i in range(n)]
         elif mixing == "permutations":
-            K, least_mixed = len(permutation_matrices(n)), [0]
+            K, least_mixed = math.factorial(n), [0]
+            self.permutations = Fixed(partial(permutation_matrices, n))
         self.coefficients = Coefficients(n, junction.width, K, start, junction.index % n, least_mixed)
 
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -121,8 +125,7 @@ class ManifoldHyperConnection(ResidualConnection):
             case "sinkhorn":
                 H_res = sinkhorn(res.unflatten(-1, (self.n, self.n)))
             case "permutations":
-                matrices = permutation_matrices(self.n).to(res)
-                H_res = torch.einsum("...k,kij->...ij", torch.softmax(res, -1), matrices)
+                H_res = torch.einsum("...k,kij->...ij", torch.softmax(res, -1), self.permutations(res).to(res))
         return torch.sigmoid(pre), 2 * torch.sigmoid(post), H_res
 
     def mixing(self, state: State) -> dict[str, Tensor]:

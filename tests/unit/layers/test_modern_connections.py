@@ -86,7 +86,7 @@ def naive_manifold(connections, x_D: Tensor) -> Tensor:
     x = [x_D] * n
     for k, c in enumerate(connections):
         part = c.coefficients
-        first = torch.tensor(part.first_b, dtype=torch.float64) + part.b.value
+        first = part.first_b.value + part.b.value
         found = matrix(part.phi, unit(torch.cat(x)))
         sizes = [n, n, len(found) - 2 * n]
         alpha = [*part.alpha.value.tolist(), 0.0]
