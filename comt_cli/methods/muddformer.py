@@ -2,9 +2,11 @@
 
 Xbar_c = sum_j A_cj X_j for c in Q, K, V, R, A = GELU(N(X_i) W1) W2 + a behind block i (arXiv 2502.12170 and its code).
 W2 = 0 and a = 1 at X_i at the start: Pre-LN.
-Deviations: the code rounds the hidden width up to 64, here it is 4 (i + 1); behind the last block the stream alone is
-mixed, as in the code. Widths of the feed-forward networks are not moved between blocks, and there are no norms behind
-mixtures (its variants). a has no weight decay, and is stored as what it differs from its start by.
+As in the code, queries, keys and values have a norm each behind block 1, and behind the last block the stream alone is
+mixed, with a hidden width of 4 (L + 1) as if it were all four.
+Deviations: the code rounds the hidden width up to 64, here it is 4 (i + 1). Widths of the feed-forward networks are not
+moved between blocks, and there are no norms behind mixtures (its variants). a has no weight decay, and is stored as
+what it differs from its start by.
 """
 
 from __future__ import annotations

@@ -115,8 +115,10 @@ def extra(  # noqa: PLR0911, PLR0912, PLR0915 - one case a method
         case "lime":  # as many key-value heads as heads
             return sum(layer * H * H for layer in range(2, L + 1))
         case "muddformer":
-            ways = [4 * (i + 1) for i in range(1, L)] + [L + 1]
-            return sum(D * K + K * K + K for K in ways)
+            norms = (L - 1) * 2 * D  # of keys and of values, behind the first block
+            hidden = [4 * (i + 1) for i in range(1, L + 1)]
+            shares = [*hidden[:-1], L + 1]
+            return norms + sum(D * K + K * n + n for K, n in zip(hidden, shares, strict=True))
         case "prores":
             return 0
         case "wider":  # to the nearest whole channel of every feed-forward network
@@ -154,7 +156,7 @@ def test_extra_parameters(options, size):
         ({"name": "svformer"}, -6_488_064),
         ({"name": "keel"}, 17_664),
         ({"name": "siamese-norm"}, 38_400),
-        ({"name": "muddformer"}, 257_402),
+        ({"name": "muddformer"}, 287_861 + 11 * 2 * 768),  # with norms of keys and values in blocks 2 to 12
         ({"name": "lime"}, 11_088),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",

@@ -4,10 +4,10 @@ queries, keys, values and stream are each a mixture of all blocks' outputs, of s
     Xbar_c = sum_j A_cj X_j, c in Q, K, V, R     A = GELU(N(X_i) W1) W2 + a
 
 X_0 is the embedding and X_i what block i puts out, N has no gain, W1 is [D, K] and W2 [K, K], K = 4 (i + 1). The next
-block then is h = Xbar_R + attention(N(Xbar_Q), N(Xbar_K), N(Xbar_V)), X = h + mlp(N(h)). At the start W2 = 0 and a has
-1 at X_i alone: Pre-LN. Behind the last block the stream alone is mixed (K = L + 1).
+block then is h = Xbar_R + attention(N_Q(Xbar_Q), N_K(Xbar_K), N_V(Xbar_V)), X = h + mlp(N(h)). At the start W2 = 0 and
+a has 1 at X_i alone: Pre-LN. Behind the last block only the stream is mixed: W1 is as wide as elsewhere, W2 [K, L + 1].
 
-Shapes: B batch, T tokens, D width, C ways, J sources.
+Shapes: B batch, T tokens, D width, C ways, J sources, K hidden width. Shares and sums are computed in fp32.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, Ways, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, Ways, stream_of, wide
 
 WAYS = 4
 
 
 class DenseShares(Initialised):
-    """A, less what the static part starts at: X [B, T, D] -> [B, T, C, J]."""
+    """A, less what the static part starts at: X [B, T, D] -> [B, T, C, J], in fp32."""
 
     def __init__(self, width: int, ways: int, sources: int) -> None:
         super().__init__()
         self.shape = ways, sources
-        K = ways * sources
-        self.W1, self.W2 = nn.Parameter(torch.empty(K, width)), nn.Parameter(torch.empty(K, K))
-        self.a = Constant(0.0, K, update_rule=NO_DECAY)
+        K = WAYS * sources
+        self.W1, self.W2 = nn.Parameter(torch.empty(K, width)), nn.Parameter(torch.empty(ways * sources, K))
+        self.a = Constant(0.0, ways * sources, update_rule=NO_DECAY)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        hidden_BTK = F.gelu(F.linear(F.rms_norm(x_BTD, x_BTD.shape[-1:]), self.W1))
-        shares_BTK = F.linear(hidden_BTK, self.W2) + self.a()
-        shares_BTCJ: Tensor = shares_BTK.unflatten(-1, self.shape)
+        with no_autocast(x_BTD):
+            hidden_BTK = F.gelu(F.linear(F.rms_norm(wide(x_BTD), x_BTD.shape[-1:]), wide(self.W1)))
+            shares_BTCJ: Tensor = (F.linear(hidden_BTK, wide(self.W2)) + self.a()).unflatten(-1, self.shape)
         return shares_BTCJ
 
     def initialise(self, draw: Draw) -> None:
@@ -45,13 +46,16 @@ class DenseShares(Initialised):
 
 
 class MultiwayDense(ResidualConnection):
-    """y = x + F(N(x)), attention reading three ways; behind the block's last junction the mixtures."""
+    """y = x + F(N(x)), attention behind the first block reading three ways, each with a norm of its own; behind the
+    block's last junction the mixtures."""
 
     has_states = has_ways = True
 
     def __init__(self, junction: Junction) -> None:
         super().__init__(junction)
         self.norm = junction.norm()
+        if junction.part == "attention" and junction.layer > 0:  # `norm` is that of the queries
+            self.key_norm, self.value_norm = junction.norm(), junction.norm()
         self.ends_block = junction.part == "mlp"
         is_last = junction.index == junction.count - 1
         ways = 1 if is_last else WAYS
@@ -60,7 +64,7 @@ class MultiwayDense(ResidualConnection):
     def step(self, state: State, branch: Branch) -> State:
         x_BTD = stream_of(state)
         if isinstance(state, Ways):
-            y_BTD = x_BTD + branch(*(self.norm(way) for way in (state.queries, state.keys, state.values)))
+            y_BTD = x_BTD + branch(self.norm(state.queries), self.key_norm(state.keys), self.value_norm(state.values))
         else:
             y_BTD = x_BTD + branch(self.norm(x_BTD))
         outputs = state.outputs if isinstance(state, Ways | Sources) else (x_BTD,)
@@ -68,11 +72,11 @@ class MultiwayDense(ResidualConnection):
             return Sources(y_BTD, outputs)
         outputs = (*outputs, y_BTD)
         mixed = []
-        for shares_BTJ in self.dense(y_BTD).to(y_BTD.dtype).unbind(-2):
-            way_BTD = y_BTD
+        for shares_BTJ in self.dense(y_BTD).unbind(-2):
+            way_BTD = wide(y_BTD)
             for share_BT, source_BTD in zip(shares_BTJ.unbind(-1), outputs, strict=True):
                 way_BTD = way_BTD + share_BT[..., None] * source_BTD
-            mixed.append(way_BTD)
+            mixed.append(way_BTD.to(y_BTD.dtype))
         if len(mixed) == 1:
             return mixed[0]
         queries, keys, values, stream = mixed

@@ -189,7 +189,8 @@ def naive_mudd(connections, x_D: Tensor) -> Tensor:
     X, ways, stream = [x_D], [x_D], x_D
     for i in range(1, LAYERS + 1):
         attention, mlp = connections[2 * i - 2], connections[2 * i - 1]
-        stream = stream + branch(2 * i - 2, *(norm_of(attention.norm, way) for way in ways))
+        norms = [attention.norm] if i == 1 else [attention.norm, attention.key_norm, attention.value_norm]
+        stream = stream + branch(2 * i - 2, *map(norm_of, norms, ways))
         X.append(stream + branch(2 * i - 1, norm_of(mlp.norm, stream)))
         hidden = torch.nn.functional.gelu(matrix(mlp.dense.W1, unit(X[i])))
         A = matrix(mlp.dense.W2, hidden) + mlp.dense.a.value
