@@ -23,7 +23,7 @@ NEEDED = {"wider": {"like": "sas", "residual": "post-norm"}}
 VARIANTS = {
     name: options
     for name, options in LANGUAGE_VARIANTS.items()
-    if method_from(options).fits(ENCODER_DECODER_SITES) and name != "muddformer+comt"  # attention has one input here
+    if (method := method_from(options)).fits(ENCODER_DECODER_SITES) and not method.absent(ENCODER_DECODER_SITES)
 } | {
     "grc-ffn": {"name": "grc", "at": "ffn"},
     "grc-post": {"name": "grc", "norm": "post", "reads": "both"},

@@ -22,5 +22,4 @@ class AttentionResidualsMethod(ConnectionMethod):
 
     name: ClassVar[str] = "attention-residuals"
     connection: ClassVar = "attention-residuals"
-    needs: ClassVar = ("states",)
     blocks: PositiveInt | None = None

@@ -150,10 +150,29 @@ RESIDUAL_CONNECTIONS = {
 }
 """Every residual connection that an option can name, and its class in `layers.residual`."""
 
+CONNECTION_NEEDS = {
+    "start-lambdas": ("states",),
+    "denseformer": ("states",),
+    "hyper-connections": ("states",),
+    "manifold-hyper-connections": ("states",),
+    "attention-residuals": ("states",),
+    "delta-attention-residuals": ("states",),
+    "siamese-norm": ("states",),
+    "mudd": ("states", "values"),
+    "progressive": ("states",),
+}
+"""What a residual connection needs that only some models have (`Sites.features`), whether a recipe says it as a method
+of its own or as another method's `residual`. None here: nothing."""
+
 if TYPE_CHECKING:
     ResidualName = str
 else:
     ResidualName = Literal[tuple(RESIDUAL_CONNECTIONS)]
+
+
+def has_connection(sites: Sites, name: ResidualName) -> bool:
+    """Whether models that offer these sites can have the residual connection of this name."""
+    return {*CONNECTION_NEEDS.get(name, ())} <= {*sites.features}
 
 
 def residual_connection(name: ResidualName) -> ResidualFactory:
@@ -215,19 +234,31 @@ class Method(MethodOptions):
         return sites.stream in cls.streams and {*cls.needs} <= {*sites.names, *sites.features}
 
     def absent(self, sites: Sites) -> dict[str, str]:
+        problems = {}
+        residual: ResidualName | None = getattr(self, "residual", None)
+        if residual is not None and not has_connection(sites, residual):
+            fitting = [name for name in RESIDUAL_CONNECTIONS if has_connection(sites, name)]
+            problems["residual"] = (
+                f"{residual} hands on more than a stream, or follows training, which the models do not provide for; "
+                f"{nearest(residual, fitting)}"
+            )
         named: tuple[str, ...] = getattr(self, "sites", ())
         absent = [site for site in named if "." in site and site not in sites.names]
-        if not absent:
-            return {}
-        said = next((name for name, those in SITE_SETS.items() if those == named), absent[0])
-        valid = [name for name in (*SITE_SETS, *PROJECTIONS) if name not in PLACES]
-        return {"sites": f"the models have no {said}; {nearest(said, valid)}"}
+        if absent:
+            said = next((name for name, those in SITE_SETS.items() if those == named), absent[0])
+            valid = [name for name in (*SITE_SETS, *PROJECTIONS) if name not in PLACES]
+            problems["sites"] = f"the models have no {said}; {nearest(said, valid)}"
+        return problems
 
 
 class ConnectionMethod(Method):
     """A method that is a residual connection and nothing else: its options are the connection's arguments."""
 
     connection: ClassVar[ResidualName]
+
+    @classmethod
+    def fits(cls, sites: Sites) -> bool:
+        return super().fits(sites) and has_connection(sites, cls.connection)
 
     def wiring(self) -> Wiring:
         return Wiring(partial(residual_connection(self.connection), **dict(self)))

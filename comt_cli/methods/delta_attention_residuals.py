@@ -20,4 +20,3 @@ class DeltaAttentionResidualsMethod(ConnectionMethod):
 
     name: ClassVar[str] = "delta-attention-residuals"
     connection: ClassVar = "delta-attention-residuals"
-    needs: ClassVar = ("states",)

@@ -21,6 +21,5 @@ class DenseFormerMethod(ConnectionMethod):
 
     name: ClassVar[str] = "denseformer"
     connection: ClassVar = "denseformer"
-    needs: ClassVar = ("states",)
     dilation: PositiveInt = 1
     period: PositiveInt = 1

@@ -23,7 +23,6 @@ class HyperConnectionsMethod(ConnectionMethod):
 
     name: ClassVar[str] = "hyper-connections"
     connection: ClassVar = "hyper-connections"
-    needs: ClassVar = ("states",)
     n: PositiveInt = 4
     dynamic: bool = True
     tanh: bool = True

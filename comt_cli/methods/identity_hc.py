@@ -19,7 +19,6 @@ class IdentityHC(ConnectionMethod):
 
     name: ClassVar[str] = "identity-hc"
     connection: ClassVar = "manifold-hyper-connections"
-    needs: ClassVar = ("states",)
     n: PositiveInt = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
 

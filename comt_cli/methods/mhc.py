@@ -23,7 +23,6 @@ class MHC(ConnectionMethod):
 
     name: ClassVar[str] = "mhc"
     connection: ClassVar = "manifold-hyper-connections"
-    needs: ClassVar = ("states",)
     n: PositiveInt = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
 

@@ -20,7 +20,6 @@ class MHCLite(ConnectionMethod):
 
     name: ClassVar[str] = "mhc-lite"
     connection: ClassVar = "manifold-hyper-connections"
-    needs: ClassVar = ("states",)
     n: PositiveInt = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
 

@@ -21,4 +21,3 @@ class MUDDFormer(ConnectionMethod):
 
     name: ClassVar[str] = "muddformer"
     connection: ClassVar = "mudd"
-    needs: ClassVar = ("states", "values")

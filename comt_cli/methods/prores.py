@@ -19,5 +19,4 @@ class ProResMethod(ConnectionMethod):
 
     name: ClassVar[str] = "prores"
     connection: ClassVar = "progressive"
-    needs: ClassVar = ("states",)
     updates: PositiveInt = 1000

@@ -18,4 +18,3 @@ class SiameseNormMethod(ConnectionMethod):
 
     name: ClassVar[str] = "siamese-norm"
     connection: ClassVar = "siamese-norm"
-    needs: ClassVar = ("states",)

@@ -24,7 +24,6 @@ class StartLambdasMethod(ConnectionMethod):
 
     name: ClassVar[str] = "start-lambdas"
     connection: ClassVar = "start-lambdas"
-    needs: ClassVar = ("states",)
     start: Literal["identity", "graded"] = "identity"
     normalised: bool = True
     rate: PositiveFloat = 100.0

@@ -64,7 +64,8 @@ class Wider(Method):
 
         named = {key: options for key, options in (("like", self.like), ("of", self.of)) if isinstance(options, dict)}
         absent = {key: method_from(options).absent(sites) for key, options in named.items()}
-        return {key: " ".join(problems.values()) for key, problems in absent.items() if problems}
+        own = super().absent(sites)
+        return own | {key: " ".join(problems.values()) for key, problems in absent.items() if problems}
 
     def wiring(self) -> Wiring:
         from comt_cli.methods import method_from

@@ -52,8 +52,8 @@ Stream = Literal["tokens", "maps"]
 @dataclass(frozen=True)
 class Sites:
     """What the models of a task offer to a method: what their stream is, the names of the sites that can carry a gate,
-    and what else only some have: `states`, that more than a stream goes from block to block; `values`, that a block
-    attends with other values than its own."""
+    and what else only some have: `states`, that more than a stream goes from block to block, and that blocks follow
+    training; `values`, that a block attends with other values than its own."""
 
     stream: Stream
     names: tuple[str, ...]

@@ -29,10 +29,12 @@ from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import (
+    CONNECTION_NEEDS,
     DECODER_SITES,
     MAP_SITES,
     PROJECTIONS,
     RESIDUAL_CONNECTIONS,
+    ConnectionMethod,
     ResidualName,
     Wiring,
     residual_connection,
@@ -336,6 +338,20 @@ def test_a_recipe_can_name_every_residual_connection_and_no_other():
     kinds = [residual_connection(name) for name in RESIDUAL_CONNECTIONS]
     assert len({*kinds}) == len(kinds)
     assert all(issubclass(kind, ResidualConnection) for kind in kinds)
+    needs = zip(RESIDUAL_CONNECTIONS, kinds, strict=True)
+    having = {name: ("states",) * kind.has_states + ("values",) * kind.has_ways for name, kind in needs}
+    having["progressive"] = ("states",)
+    assert {name: needed for name, needed in having.items() if needed} == CONNECTION_NEEDS
+
+
+@pytest.mark.parametrize("command", SMALL)
+def test_a_connection_is_for_the_same_models_as_a_method_and_as_anothers_residual(command):
+    sites = task_of(command).sites
+    found = {name: method_from({"name": "comt", "residual": name}).absent(sites) for name in RESIDUAL_CONNECTIONS}
+    for method in methods().values():
+        if issubclass(method, ConnectionMethod) and method.streams == (sites.stream,):
+            assert method.fits(sites) == (found[method.connection] == {})
+    assert all(problems.keys() <= {"residual"} for problems in found.values())
 
 
 def test_tasks_offer_the_sites_that_their_models_have():

@@ -7,7 +7,7 @@ Shapes: D width, x [..., D].
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -220,14 +220,17 @@ RELU_MLP = Setup(
 SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
 
 
+ONE_STREAM = replace(DECODER_SITES, features=())
+"""The sites of language models whose blocks share nothing but the stream."""
+
+
 def wirings() -> Mapping[str, Wiring]:
     """Every residual connection by its name, and every other method for language models that needs no options; none
     that hands on more than a stream."""
     found = {name: Wiring(residual_connection(name)) for name in RESIDUAL_CONNECTIONS if not _has_states(name)}
     for name, method in methods().items():
         needs_options = any(field.is_required() for field in method.model_fields.values())
-        is_of_states = {"states", "values"} & {*method.needs}
-        if method.fits(DECODER_SITES) and not needs_options and not is_of_states and name not in found:
+        if method.fits(ONE_STREAM) and not needs_options and name not in found:
             found[name] = method().wiring()
     return found
 
