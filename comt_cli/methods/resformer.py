@@ -2,7 +2,8 @@
 
 V_n' = own V_n + first V_1 (arXiv 2410.17897; in its code both are 1/2, the default; the paper's best constants are 1
 and 2). `learned`: the two start there and are learned, a pair a block.
-Deviations: the learned variant is described in the paper and not in its code, and ours has two numbers a block.
+Deviations: the learned variant is described in the paper and not in its code, and ours has two numbers a block, stored
+as what they differ from their start by: weight decay, if there is any, draws them there.
 """
 
 from __future__ import annotations

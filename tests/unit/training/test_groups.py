@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from method_cases import built, wiring_of
 from tiny_runs import tiny_spec, training
 from torch import nn
 
@@ -52,6 +53,30 @@ def test_each_group_has_its_own_rate_and_decay():
         plain.step()
         assert torch.allclose(each, dict(alone.named_parameters())[name], rtol=1e-6), name
         assert not torch.equal(each, before[name])
+
+
+RULED = {
+    "start-lambdas": {"m": (100.0, 0.0)},
+    "denseformer": {"DWA": (1.0, 0.0)},
+    "hyper-connections": dict.fromkeys(("A_m", "B", "A_r"), (1.0, 0.0)),
+    "mhc": dict.fromkeys(("alpha", "b"), (1.0, 0.0)),
+    "attention-residuals": dict.fromkeys(("query", "gain_offset"), (1.0, 0.0)),
+    "delta-attention-residuals": dict.fromkeys(("query", "gain_offset"), (1.0, 0.0)),
+    "muddformer": {"a": (1.0, 0.0)},
+    "lime": {"router": (10.0, 0.1)},
+}
+
+
+@pytest.mark.parametrize("method", RULED)
+def test_update_rules_of_connections(method):
+    """Rate and weight decay of these parameters, as their papers and codes have them; of all others the run's."""
+    model, found = built(wiring_of({"name": method})), {}
+    names = {parameter: name.removesuffix(".value").rpartition(".")[2] for name, parameter in model.named_parameters()}
+    for group in adam(model, settings()).param_groups:
+        for parameter in group["params"]:
+            found.setdefault(names[parameter], set()).add((group["rate"], group["weight_decay"]))
+    assert found == {name: {RULED[method].get(name, (1.0, 0.1))} for name in names.values()}
+    assert RULED[method].keys() <= found.keys()
 
 
 def test_without_groups_all_are_one():
