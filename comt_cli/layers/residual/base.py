@@ -48,8 +48,9 @@ class Streams(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """A residual stream, and what came before it that later junctions mix anew, [B, T, D] each, the oldest first. Each
-    is the very tensor that was put out: nothing is stacked, so that all blocks together keep each once."""
+    """A residual stream, and other tensors that later junctions read, [B, T, D] each: what came before it, the oldest
+    first, or one that goes beside it. Each is the very tensor that was put out: nothing is stacked, so that all blocks
+    together keep each once."""
 
     x: Tensor
     outputs: tuple[Tensor, ...]

@@ -82,11 +82,20 @@ class Dynamic(Initialised):
         nn.init.zeros_(self.W)
 
 
-class HyperConnection(ResidualConnection):
-    """`n` streams; `dynamic` and `tanh` as above; `divide_output_std`: the branch's last projection starts with its
-    standard deviation divided by sqrt(n), as the paper's code does, which is then no longer Pre-LN's start."""
+class StreamsConnection(ResidualConnection):
+    """A connection of `n` streams."""
 
     has_states = True
+    n: int
+
+    def read(self, state: State) -> Tensor:
+        """The sum of the streams, as behind the last block."""
+        return streams_of(state, self.n).sum(-2)
+
+
+class HyperConnection(StreamsConnection):
+    """`n` streams; `dynamic` and `tanh` as above; `divide_output_std`: the branch's last projection starts with its
+    standard deviation divided by sqrt(n), as the paper's code does, which is then no longer Pre-LN's start."""
 
     def __init__(
         self, junction: Junction, n: int = 4, *, dynamic: bool = True, tanh: bool = True,
@@ -112,10 +121,6 @@ class HyperConnection(ResidualConnection):
         """A_m, of the branch; A_r, of every new stream; B, of the branch's output."""
         A_m, B, A_r = self.coefficients(streams_of(state, self.n))
         return {"read": A_m, "mix": A_r.transpose(-1, -2), "write": B.unsqueeze(-1)}
-
-    def read(self, state: State) -> Tensor:
-        """The sum of the streams, as behind the last block."""
-        return streams_of(state, self.n).sum(-2)
 
     def step(self, state: State, branch: Branch) -> State:
         H_BTnD = streams_of(state, self.n)

@@ -4,7 +4,7 @@ those whose streams are not mixed (identity-HC).
 With x' the RMSNorm of all n streams side by side, without a gain, and three learned scales alpha,
 
     Ht = alpha (x' phi) + b     H_pre = sigmoid(Ht_pre)     H_post = 2 sigmoid(Ht_post)     H_res = M(Ht_res)
-    h = sum_i H_pre[i] x[i]     o = F(N(h))                 x'[i] = sum_j H_res[i, j] x[j] + H_post[i] o
+    h = sum_i H_pre[i] x[i]     o = F(N(h))                 x[i] <- sum_j H_res[i, j] x[j] + H_post[i] o
 
 M makes a doubly stochastic matrix, so that the sum of the streams passes through any depth unchanged:
 - `sinkhorn` divides exp(Ht_res) 20 times by the sums of its columns and then of its rows: rows are exact, each new
@@ -19,6 +19,10 @@ The papers do not say where b and phi start, nor how streams are read behind the
 - `mhc-lite`: as the code of mHC-lite, b_post = b_pre: branches write to one stream more than to the others.
 - `random`: as Megatron-LM, phi by Glorot's draw and b = 0: H_pre = 1/2, H_res = 1/n, and the streams are equal but for
   what phi does.
+
+At two junctions a part of phi and b can do nothing, which follows from the method. At the first the streams are equal:
+H_res makes the same of them, and H_pre gives h a size alone, which N takes away. Behind the last they are summed, and
+H_res does not change the sum, or with `sinkhorn` next to nothing, since its columns are not exact.
 
 Shapes: B batch, T tokens, n streams, D width, K coefficients. Coefficients are computed in fp32, and b is stored as
 what it differs from the start by.
@@ -38,8 +42,14 @@ from torch import Tensor, nn
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.layers.learned import NO_DECAY, Constant, Fixed
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, wide
-from comt_cli.layers.residual.hyper_connections import SCALE, read_streams, streams_of, write_streams
+from comt_cli.layers.residual.base import Branch, Junction, State, Streams, wide
+from comt_cli.layers.residual.hyper_connections import (
+    SCALE,
+    StreamsConnection,
+    read_streams,
+    streams_of,
+    write_streams,
+)
 
 Mixing = Literal["sinkhorn", "permutations", "identity"]
 Start = Literal["pre-ln", "mhc-lite", "random"]
@@ -100,10 +110,8 @@ class Coefficients(Initialised):
             nn.init.zeros_(self.phi)
 
 
-class ManifoldHyperConnection(ResidualConnection):
+class ManifoldHyperConnection(StreamsConnection):
     """`n` streams; `mixing` and `start` as above."""
-
-    has_states = True
 
     def __init__(self, junction: Junction, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln") -> None:
         super().__init__(junction)
@@ -132,10 +140,6 @@ class ManifoldHyperConnection(ResidualConnection):
         """H_pre, of the branch; H_res, of every new stream; H_post, of the branch's output."""
         H_pre, H_post, H_res = self.matrices(streams_of(state, self.n))
         return {"read": H_pre, "write": H_post.unsqueeze(-1)} | ({} if H_res is None else {"mix": H_res})
-
-    def read(self, state: State) -> Tensor:
-        """The sum of the streams, as behind the last block."""
-        return streams_of(state, self.n).sum(-2)
 
     def step(self, state: State, branch: Branch) -> State:
         H_BTnD = streams_of(state, self.n)
