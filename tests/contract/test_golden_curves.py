@@ -128,8 +128,7 @@ def test_the_curve_is_the_committed_one(name, corpus, tmp_path):
     found = curve(name, corpus, tmp_path)
     expected = golden["curves"][name]
     assert len(found) == STEPS + 1
-    # Curves that were added later, on another machine, say on which; or how their parameters were stored
-    # then, where updates have rounded otherwise since. Such curves hold within the tolerance everywhere.
+    # Curves that were added later, on another machine, say on which.
     if golden.get("elsewhere", {}).get(name, golden["machine"]) == kind_of_machine():
         assert found == expected
     else:
