@@ -15,11 +15,12 @@ import contextlib
 import datetime
 import faulthandler
 import inspect
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -34,6 +35,9 @@ from comt_cli.recipe.settings import Training
 from comt_cli.training.devices import pick_device
 from comt_cli.training.objective import Objective, prepare_compiler
 from comt_cli.training.processes import check_device, check_share, rank_and_size
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
@@ -232,10 +236,26 @@ def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
     kept = {}
     for name, value in values.items():
-        full = value.full_tensor() if isinstance(value, DTensor) else value
+        full = _gathered(value) if isinstance(value, DTensor) else value
         if keep:
             kept[name] = full.cpu() if isinstance(value, DTensor) else full
     return kept
+
+
+def _gathered(tensor: DTensor) -> Tensor:
+    """The full tensor of one that `fully_shard` has cut: along its first dimension, into equal shards but for the last.
+
+    By a plain collective, as FSDP2 itself gathers: `DTensor.full_tensor` goes through the functional ones, in which
+    processes of one test run under gloo were aborted in native code at every save, without a word.
+    """
+    size, rows = tensor.device_mesh.size(), tensor.shape[0]
+    local = tensor.to_local().detach()
+    share = math.ceil(rows / size)
+    padded = local.new_zeros(share, *local.shape[1:])
+    padded[: len(local)] = local
+    whole = local.new_empty(size * share, *local.shape[1:])
+    dist.all_gather(list(whole.chunk(size)), padded, group=tensor.device_mesh.get_group())
+    return whole[:rows]
 
 
 def shard_of(full: Tensor, like: Tensor) -> Tensor:

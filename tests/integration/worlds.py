@@ -16,8 +16,9 @@ from dying import Nursery
 from comt_cli.campaign import launch
 from comt_cli.campaign.endings import endings
 
-LINES = 25
-"""Of what each process said last, shown where one failed."""
+FIRST, LAST = 15, 10
+"""How many lines of what each process said are shown where one failed: a fault in native code names itself in the
+first, an exception in the last."""
 
 
 def run_together(nursery: Nursery, size: int, work: Callable[..., None], *arguments: Any) -> None:
@@ -31,12 +32,17 @@ def run_together(nursery: Nursery, size: int, work: Callable[..., None], *argume
         failed = launch._join(processes)
         codes = [process.exitcode for process in processes]
         if codes != [0] * size:
-            pytest.fail(f"{endings(codes, failed)}\n" + "\n".join(_shown(path) for path in said), pytrace=False)
+            # The first to fail at the end: the others are its victims, and only the end of a long log may be kept.
+            order = [*(rank for rank in range(size) if rank not in failed), *reversed(failed)]
+            shown = "\n".join(_shown(said[rank]) for rank in order)
+            pytest.fail(f"{shown}\n{endings(codes, failed)}", pytrace=False)
 
 
 def _shown(path: Path) -> str:
     lines = path.read_text(errors="replace").splitlines() if path.exists() else ["(it had not begun)"]
-    return "\n".join([f"--- {path.name}", *lines[-LINES:]])
+    if len(lines) > FIRST + LAST:
+        lines[FIRST:-LAST] = [f"({len(lines) - FIRST - LAST} lines more)"]
+    return "\n".join([f"--- {path.name}", *lines])
 
 
 def _work(
