@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import os
@@ -16,6 +17,7 @@ _MADE = isolation.isolate()  # before torch, matplotlib and the others read wher
 
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 from comt_cli.data.images.torchvision_import import make_torchvision_importable
@@ -33,6 +35,9 @@ import comt_cli.recipe.yaml_lines
 
 # Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
 comt_cli.recipe.yaml_lines.parse = parsed_once(comt_cli.recipe.yaml_lines.parse)
+
+# A thousand tests invoke the command line, and each would build all its commands anew, which takes 40 ms.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 # Rarely: a full collection of garbage goes through all of torch and some thousand tests, a fifth of a second each time;
 # it took a seventh of the processor's time. Tests about what is left behind collect by themselves.
