@@ -39,7 +39,7 @@ def mixing(loaded: Loaded, on: Observation) -> pd.DataFrame:
     if not mixes(loaded):
         raise UserError(f"the residual connections of {loaded.name} mix nothing: it holds {loaded.description}")
     connections = _connections(loaded)
-    with _recorded(connections) as states:
+    with recorded_states(connections) as states:
         watch(loaded, on.inputs)
     rows = []
     for connection, state in zip(connections, states, strict=True):
@@ -68,7 +68,7 @@ def _by_token(weights: Tensor, dimensions: int) -> Tensor:
 
 
 @contextlib.contextmanager
-def _recorded(connections: Sequence[ResidualConnection]) -> Iterator[list[State]]:
+def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[State]]:
     """In this context the states that the connections are handed are collected, in their order."""
     states: list[State] = []
 

@@ -54,14 +54,23 @@ def diagnose(
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="Seeds; the tables show mean and spread.")] = "1-3",
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="Methods whose language models' start is compared with Pre-LN's, and followed for 20 updates; all, or "
+            "none.",
+        ),
+    ] = "all",
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Look at residual connections before any training, without data: do signals and gradients get through?
 
     Measures the gradient at the input against depth, the stream's norm along the layers, networks with skip paths
-    against such without, and which connections start as the identity. Checks the printed claims of the chapter on
-    residual connections (Brenndoerfer 2025) in its own set-up, whatever the options say. Takes about a minute.
+    against such without, and which connections start as the identity; how language models of every method start, beside
+    what their papers say. Checks the printed claims of the chapter on residual connections (Brenndoerfer 2025) in its
+    own set-up, whatever the options say. Takes about two minutes.
 
     Examples:
 
@@ -80,12 +89,13 @@ def diagnose(
         _check_width(width, max(*chosen_depths, _DEPTH))
     branches = select(branch, _BRANCHES.split(","), "branch")
     names = _connections(connections)
+    started = _methods(methods)
     loading("the networks")
     from comt_cli.analysis.diagnose.networks import SETUPS
 
     setups = [SETUPS[name] for name in branches]
     wirings = _wirings(names, setups)
-    _measure(wirings, setups, chosen_depths, chosen_seeds, width, out or results / "diagnose")
+    _measure(wirings, setups, chosen_depths, chosen_seeds, width, started, out or results / "diagnose")
 
 
 def _connections(text: str) -> list[str]:
@@ -107,6 +117,22 @@ def _connections(text: str) -> list[str]:
         if name not in known:
             raise UserError(f"there is no residual connection or method {name!r}", nearest(name, known))
     return names
+
+
+def _methods(text: str) -> list[str]:
+    """The methods for language models that are given; all are those that need no options. Raises `UserError` where
+    there is no such."""
+    from comt_cli.methods import methods
+    from comt_cli.recipe.load import select
+
+    known = [
+        name
+        for name, method in methods("train-lm").items()
+        if not any(field.is_required() for field in method.model_fields.values())
+    ]
+    if text.strip() in ("all", "none"):
+        return known if text.strip() == "all" else []
+    return select(text, known, "method")
 
 
 def _wirings(names: Iterable[str], setups: Iterable[Setup]) -> dict[str, Wiring]:
@@ -168,6 +194,7 @@ def _measure(
     depths: list[int],
     seeds: list[int],
     width: int | None,
+    started: list[str],
     out: Path,
 ) -> None:
     """Measure, write the figures and tables into `out` and print them."""
@@ -177,6 +204,7 @@ def _measure(
     from comt_cli.analysis.diagnose import measure
     from comt_cli.analysis.diagnose.all_claims import all_claims
     from comt_cli.analysis.diagnose.networks import RELU_MLP
+    from comt_cli.analysis.diagnose.start import starts
     from comt_cli.benchmarks.origin import origin_on
     from comt_cli.files import write_text
     from comt_cli.report import diagnosis, figures
@@ -200,6 +228,7 @@ def _measure(
     along = measure.summary(pd.concat(layers), ["growth", "passed"])
     identity = measure.at_the_start(compared, setups, _DEPTH, seeds[0], width)
     claims = all_claims()
+    start = starts(started, seeds[0])
 
     says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
     passed, growth = "gradient there / at the output", "norm of the stream / of the input"
@@ -218,10 +247,11 @@ def _measure(
         sign(figure, captions[stem].trained)
         figures.write_figure(figure, drawn, out, stem, captions[stem])
     where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
-    for stem, frame in (("claims", claims), ("outputs", outputs), ("identity", identity)):
+    tables = {"claims": claims, "outputs": outputs, "identity": identity} | ({"start": start} if started else {})
+    for stem, frame in tables.items():
         text = frame.assign(**where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
         write_text(out / f"{stem}.csv", text)
-    parts = diagnosis.parts(by_depth, by_loss, outputs, scalings, identity, _DEPTH)
+    parts = diagnosis.parts(by_depth, by_loss, outputs, scalings, identity, start, _DEPTH)
     made = diagnosis.made_with(seeds, origin.device, origin.torch, origin.git_commit)
     write_text(out / "diagnose.md", diagnosis.page(made, claims, parts, says))
     diagnosis.print_diagnosis(claims, parts)

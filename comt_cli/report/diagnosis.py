@@ -91,10 +91,11 @@ def parts(
     outputs: pd.DataFrame,
     scalings: pd.DataFrame,
     identity: pd.DataFrame,
+    start: pd.DataFrame,
     depth: int,
 ) -> list[Part]:
     """The tables of the page from the summaries of the same names (`analysis.diagnose.measure`); `outputs`, `scalings`
-    and `identity` are of networks `depth` deep."""
+    and `identity` are of networks `depth` deep; `start` is of `analysis.diagnose.start`, and may be empty."""
     shown = _some(by_depth["depth"].unique().tolist())
     fp32 = by_loss[by_loss["precision"] == "float32"]
     end = scalings[scalings["layer"] == depth]
@@ -137,7 +138,35 @@ def parts(
             "undoes DeepNorm's factor on x.",
             identity,
         ),
+        *([_start(start)] if len(start) else []),
     ]
+
+
+def _start(start: pd.DataFrame) -> Part:
+    shown = {
+        "method": "method",
+        "published": "published",
+        "parameters": "parameters",
+        "difference": "from Pre-LN",
+        "loss": "loss",
+        "own": "own",
+        "without_gradient": "no gradient",
+        "still": "still",
+        "dispersion_start": "apart at first",
+        "dispersion": "apart",
+        "mixing_moved": "moved",
+    }
+    return Part(
+        "Language models of every method at the start",
+        "LLaMA models of four blocks, width 64, with the same draws where they share parameters, one seed, and what "
+        "papers or their code say they start as. `from Pre-LN`: |logits - Pre-LN's| over the norm of Pre-LN's; below "
+        "1e-4 it is rounding. The norms' epsilon is 1e-12. `loss` of 256 kinds of random tokens, whose logarithm is "
+        "5.55. Of the `own` tensors that Pre-LN has not, how many have `no gradient` in the first update, and how many "
+        "are `still` what they were after 20 updates of Adam: such a part is dead, and a table would say nothing of "
+        "it. `apart`: how far the streams before the last branch are from their mean, |H - mean| / |H|, at first and "
+        "after these updates; `moved`: how far any weight of a mixture is from where it started.",
+        start[list(shown)].rename(columns=shown),
+    )
 
 
 def _some(depths: Sequence[int]) -> list[int]:

@@ -30,7 +30,8 @@ def written(tmp_path_factory):
     """The folder and the output of one small diagnosis."""
     out = tmp_path_factory.mktemp("diagnosis") / "diagnose"
     options = ("--connections", "pre-norm,rezero", "--branch", "linear-relu", "--depths", "2,4", "--seeds", "1,2")
-    result = run(*options, "--width", 16, "--results", out.parent)
+    methods = ("--methods", "pre-ln,hyper-connections,rezero")
+    result = run(*options, *methods, "--width", 16, "--results", out.parent)
     assert result.exit_code == 0, result.output
     return out, result.output
 
@@ -47,6 +48,7 @@ def test_it_writes_figures_tables_and_a_page_and_nothing_else(written):
         "claims.csv",
         "outputs.csv",
         "identity.csv",
+        "start.csv",
         "diagnose.md",
     }
     assert all(path.stat().st_size > 0 for path in out.iterdir())
@@ -65,6 +67,24 @@ def test_the_numbers_are_of_what_was_asked_for(written):
     assert passed["pre-norm"] != 1
     layers = [int(row["layer"]) for row in rows_of(out / "activations-by-layer.csv")]
     assert set(layers) == set(range(31))
+
+
+def test_how_methods_start_is_measured(written):
+    out, output = written
+    rows = {row["method"]: row for row in rows_of(out / "start.csv")}
+    assert len(rows) == 3
+    plain, hyper, rezero = (rows[name] for name in ("pre-ln", "hyper-connections", "rezero"))
+    assert (float(plain["difference"]), plain["parameters"], plain["own"], plain["dispersion"]) == (0, "0", "0", "")
+    assert float(hyper["difference"]) < 1e-4
+    assert float(rezero["difference"]) > 0.5
+    assert (hyper["published"], rezero["published"]) == ("Pre-LN", "the identity")
+    # The scales of what is dynamic have no gradient while W is zero, and have one from the second update on.
+    assert int(hyper["without_gradient"]) == 2 * 8
+    assert (hyper["still"], float(hyper["dispersion_start"])) == ("0", 0)
+    assert float(hyper["dispersion"]) > 1e-3
+    assert float(hyper["mixing_moved"]) > 1e-3
+    assert "Language models of every method at the start" in (out / "diagnose.md").read_text(encoding="utf-8")
+    assert "Language models of every method at the start" in output
 
 
 def test_every_claim_is_on_the_page_with_its_verdict_and_where_it_was_measured(written):
@@ -88,6 +108,7 @@ def test_every_claim_is_on_the_page_with_its_verdict_and_where_it_was_measured(w
         (["--connections", ","], "no connection", "pre-norm"),
         (["--connections", "comt", "--branch", "llama,gelu-mlp"], "gelu-mlp has no place", "--branch llama"),
         (["--branch", "lama"], "'lama'", "did you mean llama?"),
+        (["--methods", "mch"], "'mch'", "did you mean mhc?"),
         (["--depths", "0"], "--depths 0", "5-50"),
         (["--depths", "50-5"], "--depths 50-5: the range is the wrong way round", "--depths 5-50"),
         (["--depths", "deep"], "whole numbers", "5-50"),

@@ -1,0 +1,138 @@
+"""How language models of each method start, beside what their papers say of it, and whether what a method learns moves.
+
+A method whose parameters get no gradient, or whose streams stay equal, has not been measured by any table: it is dead.
+Shapes: B batch, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comt_cli.analysis.mixing import recorded_states
+from comt_cli.layers.residual.base import ResidualConnection, Streams
+from comt_cli.layers.residual.progressive import FollowsTraining
+from comt_cli.methods import method_from
+from comt_cli.models.build import empty_network, materialise
+from comt_cli.models.flops import parameter_count
+from comt_cli.models.llama import Llama
+from comt_cli.tasks.settings.llama import ModelSettings
+
+SETTINGS = ModelSettings(size="tiny", width=64, ffn_width=176, layers=4, heads=4, norm_eps=1e-12)
+"""With an epsilon that is nothing: some models have a stream of Pre-LN's direction and another size."""
+VOCABULARY, SAMPLES, TOKENS = 256, 4, 32
+UPDATES, RATE = 20, 1e-3
+"""Of Adam on one batch: enough to tell what moves from what never will."""
+
+PUBLISHED = {
+    "keel": "Post-LN, x times the number of branches",
+    "start-lambdas": "Pre-LN on a normalised embedding (1 and 0)",
+    "denseformer": "Pre-LN",
+    "resformer": "half the block's values, half the first's",
+    "svformer": "the first block's values in every block",
+    "lime": "own keys and values, and random shares of earlier ones",
+    "hyper-connections": "Pre-LN",
+    "identity-hc": "as mHC",
+    "mhc": "not said",
+    "mhc-lite": "not Pre-LN (its code); ours starts as our mHC",
+    "attention-residuals": "the mean of all sources: Pre-LN's direction",
+    "delta-attention-residuals": "not said; its code draws the queries",
+    "muddformer": "Pre-LN",
+    "siamese-norm": "two streams, not Pre-LN",
+    "prores": "the identity",
+    "rezero": "the identity",
+    "layernorm-scaling": "branches scaled by depth, not Pre-LN",
+}
+"""What a method's paper, or its public code, says its model is at the start."""
+
+
+def starts(names: Sequence[str], seed: int) -> pd.DataFrame:
+    """One row for each of these methods for language models, all with the same draws where they share parameters:
+
+    `method`; `published` (`PUBLISHED`); `parameters`, beyond Pre-LN's; `difference`, |logits - Pre-LN's| over the norm
+    of Pre-LN's, and `loss`, at the start; of the `own` parameters (tensors that Pre-LN has not, or has in another
+    shape) how many are `without_gradient` in the first update, and `still` what they were after `UPDATES`;
+    `dispersion_start` and `dispersion`, |H - mean| / |H| of the streams that the last junction is handed, then and
+    after; `mixing_moved`, how far the weights of mixtures have moved, the largest of all. NaN: there is no such thing.
+    """
+    random = torch.Generator().manual_seed(seed)
+    tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=random)
+    plain = _model("pre-ln", seed)
+    shapes = {name: parameter.shape for name, parameter in plain.named_parameters()}
+    with torch.no_grad():
+        expected_BTV = plain(tokens_BT)
+    rows = []
+    for name in names:
+        model = _model(name, seed)
+        own = {key: part for key, part in model.named_parameters() if shapes.get(key) != part.shape}
+        before = {key: part.detach().clone() for key, part in own.items()}
+        with torch.no_grad():
+            found_BTV = model(tokens_BT)
+        dispersion, weights = _mixtures(model, tokens_BT)
+        dead = _train(model, tokens_BT, own)
+        dispersion_after, weights_after = _mixtures(model, tokens_BT)
+        moved = [(new - old).abs().max().item() for new, old in zip(weights_after, weights, strict=True)]
+        rows.append(
+            {
+                "method": name,
+                "published": PUBLISHED.get(name, ""),
+                "parameters": parameter_count(model) - parameter_count(plain),
+                "difference": ((found_BTV - expected_BTV).norm() / expected_BTV.norm()).item(),
+                "loss": _loss(found_BTV, tokens_BT).item(),
+                "own": len(own),
+                "without_gradient": dead,
+                "still": sum(torch.equal(part.detach(), before[key]) for key, part in own.items()),
+                "dispersion_start": dispersion,
+                "dispersion": dispersion_after,
+                "mixing_moved": max(moved, default=float("nan")),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _model(name: str, seed: int) -> Llama:
+    model = empty_network(SETTINGS, method_from({"name": name}).wiring(), vocabulary=VOCABULARY)
+    materialise(model, torch.device("cpu"), seed)
+    return model
+
+
+def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
+    """Of the tokens that follow."""
+    return F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten())
+
+
+def _train(model: Llama, tokens_BT: Tensor, own: dict[str, torch.nn.Parameter]) -> int:
+    """Adam for `UPDATES` on one batch; how many of `own` had no gradient in the first update."""
+    optimizer = torch.optim.Adam(model.parameters(), RATE)
+    followers = [module for module in model.modules() if isinstance(module, FollowsTraining)]
+    dead = 0
+    for update in range(UPDATES):
+        for follower in followers:
+            follower.at_update(update)
+        optimizer.zero_grad()
+        torch.autograd.backward(_loss(model(tokens_BT), tokens_BT))
+        if update == 0:
+            dead = sum(part.grad is None or not part.grad.any() for part in own.values())
+        optimizer.step()
+    return dead
+
+
+def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, list[Tensor]]:
+    """The dispersion of the streams that the last junction is handed, and the weights of all mixtures."""
+    connections = [module for module in model.modules() if isinstance(module, ResidualConnection)]
+    with recorded_states(connections) as states, torch.no_grad():
+        model(tokens_BT)
+        weights = [
+            weight
+            for connection, state in zip(connections, states, strict=True)
+            for weight in connection.mixing(state).values()
+        ]
+    last = states[-1]
+    if not isinstance(last, Streams):
+        return float("nan"), weights
+    apart_BTnD = last.x - last.x.mean(-2, keepdim=True)
+    return (apart_BTnD.norm() / last.x.norm()).item(), weights
