@@ -260,15 +260,18 @@ def curve(
 ) -> list[tuple[float, float]]:
     """Of every logged value of a quantity, the training loss if none is named, how much of the budget it had taken, and
     the value. FLOPs are those of the whole run in proportion to its steps; time is that of training alone, without
-    evaluations."""
+    evaluations, and between two steps whose time is logged on the straight line between them."""
     losses = logged(directory.metrics(), quantity)
     if budget == "steps":
         return [(float(step), loss) for step, loss in losses]
     if budget == "FLOPs":
         flops, steps = result.get("flops"), result.get("steps")
         return [(step * flops / steps, loss) for step, loss in losses] if flops and steps else []
-    seconds = {line["step"]: line["seconds"] for line in directory.timings() if "seconds" in line}
-    return [(seconds[step], loss) for step, loss in losses if step in seconds]
+    import numpy as np
+
+    timings = [(0, 0.0), *((line["step"], line["seconds"]) for line in directory.timings() if "seconds" in line)]
+    steps, seconds = zip(*timings, strict=True)
+    return [(float(np.interp(step, steps, seconds)), loss) for step, loss in losses if step <= steps[-1]]
 
 
 def _loss_at(curve: Sequence[tuple[float, float]], used: float) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,14 +18,18 @@ def at_equal_time(cell: Cell, baseline: Cell, runs: Path, metric: str, unit: Dif
     """The difference to the baseline over common seeds, when all of them have trained as long as the quickest took.
 
     Time is that of training as it was measured, without evaluations. Between two evaluations the metric is taken from
-    the straight line. Of a test metric the same one on validation data is read.
+    the straight line, in logarithms where differences are ratios. Of a test metric the same one on validation data is
+    read.
 
-    None where a seed diverged or has not ended, and where a log has no evaluation before and after that time.
+    None where a seed diverged or has not ended, where a log has no evaluation before and after that time, and where the
+    table shows the best or averaged weights: logs have those of the step.
     """
     every = [run for each in (cell, baseline) for run in each.runs]
     if cell.is_open or baseline.is_open or any(run.state is not RunState.done for run in every):
         return None
     if any(run.spec.settings.train.evaluate_every is None for run in every):  # then logs have the end alone
+        return None
+    if any(run.spec.settings.train.select == "best" or run.spec.settings.train.averaged_steps for run in every):
         return None
     key = f"validation_{_on_validation(metric)}"
     curves: list[dict[int, list[tuple[float, float]]]] = [
@@ -38,17 +42,19 @@ def at_equal_time(cell: Cell, baseline: Cell, runs: Path, metric: str, unit: Dif
     used = min(each[seed][-1][0] for each in curves for seed in seeds)
     if any(used < each[seed][0][0] for each in curves for seed in seeds):
         return None
-    ours, theirs = ({seed: read_at(each[seed], used) for seed in seeds} for each in curves)
+    ours, theirs = ({seed: read_at(each[seed], used, logarithms=unit.is_relative) for seed in seeds} for each in curves)
     return paired_difference(ours, theirs, unit)
 
 
-def read_at(points: Sequence[tuple[float, float]], used: float) -> float:
-    """The value of a curve at a time not before its first point, by the straight line between its neighbours; after
-    its last point the last value."""
-    for (begin, first), (end, last) in itertools.pairwise(points):
-        if begin <= used <= end:
-            return last if end == begin else first + (last - first) * (used - begin) / (end - begin)
-    return points[-1][1]
+def read_at(points: Sequence[tuple[float, float]], used: float, *, logarithms: bool) -> float:
+    """The value of a curve at a time not before its first point, by the straight line between its neighbours, of the
+    values or of their logarithms; after its last point the last value."""
+    import numpy as np
+
+    times, values = zip(*points, strict=True)
+    if logarithms:
+        return math.exp(np.interp(used, times, np.log(values)))
+    return float(np.interp(used, times, values))
 
 
 def _on_validation(metric: str) -> str:

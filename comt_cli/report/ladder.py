@@ -23,7 +23,8 @@ NOT_RESOLVED = "not resolved"
 class Rung:
     """A row at one size. `flops` are those of the baseline's training there, so all rows of a size stand at one place.
 
-    `gain` is the mean over `pairs` of equal seeds (`gain_of`), `low` and `high` its 95 % interval, None of one seed.
+    `gain` is the mean over `pairs` of equal seeds (`gain_of`), `low` and `high` its 95 % interval, None of one seed and
+    where an end of it is beyond what numbers hold.
     """
 
     column: str
@@ -84,6 +85,8 @@ def fitted(flops: Sequence[float], gains: Sequence[float]) -> Line:
     from scipy.special import stdtrit
     from scipy.stats import linregress
 
+    if min(gains) == max(gains):  # of which linregress has no standard error and no p-value
+        return Line(gains[0], 0.0, 0.0, 0.0, 1.0)
     found = linregress([math.log10(each) for each in flops], gains)
     slope, margin = float(found.slope), float(stdtrit(len(gains) - 2, 1 - ALPHA / 2) * found.stderr)
     return Line(float(found.intercept), slope, slope - margin, slope + margin, float(found.pvalue))
@@ -126,7 +129,9 @@ def _trend(entries: Sequence[Entry], baselines: Sequence[Entry], metric: Metric)
 
 def _rung(column: str, flops: float, difference: Paired, metric: Metric) -> Rung:
     gain = gain_of(difference.mean, metric)
-    if difference.low is None or difference.high is None:
+    # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
+    endless = metric.difference.is_relative and difference.low is not None and difference.low <= -100
+    if difference.low is None or difference.high is None or endless:
         return Rung(column, flops, gain, None, None, difference.n)
     low, high = sorted(gain_of(each, metric) for each in (difference.low, difference.high))
     return Rung(column, flops, gain, low, high, difference.n)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from comt_cli.recipe.names import LADDER_SIZES
 from comt_cli.report import format
 from comt_cli.report.caption import Caption
 from comt_cli.report.ladder import NOT_RESOLVED, Line
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from comt_cli.report.table import Table
 
 HEADING = "Gain against compute"
+FAR = 2
+"""Powers of ten beyond the largest size from which on nothing is said of a line."""
 
 
 def unit(table: Table) -> str:
@@ -43,10 +47,13 @@ def rule(table: Table) -> str:
     """How the lines are made, in a paragraph."""
     marked = any(text.endswith(STANDS) for *_, text in ladder_texts(table)[1:])
     holm = f" {STANDS}: resolved after Holm's correction over the rows, too." if marked else ""
+    gains = f"Gains over {table.baseline} in {unit(table)}, paired by seed; above zero is better."
+    if len(table.columns) < LADDER_SIZES:
+        return f"{gains} A line takes {LADDER_SIZES} sizes."
     return (
-        f"Gains over {table.baseline} in {unit(table)}, paired by seed; above zero is better. Lines are ordinary least "
-        "squares of a size's mean gain against log10 of the training FLOPs of the baseline there; intervals are of "
-        f"Student's t with {len(table.columns) - 2} degrees of freedom, two fewer than there are sizes.{holm}"
+        f"{gains} Lines are ordinary least squares of a size's mean gain against log10 of the training FLOPs of the "
+        f"baseline there; intervals are of Student's t with {len(table.columns) - 2} degrees of freedom, two fewer "
+        f"than there are sizes.{holm}"
     )
 
 
@@ -58,8 +65,16 @@ def sentences(table: Table) -> Iterator[str]:
             continue
         said = f"{trend.row}: {trend.verdict}, {_slope(trend.line)} for ten times the compute"
         if trend.verdict.endswith("shrinks"):
-            said += f"; the line is zero at {10 ** (-trend.line.intercept / trend.line.slope):.1e} FLOPs"
+            said += f"; {_zero(trend.line, max(rung.flops for rung in trend.rungs))}"
         yield said
+
+
+def _zero(line: Line, largest: float) -> str:
+    """Where a line that falls to zero reaches it, unless that is far from what was trained."""
+    zero = -line.intercept / line.slope
+    if zero > math.log10(largest) + FAR:
+        return f"the line is not zero before {10**FAR} times the largest compute"
+    return f"the line is zero at {10**zero:.1e} FLOPs"
 
 
 def _slope(line: Line) -> str:

@@ -199,7 +199,8 @@ class Training:
         """Note what differs between this start and earlier ones, or one device, and changes the run's numbers."""
         if changed := self.writer.environment.get("differs"):
             self._note(
-                f"this run was begun with another {', '.join(changed)}: it will not end to the bit as one never stopped"
+                f"this run was begun under something else ({', '.join(changed)}): it will not end to the bit as one "
+                "never stopped"
             )
         if not self.settings.deterministic and self.world.device.type != "cuda":
             self._note("train.deterministic: false changes nothing here: it is for CUDA devices")

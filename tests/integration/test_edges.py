@@ -256,7 +256,7 @@ def test_going_on_under_something_else_is_said(tiny_corpus, tmp_path):
         with contextlib.suppress(Stopped):
             train(spec, tmp_path, listener=notes)
         heard.append(notes.warned)
-    said = ["this run was begun with another device, threads"]
+    said = ["this run was begun under something else (device, threads)"]
     assert heard == [[], [], [], said, said]
     assert [entry["step"] for entry in environment(directory)] == [0, 0, 4, 6, 6]
     assert directory.result()["mixed_environment"] is True

@@ -49,7 +49,8 @@ def test_the_slower_is_read_when_the_quicker_had_done_all_its_steps(evaluated: B
     trained(evaluated, BASELINE, 1.0, 1.0)
     trained(evaluated, OURS, 0.9, 1.6)  # at 40 seconds it is at step 25
     table = table_of(evaluated)
-    ours = {seed: 0.9 * (75 + seed**2) for seed in (1, 2, 3)}
+    # Between steps 20 and 30, at the geometric mean.
+    ours = {seed: 0.9 * ((80 + seed**2) * (70 + seed**2)) ** 0.5 for seed in (1, 2, 3)}
     theirs = {seed: 60.0 + seed**2 for seed in (1, 2, 3)}
     expected = paired_difference(ours, theirs, PERCENT)
     found = table.entries[OURS, "tiny"].equal_time
@@ -90,11 +91,43 @@ def test_without_points_there_is_no_column(evaluated: Bench, bench: Bench, case:
     assert not any(key.startswith("equal_time") for key in records(table)[0])
 
 
-@given(st.lists(st.floats(1, 9), min_size=2, max_size=6), st.floats(0, 1))
-def test_a_value_between_two_points_lies_between_theirs(values: list[float], share: float) -> None:
+def test_evaluations_between_logged_steps_are_read_too(evaluated: Bench) -> None:
+    """Times are logged every so many steps, evaluations at others: their time is on the straight line."""
+    trained(evaluated, BASELINE, 1.0, 1.0)
+    trained(evaluated, OURS, 0.9, 1.6)
+    expected = table_of(evaluated).entries[OURS, "tiny"].equal_time
+    for row, step_seconds in ((BASELINE, 1.0), (OURS, 1.6)):
+        for seed in (1, 2, 3):
+            timings = [{"step": step, "seconds": step * step_seconds} for step in (1, 16, 32, 40)]
+            path = evaluated.directory(row, seed).timings_file
+            path.write_text("".join(json.dumps(line) + "\n" for line in timings), encoding="utf-8")
+    found = table_of(evaluated).entries[OURS, "tiny"].equal_time
+    assert found is not None
+    assert vars(found) == pytest.approx(vars(expected))
+
+
+def test_tables_of_the_best_weights_have_no_such_column(evaluated: Bench) -> None:
+    """Their logs have the weights of the moment."""
+    text = evaluated.text.replace("evaluate_every: 10", "evaluate_every: 10, select: best")
+    assert text != evaluated.text
+    bench = replace(evaluated, text=text)
+    trained(bench, BASELINE, 1.0, 1.0)
+    trained(bench, OURS, 0.9, 1.6)
+    entry = table_of(bench).entries[OURS, "tiny"]
+    assert entry.difference is not None
+    assert entry.equal_time is None
+
+
+@given(st.lists(st.floats(1, 9), min_size=2, max_size=6), st.floats(0, 1), st.booleans())
+def test_a_value_between_two_points_lies_between_theirs(values: list[float], share: float, logarithms: bool) -> None:
     points = [(float(time), value) for time, value in enumerate(values, 1)]
     used = 1 + share * (len(values) - 1)
-    found = read_at(points, used)
+    found = read_at(points, used, logarithms=logarithms)
     left = min(int(used), len(values) - 1)
     assert min(values[left - 1 : left + 1]) - 1e-9 <= found <= max(values[left - 1 : left + 1]) + 1e-9
-    assert read_at(points, len(values)) == pytest.approx(values[-1])
+    assert read_at(points, len(values), logarithms=logarithms) == pytest.approx(values[-1])
+
+
+def test_halfway_between_two_perplexities_is_their_geometric_mean() -> None:
+    assert read_at([(1.0, 100.0), (3.0, 25.0)], 2.0, logarithms=True) == pytest.approx(50)
+    assert read_at([(1.0, 100.0), (3.0, 25.0)], 2.0, logarithms=False) == pytest.approx(62.5)

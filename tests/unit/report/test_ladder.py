@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import random
 import re
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from comt_cli.commands.ladder_figure import write_ladder
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.html.page import write_page
-from comt_cli.report.ladder import Trend, fitted, gain_of
+from comt_cli.report.ladder import Line, Trend, fitted, gain_of
+from comt_cli.report.ladder_words import _zero, rule
 from comt_cli.report.sweep import whole_columns
 from comt_cli.report.table import Table, build_table
 from comt_cli.report.write import Report, write_report
@@ -97,9 +99,11 @@ def test_intervals_cover_the_slope_as_often_as_they_say() -> None:
     assert 925 <= covered <= 973  # 950, and 3.5 standard deviations of 6.9 to each side
 
 
-@given(st.lists(st.floats(-20, 20), min_size=4, max_size=4), st.floats(0.5, 3))
+@given(
+    st.lists(st.floats(-20, 20), min_size=4, max_size=4) | st.floats(-20, 20).map(lambda gain: 4 * [gain]),
+    st.floats(0.5, 3),
+)
 def test_the_units_of_gain_and_compute_do_not_matter(gains: list[float], factor: float) -> None:
-    gains = [gain + number % 2 for number, gain in enumerate(gains)]  # never all on one line by being equal
     one = fitted(list(FLOPS.values()), gains)
     other = fitted([1000 * flops for flops in FLOPS.values()], [factor * gain for gain in gains])
     for name in ("slope", "low", "high"):
@@ -121,6 +125,45 @@ def test_what_is_worse_has_a_deficit(ladder: Bench) -> None:
             growing = math.log10(FLOPS[spec.column]) - 10 + spec.seed / 1000
             ladder.finish(spec, 100 * math.exp(spec.seed / 100 + growing / 100))
     assert trends_of(ladder)["post-ln"].verdict == "deficit grows"
+
+
+def test_a_row_that_is_the_baseline_is_not_resolved(ladder: Bench) -> None:
+    """All of its gains are 0, of which there is no standard error; and the other rows' correction stays a number."""
+    for spec in ladder.specs():
+        if spec.row == "post-ln":
+            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
+            ladder.finish(spec, 100 * math.exp(spec.seed / 100))
+    found = trends_of(ladder)
+    line = found["post-ln"].line
+    assert line is not None
+    assert (line.slope, line.low, line.high, line.p_value) == (0, 0, 0, 1)
+    assert found["post-ln"].verdict == "not resolved"
+    assert all(trend.adjusted is not None and 0 <= trend.adjusted <= 1 for trend in found.values())
+    json.dumps(write(ladder)[0].as_json(), allow_nan=False)
+
+
+def test_an_interval_that_ends_at_minus_100_per_cent_is_left_out(ladder: Bench) -> None:
+    """Of two seeds that lie so far apart that the ratio's lower end is no number but 0."""
+    for spec in ladder.specs():
+        if spec.row == "post-ln" and spec.column == "small":
+            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
+            ladder.finish(spec, 1e40 if spec.seed == 1 else 1e-40)
+    first, *others = trends_of(ladder)["post-ln"].rungs
+    assert (first.low, first.high) == (None, None)
+    assert all(rung.low is not None for rung in others)
+
+
+def test_of_one_size_the_rule_says_what_a_line_takes(ladder: Bench) -> None:
+    table = build_table(ladder.loaded(), ladder.specs(columns="small"), ladder.runs)
+    assert rule(table).endswith("above zero is better. A line takes 3 sizes.")
+
+
+@pytest.mark.parametrize(
+    ("slope", "said"), [(-3.0, "is zero at 1.0e+18 FLOPs"), (-1e-9, "is not zero before 100 times")]
+)
+def test_the_zero_of_a_line_is_said_where_it_is_near(slope: float, said: str) -> None:
+    intercept = 54.0 if slope == -3.0 else 10.0
+    assert said in _zero(Line(intercept, slope, slope - 1, slope + 1, 0.01), 1e16)
 
 
 def test_a_row_has_no_line_where_a_seed_diverged_or_a_size_is_missing(ladder: Bench) -> None:
