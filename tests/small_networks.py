@@ -6,6 +6,7 @@ two tasks that tests compute with by name are in `method_cases` and `image_metho
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from torch import Tensor
 from comt_cli.models.base import Model
 from comt_cli.models.build import wiring_of
 from comt_cli.recipe.settings import NetworkSettings
+from comt_cli.tasks import task_of
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
 
@@ -169,8 +171,25 @@ class Case(NamedTuple):
         """As if trained a little."""
         return shaken(self.built())
 
+    def shared(self) -> Model:
+        """The same, made once: for tests that change no more of it than its gradients, its mode and its statistics."""
+        model = _shared(self)
+        model.zero_grad()
+        return model.train()
+
     def loss(self, model: Model, batch: Batch | None = None) -> Tensor:
         return self.small.loss(model(*(self.batch if batch is None else batch)))
+
+
+@functools.cache
+def _shared(case: Case) -> Model:
+    return case.shaken()
+
+
+@functools.cache
+def plain_model(command: str, network: str) -> Model:
+    """That of the method that changes nothing, made once: nobody may change it."""
+    return Case(command, network, "").built(method=task_of(command).plain_method)
 
 
 def cases(*, networks: bool = False, kinds: Mapping[str, tuple[str, ...]] | None = None, **wanted: Any) -> Any:

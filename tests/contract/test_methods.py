@@ -18,7 +18,7 @@ from image_method_cases import built_resnet
 from initialised import shaken
 from method_cases import TOKENS, VOCABULARY, built, projections, wiring_of
 from pydantic import ValidationError
-from small_networks import KINDS, SMALL, Case, cases
+from small_networks import KINDS, SMALL, Case, cases, plain_model
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
@@ -91,7 +91,7 @@ def future_leaks(model: Model, tokens_BT: Tensor) -> list[int]:
 
 @cases(causal=True)
 def test_the_future_does_not_leak(case):
-    model = case.shaken()
+    model = case.shared()
     assert future_leaks(model, *case.batch) == []
     (tokens_BT,) = case.batch
     changed = tokens_BT.clone()
@@ -117,7 +117,7 @@ def test_the_causality_check_catches_a_gate_that_pools_over_the_sequence():
 
 @cases(causal=True)
 def test_padding_on_the_right_changes_nothing(case):
-    model, (tokens_BT,) = case.shaken(), case.batch
+    model, (tokens_BT,) = case.shared(), case.batch
     padded = F.pad(tokens_BT, (0, 5), value=0)
     with torch.no_grad():  # sums in another order, as below
         torch.testing.assert_close(model(padded)[:, :12], model(tokens_BT), rtol=1e-4, atol=1e-4)
@@ -125,7 +125,7 @@ def test_padding_on_the_right_changes_nothing(case):
 
 @cases(networks=True)
 def test_samples_of_a_batch_do_not_see_each_other_at_evaluation(case):
-    model = case.shaken().eval()
+    model = case.shared().eval()
     others = [
         torch.cat([mine[:1], other[1:]]) for mine, other in zip(case.batch, case.small.other(case.batch), strict=True)
     ]
@@ -152,7 +152,7 @@ def test_the_independence_check_catches_statistics_of_the_batch():
 @cases(networks=True)
 def test_gradients_reach_every_parameter(case):
     # Away from the start: a branch behind a zero (ReZero), or a matrix before one (LAuReL), has no gradient there.
-    model = case.shaken()
+    model = case.shared()
     case.loss(model).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -168,7 +168,7 @@ def test_gradients_reach_every_parameter(case):
 def test_one_seed_gives_every_method_the_same_network(case):
     """Runs of different methods with one seed are paired: what they share is equal bit for bit, up to a method's own
     scale (DeepNorm's beta). And every number is initialised."""
-    plain, model = case.built(method=task_of(case.command).plain_method), case.built()
+    plain, model = plain_model(case.command, case.network), case.built()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         assert tensor.isfinite().all(), name
     shared = dict(model.named_parameters())
@@ -220,7 +220,9 @@ def test_save_and_load(case, tmp_path):
 @cases(networks=True)
 def test_bf16_is_finite_and_near_fp32_and_statistics_stay_fp32(case):
     model = case.shaken().to(torch.bfloat16)
-    exact = copy.deepcopy(model).float()(*case.batch)  # from the weights as bf16 holds them
+    with torch.no_grad():
+        exact = model.float()(*case.batch)  # from the weights as bf16 holds them
+    model.to(torch.bfloat16)
     batch = [tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in case.batch]
     logits = model(*batch)
     assert logits.dtype == torch.bfloat16
