@@ -48,8 +48,9 @@ BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024
 """The same for the kernel in C++, which goes over a block once: what products with many rows gain is more."""
 LIGER_BLOCK_ELEMENTS = 256 * 1024 * 1024
-"""The same for liger-kernel, 0.5 GiB in 16 bits. Of itself it takes blocks with as many logits as h has elements: 32
-in a step of 65,536 tokens 512 wide, each of which reads and writes all of dW. With this it takes 8."""
+"""The same for liger-kernel, 0.5 GiB in 16 bits; its blocks may be up to twice that, since it rounds their rows up to a
+power of two. Of itself it takes blocks with as many logits as h has elements: 32 in a step of 65,536 tokens 512 wide,
+each of which reads and writes all of dW. With this it takes 8."""
 
 
 def linear_cross_entropy(
