@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels import add_norm, heads, modulate, swiglu
-from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.gates import Bottleneck, Modulation
+from comt_cli.kernels.modulation import modulation_of, reference
 
 DEVICE = "cuda"
 pytestmark = [
@@ -148,6 +149,47 @@ def test_at_real_sizes(operation, gates, dtype):
 @pytest.mark.parametrize(("T", "width"), [(1, 2), (37, 43), (130, 129)])
 def test_odd_shapes(operation, T, width, gates, dtype):
     check(problem(operation, T, width, GATES[gates], dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
+@pytest.mark.parametrize("kinds", ["channel", "scalar", "both"])
+@pytest.mark.parametrize(("widths", "rank"), [([3, 700, 129], 5), ([2048, 2048, 2048], 48), ([5461, 5461], 8)], ids=str)
+def test_the_matrices_of_gates(widths, rank, kinds, dtype):
+    """Wc, ws, and the gradients of the parameters they are made of, odd shapes and those of models; the matrices are
+    fp32, also of parameters of 16 bits."""
+    generator = torch.Generator(DEVICE).manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=DEVICE).to(dtype).requires_grad_()
+
+    def modulation(tensors: list[Tensor], of: Callable[..., tuple[Tensor | None, ...]]) -> tuple[Tensor, ...]:
+        found = of(tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :])
+        return tuple(W for W in found if W is not None and W.numel())
+
+    def by_the_kernel(B: list[Tensor], log_alpha: list[Tensor]) -> tuple[Tensor | None, ...]:
+        pairs = list(zip(B, log_alpha, strict=True))
+        channels = pairs[:channel] or [(None, None)] * len(widths)
+        scalars = pairs[channel:] or [(None, None)] * len(widths)
+        gates = [Bottleneck(Bc, bs, 2.0, a, b) for (Bc, a), (bs, b) in zip(channels, scalars, strict=True)]
+        return modulation_of(gates, filled)[:2]
+
+    filled = [width + 3 for width in widths]
+    channel = 0 if kinds == "scalar" else len(widths)
+    heights = [*widths[:channel], *([] if kinds == "channel" else [1] * len(widths))]
+    rows = [*filled[:channel], *heights[channel:]]
+    tensors = [*(draw(height, rank) for height in heights), *(draw() for _ in heights)]
+    wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    outputs = modulation(tensors, by_the_kernel)
+    right = modulation(wide, lambda B, log_alpha: reference(B, log_alpha, rows, channel))
+    assert all(out.dtype == torch.float32 for out in outputs)
+    pairs = zip(with_gradients(outputs, tensors), with_gradients(right, wide), strict=True)
+    for i, (mine, expected) in enumerate(pairs):
+        assert mine.shape == expected.shape
+        scale = expected.norm()
+        if expected.dim() == 0:  # dlog_alpha: up to 100,000 terms, which cancel, of the size of the matrix's elements
+            scale = scale + wide[i - len(outputs) - len(heights)].norm()
+        tolerance = VALUE[torch.float32] if i < len(outputs) else GRADIENT[dtype]
+        assert (mine.double() - expected).norm() <= tolerance * scale, f"result {i}"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

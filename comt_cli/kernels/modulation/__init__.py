@@ -54,6 +54,8 @@ class _Joined(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: what follows would not be recorded
+            raise RuntimeError("comt.modulation has no second derivative")
         dWc, dws = (gradient.contiguous() for gradient in gradients)
         return None, None, *_modulation_backward(dWc, dws, *_halves(ctx.saved_tensors), ctx.rows, ctx.channel)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +14,7 @@ pytest.importorskip("triton", reason="Triton exists for Linux alone")
 
 from comt_cli.kernels import operators
 from comt_cli.kernels.gates import Bottleneck
-from comt_cli.kernels.modulation import modulation_of
+from comt_cli.kernels.modulation import modulation_of, reference
 from comt_cli.kernels.modulation import triton as modulation_kernels
 from comt_cli.kernels.triton.sums import MOST, add_groups
 
@@ -42,12 +44,27 @@ def parameters(each: list[Bottleneck]) -> list[Tensor]:
     return [field for gate in each for field in gate if isinstance(field, Tensor)]
 
 
-def results(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+def with_gradients(each: list[Bottleneck], joined: Sequence[Tensor | None]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """Wc and ws, as far as there are, and the gradients of a sum of random multiples of them for every parameter."""
-    found = modulation_of(each, filled)
-    joined = [W for W in (found.Wc, found.ws) if W is not None]
-    outgoing = [torch.randn(W.shape, generator=torch.Generator().manual_seed(1)).to(W) for W in joined]
-    return joined, torch.autograd.grad(joined, parameters(each), outgoing)
+    there = [W for W in joined if W is not None and W.numel()]
+    outgoing = [torch.randn(W.shape, generator=torch.Generator().manual_seed(1)).to(W) for W in there]
+    return there, torch.autograd.grad(there, parameters(each), outgoing)
+
+
+def results(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """What the kernels give for gates with learnable factors, each in a site as wide as `filled` says."""
+    return with_gradients(each, modulation_of(each, filled)[:2])
+
+
+def expected_of(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """The same by the definition, in fp64, whatever computes `results` on this device."""
+    wide = [
+        Bottleneck(*(f.detach().double().requires_grad_() if isinstance(f, Tensor) else f for f in gate))
+        for gate in each
+    ]
+    channel = [(g.Bc, g.log_alpha_c, width) for g, width in zip(wide, filled, strict=True) if g.Bc is not None]
+    scalar = [(g.bs, g.log_alpha_s, 1) for g in wide if g.bs is not None]
+    return with_gradients(wide, reference(*zip(*channel, *scalar, strict=True), len(channel)))
 
 
 @given(
@@ -58,9 +75,7 @@ def test_the_kernel_is_the_definition(widths, rank, kinds, filling):
     """In fp32, a block and several: one rounding an element, and a sum of at most 14,000 products."""
     filled = [width + filling for width in widths]
     each = gates(widths, rank, kinds, torch.float32)
-    expected = results(
-        [Bottleneck(*(f.double() if isinstance(f, Tensor) else f for f in gate)) for gate in each], filled
-    )
+    expected = expected_of(each, filled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
         patch.setattr(modulation_kernels, "WHOLE_BLOCK", 4096)
@@ -72,14 +87,12 @@ def test_the_kernel_is_the_definition(widths, rank, kinds, filling):
 def test_parameters_of_16_bits(monkeypatch):
     """The matrices are fp32 then, and not rounded; gradients are rounded once, to 2^-9."""
     each = gates([37, 20], 8, "cs", torch.bfloat16)
-    expected = results(
-        [Bottleneck(*(f.double() if isinstance(f, Tensor) else f for f in gate)) for gate in each], [40, 20]
-    )
+    expected = expected_of(each, [40, 20])
     monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
     found = results(each, [40, 20])
     for mine, right in zip(found[0], expected[0], strict=True):
         assert mine.dtype == torch.float32
-        torch.testing.assert_close(mine.double(), right, rtol=1e-6, atol=0)
+        torch.testing.assert_close(mine.double(), right, rtol=2e-6, atol=0)  # exp's of a GPU has 2 ulp
     for mine, right in zip(found[1], expected[1], strict=True):
         assert mine.dtype == torch.bfloat16
         torch.testing.assert_close(mine.double(), right, rtol=2**-7, atol=1e-3)
@@ -115,7 +128,7 @@ def test_pytorch_accepts_the_operators(monkeypatch, kinds):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_compiled_code_calls_the_operators_once_each(monkeypatch):
-    """Forward and backward, and gives the same: what the definition takes a kernel each for."""
+    """Forward and backward, and gives what the definition does with some twenty small kernels."""
     monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
     calls: list[str] = []
     for name in ("modulation", "modulation_backward"):
@@ -127,13 +140,21 @@ def test_compiled_code_calls_the_operators_once_each(monkeypatch):
         rebuilt = [Bottleneck(*tensors[i : i + 2], 2.0, *tensors[i + 2 : i + 4]) for i in (0, 4)]
         return modulation_of(rebuilt, [8, 3])[:2]
 
-    outgoing = [torch.ones(11, 2), torch.ones(2, 2)]
-    right = torch.autograd.grad(function(*parameters(each)), parameters(each), outgoing)
-    calls.clear()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    found = torch.autograd.grad(compiled(*parameters(each)), parameters(each), outgoing)
+    found = with_gradients(each, compiled(*parameters(each)))
     assert calls == ["modulation", "modulation_backward"]
-    torch.testing.assert_close(found, right)
+    expected = expected_of(each, [8, 3])
+    for mine, right in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
+        torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-6)
+
+
+def test_a_second_derivative_is_refused(monkeypatch):
+    """It would be zero, and silently so."""
+    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
+    each = gates([5], 2, "cs", torch.float32)
+    found = modulation_of(each, [5])
+    with pytest.raises(RuntimeError, match="modulation has no second derivative"):
+        torch.autograd.grad(found.Wc.sum() + found.ws.sum(), parameters(each), create_graph=True)
 
 
 @given(st.integers(0, 200), st.lists(st.integers(0, 70), min_size=0, max_size=MOST))
