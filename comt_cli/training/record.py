@@ -130,14 +130,16 @@ def record_environment(
     kernels: Mapping[str, Choice],
     *,
     compiled: bool,
+    captured: bool,
     sharding: str,
     source: str | None = None,
 ) -> dict[str, Any]:
     """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry.
 
-    `kernels` says for each operation of the model, and for the loss, what computes it; `sharding` what shards the
-    parameters; `source` is the id of the run from whose weights this one starts. The entry's `differs` names what, of
-    all that affects bitwise reproducibility, was not the same in every start since the one at step 0.
+    `kernels` says for each operation of the model, and for the loss, what computes it; `captured` whether compiled
+    passes are captured in CUDA graphs; `sharding` what shards the parameters; `source` is the id of the run from whose
+    weights this one starts. The entry's `differs` names what, of all that affects bitwise reproducibility, was not the
+    same in every start since the one at step 0.
 
     Raises:
         UserError: the file is damaged.
@@ -155,6 +157,7 @@ def record_environment(
         "threads": torch.get_num_threads(),
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "compiled": compiled,
+        "captured": captured,
         "sharding": sharding,
         **({} if source is None else {"start": source}),
     }
@@ -168,18 +171,19 @@ def record_environment(
     return entry
 
 
-DECIDES_BITS = ("device", "processes", "threads", "torch", "sharding", "kernels")
+DECIDES_BITS = ("device", "processes", "threads", "torch", "captured", "sharding", "kernels")
 """What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 
 
 def _recorded(start: dict[str, Any], key: str) -> Any:
     """The recorded value of a setting that affects bitwise reproducibility.
 
-    Starts without a record of sharding were not sharded. Of the kernels only those count that are not the reference,
-    and not the reasons, which change with every measurement. Starts that record them as one text had none.
+    Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured. Of the kernels
+    only those count that are not the reference, and not the reasons, which change with every measurement. Starts that
+    record them as one text had none.
     """
     if key != "kernels":
-        return start.get(key, "none")
+        return start.get(key, False if key == "captured" else "none")
     kernels = start.get("kernels")
     if not isinstance(kernels, dict):
         return set()

@@ -58,11 +58,16 @@ class RunWriter:
                 self._gradients.truncate(counters.gradients_bytes)
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
-            compiled, sharding = task.settings.compile, task.sharding
             start = task.spec.start
-            source = None if start is None else start.run.id
             self.environment = record_environment(
-                directory, world, counters.step, kernels, compiled=compiled, sharding=sharding, source=source
+                directory,
+                world,
+                counters.step,
+                kernels,
+                compiled=task.settings.compile,
+                captured=task.captured,
+                sharding=task.sharding,
+                source=None if start is None else start.run.id,
             )
         names = trackers_in_use() if world.is_main else []
         self._trackers = resources.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))

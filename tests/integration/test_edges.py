@@ -312,13 +312,28 @@ def test_going_on_with_other_kernels_is_said(tiny_corpus, tmp_path, before, now,
     spec = tiny_spec(tiny_corpus, steps=4)
     directory = RunDirectory.of(tmp_path, spec)
     directory.create(spec)
-    record = partial(record_environment, directory, World(CPU), compiled=False, sharding="none")
+    record = partial(record_environment, directory, World(CPU), compiled=False, captured=False, sharding="none")
     first = record(step=0, kernels={})
     if before is None:
         del first["kernels"]
     directory.environment_file.write_text(json.dumps([first | ({} if before is None else {"kernels": before})]))
     assert record(step=2, kernels=now)["differs"] == (["kernels"] if differs else [])
     assert record(step=0, kernels=now)["differs"] == []
+
+
+@pytest.mark.parametrize("before", [None, False, True])  # None: a run of an earlier version did not say
+@pytest.mark.parametrize("now", [False, True])
+def test_resuming_with_or_without_cuda_graphs_is_said(tiny_corpus, tmp_path, before, now):
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    record = partial(record_environment, directory, World(CPU), kernels={}, compiled=True, sharding="none")
+    first = record(step=0, captured=bool(before))
+    if before is None:
+        del first["captured"]
+    directory.environment_file.write_text(json.dumps([first]))
+    assert record(step=2, captured=now)["differs"] == (["captured"] if bool(before) != now else [])
+    assert record(step=0, captured=now)["differs"] == []
 
 
 def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypatch):
