@@ -3,8 +3,10 @@ that parts of a batch, devices and evaluation batches add up to the exact mean o
 
 from __future__ import annotations
 
+import contextlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.data.split import IGNORE
+from comt_cli.errors import UserError
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.models.base import VocabularyModel
 from comt_cli.recipe.settings import Kernels
@@ -28,7 +31,11 @@ def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
     torch._dynamo.config.accumulated_recompile_limit = max(256, versions)
 
 
-CAPTURED: dict[str, Any] = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
+CAPTURED: dict[str, Any] = {
+    "triton.cudagraphs": True,
+    "triton.cudagraph_or_error": True,
+    "graph_partition": False,  # else code is split at what cannot be captured, and that part runs outside the graphs
+}
 """The compiler's options with which its code is captured in CUDA graphs, and what cannot be captured is an error."""
 
 
@@ -42,14 +49,27 @@ def compiled(function: Callable[..., Any], *, captured: bool, fullgraph: bool = 
 
 def as_one_pass(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, which calls code that is captured in CUDA graphs: every call overwrites what such code put out in
-    earlier ones, gradients of their backward passes included."""
+    earlier ones, gradients of their backward passes included. Errors of capturing it are those of `capturing`."""
 
     def begin(*inputs: Any, **more: Any) -> Any:
         # Without it the compiler guesses where a pass begins: between two blocks, if they are compiled one by one.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return function(*inputs, **more)
+        with capturing():
+            return function(*inputs, **more)
 
     return begin
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """Around passes that are captured in CUDA graphs. Raises `UserError` where one of them cannot be; other errors
+    stay as they are."""
+    try:
+        yield
+    except RuntimeError as error:
+        if said := re.search(".*(cudagraph|captur).*", str(error)):  # the line of it
+            raise UserError(f"train.cuda_graphs: {said[0]}", "Leave the key out, or say false.") from error
+        raise
 
 
 class Objective(nn.Module, ABC):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.split import B
-from comt_cli.errors import UserError
 from comt_cli.layers.residual.progressive import FollowsTraining
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, synchronise
+from comt_cli.training.objective import capturing
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
 from comt_cli.training.parallel import World, is_sharded, local_tensor, without_sync
 from comt_cli.training.tasks.base import TaskRun
@@ -58,16 +58,12 @@ class Updater(Generic[B]):
         """
         before = random_states(self.world.device)
         statistics = [(buffer, buffer.clone()) for buffer in self.task.model.buffers()]
-        try:
+        with capturing() if self.task.captured else contextlib.nullcontext():
             for size in sizes:
                 for _ in range(2 if self.task.captured else 1):  # graphs are captured in the second pass
                     batch = self.task.trial_batch(size)
                     torch.autograd.backward(self._loss(batch) / max(1, batch.target_count))
                     self.optimizer.zero_grad(set_to_none=True)
-        except RuntimeError as error:
-            if self.task.captured and (said := re.search(".*(cudagraph|captur).*", str(error))):  # the line of it
-                raise UserError(f"train.cuda_graphs: {said[0]}", "Leave the key out, or say false.") from error
-            raise
         for buffer, value in statistics:
             buffer.copy_(value)
         restore_random_states(before, self.world.device)

@@ -3,6 +3,7 @@ still needs lies in the graphs' memory when the next pass overwrites it."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import assert_same_run, image_spec, tiny_spec, train, training
+import torch._inductor.config
+from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
 from torch import Tensor, nn
+from torch._inductor.utils import is_using_cudagraph_partition
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from comt_cli.campaign.launch import check_training
@@ -124,6 +127,31 @@ def test_the_compiler_knows_the_options(monkeypatch):
         torch.compile(torch.sin, options={f"{name}s": value for name, value in CAPTURED.items()})
 
 
+def test_what_cannot_be_captured_is_not_split_off():
+    """As the compiler does by default, without a word: a part of the pass would then run outside the graphs."""
+    with torch._inductor.config.patch({**CAPTURED, "graph_partition": True}):
+        assert is_using_cudagraph_partition()
+    with torch._inductor.config.patch(CAPTURED):
+        assert not is_using_cudagraph_partition()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_resumed_run_says_that_it_was_begun_otherwise(tiny_corpus, tmp_path, graphs, first):
+    """It is no part of a run's identity, and changes its numbers by rounding at most."""
+    heard: list[Event] = []
+    options = {**SHORT, "save_every": 2, "compile": True}
+    with pytest.raises(Stopped):
+        train(tiny_spec(tiny_corpus, **options, cuda_graphs=first), tmp_path, listener=StopAt(6))
+    spec = tiny_spec(tiny_corpus, **options, cuda_graphs=not first)
+    directory = train(spec, tmp_path, listener=heard.append)
+    assert graphs.options == [CAPTURED if on else None for on in (first, not first)]
+    starts = json.loads(directory.environment_file.read_text(encoding="utf-8"))
+    assert [(start["captured"], start["differs"]) for start in starts] == [(first, []), (not first, ["captured"])]
+    assert [event.text.partition(":")[0] for event in heard if isinstance(event, Note)] == [
+        "this run was begun with another captured"
+    ]
+
+
 @pytest.mark.parametrize(
     ("said", "error", "match"),
     [
@@ -140,12 +168,24 @@ def test_the_compiler_knows_the_options(monkeypatch):
         ("something else", RuntimeError, "^something else$"),
     ],
 )
+@pytest.mark.parametrize("where", ["forward", "backward", "evaluation"])
 @pytest.mark.usefixtures("graphs")
-def test_passes_that_cannot_be_captured_are_an_error(tiny_corpus, tmp_path, monkeypatch, said, error, match):
+def test_passes_that_cannot_be_captured_are_an_error(tiny_corpus, tmp_path, monkeypatch, where, said, error, match):
     def refuse(*_: Tensor) -> Tensor:
         raise RuntimeError(said)
 
-    monkeypatch.setattr(torch, "compile", lambda function, **_: refuse)
+    def compile_for(function: Callable[..., Tensor], **_: object) -> Callable[..., Tensor]:
+        def call(*inputs: Tensor) -> Tensor:
+            output = function(*inputs)
+            if where == "backward" and output.requires_grad:
+                output.register_hook(refuse)
+            elif where == ("forward" if torch.is_grad_enabled() else "evaluation"):
+                refuse()
+            return output
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_for)
     with pytest.raises(error, match=match):
         train(tiny_spec(tiny_corpus, **SHORT, **ON), tmp_path)
 
