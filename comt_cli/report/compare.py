@@ -173,8 +173,10 @@ def _circumstances(side: Side) -> dict[str, Any]:
     for key in ("data_content", "device", "git_commit"):
         found[key] = ", ".join(sorted({str(result.get(key, "not recorded")) for result in side.results.values()}))
     last = [_environment(directory) for directory in side.directories.values()]
-    for key in ("torch", "compiled", "sharding"):
-        found[key] = ", ".join(sorted({str(each.get(key, "not recorded")) for each in last}))
+    # Starts without a record of CUDA graphs had none.
+    for key, otherwise in {"torch": None, "compiled": None, "captured": False, "sharding": None}.items():
+        missing = "not recorded" if otherwise is None else otherwise
+        found[key] = ", ".join(sorted({str(each.get(key, missing)) for each in last}))
     kernels: dict[str, set[str]] = {}
     for each in last:
         for operation, said in (each.get("kernels") or {}).items():

@@ -148,7 +148,7 @@ def test_a_resumed_run_says_that_it_was_begun_otherwise(tiny_corpus, tmp_path, g
     starts = json.loads(directory.environment_file.read_text(encoding="utf-8"))
     assert [(start["captured"], start["differs"]) for start in starts] == [(first, []), (not first, ["captured"])]
     assert [event.text.partition(":")[0] for event in heard if isinstance(event, Note)] == [
-        "this run was begun with another captured"
+        "this run was begun under something else (captured)"
     ]
 
 
