@@ -173,10 +173,9 @@ def _circumstances(side: Side) -> dict[str, Any]:
     for key in ("data_content", "device", "git_commit"):
         found[key] = ", ".join(sorted({str(result.get(key, "not recorded")) for result in side.results.values()}))
     last = [_environment(directory) for directory in side.directories.values()]
-    # Starts without a record of CUDA graphs had none.
-    for key, otherwise in {"torch": None, "compiled": None, "captured": False, "sharding": None}.items():
-        missing = "not recorded" if otherwise is None else otherwise
-        found[key] = ", ".join(sorted({str(each.get(key, missing)) for each in last}))
+    unknown = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
+    for key, otherwise in {**unknown, "captured": False}.items():  # starts without a record of CUDA graphs had none
+        found[key] = ", ".join(sorted({str(each.get(key, otherwise)) for each in last}))
     kernels: dict[str, set[str]] = {}
     for each in last:
         for operation, said in (each.get("kernels") or {}).items():
