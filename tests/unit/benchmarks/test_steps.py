@@ -75,7 +75,7 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
     assert best in subject.best_plain
     assert float(rows[best]["step_ratio_to_best_plain"]) == 1
     assert float(rows[best]["step_ms"]) == min(float(rows[n]["step_ms"]) for n in subject.best_plain if n in rows)
-    asked = {"transponder": "1.12", "comt": "1.04", "window": "1.10", "pixel": "1.10"}
+    asked = {"transponder": "1.12", "comt": "1.04", "window": "1.1", "pixel": "1.1"}
     speed = f"{subject.unit}_per_second"
     for name, row in rows.items():
         assert int(row["rounds"]) >= 3
