@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,12 +31,16 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 make_torchvision_importable()
 
 import comt_cli.recipe.yaml_lines
+import comt_cli.training.speed
 
 # Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
 comt_cli.recipe.yaml_lines.parse = parsed_once(comt_cli.recipe.yaml_lines.parse)
 
 # A thousand tests invoke the command line, and each would build all its commands anew, which takes 40 ms.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+# To say how long runs will take, a step is timed for most of a second: here once, after one that warms up.
+comt_cli.training.speed._STEPS_SECONDS = 0.0
 
 # Rarely: a full collection of garbage goes through all of torch and some thousand tests, a fifth of a second each time;
 # it took a seventh of the processor's time. Tests about what is left behind collect by themselves.
@@ -79,18 +82,23 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are drawn and laid out as ever, and written coarsely: a PDF with its fonts takes most of a figure's time.
+    """Figures are drawn and laid out as ever, and in place of their pixels, and of a PDF with its fonts, which take most
+    of a figure's time, their texts and the points of their lines are written.
 
     What the files of a figure are is what test_figures.py shows.
     """
+    from matplotlib.lines import Line2D
+    from matplotlib.text import Text
+
     from comt_cli.report.figures import write
 
-    def coarse(figure: Any) -> bytes:
-        content = io.BytesIO()
-        figure.savefig(content, format="png", dpi=40)
-        return content.getvalue()
+    def shown(figure: Any) -> bytes:
+        figure.draw_without_rendering()
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        points = [line.get_xydata().tolist() for line in figure.findobj(Line2D)]
+        return b"\x89PNG" + repr((texts, points)).encode()
 
-    monkeypatch.setattr(write, "_png", coarse)
+    monkeypatch.setattr(write, "_png", shown)
     monkeypatch.setattr(write, "_pdf", lambda figure: b"%PDF")
 
 

@@ -92,7 +92,8 @@ def _rows(
     own_columns = {"device_type": device.type, "device_class": origin.device_class}
     best, best_forward = quickest(timed.step, plain), quickest(timed.forward, plain)
     plain_saved = min((timed.memory[each].saved for each in plain if each in timed.memory), default=None)
-    models = {name: model_of(shape.spec(base.method)) for name, base in subject.bases.items()}
+    timed_bases = {"plain", *(name.partition("-")[0] for name in timed.variants)}
+    models = {name: model_of(shape.spec(base.method)) for name, base in subject.bases.items() if name in timed_bases}
     of_base = {name: flops_per_sample(model) for name, model in models.items()}
     arithmetic = {
         name: max(of_base[name] / of_base["plain"], parameter_count(model) / parameter_count(models["plain"]))

@@ -4,8 +4,8 @@ minimised; and a table from the command line, one of whose captioners says what 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,6 @@ from PIL import Image
 from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, train, training
 
 from comt_cli import app
-from comt_cli.campaign import dispatch, server
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
@@ -63,11 +62,17 @@ def test_scores_are_those_of_the_captions_that_are_written(runs):
     assert critical().start.run.id == result["start"]
 
 
+def lay_the_start(runs: Path, other: Path) -> None:
+    """The run that self-critical ones start from, below another folder, too."""
+    source = RunDirectory.of(runs, caption_spec()).path
+    shutil.copytree(source, other / source.relative_to(runs))
+
+
 @pytest.mark.parametrize("spec", [caption_spec, critical], ids=["cross-entropy", "cider"])
 def test_stopped_anywhere_it_ends_with_the_same_bits(runs, spec, tmp_path):
     """What is drawn follows from seed, step and sample: nothing else is needed to draw it again."""
     if spec is critical:
-        train(caption_spec(), tmp_path)
+        lay_the_start(runs, tmp_path)
     events = 0
     for event in (2, 4, 3, 2, 3):
         try:
@@ -185,13 +190,15 @@ def test_rewards_rise(tmp_path):
 
 @pytest.mark.parametrize("options", [{"micro_batch_size": 4}, {"activation_checkpointing": True}])
 def test_micro_batches_and_recomputation_draw_the_same(runs, options, tmp_path):
-    train(caption_spec(), tmp_path)
+    lay_the_start(runs, tmp_path)
     whole, other = critical(), critical(**options)
-    directory = train(other, tmp_path)
+    with pytest.raises(Stopped):
+        train(other, tmp_path, listener=StopAt(4))  # after the start and two steps
     losses = [
-        [line["loss"] for line in each.metrics() if "loss" in line]
-        for each in (RunDirectory.of(runs, whole), directory)
+        [line["loss"] for line in RunDirectory.of(folder, spec).metrics() if "loss" in line]
+        for folder, spec in ((runs, whole), (tmp_path, other))
     ]
+    assert len(losses[1]) >= 2
     np.testing.assert_allclose(losses[0][:2], losses[1][:2], rtol=1e-5)
 
 
@@ -222,14 +229,9 @@ SECOND = (
 )
 
 
-def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys):
+def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys, quick_figures):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nowhere")  # of the processes that train, too: there is no Java
-    # A server of processes that another test has started has the path of then; and one that was started here would keep
-    # this one, and its signals, for the tests behind.
-    monkeypatch.setattr(server, "start_server", lambda specs: None)
-    for module in (server, dispatch):
-        monkeypatch.setattr(module, "context_for", lambda devices: multiprocessing.get_context("spawn"))
+    monkeypatch.setenv("PATH", "/nowhere")  # there is no Java
     Path("first.yaml").write_text(FIRST)
     Path("second.yaml").write_text(SECOND)
 
@@ -244,7 +246,7 @@ def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys):
         assert ended == status, said.err
         return said.out if status == 0 else re.sub(r"[\s│]+", " ", said.err)
 
-    table = comt("train-caption", "--recipe", "second.yaml", "--device", "cpu")
+    table = comt("train-caption", "--recipe", "second.yaml", "--device", "cpu", "--jobs", "1")
     assert table.count("needs Java") == 1
     assert len(list((tmp_path / "runs/by-id").glob("*/result.json"))) == 2, "one run fills all columns of a table"
     assert comt("report", "second.yaml") == table

@@ -189,7 +189,7 @@ def test_numbers_off_the_scale_stand_beside_every_mark_and_on_none(off: dict[int
     for figure, _ in off_scale_frames(off).values():
         with style():
             canvas = FigureCanvasAgg(figure)
-            canvas.draw()
+            figure.draw_without_rendering()
             strips = [strip for axes in figure.axes for strip in axes.child_axes]
             told = [text for strip in strips for text in strip.texts]
             lines = [line for strip in strips for line in strip.get_lines() if line.get_marker() in ("^", "v")]

@@ -118,7 +118,7 @@ def test_who_stops_it_stops_it(monkeypatch, stop):
 
     monkeypatch.setattr(Variants, "prepare", stopped)
     with pytest.raises(stop):
-        list(run_step_benchmark(LLAMAS["bench"], "fp32", ["plain"], CPU, 3))
+        list(run_step_benchmark(LLAMAS["bench"], "fp32", ["plain"], CPU, 1))
 
 
 def test_a_stage_that_fails():

@@ -37,8 +37,9 @@ pytestmark = pytest.mark.usefixtures("quick_figures")
 CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle() is None
 every_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
-either_subject = pytest.mark.parametrize("subject", [LANGUAGE, TRANSLATION], ids=lambda subject: subject.page)
+EITHER = (LANGUAGE, TRANSLATION)
 """One whose networks are compiled, and one whose are not."""
+either_subject = pytest.mark.parametrize("subject", EITHER, ids=lambda subject: subject.page)
 FILES = ("csv", "md", "png", "pdf", "txt", "tex")
 
 
@@ -78,7 +79,7 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
     asked = {"transponder": "1.12", "comt": "1.04", "window": "1.1", "pixel": "1.1"}
     speed = f"{subject.unit}_per_second"
     for name, row in rows.items():
-        assert int(row["rounds"]) >= 3
+        assert int(row["rounds"]) >= 2
         for part in ("step", "forward"):
             low, time, high = (float(row[f"{part}_ms{end}"]) for end in ("_p10", "", "_p90"))
             assert low <= time <= high
@@ -106,6 +107,8 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
     gated = max(subject.bases)
     assert float(rows[f"{gated}-eager"]["saved_mib"]) > float(rows["plain"]["saved_mib"])
     assert written() == {f"{page}.{kind}" for kind in FILES}
+    if subject not in EITHER:
+        return
     # Without --precision in fp32 and bf16, blocks compiled one by one: rows of bf16 join, the whole run in fp32 stays.
     names = ["plain-compiled", f"{gated}-compiled"] if subject.compiles else ["plain", f"{gated}-eager"]
     more = bench("step", "--sizes", size, "--variants", ",".join(names), "--compile", "block")
@@ -124,7 +127,7 @@ def test_arithmetic_is_of_flops_or_of_parameters(length, of_flops):
     """Highway has a D x D matrix and D biases more at each of the 2 L junctions. In long sequences attention, which has
     no parameters, takes most FLOPs, and the share of the extra matrices in the parameters is larger than in these."""
     shape = llama("residual-bench", 16, 20, 2, 2, vocabulary=32, batch=1, length=length)
-    *_, rows = run_step_benchmark(shape, "fp32", ["plain-compiled", "highway-compiled"], CPU, 3)
+    *_, rows = run_step_benchmark(shape, "fp32", ["plain-compiled", "highway-compiled"], CPU, 1)
     plain, highway = ({key: row[key] for key in ("arithmetic_ratio_to_plain", "flops_ratio_to_plain")} for row in rows)
     parameters = parameter_count(model_of(shape.spec({"name": "pre-ln"})))
     of_parameters = round(1 + 2 * 2 * (16 * 16 + 16) / parameters, 4)
@@ -134,14 +137,19 @@ def test_arithmetic_is_of_flops_or_of_parameters(length, of_flops):
     assert {*plain.values()} == {1}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-pure"])
 @pytest.mark.parametrize(
-    ("subject", "base"),
-    [(subject, base) for subject in SUBJECTS for base in subject.bases],
+    ("subject", "base", "precision"),
+    [
+        (subject, name, precision)
+        for subject in SUBJECTS
+        for name, base in subject.bases.items()
+        for precision in (["fp32"] if base.fused is None else ["fp32", subject.precision])
+    ],
     ids=lambda of: getattr(of, "page", of),
 )
 def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subject, base, precision):
-    """In fp32 to rounding; in bf16 the loss is a mean over two images, and a wrong gate is off by tenths."""
+    """In fp32 to rounding; in bf16 the loss is a mean over two images, and a wrong gate is off by tenths. (Where nothing
+    is fused, all variants are PyTorch's operations: one precision shows it.)"""
     builder = Variants(subject, tiny(subject), precision, CPU, "whole")
     ready = [builder.prepare(name) for name in here(subject) if name.startswith(base)]
     losses = [each.loss().item() for each in ready]
@@ -150,9 +158,9 @@ def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subje
     other = builder.prepare(f"{max({*subject.bases} - {base, 'plain'})}-eager")
     assert not {*map(id, other.parameters)} & {*map(id, ready[0].parameters)}
     before = losses[-1]
-    for taken in range(200):  # as a rule ten do
+    for taken in range(200):  # as a rule three do
         ready[0].step()
-        if taken % 10 == 9 and ready[-1].loss().item() < before:
+        if taken % 3 == 2 and ready[-1].loss().item() < before:
             break
     assert ready[-1].loss().item() < before, "a step of one moves the others"
     if subject is IMAGES:
@@ -313,7 +321,7 @@ def test_where_nothing_is_fused_a_fused_variant_is_left_out(subject, monkeypatch
         lambda model, *_, compiled: use_kernels(model, "reference", CPU, torch.float32, compiled=compiled),
     )
     plain, fused = plain_and_gated(subject, "fused")
-    *news, rows = run_step_benchmark(tiny(subject), "fp32", [plain, fused], CPU, 3)
+    *news, rows = run_step_benchmark(tiny(subject), "fp32", [plain, fused], CPU, 1)
     assert [row["variant"] for row in rows] == [plain]
     assert any(f"{fused}: left out, nothing is fused here" in line for line in news)
 
@@ -334,7 +342,7 @@ def test_what_does_not_fit(monkeypatch, subject, form):
 
     monkeypatch.setattr(Variants, "prepare", limited)
     names = [plain, f"{base}-eager", fused]
-    *news, rows = run_step_benchmark(shape, "fp32", names, CPU, 3)
+    *news, rows = run_step_benchmark(shape, "fp32", names, CPU, 1)
     if form == "eager":
         assert {(row["variant"], row["shape"]) for row in rows} == {(name, str(shape)) for name in names[::2]}
         assert f"{shape.size} fp32 {base}-eager: left out, does not fit with {shape.amount}" in news
@@ -369,7 +377,7 @@ def test_without_the_other_library(bench, written, monkeypatch, named, shape):
         assert "needs that library" in str(result.exception)
         assert written() == set()
         return
-    *news, rows = run_step_benchmark(shape, "fp32", names, CPU, 3)
+    *news, rows = run_step_benchmark(shape, "fp32", names, CPU, 1)
     assert [row["variant"] for row in rows] == names[:1]
     for name in names[1:]:
         assert any(line.startswith(f"{shape.size} fp32 {name}: left out, the comparison with") for line in news)

@@ -15,6 +15,8 @@ from comt_cli.errors import UserError
 from comt_cli.generation import translate as generation
 from comt_cli.generation.translate import Translator
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 LINES = ["a train", "", "seven trains at noon", "Chuyến tàu", "   ", "x"]
 
 
