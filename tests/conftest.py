@@ -82,8 +82,8 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are drawn and laid out as ever, and in place of their pixels, and of a PDF with its fonts, which take most
-    of a figure's time, their texts and the points of their lines are written.
+    """Figures are drawn and laid out as ever; in place of their pixels, and of a PDF with its fonts, which take most of
+    a figure's time, their texts and the points of their lines are written.
 
     What the files of a figure are is what test_figures.py shows.
     """

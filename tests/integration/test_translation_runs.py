@@ -183,8 +183,8 @@ def test_beam_searches_that_are_stopped_end_the_same(real_search, searches, tmp_
     alone = train(spec, tmp_path / "alone")
     assert searches.sentences == ONCE
     for number, batches in ((1, 1), (3, 2), (3, 1)):  # at step 4, in the test set, and in the unseen one
+        stop = StopSignal()
         with pytest.raises(RunInterrupted):
-            stop = StopSignal()
             train(spec, tmp_path / "runs", listener=InEvaluation(number, batches, stop), stop=stop)
     assert_same_translations(train(spec, tmp_path / "runs"), alone)
     assert searches.sentences == 2 * ONCE
