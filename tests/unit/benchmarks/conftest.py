@@ -66,12 +66,12 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Callable[..., Result]:
-    """`comt bench` with these arguments, in two rounds on the CPU, its results in `tmp_path`."""
+    """`comt bench` with these arguments, in three rounds on the CPU, its results in `tmp_path`."""
 
     def run(verb: str, *arguments: str) -> Result:
         more = ["--results", str(tmp_path)]
         if verb not in ("predict", "page"):
-            more += ["--device", "cpu", *([] if "--rounds" in arguments else ["--rounds", "2"])]
+            more += ["--device", "cpu", *([] if "--rounds" in arguments else ["--rounds", "3"])]
         return CliRunner().invoke(app, ["bench", verb, *arguments, *more])
 
     return run

@@ -79,7 +79,7 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
     asked = {"transponder": "1.12", "comt": "1.04", "window": "1.1", "pixel": "1.1"}
     speed = f"{subject.unit}_per_second"
     for name, row in rows.items():
-        assert int(row["rounds"]) >= 2
+        assert int(row["rounds"]) >= 3
         for part in ("step", "forward"):
             low, time, high = (float(row[f"{part}_ms{end}"]) for end in ("_p10", "", "_p90"))
             assert low <= time <= high
