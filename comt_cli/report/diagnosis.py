@@ -163,8 +163,9 @@ def _start(start: pd.DataFrame) -> Part:
         "1e-4 it is rounding. The norms' epsilon is 1e-12. `loss` of 256 kinds of random tokens, whose logarithm is "
         "5.55. Of the `own` tensors that Pre-LN has not, how many have `no gradient` in the first update, and how many "
         "are `still` what they were after 20 updates of Adam: such a part is dead, and a table would say nothing of "
-        "it. `apart`: how far the streams before the last branch are from their mean, |H - mean| / |H|, at first and "
-        "after these updates; `moved`: how far any weight of a mixture is from where it started.",
+        "it. Rates of their own, which some methods have, are not used here. `apart`: how far the streams before the "
+        "last branch are from their mean, |H - mean| / |H|, at first and after these updates; `moved`: how far any "
+        "weight of a mixture is from where it started, where a connection says what it mixes.",
         start[list(shown)].rename(columns=shown),
     )
 

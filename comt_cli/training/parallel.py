@@ -230,7 +230,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
 def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
     """The values, sharded tensors in full and on the CPU. All processes take part; those that do not `keep` get {}.
 
-    Tensors are gathered one by one, so that no device has to hold two of them.
+    Tensors are gathered one by one, so that no device has to hold all of them.
     """
     from torch.distributed.tensor import DTensor
 
@@ -243,10 +243,11 @@ def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
 
 def _gathered(tensor: DTensor) -> Tensor:
-    """The full tensor of one that `fully_shard` has cut: along its first dimension, into equal shards but for the last.
+    """The full tensor of one that `fully_shard` has cut along its first dimension, as `torch.chunk` does: where that
+    does not divide, the last shards are shorter or empty.
 
-    By a plain collective, as FSDP2 itself gathers: `DTensor.full_tensor` goes through the functional ones, in which
-    processes of one test run under gloo were aborted in native code at every save, without a word.
+    By a plain collective: `DTensor.full_tensor` goes through the functional ones, in which a process was once aborted
+    in native code under gloo, at its first save.
     """
     size, rows = tensor.device_mesh.size(), tensor.shape[0]
     local = tensor.to_local().detach()

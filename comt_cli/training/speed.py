@@ -126,7 +126,7 @@ def _step_seconds(
         taken.append(clock() - start)
         if len(taken) == 1:
             deadline = time.perf_counter() + _STEPS_SECONDS
-    return min(taken[1:])
+    return max(min(taken[1:]), 1e-9)  # a coarse clock may not have moved
 
 
 @functools.lru_cache(maxsize=8)
