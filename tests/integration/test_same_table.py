@@ -1,5 +1,4 @@
-"""One recipe trained by one process, and by two: the table is the same. Of two that hold half of the model each the
-runs are, which `test_sharding.py` shows.
+"""One recipe trained by one process, by two, and by two that hold half of the model each: the table is the same.
 
 Tolerances, of the cells that may differ. The same fp32 numbers are summed in another order; an epsilon of 1e-4 keeps
 Adam's division from making more of it, so after eight steps losses of some 5 agree to 1e-6, relative, and perplexities
@@ -43,6 +42,7 @@ MAY_DIFFER = {
     "bits_per_byte": 2e-5, "p_value": 1e-2, "p_value_holm": 1e-2, "detectable_low": 0.15, "detectable_high": 0.15,
 }  # fmt: skip
 MEASURED = {"tokens_per_second", "git_commits"}
+SHARDED = "train.sharding=fsdp"
 
 
 def make_table(recipe: str, results: Path, *more: str) -> None:
@@ -57,6 +57,7 @@ def make_table(recipe: str, results: Path, *more: str) -> None:
 
 def two(rank: int, recipe: str, folder: str) -> None:
     make_table(recipe, Path(folder) / "two")
+    make_table(recipe, Path(folder) / "halves", "--set", SHARDED)
 
 
 def rows_of(results: Path) -> list[dict[str, str]]:
@@ -70,13 +71,14 @@ def test_two_processes_make_the_table_that_one_makes(tiny_corpus, tmp_path, nurs
     monkeypatch.setattr(sys, "argv", sys.argv)
     make_table(str(recipe), tmp_path / "one", "--jobs", "1")
     run_together(nursery, 2, two, str(recipe), str(tmp_path))
-    one, others = (rows_of(tmp_path / name) for name in ("one", "two"))
+    one, *others = (rows_of(tmp_path / name) for name in ("one", "two", "halves"))
     assert [row["row"] for row in one] == ["pre-ln", "pre-ln+transponder"]
     assert all(50 < float(row["mean"]) < 200 for row in one)  # what the tolerances are for
-    for mine, theirs in zip(one, others, strict=True):
-        assert mine.keys() == theirs.keys() > MAY_DIFFER.keys()
-        for name in mine.keys() - MEASURED:
-            if name in MAY_DIFFER and mine[name]:
-                assert float(theirs[name]) == pytest.approx(float(mine[name]), abs=MAY_DIFFER[name]), name
-            else:
-                assert theirs[name] == mine[name], name
+    for other, changed in zip(others, ("", SHARDED), strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            assert mine.keys() == theirs.keys() > MAY_DIFFER.keys()
+            for name in mine.keys() - MEASURED:
+                if name in MAY_DIFFER and mine[name]:
+                    assert float(theirs[name]) == pytest.approx(float(mine[name]), abs=MAY_DIFFER[name]), name
+                else:
+                    assert theirs[name] == (changed if name == "changed_settings" else mine[name]), name
