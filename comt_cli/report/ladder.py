@@ -112,7 +112,7 @@ def _trend(entries: Sequence[Entry], baselines: Sequence[Entry], metric: Metric)
         flops = base.cell.average("flops")
         if any(each.cell.having(RunState.diverged) and not each.cell.is_open for each in (entry, base)):
             diverged.append(column)
-        elif difference is None or flops is None:
+        elif difference is None or flops is None or (metric.difference.is_relative and difference.mean <= -100):
             missing.append(column)
         else:
             rungs.append(_rung(column, flops, difference, metric))

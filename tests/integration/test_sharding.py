@@ -32,7 +32,7 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Evaluating, Event, Listener, StepReport, ignore
 from comt_cli.training.loop import Training
-from comt_cli.training.parallel import World, is_sharded, join_world, local_tensor, units_of
+from comt_cli.training.parallel import World, full_tensors, is_sharded, join_world, local_tensor, units_of
 from comt_cli.training.processes import StopSignal
 
 COMMON = {
@@ -278,10 +278,23 @@ def test_compiled_blocks(both, tiny_corpus):
 # ---- three processes, for which no matrix of width 32 divides evenly
 
 
+def check_gathering(size: int) -> None:
+    """What was cut is whole again, also where shards are shorter, or empty."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (size,))
+    for rows in (1, 2, 3, 4, 5, 7):
+        whole = torch.arange(rows * 2.0).view(rows, 2)
+        cut = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
+        assert torch.equal(full_tensors({"it": cut}, keep=True)["it"], whole), rows
+
+
 def three(rank: int, spec_json: str, folder: str) -> None:
     """A run that is stopped by a signal to one process, after a step, in an evaluation; killed; and one that is not."""
     spec = RunSpec.model_validate_json(spec_json)
     with join_world("cpu") as world:
+        check_gathering(world.size)
         for how, step in (("stop", 1), ("stop", None), ("kill", 6)):
             run(spec, Path(folder) / "disturbed", world, Disturb(how, step, here=rank == 1))
         run(spec, Path(folder) / "disturbed", world)

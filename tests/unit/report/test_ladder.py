@@ -153,6 +153,14 @@ def test_an_interval_that_ends_at_minus_100_per_cent_is_left_out(ladder: Bench) 
     assert all(rung.low is not None for rung in others)
 
 
+def test_a_ratio_that_is_no_number_but_0_has_no_gain(ladder: Bench) -> None:
+    for spec in ladder.specs():
+        if spec.row == "post-ln" and spec.column == "small":
+            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
+            ladder.finish(spec, 1e-40)
+    assert trends_of(ladder)["post-ln"].verdict == "no line yet: no difference at small"
+
+
 def test_of_one_size_the_rule_says_what_a_line_takes(ladder: Bench) -> None:
     table = build_table(ladder.loaded(), ladder.specs(columns="small"), ladder.runs)
     assert rule(table).endswith("above zero is better. A line takes 3 sizes.")

@@ -166,6 +166,11 @@ def test_a_resumed_run_says_that_it_was_begun_otherwise(tiny_corpus, tmp_path, g
             "^train.cuda_graphs: CUDA error: op",
         ),
         ("something else", RuntimeError, "^something else$"),
+        (
+            "output of CUDAGraphs that has been overwritten: cudagraph_mark_step_begin",
+            RuntimeError,
+            "^output of CUDAGraphs",
+        ),
     ],
 )
 @pytest.mark.parametrize("where", ["forward", "backward", "evaluation"])
