@@ -120,11 +120,7 @@ def _rows(
             f"{subject.unit}_per_second": round(shape.units / step.undisturbed, 1),
             "mfu": None if peak is None else round(flops[name] * shape.batch / step.undisturbed / peak, 4),
             "flops_ratio_to_plain": round(flops[name] / flops["plain"], 4),
-            **(
-                {ARITHMETIC: round(arithmetic[name.partition("-")[0]], 4)}
-                if subject.asked.beyond_arithmetic is not None
-                else {}
-            ),
+            **({ARITHMETIC: round(arithmetic[name.partition("-")[0]], 4)} if subject.counts_arithmetic else {}),
             "best_plain": best,
             **compared("step_ratio_to_best_plain", timed.step, name, best),
             **(

@@ -21,7 +21,7 @@ from comt_cli.benchmarks.goals import (
     goal_device,
 )
 from comt_cli.benchmarks.names import DECODE_VARIANTS, TRANSLATION_VARIANTS
-from comt_cli.benchmarks.shapes import BERTS, CAPTIONERS, CONNECTED, LLAMAS, RESNETS, TRANSLATORS, Shape
+from comt_cli.benchmarks.shapes import BERTS, CAPTIONERS, CONNECTED, LLAMAS, MODERN_LLAMAS, RESNETS, TRANSLATORS, Shape
 from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Precision
 from comt_cli.tasks import task_of
@@ -64,6 +64,7 @@ class Subject:
         fused_eager: our fused operations are measured in an uncompiled network too.
         plain_counts_eager: an uncompiled plain variant may be the best plain one.
         decides_kernels: `kernels: auto` reads these rows, which then name the kind of device.
+        counts_arithmetic: the rows have `ARITHMETIC`, which says what of a step is more than extra matrices.
         said: sentences of its page.
     """
 
@@ -82,6 +83,7 @@ class Subject:
     fused_eager: bool = False
     plain_counts_eager: bool = True
     decides_kernels: bool = False
+    counts_arithmetic: bool = False
     asked: Asked = NOTHING
     said: tuple[str, ...] = ()
 
@@ -333,6 +335,7 @@ CONNECTIONS = Subject(
     },
     precision="bf16-pure",
     plain_counts_eager=False,
+    counts_arithmetic=True,
     asked=OF_CONNECTIONS,
     said=(
         "The LLaMAs of `step.md` with other residual connections. Whatever `train.kernels` says, the connections are",
@@ -342,7 +345,47 @@ CONNECTIONS = Subject(
         "compiled step on a CPU it is to be at most 1.05 times `arithmetic / plain`.",
     ),
 )
-SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM, CONNECTIONS)
+_STREAMS = "four streams"
+MODERN = Subject(
+    page="step-modern",
+    title="Training step by residual connection of 2024 to 2026",
+    stage="training step of modern residual connections",
+    command="train-lm",
+    shapes=MODERN_LLAMAS,
+    gpu_sizes=("modern-60m",),
+    cpu_sizes=("modern-bench",),
+    bases={
+        "plain": _PLAIN_LLAMA,
+        "keel": Base({"name": "keel"}, f"KEEL: {_OF_PYTORCH}", None),
+        "lambdas": Base({"name": "start-lambdas"}, f"residual and x0 lambdas: {_OF_PYTORCH}", None),
+        "denseformer": Base({"name": "denseformer"}, f"DenseFormer: {_OF_PYTORCH}", None),
+        "resformer": Base({"name": "resformer"}, f"value residual (ResFormer): {_OF_PYTORCH}", None),
+        "siamese": Base({"name": "siamese-norm"}, f"SiameseNorm, two streams: {_OF_PYTORCH}", None),
+        "shc": Base(
+            {"name": "hyper-connections", "dynamic": False},
+            f"static Hyper-Connections, {_STREAMS}: {_OF_PYTORCH}",
+            None,
+        ),
+        "dhc": Base({"name": "hyper-connections"}, f"dynamic Hyper-Connections, {_STREAMS}: {_OF_PYTORCH}", None),
+        "mhc": Base({"name": "mhc"}, f"manifold-constrained Hyper-Connections, {_STREAMS}: {_OF_PYTORCH}", None),
+        "mhclite": Base({"name": "mhc-lite"}, f"mHC-lite, {_STREAMS}: {_OF_PYTORCH}", None),
+        "attnres": Base({"name": "attention-residuals"}, f"full Attention Residuals: {_OF_PYTORCH}", None),
+        "blockattnres": Base(
+            {"name": "attention-residuals", "blocks": 4}, f"Block Attention Residuals, 4 blocks: {_OF_PYTORCH}", None
+        ),
+        "mudd": Base({"name": "muddformer"}, f"MUDDFormer, a mixture each for q, k, v and skip: {_OF_PYTORCH}", None),
+    },
+    precision="bf16-pure",
+    plain_counts_eager=False,
+    counts_arithmetic=True,
+    said=(
+        "The LLaMAs of `step.md` with the residual connections that `ours/modern` compares. Whatever `train.kernels`",
+        "says, they are PyTorch's operations, which `train.compile` fuses. `arithmetic / plain` is what a step would",
+        "take beside the plain one if time were arithmetic alone: the larger of the ratios of FLOPs and of parameters.",
+        "What `step / best plain` has beyond it is the traffic of streams and of earlier layers' values, and calls.",
+    ),
+)
+SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM, CONNECTIONS, MODERN)
 
 
 def needs_cuda(variant: str) -> bool:

@@ -42,7 +42,7 @@ def pages() -> dict[str, Page]:
             subject.unit,
             list(subject.peers),
             subject.goal_columns,
-            has_arithmetic=subject.asked.beyond_arithmetic is not None,
+            has_arithmetic=subject.counts_arithmetic,
         )
         found[subject.page] = replace(measured, renew=subject.goals)
         if (predicted := PREDICTED.get(subject.page)) is None:
