@@ -83,7 +83,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and what a later gate reads."""
         shared = self.shared
-        is_usual = not ways_BTD and (shared is None or (shared.has_values and not shared.mixes_keys))
+        is_usual = len(ways_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
         gates = self.qkv.modulation() if self.fused and is_usual else None
         k: Tensor
         v: Tensor | None

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch._inductor.config
+from method_cases import METHODS, TOKENS, built, wiring_of
 from tiny_runs import image_spec, tiny_spec, train
 from torch._dynamo.utils import counters
 
@@ -56,6 +57,22 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     for mine, expected in zip(fast_gradients, eager_gradients, strict=True):
         assert (mine - expected).abs().max() <= 1e-5 * expected.abs().max() + 1e-7
     assert counters["stats"]["unique_graphs"] == 1, "it was not compiled, or not as one graph"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("start-lambdas", "denseformer", "resformer-learned", "lime", "hyper-connections", "mhc", "siamese-norm"),
+        *("attention-residuals-blocks", "muddformer+comt"),
+    ],
+)
+def test_a_state_that_is_more_than_a_stream_is_compiled_as_one_graph(name):
+    """By the compiler's front end, which follows named tuples, ways into attention and values of earlier layers, or
+    says what it cannot follow."""
+    settings = ModelSettings(size="tiny", width=24, ffn_width=24, layers=3, heads=2)
+    model = built(wiring_of(METHODS[name]), settings)
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(TOKENS), model(TOKENS))
 
 
 def test_a_compiled_image_run_trains_and_evaluates_as_an_eager_one(tmp_path, monkeypatch):
