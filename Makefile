@@ -173,6 +173,7 @@ $(SET_UP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Setting up .venv with $$($(BIN)/python --version) ..."
 	@$(PIP) install --quiet -c constraints.txt uv
 	@$(UV_INSTALL) --quiet -e '.[gguf]' --group test
+	@$(BIN)/python -m compileall -q comt_cli
 	@touch $@
 
 $(LINT_READY): $(SET_UP)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from method_cases import METHODS as LANGUAGE_METHODS
 from method_cases import VARIANTS as LANGUAGE_VARIANTS
 from method_cases import wiring_of
 from torch import Tensor
@@ -43,6 +44,12 @@ PAIR_METHODS = {
     for name, method in methods().items()
     if method.fits(ENCODER_DECODER_SITES)
 } | VARIANTS
+KINDS = (
+    *("comt", "transponder", "two-summaries", "transponder-static", "transponder-path", "full-rank-gate", "headwise"),
+    *("eau", "post-ln", "pre-ln", "deepnorm", "mix-ln", "layernorm-scaling", "sandwich-ln", "dyt", "scaled-learned"),
+    *("rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa+comt", "keel"),
+)
+"""For each class of gate, residual connection and norm a method that has it."""
 # Unlike in every number, and without dropout, which is on in training alone.
 SETTINGS = TransformerSettings(
     size="nano", width=24, ffn_width=40, encoder_layers=2, decoder_layers=3, heads=4, dropout=0.0
@@ -56,7 +63,9 @@ SOURCE[1, 4:] = 0
 SOURCE[2, 6:] = 0
 TARGET[0, 4:] = 0
 
-every_pair_method = pytest.mark.parametrize("options", PAIR_METHODS.values(), ids=list(PAIR_METHODS))
+_OWN = {n: options for n, options in PAIR_METHODS.items() if n not in LANGUAGE_METHODS or n in KINDS}
+each_pair_method = pytest.mark.parametrize("options", _OWN.values(), ids=list(_OWN))
+"""Those that language models do not have, and one of each kind."""
 
 
 def pair_model(

@@ -192,25 +192,39 @@ def plain_model(command: str, network: str) -> Model:
     return Case(command, network, "").built(method=task_of(command).plain_method)
 
 
-def cases(*, networks: bool = False, kinds: Mapping[str, tuple[str, ...]] | None = None, **wanted: Any) -> Any:
-    """Parametrizes a test by `case`: every method of every task on the task's first network, or with `networks` on all.
+KINDS = {
+    "train-lm": language.KINDS,
+    "train-resnet": images.IMAGE_KINDS,
+    "train-mt": pairs.KINDS,
+    "train-caption": captions.KINDS,
+    "train-bert": masked.KINDS,
+    "finetune": masked.KINDS,
+}
+"""By task, for each class of gate, residual connection and norm a method that has it."""
 
-    Of tasks whose `Small` has the attributes that are wanted; with `kinds`, by command, of these methods.
+
+def representative(command: str) -> list[str]:
+    """The methods that a task answers for: those that no task before it has, and one for each class of gate, connection
+    and norm. What a method does is its wiring, which is the same in every task; what a task does to it, its class's."""
+    before = set[str]()
+    for earlier, small in SMALL.items():
+        if earlier == command:
+            break
+        before |= small.methods.keys()
+    return [name for name in SMALL[command].methods if name not in before or name in KINDS[command]]
+
+
+def cases(*, networks: bool = False, kinds: bool = False, **wanted: Any) -> Any:
+    """Parametrizes a test by `case`: the methods that each task answers for on its first network, with `networks` on
+    all.
+
+    Of tasks whose `Small` has the attributes that are wanted; with `kinds` a method for each class alone.
     """
     found = [
         Case(command, network, name)
         for command, small in SMALL.items()
         if all(getattr(small, key) == value for key, value in wanted.items())
         for network in list(small.networks)[: None if networks else 1]
-        for name in (small.methods if kinds is None else kinds.get(command, small.methods))
+        for name in (KINDS[command] if kinds else representative(command))
     ]
     return pytest.mark.parametrize("case", found, ids=["-".join(case) for case in found])
-
-
-KINDS = {
-    "train-lm": language.KINDS,
-    "train-resnet": images.IMAGE_KINDS,
-    "train-bert": masked.KINDS,
-    "finetune": masked.KINDS,
-}
-"""By task, for each class of gate, residual connection and norm a method that has it; of other tasks all methods."""

@@ -1,8 +1,9 @@
 """The contract of every method: one set of tests over all tasks, and all methods that fit them, on small networks.
 
-A method that is put into `comt_cli/methods/` is tested here without a line being added, a task with an entry in
-`small_networks.SMALL`. What each method promises of its own, parameters and initial state, stands in
-`test_parameter_counts`, `test_image_parameter_counts` and `test_initial_state`.
+A method that is put into `comt_cli/methods/` is tested here without a line being added, on the first task that has it;
+a task with an entry in `small_networks.SMALL`, on one method for each class of gate, connection and norm (`KINDS`).
+What each method promises of its own, parameters and initial state, stands in `test_parameter_counts`,
+`test_image_parameter_counts` and `test_initial_state`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
 def test_every_task_and_every_method_is_here():
-    assert SMALL.keys() == {task.command for task in tasks().values()}
+    assert SMALL.keys() == KINDS.keys() == {task.command for task in tasks().values()}
     for command, small in SMALL.items():
         assert {options["name"] for options in small.methods.values()} == set(methods(command))
 
@@ -61,13 +62,19 @@ def computed_by(case: Case) -> set[type[nn.Module]]:
     return {kind if "forward" in vars(kind) else kind.__mro__[1] for kind in kinds}
 
 
-@pytest.mark.parametrize("command", KINDS)
+@pytest.mark.parametrize("command", SMALL)
 def test_kinds_are_complete(command):
-    """No class of gate, connection or norm is left out where a test computes with one method of each kind."""
+    """No class of gate, connection or norm is left out where a task is tested with one method of each kind."""
+    assert {*KINDS[command]} <= SMALL[command].methods.keys()
     network = next(iter(SMALL[command].networks))
     found = {name: computed_by(Case(command, network, name)) for name in SMALL[command].methods}
     covered = set().union(*(found[name] for name in KINDS[command]))
-    assert [kind for kind in set().union(*found.values()) if not any(issubclass(each, kind) for each in covered)] == []
+    missing = {
+        kind: [name for name, kinds in found.items() if kind in kinds]
+        for kind in set().union(*found.values())
+        if not any(issubclass(each, kind) for each in covered)
+    }
+    assert missing == {}
 
 
 # ---- what a position and a sample may depend on
@@ -237,7 +244,7 @@ def test_bf16_is_finite_and_near_fp32_and_statistics_stay_fp32(case):
     assert (logits.float() - exact).norm() < case.small.bf16_error * exact.norm()
 
 
-@cases(kinds=KINDS)
+@cases(kinds=True)
 def test_activation_checkpointing_changes_no_gradient(case):
     # Away from the start, where zeros would hide what is remembered (LAuReL-PA) and whole branches (ReZero).
     plain, saving = case.shaken(), case.shaken()
@@ -269,7 +276,7 @@ def test_channels_last_equals_contiguous(case):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=name)
 
 
-@cases(kinds=KINDS, stream="maps")
+@cases(kinds=True, stream="maps")
 def test_autocast_keeps_the_maps_in_bf16(case):
     """A factor left in fp32 would double what every map takes from there on."""
     model = case.shaken()
