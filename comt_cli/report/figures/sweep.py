@@ -19,8 +19,10 @@ def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Fi
     `ended`, and `chosen`. `key` names the x-axis, `metric` the y-axis; `lower` says which way is better.
 
     A star is the chosen point, bars span the trials; a cross at the end of the worse values is a point of which a
-    trial diverged or has no value, or that is far off.
+    trial diverged or has no value, or that is far off. Rows of which no trial has ended are left out, unless none has.
     """
+    tried = frame[frame.groupby("row")["ended"].transform("any")]
+    frame = tried if len(tried) else frame
     columns, rows = list(dict.fromkeys(frame["column"])), list(dict.fromkeys(frame["row"]))
     colours = dict(zip(rows, series_colours(len(rows)), strict=True))
     markers = {row: _MARKERS[number % len(_MARKERS)] for number, row in enumerate(rows)}
