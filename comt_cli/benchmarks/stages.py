@@ -29,6 +29,7 @@ from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import (
     IMAGES,
     LANGUAGE,
+    MODERN,
     NONDETERMINISTIC,
     SUBJECTS,
     TRANSLATION,
@@ -74,7 +75,7 @@ _TURN = 2
 """Predicted plain steps that a turn takes: a step and a pass forward of some variant, below full speed."""
 _FIRST_TURNS = 4
 """What else runs of a variant, in turns: to warm up, to count its memory."""
-_STEP_SECONDS = {"mt-bench": 200}
+_STEP_SECONDS = {"mt-bench": 200, "modern-bench": 800}
 _GUESS = 120
 """Of other sizes that nothing is predicted of."""
 
@@ -178,7 +179,7 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
     ]
     return [
         *(replace(stage, most=stage.seconds if stage.kind in ("kernels", "decode") else None) for stage in wanted),
-        *(stage for size, stage in steps.items() if size not in (*first, *LANGUAGE.host_bound)),
+        *(stage for size, stage in steps.items() if size not in (*first, *LANGUAGE.host_bound, *MODERN.gpu_sizes)),
         make.translating(TRANSLATION.shapes["base"], "fp32", 60),
         make.decoding(sizes["350m"], "bf16", 40, ends),
         make.kernels(sizes["1b"], "bf16", 90),
@@ -186,6 +187,7 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
         *(make.kernels(sizes[size], "bf16", 90) for size in ("130m", "250m", "350m")),
         *(make.decoding(shape, "bf16", 45, between) for shape in sizes.values()),
         make.kernels(sizes["60m"], "fp32", 90),
+        *(steps[size] for size in MODERN.gpu_sizes),  # nothing is asked of these
     ]
 
 
@@ -194,7 +196,7 @@ def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
     make = _Makers(device, rounds, tuple(DECODE_VARIANTS))
     bench, smoke, images = LLAMAS["bench"], LLAMAS["smoke"], IMAGES.shapes["resnet18-b32"]
     types = ("fp32", "bf16")
-    others = [subject for subject in SUBJECTS if subject not in (LANGUAGE, IMAGES)]
+    others = [subject for subject in SUBJECTS if subject not in (LANGUAGE, IMAGES, MODERN)]
     return [
         make.gemm([bench], list(types), 15),
         *(make.kernels(bench, dtype, 80) for dtype in types),
@@ -210,6 +212,11 @@ def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
         ),
         make.translating(TRANSLATION.shapes["mt-bench"], "fp32", 60),
         *(make.kernels(smoke, dtype, 60) for dtype in types),
+        *(
+            make.step(MODERN.shapes[size], precision)
+            for size in MODERN.cpu_sizes
+            for precision in MODERN.default_precisions(device.type)
+        ),
     ]
 
 
