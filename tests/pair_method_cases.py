@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 import torch.nn.functional as F
-from method_cases import METHODS as LANGUAGE_METHODS
 from method_cases import VARIANTS as LANGUAGE_VARIANTS
 from method_cases import wiring_of
 from torch import Tensor
@@ -62,10 +60,6 @@ TARGET = torch.randint(1, VOCABULARY, (3, 6), generator=_GENERATOR)
 SOURCE[1, 4:] = 0
 SOURCE[2, 6:] = 0
 TARGET[0, 4:] = 0
-
-_OWN = {n: options for n, options in PAIR_METHODS.items() if n not in LANGUAGE_METHODS or n in KINDS}
-each_pair_method = pytest.mark.parametrize("options", _OWN.values(), ids=list(_OWN))
-"""Those that language models do not have, and one of each kind."""
 
 
 def pair_model(

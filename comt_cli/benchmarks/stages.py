@@ -33,6 +33,7 @@ from comt_cli.benchmarks.subjects import (
     NONDETERMINISTIC,
     SUBJECTS,
     TRANSLATION,
+    Subject,
     needs_cuda,
     subject_of,
 )
@@ -197,6 +198,11 @@ def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
     bench, smoke, images = LLAMAS["bench"], LLAMAS["smoke"], IMAGES.shapes["resnet18-b32"]
     types = ("fp32", "bf16")
     others = [subject for subject in SUBJECTS if subject not in (LANGUAGE, IMAGES, MODERN)]
+
+    def steps(subject: Subject) -> list[Stage]:
+        precisions = subject.default_precisions(device.type)
+        return [make.step(subject.shapes[size], each) for size in subject.cpu_sizes for each in precisions]
+
     return [
         make.gemm([bench], list(types), 15),
         *(make.kernels(bench, dtype, 80) for dtype in types),
@@ -204,19 +210,10 @@ def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
         make.step(images, "bf16-mixed", 85),
         *(make.decoding(bench, dtype, 25, BATCHES) for dtype in types),
         make.step(images, "fp32", 130),
-        *(
-            make.step(subject.shapes[size], precision)
-            for subject in others
-            for size in subject.cpu_sizes
-            for precision in subject.default_precisions(device.type)
-        ),
+        *(stage for subject in others for stage in steps(subject)),
         make.translating(TRANSLATION.shapes["mt-bench"], "fp32", 60),
         *(make.kernels(smoke, dtype, 60) for dtype in types),
-        *(
-            make.step(MODERN.shapes[size], precision)
-            for size in MODERN.cpu_sizes
-            for precision in MODERN.default_precisions(device.type)
-        ),
+        *steps(MODERN),  # nothing is asked of these
     ]
 
 

@@ -172,7 +172,6 @@ class Subject:
 
 
 _EAGER = "the reference path, uncompiled"
-_OF_PYTORCH = "PyTorch's operations, uncompiled"
 _PRODUCTS = f"{FUSED} (the gates of a product in one pass)"
 _SAS = Base({"name": "sas"}, "SAS at all junctions, which adds products of its own", None)
 _TRANSPONDER = Base(
@@ -181,6 +180,12 @@ _TRANSPONDER = Base(
     _PRODUCTS,
 )
 _BATCH_NORM = f"{FUSED} (batch norm with gate, addition and ReLU)"
+
+
+def _of_pytorch(meaning: str, name: str, **options: Any) -> Base:
+    return Base({"name": name, **options}, f"{meaning}: PyTorch's operations, uncompiled", None)
+
+
 _PLAIN_LLAMA = Base(
     {"name": "pre-ln"}, "our LLaMA, Pre-LN, no gates, uncompiled", f"{FUSED} (rotation, SwiGLU, addition and norm)"
 )
@@ -328,10 +333,10 @@ CONNECTIONS = Subject(
     cpu_sizes=("residual-bench",),
     bases={
         "plain": _PLAIN_LLAMA,
-        "sas": Base({"name": "sas"}, f"SAS: {_OF_PYTORCH}", None),
-        "grc": Base({"name": "grc"}, f"GRC, a gate a channel that reads the skip path: {_OF_PYTORCH}", None),
-        "laurel": Base({"name": "laurel-rw-lr"}, f"LAuReL-RW+LR, rank 32: {_OF_PYTORCH}", None),
-        "highway": Base({"name": "highway"}, f"Highway: {_OF_PYTORCH}", None),
+        "sas": _of_pytorch("SAS", "sas"),
+        "grc": _of_pytorch("GRC, a gate a channel that reads the skip path", "grc"),
+        "laurel": _of_pytorch("LAuReL-RW+LR, rank 32", "laurel-rw-lr"),
+        "highway": _of_pytorch("Highway", "highway"),
     },
     precision="bf16-pure",
     plain_counts_eager=False,
@@ -345,7 +350,6 @@ CONNECTIONS = Subject(
         "compiled step on a CPU it is to be at most 1.05 times `arithmetic / plain`.",
     ),
 )
-_STREAMS = "four streams"
 MODERN = Subject(
     page="step-modern",
     title="Training step by residual connection of 2024 to 2026",
@@ -356,24 +360,18 @@ MODERN = Subject(
     cpu_sizes=("modern-bench",),
     bases={
         "plain": _PLAIN_LLAMA,
-        "keel": Base({"name": "keel"}, f"KEEL: {_OF_PYTORCH}", None),
-        "lambdas": Base({"name": "start-lambdas"}, f"residual and x0 lambdas: {_OF_PYTORCH}", None),
-        "denseformer": Base({"name": "denseformer"}, f"DenseFormer: {_OF_PYTORCH}", None),
-        "resformer": Base({"name": "resformer"}, f"value residual (ResFormer): {_OF_PYTORCH}", None),
-        "siamese": Base({"name": "siamese-norm"}, f"SiameseNorm, two streams: {_OF_PYTORCH}", None),
-        "shc": Base(
-            {"name": "hyper-connections", "dynamic": False},
-            f"static Hyper-Connections, {_STREAMS}: {_OF_PYTORCH}",
-            None,
-        ),
-        "dhc": Base({"name": "hyper-connections"}, f"dynamic Hyper-Connections, {_STREAMS}: {_OF_PYTORCH}", None),
-        "mhc": Base({"name": "mhc"}, f"manifold-constrained Hyper-Connections, {_STREAMS}: {_OF_PYTORCH}", None),
-        "mhclite": Base({"name": "mhc-lite"}, f"mHC-lite, {_STREAMS}: {_OF_PYTORCH}", None),
-        "attnres": Base({"name": "attention-residuals"}, f"full Attention Residuals: {_OF_PYTORCH}", None),
-        "blockattnres": Base(
-            {"name": "attention-residuals", "blocks": 4}, f"Block Attention Residuals, 4 blocks: {_OF_PYTORCH}", None
-        ),
-        "mudd": Base({"name": "muddformer"}, f"MUDDFormer, a mixture each for q, k, v and skip: {_OF_PYTORCH}", None),
+        "keel": _of_pytorch("KEEL", "keel"),
+        "lambdas": _of_pytorch("residual and x0 lambdas", "start-lambdas"),
+        "denseformer": _of_pytorch("DenseFormer", "denseformer"),
+        "resformer": _of_pytorch("value residual (ResFormer)", "resformer"),
+        "siamese": _of_pytorch("SiameseNorm, two streams", "siamese-norm"),
+        "shc": _of_pytorch("static Hyper-Connections, four streams", "hyper-connections", dynamic=False),
+        "dhc": _of_pytorch("dynamic Hyper-Connections, four streams", "hyper-connections"),
+        "mhc": _of_pytorch("manifold-constrained Hyper-Connections, four streams", "mhc"),
+        "mhclite": _of_pytorch("mHC-lite, four streams", "mhc-lite"),
+        "attnres": _of_pytorch("full Attention Residuals", "attention-residuals"),
+        "blockattnres": _of_pytorch("Block Attention Residuals, 4 blocks", "attention-residuals", blocks=4),
+        "mudd": _of_pytorch("MUDDFormer, a mixture each for q, k, v and skip", "muddformer"),
     },
     precision="bf16-pure",
     plain_counts_eager=False,

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 from pair_method_cases import (
+    PAIR_METHODS,
     SETTINGS,
     SOURCE,
     TARGET,
     VOCABULARY,
-    each_pair_method,
     pair_loss,
     pair_model,
 )
+from small_networks import representative
 from torch import Tensor
 
 from comt_cli.layers.dropout import Masks
@@ -29,6 +30,8 @@ from comt_cli.models.transformer import Transformer
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 CPU = torch.device("cpu")
+_OWN = representative("train-mt")
+each_pair_method = pytest.mark.parametrize("options", [PAIR_METHODS[name] for name in _OWN], ids=_OWN)
 DROPPED = SETTINGS.model_copy(update={"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1})
 
 
