@@ -1,7 +1,8 @@
-"""Options that several verbs share, defined once."""
+"""Options that several verbs share, defined once, and the values of those that training is told."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -99,3 +100,30 @@ Track = Annotated[
         autocompletion=completion.trackers,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs: the options of that name, as they were typed."""
+
+    recipe: str
+    scale: str
+    rows: str | None
+    columns: str | None
+    seeds: str | None
+    overrides: list[str] | None
+    also: list[str] | None
+    sweep: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Where:
+    """On what they are trained, and where their files go: the options of that name."""
+
+    device: str | None
+    gpus: int
+    jobs: int | None
+    slurm: Path | None
+    track: list[str] | None
+    runs: Path
+    results: Path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from comt_cli.campaign.outcomes import Summary
+    from comt_cli.commands.options import Where
     from comt_cli.commands.planning import Planned
-    from comt_cli.commands.train_recipe import Where
     from comt_cli.report.sweep import SweepState
     from comt_cli.runs.plan import RunSpec
 

@@ -4,13 +4,13 @@ table."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from comt_cli.commands import options
+from comt_cli.commands.options import Selection, Where
 from comt_cli.tasks import Task
 
 
@@ -43,33 +43,6 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
 
     train.__doc__ = type(task).__doc__
     return train
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which runs: the options of that name, as they were typed."""
-
-    recipe: str
-    scale: str
-    rows: str | None
-    columns: str | None
-    seeds: str | None
-    overrides: list[str] | None
-    also: list[str] | None
-    sweep: list[str] | None = None
-
-
-@dataclass(frozen=True)
-class Where:
-    """On what they are trained, and where their files go: the options of that name."""
-
-    device: str | None
-    gpus: int
-    jobs: int | None
-    slurm: Path | None
-    track: list[str] | None
-    runs: Path
-    results: Path
 
 
 def train_recipe(

@@ -13,8 +13,9 @@ from comt_cli.report import ablation_words, format, trained
 from comt_cli.report.ablation_points import Curve, Panel, Point
 from comt_cli.report.caption import Caption
 from comt_cli.report.csv_tables import csv_text
+from comt_cli.report.entry import Entry
 from comt_cli.report.remarks import other_settings
-from comt_cli.report.table import Entry, Table
+from comt_cli.report.table import Table
 from comt_cli.report.words import paper_name
 from comt_cli.report.write import place
 from comt_cli.runs.directory import RunState

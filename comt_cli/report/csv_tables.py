@@ -10,7 +10,8 @@ from typing import Any
 
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.table import Entry, Table
+from comt_cli.report.entry import Entry
+from comt_cli.report.table import Table
 
 GRID = "grid."
 """How the columns begin that have the values of a sweep's keys."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from comt_cli.recipe.names import LADDER_SIZES
 from comt_cli.report import format
+from comt_cli.report.entry import Entry
 from comt_cli.report.statistics import ALPHA, Paired, holm
 from comt_cli.runs.directory import RunState
 from comt_cli.tasks.base import Metric
-
-if TYPE_CHECKING:
-    from comt_cli.report.table import Entry
 
 NOT_RESOLVED = "not resolved"
 

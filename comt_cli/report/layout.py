@@ -8,7 +8,8 @@ from typing import Literal
 
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Progress
-from comt_cli.report.table import Entry, Table
+from comt_cli.report.entry import Entry
+from comt_cli.report.table import Table
 from comt_cli.runs.directory import RunState
 
 NOTHING = "-"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from comt_cli.report import format
-from comt_cli.report.table import Entry, Table
+from comt_cli.report.entry import Entry
+from comt_cli.report.table import Table
 from comt_cli.words import in_words
 
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from comt_cli.report import format
+from comt_cli.report.entry import Entry
 from comt_cli.report.layout import STANDS, Key
 from comt_cli.report.statistics import POWER
-from comt_cli.report.table import Entry, Table
+from comt_cli.report.table import Table
 from comt_cli.report.verdict import Verdict
 
 _CONTENT_DIGITS = 12
