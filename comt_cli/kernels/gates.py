@@ -80,6 +80,11 @@ class Modulation(NamedTuple):
         """The columns of the product that the gates read: S R."""
         return sum(self.gated) * self.rank
 
+    def by_columns(self) -> Modulation:
+        """The same with each column of Wc stored whole, as the C++ kernels want it. Every call of theirs copies Wc; of
+        one row of a product, as when decoding, copying it from rows takes longer than the gates."""
+        return self if self.Wc is None else self._replace(Wc=self.Wc.T.contiguous().T)
+
 
 def gated_sites(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> list[Tensor]:
     """Every site's columns times its gate, [T, N] each: what the definitions of the operations begin with."""

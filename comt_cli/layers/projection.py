@@ -120,7 +120,10 @@ class Projections(CarriesGates, Initialised):
         self._frozen = None
         with torch.no_grad():
             matrix = self._matrix(aligned(self.weight.shape[1], self.weight))
-            self._frozen = matrix, self._shift(len(matrix)), self.modulation()
+            modulation = self.modulation()
+            if modulation is not None and matrix.device.type == "cpu":
+                modulation = modulation.by_columns()
+            self._frozen = matrix, self._shift(len(matrix)), modulation
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; thaws what is frozen."""

@@ -25,21 +25,51 @@ float* memory(int64_t floats) {
 
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-// Packs rows of Wc and gives the largest |p W| that any p within 0 and 1 can make; NaN if there is one.
+// A matrix with any strides, of which vectors of neighbouring rows are read, column by column.
 template <class T>
-float transpose(const T* Wc, int64_t Wc_stride, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
-  float limit = 0;
-  for (int64_t n = begin; n < end; ++n) {
-    float above = 0, below = 0;
-    for (int r = 0; r < rank; ++r) {
-      const float w = -LOG2E * widen(Wc[n * Wc_stride + r]);
-      W[r * stride + n] = w;
-      above += w > 0 ? w : 0;
-      below -= w > 0 ? 0 : w;  // a NaN goes here
+struct Columns {
+  static constexpr int MOST = 16;  // columns that are read together
+  const T* data;
+  int64_t row_stride, column_stride;
+  float block[MOST][comt::W];
+
+  // Reads `count` rows, at most W, of `columns` columns; the lanes behind them are zeros.
+  INLINE void read(int64_t row, int count, int column, int columns) {
+    const T* from = data + row * row_stride + column * column_stride;
+    if (row_stride == 1) {
+      for (int c = 0; c < columns; ++c)
+        store(block[c], count == comt::W ? load(from + c * column_stride) : load(from + c * column_stride, Part{count}));
+      return;
     }
-    const float larger = above > below ? above : below;
-    if (limit == limit && !(larger <= limit)) limit = larger;  // once NaN, always NaN
+    if (count < comt::W) std::memset(block, 0, sizeof block);
+    for (int lane = 0; lane < count; ++lane)
+      for (int c = 0; c < columns; ++c) block[c][lane] = widen(from[lane * row_stride + c * column_stride]);
   }
+};
+
+// Packs rows of Wc and gives the largest |p W| that any p within 0 and 1 can make; NaN if one is not finite.
+template <class T>
+float transpose(Columns<T> Wc, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
+  V largest{}, never{};  // never: 0, or NaN once a bound is not finite
+  for (int64_t n = begin; n < end; n += comt::W) {
+    const int count = int(std::min<int64_t>(comt::W, end - n));
+    V above{}, below{};
+    for (int r = 0; r < rank; ++r) {
+      if (r % Wc.MOST == 0) Wc.read(n, count, r, std::min(rank - r, Wc.MOST));
+      const V w = -LOG2E * load(Wc.block[r % Wc.MOST]);
+      float* to = W + r * stride + n;
+      count == comt::W ? store(to, w) : store(to, w, Part{count});
+      above += w > 0 ? w : V{};
+      below -= w > 0 ? V{} : w;  // a NaN goes here
+    }
+    const V larger = above > below ? above : below;
+    never += larger - larger;
+    largest = larger > largest ? larger : largest;
+  }
+  largest += never;
+  float limit = 0;
+  for (int lane = 0; lane < comt::W; ++lane)
+    if (limit == limit && !(largest[lane] <= limit)) limit = largest[lane];  // once NaN, always NaN
   return limit;
 }
 
@@ -215,8 +245,9 @@ void Gates::pack(Thread thread) const {
     if (!is_gated(s)) continue;
     const int64_t N = widths[s], begin = thread.begin(N), end = thread.end(N);
     const auto copy = [&](auto* Wc) {
-      limits[thread.index * count + ordinal[s]] =
-          transpose(Wc + from * arguments.Wc_stride, arguments.Wc_stride, begin, end, rank, W + offset[s], stride);
+      using T = std::remove_const_t<std::remove_pointer_t<decltype(Wc)>>;
+      const Columns<T> rows{Wc + from * arguments.Wc_row_stride, arguments.Wc_row_stride, arguments.Wc_column_stride, {}};
+      limits[thread.index * count + ordinal[s]] = transpose(rows, begin, end, rank, W + offset[s], stride);
     };
     if (arguments.Wc_type == BF16)
       copy(static_cast<const bf16*>(arguments.Wc));
@@ -228,9 +259,9 @@ void Gates::pack(Thread thread) const {
   }
   if (scalar && thread.index == 0) {
     if (arguments.ws_type == BF16)
-      copy_rows(static_cast<const bf16*>(arguments.ws), arguments.ws_stride, count, rank, w);
+      copy_rows(static_cast<const bf16*>(arguments.ws), arguments.ws_row_stride, count, rank, w);
     else
-      copy_rows(static_cast<const float*>(arguments.ws), arguments.ws_stride, count, rank, w);
+      copy_rows(static_cast<const float*>(arguments.ws), arguments.ws_row_stride, count, rank, w);
   }
   if (count) thread.wait();
 }

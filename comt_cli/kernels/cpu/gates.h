@@ -43,7 +43,7 @@ enum Type : int32_t { FLOAT = 0, BF16 = 1 };
 struct GateArguments {
   const void* Wc;
   const void* ws;
-  int64_t Wc_stride, ws_stride;  // rows
+  int64_t Wc_row_stride, Wc_column_stride, ws_row_stride;
   int32_t Wc_type, ws_type;
   int64_t gated;  // bit s: whether site s is gated
   int32_t rank;

@@ -16,8 +16,9 @@ class _Arguments(ctypes.Structure):  # GateArguments in gates.h
     _fields_ = (
         ("Wc", ctypes.c_void_p),
         ("ws", ctypes.c_void_p),
-        ("Wc_stride", ctypes.c_int64),
-        ("ws_stride", ctypes.c_int64),
+        ("Wc_row_stride", ctypes.c_int64),
+        ("Wc_column_stride", ctypes.c_int64),
+        ("ws_row_stride", ctypes.c_int64),
         ("Wc_type", ctypes.c_int32),
         ("ws_type", ctypes.c_int32),
         ("gated", ctypes.c_int64),
@@ -49,17 +50,22 @@ class Gates:
         if (Wc is not None or ws is not None) and rank < 1:
             raise ValueError(f"gates of rank {rank}")
         self.Wc, self.ws = (W if W is None or W.dtype in TYPES else W.float() for W in (Wc, ws))
-        Wc_row, Wc_type = self._matrix(self.Wc, self.channels, "Wc")
-        ws_row, ws_type = self._matrix(self.ws, self.count, "ws")
+        Wc_address, Wc_strides, Wc_type = self._matrix(self.Wc, self.channels, "Wc")
+        ws_address, ws_strides, ws_type = self._matrix(self.ws, self.count, "ws")
+        if self.ws is not None and self.rank > 1 and ws_strides[1] != 1:
+            raise ValueError(f"the last dimension of ws has the stride {ws_strides[1]}, not 1")
         self._arguments = _Arguments(
-            Wc_row[0], ws_row[0], Wc_row[1], ws_row[1], Wc_type, ws_type, mask, self.rank, scale
+            Wc_address, ws_address, *Wc_strides, ws_strides[0], Wc_type, ws_type, mask, self.rank, scale
         )
         self.address = ctypes.addressof(self._arguments)
 
-    def _matrix(self, W: Tensor | None, rows: int, name: str) -> tuple[tuple[int | None, int], int]:
+    def _matrix(self, W: Tensor | None, rows: int, name: str) -> tuple[int | None, tuple[int, ...], int]:
+        """Address, strides and type; of nothing where there is no such matrix."""
         if W is None:
-            return (None, 0), 0
-        return row(W, rows, self.rank, W.dtype, name), type_code(W)
+            return None, (0, 0), 0
+        if W.shape != (rows, self.rank):
+            raise ValueError(f"{name} has the shape {tuple(W.shape)}, not {(rows, self.rank)}")
+        return W.data_ptr(), W.stride(), type_code(W)
 
     def product(self, product_TC: Tensor) -> tuple[int, int, int]:
         """Rows, address and row stride of a product, which must have at least the columns of its sites and gates."""

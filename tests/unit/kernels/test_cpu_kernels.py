@@ -57,8 +57,17 @@ def threads() -> Iterator[None]:
 class Problem:
     """Random inputs of one kind: matrices are parts of wider ones, so that rows lie apart."""
 
-    def __init__(self, dtype: torch.dtype, kind: str = "both", rank: int = 8, gated: Sequence[bool] = (True,) * 3):
-        self.dtype, self.rank, self.gated = dtype, rank, gated
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        kind: str = "both",
+        rank: int = 8,
+        gated: Sequence[bool] = (True,) * 3,
+        *,
+        by_columns: bool = False,
+        beyond: float = 0.0,  # added to some of Wc
+    ):
+        self.dtype, self.rank, self.gated, self.by_columns, self.beyond = dtype, rank, gated, by_columns, beyond
         self.gates, self.scale = KINDS[kind]
         self.generator = torch.Generator().manual_seed(rank)
 
@@ -73,7 +82,10 @@ class Problem:
         S, channels = sum(gated), sum(compress(widths, gated))
         Wc = self.normal(channels, self.rank) if "c" in self.gates and S else None
         ws = self.normal(S, self.rank, dtype=torch.float32) if "s" in self.gates and S else None
+        if Wc is not None:
+            Wc[Wc > 1.5] += self.beyond
         gates = Modulation(Wc, ws, self.scale, self.rank, gated)
+        gates = gates.by_columns() if self.by_columns else gates
         return self.normal(T, sum(widths) + gates.columns + rest), gates
 
 
@@ -189,6 +201,20 @@ def test_more_than_a_tile(run, dtype, n, rank):
 )
 def test_any_shape(run, T, n, rank, kind, gated, dtype):
     assert_close(*run(Problem(dtype, kind, rank, gated), T, n), TOLERANCE[dtype])
+
+
+@EVERY
+@given(
+    T=st.integers(1, 20),
+    n=st.integers(1, 40),
+    rank=st.integers(1, 20),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    beyond=st.sampled_from([0.0, 100.0, float("inf"), float("nan")]),
+)
+def test_columns_of_Wc_that_lie_whole_give_the_same_bits(run, T, n, rank, dtype, beyond):
+    rows, columns = (run(Problem(dtype, rank=rank, by_columns=whole, beyond=beyond), T, n)[0] for whole in (False, True))
+    for a, b in zip(rows, columns, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 @EVERY
