@@ -25,58 +25,60 @@ float* memory(int64_t floats) {
 
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-// A matrix with any strides, of which vectors of neighbouring rows are read, column by column.
+// Wc or ws, with any strides.
 template <class T>
-struct Columns {
-  static constexpr int MOST = 16;  // columns that are read together
+struct Matrix {
   const T* data;
   int64_t row_stride, column_stride;
-  float block[MOST][comt::W];
-
-  // Reads `count` rows, at most W, of `columns` columns; the lanes behind them are zeros.
-  INLINE void read(int64_t row, int count, int column, int columns) {
-    const T* from = data + row * row_stride + column * column_stride;
-    if (row_stride == 1) {
-      for (int c = 0; c < columns; ++c)
-        store(block[c], count == comt::W ? load(from + c * column_stride) : load(from + c * column_stride, Part{count}));
-      return;
-    }
-    if (count < comt::W) std::memset(block, 0, sizeof block);
-    for (int lane = 0; lane < count; ++lane)
-      for (int c = 0; c < columns; ++c) block[c][lane] = widen(from[lane * row_stride + c * column_stride]);
-  }
 };
 
-// Packs rows of Wc and gives the largest |p W| that any p within 0 and 1 can make; NaN if one is not finite.
+constexpr int TOGETHER = 16;  // columns of Wc that are read before they are packed
+
+// block[c] = `count` rows, at most W, of column `column` + c; zeros in the lanes behind them.
 template <class T>
-float transpose(Columns<T> Wc, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
-  V largest{}, never{};  // never: 0, or NaN once a bound is not finite
+INLINE void read(const Matrix<T>& Wc, int64_t row, int count, int column, int columns, float (*block)[comt::W]) {
+  const T* from = Wc.data + row * Wc.row_stride + column * Wc.column_stride;
+  if (Wc.row_stride == 1) {
+    for (int c = 0; c < columns; ++c) {
+      const T* whole = from + c * Wc.column_stride;
+      store(block[c], count == comt::W ? load(whole) : load(whole, Part{count}));
+    }
+    return;
+  }
+  if (count < comt::W) std::memset(block, 0, size_t(columns) * sizeof *block);
+  for (int lane = 0; lane < count; ++lane)
+    for (int c = 0; c < columns; ++c) block[c][lane] = widen(from[lane * Wc.row_stride + c * Wc.column_stride]);
+}
+
+// Packs rows of Wc and gives the largest |p W| that any p within 0 and 1 can make, of the channels that are numbers:
+// one with a NaN is NaN by either logistic function.
+template <class T>
+float transpose(const Matrix<T>& Wc, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
+  alignas(64) float block[TOGETHER][comt::W];
+  V largest{};
   for (int64_t n = begin; n < end; n += comt::W) {
     const int count = int(std::min<int64_t>(comt::W, end - n));
     V above{}, below{};
     for (int r = 0; r < rank; ++r) {
-      if (r % Wc.MOST == 0) Wc.read(n, count, r, std::min(rank - r, Wc.MOST));
-      const V w = -LOG2E * load(Wc.block[r % Wc.MOST]);
+      if (r % TOGETHER == 0) read(Wc, n, count, r, std::min(rank - r, TOGETHER), block);
+      const V w = -LOG2E * load(block[r % TOGETHER]);
       float* to = W + r * stride + n;
       count == comt::W ? store(to, w) : store(to, w, Part{count});
       above += w > 0 ? w : V{};
       below -= w > 0 ? V{} : w;  // a NaN goes here
     }
     const V larger = above > below ? above : below;
-    never += larger - larger;
     largest = larger > largest ? larger : largest;
   }
-  largest += never;
   float limit = 0;
-  for (int lane = 0; lane < comt::W; ++lane)
-    if (limit == limit && !(largest[lane] <= limit)) limit = largest[lane];  // once NaN, always NaN
+  for (int lane = 0; lane < comt::W; ++lane) limit = std::max(limit, largest[lane]);
   return limit;
 }
 
 template <class T>
-void copy_rows(const T* ws, int64_t ws_stride, int count, int rank, float* w) {
+void copy(const Matrix<T>& ws, int count, int rank, float* w) {
   for (int s = 0; s < count; ++s)
-    for (int r = 0; r < rank; ++r) w[s * rank + r] = -LOG2E * widen(ws[s * ws_stride + r]);
+    for (int r = 0; r < rank; ++r) w[s * rank + r] = -LOG2E * widen(ws.data[s * ws.row_stride + r * ws.column_stride]);
 }
 
 // ---- a tile's kernels. R is the number of columns of p that are taken together.
@@ -246,8 +248,9 @@ void Gates::pack(Thread thread) const {
     const int64_t N = widths[s], begin = thread.begin(N), end = thread.end(N);
     const auto copy = [&](auto* Wc) {
       using T = std::remove_const_t<std::remove_pointer_t<decltype(Wc)>>;
-      const Columns<T> rows{Wc + from * arguments.Wc_row_stride, arguments.Wc_row_stride, arguments.Wc_column_stride, {}};
-      limits[thread.index * count + ordinal[s]] = transpose(rows, begin, end, rank, W + offset[s], stride);
+      const int64_t row_stride = arguments.Wc_row_stride;
+      const Matrix<T> of_site{Wc + from * row_stride, row_stride, arguments.Wc_column_stride};
+      limits[thread.index * count + ordinal[s]] = transpose(of_site, begin, end, rank, W + offset[s], stride);
     };
     if (arguments.Wc_type == BF16)
       copy(static_cast<const bf16*>(arguments.Wc));
@@ -258,10 +261,14 @@ void Gates::pack(Thread thread) const {
     from += N;
   }
   if (scalar && thread.index == 0) {
+    const auto copy_ws = [&](auto* ws) {
+      using T = std::remove_const_t<std::remove_pointer_t<decltype(ws)>>;
+      copy(Matrix<T>{ws, arguments.ws_row_stride, arguments.ws_column_stride}, count, rank, w);
+    };
     if (arguments.ws_type == BF16)
-      copy_rows(static_cast<const bf16*>(arguments.ws), arguments.ws_row_stride, count, rank, w);
+      copy_ws(static_cast<const bf16*>(arguments.ws));
     else
-      copy_rows(static_cast<const float*>(arguments.ws), arguments.ws_row_stride, count, rank, w);
+      copy_ws(static_cast<const float*>(arguments.ws));
   }
   if (count) thread.wait();
 }

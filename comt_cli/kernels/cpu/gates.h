@@ -39,11 +39,11 @@ INLINE void lane_sums(const float* vectors, float* results) {
 
 enum Type : int32_t { FLOAT = 0, BF16 = 1 };
 
-// As Python passes it; Wc: [sum of N of the gated sites, R] and ws: [S, R] in either type, or null.
+// As Python passes it; Wc: [sum of N of the gated sites, R] and ws: [S, R] in either type with any strides, or null.
 struct GateArguments {
   const void* Wc;
   const void* ws;
-  int64_t Wc_row_stride, Wc_column_stride, ws_row_stride;
+  int64_t Wc_row_stride, Wc_column_stride, ws_row_stride, ws_column_stride;
   int32_t Wc_type, ws_type;
   int64_t gated;  // bit s: whether site s is gated
   int32_t rank;

@@ -19,6 +19,7 @@ class _Arguments(ctypes.Structure):  # GateArguments in gates.h
         ("Wc_row_stride", ctypes.c_int64),
         ("Wc_column_stride", ctypes.c_int64),
         ("ws_row_stride", ctypes.c_int64),
+        ("ws_column_stride", ctypes.c_int64),
         ("Wc_type", ctypes.c_int32),
         ("ws_type", ctypes.c_int32),
         ("gated", ctypes.c_int64),
@@ -30,7 +31,7 @@ class _Arguments(ctypes.Structure):  # GateArguments in gates.h
 class Gates:
     """The gates of one call, and the gradients that they will have. Keeps what `address` points to alive.
 
-    Wc and ws may be of any float type.
+    Wc and ws may be of any float type, and have any strides.
 
     Attributes:
         width: columns of the sites, M.
@@ -52,10 +53,8 @@ class Gates:
         self.Wc, self.ws = (W if W is None or W.dtype in TYPES else W.float() for W in (Wc, ws))
         Wc_address, Wc_strides, Wc_type = self._matrix(self.Wc, self.channels, "Wc")
         ws_address, ws_strides, ws_type = self._matrix(self.ws, self.count, "ws")
-        if self.ws is not None and self.rank > 1 and ws_strides[1] != 1:
-            raise ValueError(f"the last dimension of ws has the stride {ws_strides[1]}, not 1")
         self._arguments = _Arguments(
-            Wc_address, ws_address, *Wc_strides, ws_strides[0], Wc_type, ws_type, mask, self.rank, scale
+            Wc_address, ws_address, *Wc_strides, *ws_strides, Wc_type, ws_type, mask, self.rank, scale
         )
         self.address = ctypes.addressof(self._arguments)
 

@@ -224,6 +224,7 @@ def test_code_for_any_processor_agrees(dtype, old_processor, monkeypatch):
     gates = Modulation(torch.randn(74, 8), torch.randn(2, 8), 2.0, 8, (True, True))
     product[3, 5], product[4, 75] = float("nan"), float("inf")
     mine = swiglu(product, gates, 37, 40)
+    assert torch.equal(swiglu(product, gates.by_columns(), 37, 40).nan_to_num(), mine.nan_to_num())
     wide = gates._replace(Wc=gates.Wc.double(), ws=gates.ws.double())
     expected = reference(product.double(), wide, 37, 40)
     dproduct, dWc, _ = swiglu_backward(mine, product, gates, 37)

@@ -9,7 +9,7 @@ y) inherit two more such errors.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -64,10 +64,10 @@ class Problem:
         rank: int = 8,
         gated: Sequence[bool] = (True,) * 3,
         *,
-        by_columns: bool = False,
+        layout: Callable[[Tensor], Tensor] = lambda W: W,  # of the gates' matrices
         beyond: float = 0.0,  # added to some of Wc
     ):
-        self.dtype, self.rank, self.gated, self.by_columns, self.beyond = dtype, rank, gated, by_columns, beyond
+        self.dtype, self.rank, self.gated, self.layout, self.beyond = dtype, rank, gated, layout, beyond
         self.gates, self.scale = KINDS[kind]
         self.generator = torch.Generator().manual_seed(rank)
 
@@ -84,8 +84,8 @@ class Problem:
         ws = self.normal(S, self.rank, dtype=torch.float32) if "s" in self.gates and S else None
         if Wc is not None:
             Wc[Wc > 1.5] += self.beyond
+        Wc, ws = (None if W is None else self.layout(W) for W in (Wc, ws))
         gates = Modulation(Wc, ws, self.scale, self.rank, gated)
-        gates = gates.by_columns() if self.by_columns else gates
         return self.normal(T, sum(widths) + gates.columns + rest), gates
 
 
@@ -203,6 +203,21 @@ def test_any_shape(run, T, n, rank, kind, gated, dtype):
     assert_close(*run(Problem(dtype, kind, rank, gated), T, n), TOLERANCE[dtype])
 
 
+LAYOUTS = {
+    "columns": lambda W: W.T.contiguous().T,
+    "neither": lambda W: W.repeat_interleave(3, 0).repeat_interleave(2, 1)[::3, ::2],
+}
+
+
+def assert_layouts_give_the_same_bits(run, T: int, n: int, dtype: torch.dtype, **more) -> None:
+    by_rows, *others = (
+        run(Problem(dtype, layout=layout, **more), T, n)[0] for layout in (lambda W: W, *LAYOUTS.values())
+    )
+    for found in others:
+        for a, b in zip(by_rows, found, strict=True):
+            torch.testing.assert_close(b, a, rtol=0, atol=0, equal_nan=True)
+
+
 @EVERY
 @given(
     T=st.integers(1, 20),
@@ -211,10 +226,14 @@ def test_any_shape(run, T, n, rank, kind, gated, dtype):
     dtype=st.sampled_from(list(TOLERANCE)),
     beyond=st.sampled_from([0.0, 100.0, float("inf"), float("nan")]),
 )
-def test_columns_of_Wc_that_lie_whole_give_the_same_bits(run, T, n, rank, dtype, beyond):
-    rows, columns = (run(Problem(dtype, rank=rank, by_columns=whole, beyond=beyond), T, n)[0] for whole in (False, True))
-    for a, b in zip(rows, columns, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+def test_matrices_of_any_layout_give_the_same_bits(run, T, n, rank, dtype, beyond):
+    assert_layouts_give_the_same_bits(run, T, n, dtype, rank=rank, beyond=beyond)
+
+
+@EVERY
+def test_they_do_on_two_threads(run, threads):
+    """Of which the second begins to pack where no vector does."""
+    assert_layouts_give_the_same_bits(run, 300, 86, torch.bfloat16, beyond=float("inf"))
 
 
 @EVERY

@@ -186,6 +186,17 @@ def test_freezing_changes_nothing_and_is_undone(name):
         assert plain.float()(TOKENS).dtype == torch.float32
 
 
+def test_frozen_gates_lie_as_the_kernels_pack_them():
+    _, fused = pair(METHODS["transponder"])
+    for _, module in projections(fused):
+        before = module.modulation()
+        module.freeze()
+        after = module.modulation()
+        assert torch.equal(after.Wc, before.Wc)
+        assert (before.Wc.stride(1), after.Wc.stride(0)) == (1, 1)
+        assert after.Wc.stride(1) == len(after.Wc)
+
+
 @pytest.mark.parametrize("name", ["svformer", "lime", "muddformer+comt"])
 def test_attention_that_the_kernel_does_not_know_is_recorded_as_not_fused(name):
     """Of any block: some of these models' first blocks could have it."""
