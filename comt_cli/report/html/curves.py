@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from comt_cli.report.written import Line, Written
 from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.plan import BY_ID
 
+ROUNDING = 1e-6
+"""Relative, of a loss as it is written beside a table: between what the digits there leave out and what two
+machines differ by."""
 _FEWEST = 3
 """With fewer points a curve is none."""
 
@@ -30,7 +34,8 @@ def shown_runs(table: Written) -> list[Line]:
 
 def write_logs(results: Path, runs: Path, table: Written, there: Sequence[Line]) -> None:
     """Write the thinned logs of the table's runs that are below the folder `runs`; those already written (`there`) of
-    runs that are not are kept. Where no log is at hand nothing changes.
+    runs that are not are kept. A run of the same id that was trained once more, and so ends in other digits, is not
+    the table's. Where no log is at hand nothing changes.
 
     Raises:
         StorageError: the file cannot be written.
@@ -40,16 +45,25 @@ def write_logs(results: Path, runs: Path, table: Written, there: Sequence[Line])
         before.setdefault(line["id"], []).append(line)
     lines: list[Mapping[str, Any]] = []
     found = False
-    for run in dict.fromkeys(run["id"] for run in shown_runs(table)):
-        log = thinned(read_log(runs / BY_ID / run / "metrics.jsonl"))
+    for run in {run["id"]: run for run in shown_runs(table)}.values():
+        folder = runs / BY_ID / run["id"]
+        log = thinned(read_log(folder / "metrics.jsonl")) if _is_behind(run, folder) else []
         found = found or bool(log)
-        lines += [{"id": run, **line} for line in log] or before.get(run, [])
+        lines += [{"id": run["id"], **line} for line in log] or before.get(run["id"], [])
     if found:
         keys = dict.fromkeys(key for line in lines for key in line)
         text = csv_text([{key: line.get(key) for key in keys} for line in lines])
         path = logs_file(results, table)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_text(path, text)
+
+
+def _is_behind(run: Line, folder: Path) -> bool:
+    """Whether a folder's run ended with the loss that the table's has, if both have ended with one."""
+    with contextlib.suppress(*READING_ERRORS):
+        loss = parse_json(read_text(folder / "result.json"))["loss"]
+        return not run.get("loss") or math.isclose(loss, float(run["loss"]), rel_tol=ROUNDING)
+    return True
 
 
 def read_log(path: Path) -> Log:

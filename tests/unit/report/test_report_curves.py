@@ -120,6 +120,28 @@ def test_logs_of_runs_that_are_elsewhere_are_kept(logged: Bench) -> None:
     assert path.read_text() == before
 
 
+def test_logs_of_a_run_that_was_trained_once_more_are_not_the_tables(logged: Bench) -> None:
+    """The same ids, on another machine: other digits. One that ended as the table's is the table's."""
+    write_page(logged.results, logged.runs)
+    path = logged.results / "smoke" / "comt" / "table9-logs.csv"
+    before, expected = read_lines(path), set()
+    for run in dict.fromkeys(entry["id"] for entry in before):
+        folder = logged.runs / "by-id" / run
+        file, result = folder / "metrics.jsonl", json.loads((folder / "result.json").read_text())
+        file.write_text(file.read_text().replace('"loss": ', '"loss": 1'))
+        if "loss" in result:
+            is_the_tables = not expected
+            result["loss"] *= 1 + (1e-8 if is_the_tables else 2e-5)
+            expected |= {run} if is_the_tables else set()
+            (folder / "result.json").write_text(json.dumps(result))
+        else:  # it diverged
+            file.unlink()
+    write_page(logged.results, logged.runs)
+    changed = {new["id"] for old, new in zip(before, read_lines(path), strict=True) if old != new}
+    assert len(expected) == 1
+    assert changed == expected
+
+
 def test_runs_that_a_grid_did_not_choose_are_not_drawn(logged: Bench) -> None:
     path = logged.results / "smoke" / "comt" / "table9-runs.csv"
     head, *lines = path.read_text().splitlines()
