@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from comt_cli.kernels.embedding import embedding
 from comt_cli.kernels.gates import Modulation
@@ -89,8 +91,12 @@ class Projections(CarriesGates, Initialised):
         if self._frozen is not None:
             matrix = self._frozen[0]
             return F.linear(x_TD, matrix[:, :width] if width < matrix.shape[1] else matrix, self._frozen[1])
-        matrix = self._matrix(width)
-        return F.linear(x_TD, matrix, self._shift(len(matrix)))
+        matrices = [self.weight, *self._down_projections().values()]
+        if self.bias is not None or len(matrices) == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            matrix = self._joined(width, *matrices)
+            return F.linear(x_TD, matrix, self._shift(len(matrix)))
+        product_TC: Tensor = _JoinedProduct.apply(x_TD, partial(self._joined, width), *matrices)  # type: ignore[no-untyped-call]
+        return product_TC
 
     def _shift(self, columns: int) -> Tensor | None:
         """What is added to a product of so many columns, [C]: the biases, and zeros for what is no site's."""
@@ -100,17 +106,18 @@ class Projections(CarriesGates, Initialised):
         biases = torch.cat([F.pad(bias, (0, width - len(bias))) for bias, width in parts])
         return F.pad(biases, (0, columns - len(biases)))
 
-    def _matrix(self, width: int) -> Tensor:
-        """All matrices under each other, [C, D], filled up with zeros to `width` columns."""
-        matrices = [self.weight, *self._down_projections().values()]
+    def _joined(self, width: int, weight: Tensor, *down_projections: Tensor) -> Tensor:
+        """The weight and the gates' down-projections under each other, [C, D], filled up with zeros to `width`
+        columns."""
+        parts = [weight, *down_projections]
         if (filled := self._filled_widths()) != self.widths:
-            each = zip(self.site_weights().values(), filled, strict=True)
-            matrices[:1] = [F.pad(weight, (0, 0, 0, width - len(weight))) for weight, width in each]
-        columns = sum(len(matrix) for matrix in matrices)
-        ends = row_end if len(matrices) > 1 else aligned  # a lone matrix is better left where it is
-        if filling := ends(columns, self.weight) - columns:
-            matrices.append(self.weight.new_zeros(filling, self.weight.shape[1]))
-        matrix = torch.cat(matrices) if len(matrices) > 1 else self.weight
+            each = zip(torch.split(weight, self.widths), filled, strict=True)
+            parts[:1] = [F.pad(part, (0, 0, 0, width - len(part))) for part, width in each]
+        columns = sum(len(part) for part in parts)
+        ends = row_end if len(parts) > 1 else aligned  # a lone matrix is better left where it is
+        if filling := ends(columns, weight) - columns:
+            parts.append(weight.new_zeros(filling, weight.shape[1]))
+        matrix = torch.cat(parts) if len(parts) > 1 else weight
         beyond = width - matrix.shape[1]
         return F.pad(matrix, (0, beyond)) if beyond else matrix
 
@@ -119,7 +126,8 @@ class Projections(CarriesGates, Initialised):
         change afterwards are not seen, until `train`, loading, or a move to another device or type undoes it."""
         self._frozen = None
         with torch.no_grad():
-            matrix = self._matrix(aligned(self.weight.shape[1], self.weight))
+            matrices = [self.weight, *self._down_projections().values()]
+            matrix = self._joined(aligned(self.weight.shape[1], self.weight), *matrices)
             modulation = self.modulation()
             if modulation is not None and matrix.device.type == "cpu":
                 modulation = modulation.by_columns()
@@ -210,6 +218,38 @@ class Projections(CarriesGates, Initialised):
                     draw.normal_(weight, site.name, std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+
+class _JoinedProduct(torch.autograd.Function):
+    """x M^T, M joined of parameters. M itself is not kept for the backward pass, but joined again there: at a small
+    batch it is as large as what is computed from it.
+
+    The products are those that autograd makes, under autocast in its type.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, join: Callable[..., Tensor], *parts: Tensor) -> Tensor:
+        product_TC = F.linear(x_TD, join(*parts))
+        ctx.save_for_backward(x_TD.to(product_TC.dtype), *parts)
+        ctx.join, ctx.input_type = join, x_TD.dtype
+        return product_TC
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_TC: Tensor) -> tuple[Tensor | None, ...]:
+        x_TD, *parts = ctx.saved_tensors
+        needs_x, _, *needs_parts = ctx.needs_input_grad
+        with torch.enable_grad():
+            leaves = [part.detach().requires_grad_(needs) for part, needs in zip(parts, needs_parts, strict=True)]
+            matrix_CD = ctx.join(*leaves)
+        dx_TD = (gradient_TC @ matrix_CD.detach().to(x_TD.dtype)).to(ctx.input_type) if needs_x else None
+        found: list[Tensor | None] = [None] * len(parts)
+        if any(needs_parts):
+            dmatrix_CD = (gradient_TC.flatten(0, -2).T @ x_TD.flatten(0, -2)).to(matrix_CD.dtype)
+            wanted = [leaf for leaf, needs in zip(leaves, needs_parts, strict=True) if needs]
+            gradients = iter(torch.autograd.grad(matrix_CD, wanted, dmatrix_CD))
+            found = [next(gradients) if needs else None for needs in needs_parts]
+        return dx_TD, None, *found
 
 
 def aligned(width: int, like: Tensor) -> int:

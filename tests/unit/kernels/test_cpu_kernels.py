@@ -55,7 +55,7 @@ def threads() -> Iterator[None]:
 
 
 class Problem:
-    """Random inputs of one kind: matrices are parts of wider ones, so that rows lie apart."""
+    """Random inputs of one kind: matrices are parts of wider ones, so that rows lie apart, and between them NaN."""
 
     def __init__(
         self,
@@ -73,8 +73,9 @@ class Problem:
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         *rows, columns = shape
-        wide = torch.randn(*rows, columns + 5, generator=self.generator).to(dtype or self.dtype)
-        return wide[..., 2 : columns + 2]
+        wide = torch.full((*rows, columns + 5), torch.nan, dtype=dtype or self.dtype)
+        part = wide[..., 2 : columns + 2]
+        return part.copy_(torch.randn(*rows, columns, generator=self.generator))
 
     def site(self, T: int, widths: Sequence[int], rest: int = 3) -> tuple[Tensor, Modulation]:
         """A product and the gates of its sites."""
@@ -205,7 +206,7 @@ def test_any_shape(run, T, n, rank, kind, gated, dtype):
 
 LAYOUTS = {
     "columns": lambda W: W.T.contiguous().T,
-    "neither": lambda W: W.repeat_interleave(3, 0).repeat_interleave(2, 1)[::3, ::2],
+    "neither": lambda W: torch.full((3 * len(W), 2 * W.shape[1]), torch.nan, dtype=W.dtype)[::3, ::2].copy_(W),
 }
 
 

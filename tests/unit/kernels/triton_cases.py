@@ -55,12 +55,13 @@ def make(
     T: int, widths: list[int], rank: int, kind: str, dtype: torch.dtype, gated: Iterable[bool] | None = None,
     rest: int = 3, seed: int = 0, strided: bool = False,
 ) -> Case:  # fmt: skip
-    """`strided`: the product is some columns of a wider tensor."""
+    """`strided`: the product is some columns of a wider tensor, which has NaN beside them."""
     gated = (True,) * len(widths) if gated is None else tuple(gated)
     generator = torch.Generator().manual_seed(seed)
     count, M = sum(gated), sum(n for n, has in zip(widths, gated, strict=True) if has)
     C = sum(widths) + count * rank + rest
-    product = torch.randn(T, C + 5 * strided, generator=generator).to(DEVICE, dtype)[:, 2 * strided : C + 2 * strided]
+    wide = torch.full((T, C + 5 * strided), torch.nan, dtype=dtype, device=DEVICE)
+    product = wide[:, 2 * strided : C + 2 * strided].copy_(torch.randn(T, C, generator=generator))
     Wc, ws = (torch.randn(n, rank, generator=generator).to(DEVICE, dtype) if count else None for n in (M, count))
     gates = Modulation(
         Wc if kind in ("both", "channel") else None,

@@ -1,0 +1,82 @@
+"""One product for the matrices of several sites and their gates: what it keeps, and its gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from comt_cli.benchmarks.memory import saved_bytes
+from comt_cli.layers import projection
+from comt_cli.layers.gates import Site, TransponderGate
+from comt_cli.layers.projection import Projections
+
+D, N, T = 12, 7, 5
+
+
+def make(dtype: torch.dtype) -> Projections:
+    gate = partial(TransponderGate, rank=3, init="normal")
+    sites = [Site(name, "decoder", 0, 1, D, N) for name in ("q_proj", "k_proj", "v_proj")]
+    module = Projections(sites, {"q_proj": gate, "v_proj": gate}, lambda _: 0.02)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return module.to(dtype)
+
+
+def gradients(module: Projections, x_BTD: Tensor, *, autocast: bool) -> list[Tensor | None]:
+    leaves = [x_BTD, *module.parameters()]
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        output = module.product(x_BTD)
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
+    found = iter(
+        torch.autograd.grad(
+            output, [leaf for leaf in leaves if leaf.requires_grad], weights.to(output.dtype), allow_unused=True
+        )
+    )
+    return [output.detach(), *(next(found) if leaf.requires_grad else None for leaf in leaves)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "autocast"), [(torch.float32, False), (torch.bfloat16, False), (torch.float32, True)], ids=str
+)
+@pytest.mark.parametrize("filled", [False, True])
+def test_values_and_gradients_are_autograds_to_the_bit(dtype, autocast, filled, monkeypatch):
+    """Whatever needs a gradient. `filled`: each site's rows and columns filled up, as on a GPU."""
+    if filled:
+        monkeypatch.setattr(projection, "aligned", lambda width, like: -(-width // 5) * 5)
+    module = make(dtype)
+    module.aligns_sites = filled
+    A = module.gate("v_proj").down_projection()
+    assert A is not None
+    for x_needs, weight_needs, A_needs in product([True, False], repeat=3):
+        x_BTD = torch.randn(2, T, D, generator=torch.Generator().manual_seed(2)).to(dtype).requires_grad_(x_needs)
+        module.weight.requires_grad_(weight_needs)
+        A.requires_grad_(A_needs)
+        found = gradients(module, x_BTD, autocast=autocast)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.compiler, "is_compiling", lambda: True)  # then it is autograd's
+            expected = gradients(module, x_BTD, autocast=autocast)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert (mine is None) == (theirs is None)
+            if mine is not None and theirs is not None:
+                assert mine.dtype == theirs.dtype
+                assert torch.equal(mine, theirs)
+
+
+def test_the_joined_matrix_is_not_kept():
+    module = make(torch.float32)
+    x_TD = torch.randn(T, D, requires_grad=True)
+    assert saved_bytes(lambda: module.product(x_TD), [x_TD, *module.parameters()]) == 0
+
+
+def test_a_second_derivative_is_refused():
+    module = make(torch.float32)
+    x_TD = torch.randn(T, D, requires_grad=True)
+    (first,) = torch.autograd.grad(module.product(x_TD).square().sum(), x_TD, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
