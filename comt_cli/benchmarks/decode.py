@@ -199,7 +199,7 @@ def _measure(
                 "best_plain": best,
                 **compared("decode_ratio_to_plain", decode, name, best),
                 **(_reading(prefill, name, best_prefill) if reads else dict.fromkeys(_READING)),
-                "goal_decode_ratio": decode_goal(name, goal_device(device.type, origin.device), dtype),
+                "goal_decode_ratio": decode_goal(name, goal_device(device.type, origin.device), dtype, batch),
                 "graph": graph,
                 **origin.versions(),
             }

@@ -234,7 +234,8 @@ def test_the_columns_of_goals():
 
 
 def test_the_goal_of_decoding():
-    assert decode_goal("comt-fused", H200, "bf16") == 1.05
+    assert decode_goal("comt-fused", H200, "bf16", 16) == 1.05
+    assert [decode_goal("comt-fused", CPU, "fp32", batch) for batch in (1, 16, 64)] == [1.10, None, 1.05]
     for other in (("comt", H200, "bf16"), ("plain-fused", H200, "bf16"), ("comt-fused", H200, "fp32"),
-                  ("comt-fused", CPU, "bf16"), ("comt-fused", "NVIDIA A100", "bf16")):  # fmt: skip
-        assert decode_goal(*other) is None, other
+                  ("comt", CPU, "bf16"), ("comt-fused", "NVIDIA A100", "bf16")):  # fmt: skip
+        assert decode_goal(*other, 1) is None, other
