@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
 import torch
 from torch import Tensor, nn
 
 from comt_cli.benchmarks.memory import mebibytes, peak_beyond, peak_of, saved_bytes
+from comt_cli.benchmarks.shapes import Shape
+from comt_cli.benchmarks.subjects import LANGUAGE
+from comt_cli.models.build import empty_network, wiring_of
+from comt_cli.models.kernels import use_kernels
+from comt_cli.models.trace import Trace, rows_to_trace
+from comt_cli.tasks.settings.llama import ModelSettings
 
 
 class TwoLayers(nn.Module):
@@ -80,3 +89,23 @@ def test_the_peak_by_hand():
 
     assert peak_of(part, torch.device("cpu")) == 4 * (100 + 150)
     assert peak_of(lambda: a.view(10, 10), torch.device("cpu")) == 0
+
+
+@pytest.mark.parametrize("size", ["60m", "1b"])
+def test_what_gates_keep_at_the_published_sizes_is_within_the_goal(size):
+    """Counted without storage, in bf16, of what the fused operations keep for each token. Layers are alike: of two."""
+    shape = LANGUAGE.shapes[size]
+    kept = {method: kept_per_row(shape, method) for method in ("pre-ln", "comt", "transponder")}
+    for method in ("comt", "transponder"):
+        assert 1 < kept[method] / kept["pre-ln"] <= 1.11, "results/bench/README.md says so"
+        assert LANGUAGE.asked.gpu[size][method]["saved"] >= 1.11
+
+
+def kept_per_row(shape: Shape, method: str) -> int:
+    settings = ModelSettings.model_validate({**dict(shape.model), "layers": 2})
+    model = empty_network(settings, wiring_of({"name": method}), **shape.dimensions).to(torch.bfloat16)
+    use_kernels(model, "fused", torch.device("cpu"), torch.bfloat16, compiled=False)
+    rows = rows_to_trace(model, model.example(1), model.largest)
+    with Trace(rows) as trace:
+        body = partial(model.body, *model.example(rows))
+        return trace.kept_by(model, body, lambda tensor: not model.keeps(tensor, rows))[1].per_row
