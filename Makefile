@@ -116,8 +116,10 @@ sanitize: $(READY)  ## The GPU kernels under compute-sanitizer (part of the CUDA
 		$(PYTEST) tests/gpu/test_kernels_gpu.py -k odd_shapes -o timeout=0
 
 .PHONY: reproduce
-reproduce: $(READY)  ## Every recipe there is, with tables and figures in RESULTS=runs/results; SCALE=smoke, evening, small or paper
-	$(COMT) reproduce --scale $(SCALE) --results $(RESULTS)
+reproduce: $(READY)  ## Every recipe there is, with tables, figures and a page in RESULTS=runs/results; SCALE=smoke, evening, small or paper
+	@# At scale smoke without recipes that try learning rates first: they are about evidence, and smoke is about minutes.
+	$(COMT) reproduce --scale $(SCALE) $(if $(filter smoke,$(SCALE)),,--sweeps) --results $(RESULTS)
+	$(COMT) report --html --results $(RESULTS)
 
 .PHONY: record
 record: $(READY)  ## The committed results: every recipe at scale smoke with SEEDS=1-3, into results/

@@ -20,6 +20,7 @@ def reproduce(
     papers: Annotated[str | None, typer.Option(metavar="A,B", help="Only these papers' recipes.")] = None,
     seeds: options.Seeds = None,
     also: options.Also = None,
+    sweeps: Annotated[bool, typer.Option("--sweeps", help="Recipes that first try values for every row, too.")] = False,
     device: options.Device = None,
     gpus: options.Gpus = 1,
     jobs: options.Jobs = None,
@@ -32,9 +33,10 @@ def reproduce(
 ) -> None:
     """Train every recipe that has the scale, write its table, draw its figures, and write the overview of them all.
 
-    All recipes are checked before the first run; those without the scale are named and skipped. Their runs form one
-    queue, in which a training that several tables need stands once. What is done already is not done again, and a run
-    that fails does not stop the others: the same command can be given again, and on several machines at once.
+    All recipes are checked before the first run; those without the scale, and without --sweeps those that first try
+    values for every row, are named and skipped. Their runs form one queue, in which a training that several tables
+    need stands once. What is done already is not done again, and a run that fails does not stop the others: the same
+    command can be given again, and on several machines at once.
 
     Examples:
 
@@ -44,38 +46,45 @@ def reproduce(
 
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
-    from comt_cli.campaign.launch import train_on
     from comt_cli.commands.outcome import check_places, end, write_outcomes
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
+    from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
     from comt_cli.report.overview import write_overview
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 
     site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
-    tables = _planned(scale, papers, seeds, also)
+    where = options.Where(device, gpus, jobs, slurm, track, runs, results)
+    tables = _planned(scale, papers, seeds, also, sweeps=sweeps)
     if dry_run:
         print_all(tables, runs, Trained(device, jobs, gpus), site)
+        print_cost(tables, runs, where)
         return
-    specs = [spec for table in tables for spec in table.specs]
+    check_processes(tables)
     check_places(tables if site is None else (), runs, results, overwrite=overwrite)
     unwritten = []
     with tracking(track):
         if site is not None:
-            submit_runs(specs, runs, device, site)
+            print_cost(tables, runs, where)
+            submit_runs([spec for table in tables for spec in known_runs(table, runs)], runs, device, site)
             typer.echo("The tables and figures, once the jobs are done: the same command without --slurm")
             return
-        summary = train_on(gpus, specs, runs, device, jobs)
+        summary = train_planned(tables, runs, where)
     if is_main_process():
         try:
             unwritten = write_outcomes(tables, runs, results, overwrite=overwrite)
         finally:
             if any(results.glob("*/*/*-runs.csv")):  # else nothing has ended, and the summary says why
                 typer.echo(f"\nwrote {write_overview(results)}")
+    summary.check()
+    check_edges(tables, runs)
     end(summary, unwritten)
 
 
-def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] | None) -> list[Planned]:
+def _planned(
+    scale: str, papers: str | None, seeds: str | None, also: list[str] | None, *, sweeps: bool
+) -> list[Planned]:
     """Every recipe chosen that has the scale. Raises `UserError` where one is broken, or none is left.
 
     A row of `also` is added to those recipes that can have its method.
@@ -94,9 +103,9 @@ def _planned(scale: str, papers: str | None, seeds: str | None, also: list[str] 
         if name.partition("/")[0] not in chosen:
             continue
         loaded = load_recipe(path, catalogue(), scale=scale, also=added, also_fits_all=False)
-        if loaded.has_trials(scale):
+        if loaded.has_trials(scale) and not sweeps:
             if is_main_process():
-                typer.echo(f"skipped: {name} is a sweep: comt {loaded.recipe.command} --recipe {name}", err=True)
+                typer.echo(f"skipped: {name} is a sweep, and --sweeps was not given", err=True)
         elif scale in loaded.recipe.scales:
             planned.append(plan_loaded(loaded, scale, seeds=seeds))
         elif is_main_process():

@@ -82,7 +82,7 @@ def train_recipe(
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 
-    check_processes(planned)
+    check_processes([planned])
     check_places([table] if site is None else (), runs, where.results, selection.overrides or (), overwrite=overwrite)
     if dry_run:
         from comt_cli.commands.plan_costs import Trained
@@ -92,22 +92,22 @@ def train_recipe(
         return
     with tracking(where.track):
         if site is not None:
-            print_cost(planned, runs, where)
+            print_cost([planned], runs, where)
             submit_runs(known_runs(planned, runs), runs, where.device, site, fresh=fresh)
             if loaded.has_trials(scale):
                 typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
             typer.echo(f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options")
-            check_edges(planned, runs)
+            check_edges([planned], runs)
             return
         if fresh and is_main_process():
             check_training(where.gpus, planned.specs, where.device, where.jobs)
             for moved in set_aside(adopt_contents(known_runs(planned, runs), runs, ambiguous=True), runs):
                 typer.echo(f"moved aside: {moved}", err=True)
-        summary = train_planned(planned, runs, where)
+        summary = train_planned([planned], runs, where)
     unwritten: list[str] = []
     if is_main_process():
         changed = selection.overrides or ()
         unwritten = write_outcomes([table], runs, where.results, changed, overwrite=overwrite, shown=[planned])
     summary.check()
-    check_edges(planned, runs)
+    check_edges([planned], runs)
     end(summary, unwritten)

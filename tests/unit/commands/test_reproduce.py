@@ -65,6 +65,7 @@ scales:
 DONE = {
     "state": "done",
     "perplexity": 20.0,
+    "test_perplexity": 21.0,
     "accuracy": 90.0,
     "loss": 3.0,
     "step": 1,
@@ -154,6 +155,29 @@ def test_recipes_of_both_commands_form_one_queue(calls) -> None:
     assert [row for row in calls[0][1] if row[0] == "images"] == [("images", "plain", 1)]
     assert len(calls[0][1]) == 3
     assert [call[1] for call in calls[1:]] == ["images", "one"]
+
+
+def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
+    """Twice: what follows from their trials is known when these have ended. All are alike here: the middle is taken."""
+    sweep = "sweep: {settings: {train.learning_rate: [5e-4, 2e-3, 8e-3]}, metric: perplexity, seeds: [101]}\nrows:"
+    path = write_recipe("tuned")
+    text = path.read_text().replace("steps: 1", "steps: 1, learning_rate: 1e-3, test_share: 0.5")
+    path.write_text(text.replace("rows:", sweep).replace("baseline:", "metric: test_perplexity\nbaseline:"))
+    left_out = reproduce("--seeds", "1")
+    assert "skipped: mine/tuned is a sweep, and --sweeps was not given" in left_out.stderr
+    assert [call[:2] for call in calls] == [
+        ("train", [("one", row, 1) for row in ("post-ln", "pre-ln")]),
+        ("write", "one"),
+    ]
+    calls.clear()
+    result = reproduce("--seeds", "1", "--sweeps", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "mine/tuned: Sweep: 6 trials of 3 points and 1 seed for 2 cells" in result.stderr
+    (_, first, *_), (_, second, *_), *written = calls
+    assert [call[1] for call in written] == ["one", "tuned"]
+    assert len(first) == 2 + 6 + 2
+    assert len(second) == len(first) + 2
+    assert reproduce("--seeds", "1", "--sweeps", "--dry-run", "--device", "cpu").exit_code == 0
 
 
 def test_a_row_is_added_where_its_method_can_stand(calls) -> None:
@@ -259,7 +283,7 @@ def test_a_second_call_with_nothing_left_to_do_imports_no_torch(calls, monkeypat
 
 def test_every_experiment_of_two_papers_is_planned_and_the_demo_trains_none_of_them() -> None:
     """Scale smoke, as shipped: translators, captioners in both stages, BERTs. `make demo` stays as short as it is."""
-    planned = _planned("smoke", "sas,eau-grc", None, None)
+    planned = _planned("smoke", "sas,eau-grc", None, None, sweeps=False)
     specs = [spec for table in planned for spec in table.specs]
     assert {"train-caption", "train-bert", "train-mt"} <= {spec.command for spec in specs}
     started = [spec for spec in specs if spec.start is not None]
