@@ -30,7 +30,8 @@ _SCALES = {
     ),
     "evening": (
         "The networks and the text of scale smoke with three times the tokens in larger batches, so that seeds differ "
-        "by some one per cent and differences are resolved. What is said here is said of this size and length alone."
+        "by one to two per cent and most differences are resolved. What is said here is said of this size and length "
+        "alone."
     ),
     "small": (
         "Networks of the papers' smallest class on local text, with far fewer tokens than the papers'. What is said "
