@@ -204,6 +204,38 @@ def test_any_shape(run, T, n, rank, kind, gated, dtype):
     assert_close(*run(Problem(dtype, kind, rank, gated), T, n), TOLERANCE[dtype])
 
 
+def calls(dtype: torch.dtype) -> dict[str, tuple]:
+    """Arguments of each operator, forward and backward, as its schema has them."""
+    p, counts = Problem(dtype, rank=3), (4, 2)
+    product, gates = p.site(6, [16, 8, 8])
+    of_two, of_one = (p.site(6, [16] * sites) for sites in (2, 1))
+    tables = torch.ones(6, 2), torch.zeros(6, 2)
+    qkvu = heads_cpu.heads(product, gates, *tables, *counts)
+    x, gain = p.normal(6, 16), p.normal(16)
+    y, _, rstd = add_norm_cpu.add_norm(x, *of_one, gain, EPSILON)
+    return {
+        "modulate": (product, *gates, [16, 8, 8]),
+        "modulate_backward": (p.normal(6, 32), product, *gates, [16, 8, 8]),
+        "heads": (product, *gates, *tables, *counts),
+        "heads_backward": (*qkvu[:3], *qkvu, *gates, *tables, *counts, product.shape[1]),
+        "swiglu": (of_two[0], *of_two[1], 16, 20),
+        "swiglu_backward": (p.normal(6, 20), of_two[0], *of_two[1], 16),
+        "add_norm": (x, of_one[0], *of_one[1], gain, EPSILON),
+        "add_norm_backward": (p.normal(6, 16), p.normal(6, 16), y, rstd, of_one[0], *of_one[1], gain),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the checker's own
+@DTYPES
+@pytest.mark.parametrize(
+    "name", [f"{op}{end}" for op in ("modulate", "heads", "swiglu", "add_norm") for end in ("", "_backward")]
+)
+def test_pytorch_accepts_what_the_kernels_give(name, dtype):
+    """Shapes, types and strides are those that the compiler is told, and nothing given is written to."""
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(getattr(torch.ops.comt, name).default, calls(dtype)[name], test_utils=checks)
+
+
 LAYOUTS = {
     "columns": lambda W: W.T.contiguous().T,
     "neither": lambda W: torch.full((3 * len(W), 2 * W.shape[1]), torch.nan, dtype=W.dtype)[::3, ::2].copy_(W),
