@@ -151,21 +151,21 @@ def _start(start: pd.DataFrame) -> Part:
         "loss": "loss",
         "own": "own",
         "without_gradient": "no gradient",
-        "still": "still",
+        "never": "never",
         "dispersion_start": "apart at first",
         "dispersion": "apart",
         "mixing_moved": "moved",
     }
     return Part(
         "Language models of every method at the start",
-        "LLaMA models of four blocks, width 64, with the same draws where they share parameters, one seed, and what "
-        "papers or their code say they start as. `from Pre-LN`: |logits - Pre-LN's| over the norm of Pre-LN's; below "
-        "1e-4 it is rounding. The norms' epsilon is 1e-12. `loss` of 256 kinds of random tokens, whose logarithm is "
-        "5.55. Of the `own` tensors that Pre-LN has not, how many have `no gradient` in the first update, and how many "
-        "are `still` what they were after 20 updates of Adam: such a part is dead, and a table would say nothing of "
-        "it. Rates of their own, which some methods have, are not used here. `apart`: how far the streams before the "
-        "last branch are from their mean, |H - mean| / |H|, at first and after these updates; `moved`: how far any "
-        "weight of a mixture is from where it started, where a connection says what it mixes.",
+        "LLaMA models of four blocks, width 64, in fp64, with the same draws where they share parameters, one seed, "
+        "and what papers or their code say they start as. `from Pre-LN`: |logits - Pre-LN's| over the norm of "
+        "Pre-LN's. The norms' epsilon is 1e-12. `loss` of 256 kinds of random tokens, whose logarithm is 5.55. Of the "
+        "`own` tensors that Pre-LN has not, how many have `no gradient` in the first update, and how many `never` have "
+        "one in 20 updates of Adam: such a part is dead, and a table would say nothing of it. Rates of their own, "
+        "which some methods have, are not used here. `apart`: how far the streams before the last branch are from "
+        "their mean, |H - mean| / |H|, at first and after these updates; `moved`: how far any weight of a mixture is "
+        "then from where it started, by the kind of mixture, where a connection says what it mixes.",
         start[list(shown)].rename(columns=shown),
     )
 
