@@ -25,13 +25,14 @@ the content is taken from the results, and only the ids of their runs are held t
 
 
 def committed() -> list[tuple[str, str, set[str], set[str]]]:
-    """Recipe, scale, content hashes and run ids of every committed file of runs that says its recipe."""
+    """Recipe, scale, content hashes and ids of the runs that were trained, of every committed file that says its
+    recipe."""
     found = []
     for path in sorted((ROOT / "results").glob("*/*/*-runs.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         if rows and rows[0].get("recipe"):
-            contents, ids = ({row[key] for row in rows} for key in ("data_content", "id"))
+            contents, ids = ({row[key] for row in rows if row["data_content"]} for key in ("data_content", "id"))
             found.append((rows[0]["recipe"], rows[0]["scale"], contents, ids))
     return found
 

@@ -55,10 +55,10 @@ def test_it_is_what_a_forward_pass_keeps(method):
     assert cost.kept_always - head == pytest.approx(2 * two - four, rel=0.15, abs=5e4)
 
 
-def test_joined_weights_of_gates_are_counted_once_and_not_a_row():
+def test_joined_weights_of_gates_are_not_kept():
     plain, gated = cost_of(spec("pre-ln")), cost_of(spec("comt"))
     blocks = 3 * (4 * 128**2 + 3 * 128 * 344)
-    assert gated.kept_always - plain.kept_always == pytest.approx(blocks, rel=0.05)
+    assert gated.kept_always - plain.kept_always < 0.01 * blocks
     assert plain.kept_per_row < gated.kept_per_row < 1.8 * plain.kept_per_row  # z of seven projections, before gating
 
 
@@ -71,5 +71,5 @@ def test_checkpointing_keeps_one_block_and_the_inputs_of_the_others():
     plain, saving = cost_of(spec("comt")), cost_of(spec("comt", checkpointing=True))
     assert saving.flops_per_row == plain.flops_per_row  # of the model, whatever is computed twice
     assert saving.kept_per_row < 0.5 * plain.kept_per_row
-    assert saving.kept_always < 0.5 * plain.kept_always
+    assert saving.kept_always <= plain.kept_always
     assert saving.kept_per_row > plain.kept_per_row / 3
