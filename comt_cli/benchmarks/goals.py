@@ -18,9 +18,9 @@ _TRANSLATION_GOALS = {"plain-uncached": 2.0, "marian": 1.0}
 _PROCESSOR = re.compile(r", \d+ threads?$")
 """How the name of a processor ends in the rows."""
 
-Kind = Literal["step", "forward", "saved", "mfu", "speed", "peer"]
+Kind = Literal["step", "forward", "saved", "mfu", "speed", "peer", "compiled_peer"]
 """What a goal is about: the ratio of the step, of the forward pass, of what it keeps in memory; MFU; units a second;
-the ratio of the step to that of another library."""
+the ratio of the step to that of another library; that of another library's compiled step to the best plain one."""
 Goals = dict[Kind, float]
 
 
@@ -29,7 +29,8 @@ class Asked:
     """What is asked of a subject, by the variant's base: on an H200 in bf16 by published size, on a CPU at any size.
 
     `speed`, in units a second, and `peer`, the ratio of its step to that of the subject's first peer, are asked of the
-    quickest plain variant on the whole batch; `beyond_arithmetic` of the compiled variants of other networks on a CPU:
+    quickest plain variant on the whole batch; `compiled_peer` too, on a CPU: its step is at most so much of that peer's
+    compiled one, whose row shows the goal, as the inverse; `beyond_arithmetic` of the compiled variants of other networks on a CPU:
     the ratio of their step to the plain one is at most so many times that of their arithmetic
     (`arithmetic_ratio_to_plain` of their rows); the others of what is fused.
     """
@@ -38,6 +39,7 @@ class Asked:
     cpu: Mapping[str, Goals] = field(default_factory=dict)
     speed: Mapping[str, float] = field(default_factory=dict)
     peer: float | None = None
+    compiled_peer: float | None = None
     beyond_arithmetic: float | None = None
 
     @property
@@ -46,6 +48,7 @@ class Asked:
         every = [goals for of_base in self.gpu.values() for goals in of_base.values()]
         named: set[Kind] = {kind for goals in every for kind in goals} | ({"speed"} if self.speed else set())
         named |= {"peer"} if self.peer is not None else set()
+        named |= {"compiled_peer"} if self.compiled_peer is not None else set()
         named |= {"step"} if self.beyond_arithmetic is not None else set()
         return tuple(kind for kind in get_args(Kind) if kind in named)
 
@@ -57,10 +60,12 @@ class Asked:
         precision: str,
         *,
         is_best_plain: bool = False,
+        is_compiled_peer: bool = False,
         arithmetic: float | None = None,
     ) -> Goals:
         """The goals of `transponder-fused`, `plain-fused`, ... at a size, on a device of that name. `is_best_plain`:
-        it is the quickest plain one, on the whole batch of that size. `arithmetic`: its ratio to the plain network's,
+        it is the quickest plain one, on the whole batch of that size. `is_compiled_peer`: it is the first of the other
+        libraries' networks, compiled. `arithmetic`: its ratio to the plain network's,
         where that is known."""
         base, _, how = variant.partition("-")
         fused = how in ("fused", "fused-eager")
@@ -68,6 +73,8 @@ class Asked:
             found = dict(self.cpu.get(base, {})) if fused else {}
             if self.beyond_arithmetic is not None and arithmetic is not None and base != "plain" and how == "compiled":
                 found["step"] = round(self.beyond_arithmetic * arithmetic, 4)
+            if self.compiled_peer is not None and is_compiled_peer:
+                found["compiled_peer"] = round(1 / self.compiled_peer, 4)
         elif device == H200 and precision.startswith("bf16"):
             found = dict(self.gpu.get(size, {}).get(base, {})) if fused else {}
             if is_best_plain and size in self.speed:
@@ -104,6 +111,7 @@ OF_LLAMAS = Asked(
         ("60m", "130m", "250m", "350m", "1b"),
     ),
     cpu={"transponder": {"step": 1.12, "forward": 1.10, "saved": 1.20}, "comt": {"step": 1.04}},
+    compiled_peer=0.97,
 )
 OF_RESNETS = Asked(
     gpu={

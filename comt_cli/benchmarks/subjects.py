@@ -158,6 +158,7 @@ class Subject:
         names = {"step": "step_ratio", "forward": "forward_ratio", "saved": "saved_ratio", "mfu": "mfu"}
         if self.peers:
             names["peer"] = f"step_ratio_to_{next(iter(self.peers))}"
+        names["compiled_peer"] = "least_step_ratio"
         return {kind: f"goal_{names.get(kind, f'{self.unit}_per_second')}" for kind in self.asked.kinds}
 
     def goals(self, row: Mapping[str, Any], device_type: str = "cpu") -> dict[str, float | None]:
@@ -166,8 +167,15 @@ class Subject:
         whole = row["variant"] == row.get("best_plain") and row["shape"] == str(shape)
         device = goal_device(device_type, row["device"])
         arithmetic = float(row[ARITHMETIC]) if row.get(ARITHMETIC) else None
-        place = row["variant"], row["size"], device, row["precision"]
-        found = self.asked.of(*place, is_best_plain=whole, arithmetic=arithmetic)
+        found = self.asked.of(
+            row["variant"],
+            row["size"],
+            device,
+            row["precision"],
+            is_best_plain=whole,
+            is_compiled_peer=row["variant"] == f"{next(iter(self.peers), None)}-compiled",
+            arithmetic=arithmetic,
+        )
         return {self.goal_columns[kind]: found.get(kind) for kind in self.asked.kinds}
 
 

@@ -47,6 +47,7 @@ def step_page(
     }
     if peers:
         every["peer"] = _ratio_goal(f"step_ratio_to_{peers[0]}", f"step / {peers[0]}")
+        every["compiled_peer"] = partial(every["step"], at_least=True)
     return Page(
         name=name,
         title=title,

@@ -75,6 +75,7 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
         assert "torchvision: left out, torchvision has no ResNets of other widths" in result.output
     has_peer = subject is not IMAGES
     assert list(rows) == [name for name in here(subject) if has_peer or not subject.is_peer(name)]
+    assert ("at least 1.0309" in result.output) == (subject is LANGUAGE)  # ours is at most 0.97 of the compiled one
     best = rows["plain"]["best_plain"]
     assert best in subject.best_plain
     assert float(rows[best]["step_ratio_to_best_plain"]) == 1
@@ -95,6 +96,7 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
         if subject is CONNECTIONS and name.endswith("-compiled") and name != "plain-compiled":
             asked_here = str(round(1.05 * float(row["arithmetic_ratio_to_plain"]), 4))
         assert row.get("goal_step_ratio", "") == asked_here, name
+        assert row.get("goal_least_step_ratio", "") == ("1.0309" if name == "transformers-compiled" else ""), name
         assert row["compiled"] == ("whole" if name.endswith(("-compiled", "-fused")) else "no")
         assert row["predicted_step_ratio"] == row["peak_mib"] == row["mfu"] == row.get(f"goal_{speed}", "") == ""
         assert all((row[f"step_ratio_to_{peer}"] != "") == has_peer for peer in subject.peers)
