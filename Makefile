@@ -103,6 +103,18 @@ test-isas: $(READY)  ## What computes, as on older processors: without AVX2, wit
 			|| failed="$$failed $$aten"; \
 	done; [ -z "$$failed" ] || { echo "failed as:$$failed" >&2; exit 1; }
 
+# Not pinned, and in environments of their own, of gigabytes each: .venv-lowest-direct, .venv-highest (uv's words).
+.PHONY: test-range
+test-range: $(SET_UP)  ## What computes, with the oldest and with the newest libraries that pyproject.toml allows
+	@failed=; for end in lowest-direct highest; do \
+		$(BIN)/python -m venv --clear ".venv-$$end"; \
+		$(UV) pip install --quiet --compile-bytecode --python ".venv-$$end/bin/python" --resolution "$$end" \
+			-e '.[gguf]' --group test; \
+		echo "== $$end:" $$($(BIN)/uv pip freeze --python ".venv-$$end/bin/python" | grep -E '^(torch|torchvision|triton|numpy|transformers)=='); \
+		OMP_NUM_THREADS=1 ".venv-$$end/bin/pytest" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COMPUTING) \
+			|| failed="$$failed $$end"; \
+	done; [ -z "$$failed" ] || { echo "failed with:$$failed" >&2; exit 1; }
+
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device
 	$(PYTEST) tests/gpu
@@ -159,8 +171,8 @@ constraints: $(SET_UP)  ## Choose the newest versions that fit and write them to
 		--output-file constraints.txt
 
 .PHONY: clean
-clean:  ## Remove .venv, caches and built files; keeps runs/ and results/
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+clean:  ## Remove environments, caches and built files; keeps runs/ and results/
+	rm -rf .venv .venv-lowest-direct .venv-highest .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find comt_cli tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
