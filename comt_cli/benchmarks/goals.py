@@ -30,8 +30,8 @@ class Asked:
 
     `speed`, in units a second, and `peer`, the ratio of its step to that of the subject's first peer, are asked of the
     quickest plain variant on the whole batch; `compiled_peer` too, on a CPU: its step is at most so much of that peer's
-    compiled one, whose row shows the goal, as the inverse; `beyond_arithmetic` of the compiled variants of other networks on a CPU:
-    the ratio of their step to the plain one is at most so many times that of their arithmetic
+    compiled one, whose row shows the goal, as the inverse. `beyond_arithmetic` is asked of the compiled variants of
+    other networks on a CPU: the ratio of their step to the plain one is at most so many times that of their arithmetic
     (`arithmetic_ratio_to_plain` of their rows); the others of what is fused.
     """
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from comt_cli.kernels.embedding import embedding
 from comt_cli.kernels.gates import Modulation
@@ -92,9 +93,12 @@ class Projections(CarriesGates, Initialised):
             matrix = self._frozen[0]
             return F.linear(x_TD, matrix[:, :width] if width < matrix.shape[1] else matrix, self._frozen[1])
         matrices = [self.weight, *self._down_projections().values()]
-        if self.bias is not None or len(matrices) == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if self.bias is not None or len(matrices) == 1 or not torch.is_grad_enabled():
             matrix = self._joined(width, *matrices)
             return F.linear(x_TD, matrix, self._shift(len(matrix)))
+        if torch.compiler.is_compiling():  # the compiler is told what `_JoinedProduct` does
+            joined = checkpoint(self._joined, width, *matrices, use_reentrant=False, preserve_rng_state=False)
+            return F.linear(x_TD, joined)
         product_TC: Tensor = _JoinedProduct.apply(x_TD, partial(self._joined, width), *matrices)  # type: ignore[no-untyped-call]
         return product_TC
 

@@ -223,7 +223,7 @@ def test_a_step_may_take_five_per_cent_more_than_its_arithmetic(variant, device,
 
 def test_the_columns_of_goals():
     assert [list(subject.goal_columns.values()) for subject in SUBJECTS] == [
-        ["goal_step_ratio", "goal_forward_ratio", "goal_saved_ratio", "goal_mfu"],
+        ["goal_step_ratio", "goal_forward_ratio", "goal_saved_ratio", "goal_mfu", "goal_least_step_ratio"],
         ["goal_step_ratio", "goal_images_per_second"],
         ["goal_step_ratio_to_torch"],
         [],

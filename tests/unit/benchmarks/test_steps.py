@@ -26,6 +26,7 @@ from comt_cli.benchmarks.subjects import (
     needs_cuda,
 )
 from comt_cli.benchmarks.variants import Unavailable, Variants, is_compiled, nondeterministic
+from comt_cli.commands.bench_pages import pages
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
 from comt_cli.models.build import model_of
@@ -75,7 +76,6 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
         assert "torchvision: left out, torchvision has no ResNets of other widths" in result.output
     has_peer = subject is not IMAGES
     assert list(rows) == [name for name in here(subject) if has_peer or not subject.is_peer(name)]
-    assert ("at least 1.0309" in result.output) == (subject is LANGUAGE)  # ours is at most 0.97 of the compiled one
     best = rows["plain"]["best_plain"]
     assert best in subject.best_plain
     assert float(rows[best]["step_ratio_to_best_plain"]) == 1
@@ -96,7 +96,6 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
         if subject is CONNECTIONS and name.endswith("-compiled") and name != "plain-compiled":
             asked_here = str(round(1.05 * float(row["arithmetic_ratio_to_plain"]), 4))
         assert row.get("goal_step_ratio", "") == asked_here, name
-        assert row.get("goal_least_step_ratio", "") == ("1.0309" if name == "transformers-compiled" else ""), name
         assert row["compiled"] == ("whole" if name.endswith(("-compiled", "-fused")) else "no")
         assert row["predicted_step_ratio"] == row["peak_mib"] == row["mfu"] == row.get(f"goal_{speed}", "") == ""
         assert all((row[f"step_ratio_to_{peer}"] != "") == has_peer for peer in subject.peers)
@@ -316,6 +315,20 @@ def test_the_goal_beside_another_library(subject, peer, device):
     assert subject.goals(row | {"variant": "plain"}, kind) == {goal: 1.0}
     for other in ({"variant": "grc-eager"}, {"variant": "plain", "shape": str(shape.halved())}):
         assert subject.goals(row | other, kind) == {goal: None}
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.04, "met"), (1.02, "missed")])
+def test_the_goal_beside_a_compiled_library(ratio, verdict):
+    """Our best plain step is at most 0.97 of it on a CPU, which its own row shows as the inverse."""
+    row = {"size": "bench", "shape": "any", "device": "An EPYC, 2 threads", "precision": "fp32", "best_plain": "plain"}
+    goals = LANGUAGE.goals(row | {"variant": "transformers-compiled"})
+    assert {name: goal for name, goal in goals.items() if goal is not None} == {"goal_least_step_ratio": 1.0309}
+    for other in ({"variant": "transformers"}, {"variant": "transformers-compiled", "device": "NVIDIA H200"}):
+        assert LANGUAGE.goals(row | other, "cuda")["goal_least_step_ratio"] is None
+    shown = {"step_ratio_to_best_plain": f"{ratio}", **{name: f"{goal}" for name, goal in goals.items() if goal}}
+    (said,) = filter(None, (goal.verdict(shown) for goal in pages()["step"].goals))
+    assert said.startswith(f"step {verdict} (")
+    assert "at least 1.0309" in said
 
 
 @either_subject
