@@ -87,9 +87,12 @@ def device_of(device_type: str, text: str, device_class: str) -> Device:
 
 
 def processor_name() -> str:
-    """The processor's model name from the kernel, or the architecture where it does not say."""
+    """The processor's model name from the kernel, or the architecture where it does not say. `AMD EPYC as AVX2` where
+    `ATEN_CPU_CAPABILITY` has it compute as an older one."""
     name = _entries().get("model name", "")
-    return name if name and name.lower() != "unknown" else f"{platform.machine()} CPU"
+    name = name if name and name.lower() != "unknown" else f"{platform.machine()} CPU"
+    instructions = _instruction_sets()
+    return name if instructions is None or instructions[0] == instructions[1] else f"{name} as {instructions[1]}"
 
 
 def processor_class() -> str:
@@ -99,16 +102,21 @@ def processor_class() -> str:
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return "Apple NEON"  # whose kernel has no /proc
     entries = _entries()
-    vendor = entries.get("vendor_id") or entries.get("CPU implementer")
+    vendor, instructions = entries.get("vendor_id") or entries.get("CPU implementer"), _instruction_sets()
+    return f"{_VENDORS.get(vendor, vendor)} {instructions[1]}" if vendor and instructions else UNKNOWN
+
+
+def _instruction_sets() -> tuple[str, str] | None:
+    """The widest instructions that this processor has, and the widest that it may use; None where the system does not
+    say."""
+    entries, known = _entries(), _INSTRUCTION_SETS.get(platform.machine())
     flags = {*(entries.get("flags") or entries.get("Features") or "").split()}
-    known = _INSTRUCTION_SETS.get(platform.machine())
-    if not (vendor and flags and known):
-        return UNKNOWN
+    if not (flags and known):
+        return None
     names = [*known, platform.machine()]
     widest = next((name for name, needs in known.items() if needs <= flags), platform.machine())
     pretended = _PRETENDED[platform.machine()].get(os.environ.get("ATEN_CPU_CAPABILITY", ""), widest)
-    widest = max(widest, pretended, key=names.index)  # the narrower
-    return f"{_VENDORS.get(vendor, vendor)} {widest}"
+    return widest, max(widest, pretended, key=names.index)  # the narrower
 
 
 def _entries() -> dict[str, str]:
