@@ -40,6 +40,8 @@ VARIANTS = {
     "attention-residuals+transponder": {"name": "transponder", "residual": "attention-residuals"},
     "start-lambdas-graded": {"name": "start-lambdas", "start": "graded", "normalised": False},
     "muddformer+comt": {"name": "comt", "residual": "mudd"},
+    "2-dca": {"name": "deep-cross-attention", "last": 2},
+    "deep-cross-attention+comt": {"name": "comt", "residual": "deep-cross-attention"},
     "resformer-learned": {"name": "resformer", "learned": True},
     "wider-flops": {"name": "wider", "like": {"name": "full-rank-gate"}, "equal": "flops"},
 }
@@ -68,7 +70,7 @@ KINDS = (
     *("rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa+comt"),
     *("keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static", "mhc", "mhc-lite", "siamese-norm"),
     *("attention-residuals-blocks", "delta-attention-residuals", "prores", "resformer-learned", "svformer"),
-    *("muddformer", "lime", "muddformer+comt"),
+    *("muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`): what a test
 computes with whose subject is how these are run, rather than the methods."""

@@ -100,7 +100,7 @@ def softmax(logits: list[float]) -> list[float]:
 
 WITH_STATES = {
     *("keel", "start-lambdas", "denseformer", "hyper-connections", "manifold-hyper-connections", "mudd", "progressive"),
-    *("attention-residuals", "delta-attention-residuals", "siamese-norm"),
+    *("attention-residuals", "delta-attention-residuals", "siamese-norm", "deep-cross-attention"),
 }
 """Of these whole stacks are written out (`test_modern_connections`): most hand on more than a stream."""
 ONE_STREAM = [name for name in RESIDUAL_CONNECTIONS if name not in WITH_STATES]

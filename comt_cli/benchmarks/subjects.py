@@ -380,6 +380,7 @@ MODERN = Subject(
         "attnres": _of_pytorch("full Attention Residuals", "attention-residuals"),
         "blockattnres": _of_pytorch("Block Attention Residuals, 4 blocks", "attention-residuals", blocks=4),
         "mudd": _of_pytorch("MUDDFormer, a mixture each for q, k, v and skip", "muddformer"),
+        "dca": _of_pytorch("DeepCrossAttention, a mixture each for q, k and v", "deep-cross-attention"),
     },
     precision="bf16-pure",
     plain_counts_eager=False,

@@ -146,6 +146,7 @@ RESIDUAL_CONNECTIONS = {
     "delta-attention-residuals": "attention_residuals.DeltaAttentionResiduals",
     "siamese-norm": "siamese_norm.SiameseNorm",
     "mudd": "mudd.MultiwayDense",
+    "deep-cross-attention": "deep_cross_attention.DeepCrossAttention",
     "progressive": "progressive.ProgressiveResidual",
 }
 """Every residual connection that an option can name, and its class in `layers.residual`."""
@@ -159,6 +160,7 @@ CONNECTION_NEEDS = {
     "delta-attention-residuals": ("states",),
     "siamese-norm": ("states",),
     "mudd": ("states", "values"),
+    "deep-cross-attention": ("states", "values"),
     "progressive": ("states",),
 }
 """What a residual connection needs that only some models have (`Sites.features`), whether a recipe says it as a method

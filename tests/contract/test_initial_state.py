@@ -31,6 +31,7 @@ from comt_cli.layers.norms import DynamicTanh, EmbeddingScale
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.attention_residuals import AttentionResiduals, DeltaAttentionResiduals
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.deep_cross_attention import DeepCrossAttention, DepthMixture
 from comt_cli.layers.residual.denseformer import DenseFormer
 from comt_cli.layers.residual.grc import GatedResidual
 from comt_cli.layers.residual.highway import Highway
@@ -206,6 +207,11 @@ def mudd_starts(connection: ResidualConnection) -> None:
         is_normal(connection.dense.W1, connection.junction.width**-0.5)
 
 
+def depth_mixture_starts(part: DepthMixture) -> None:
+    is_normal(part.w, 1e-3)
+    assert (part.offset() == 0).all()
+
+
 def progress_starts(connection: ResidualConnection) -> None:
     assert connection.share.value == 0
 
@@ -274,6 +280,8 @@ STARTS = {
     DeltaAttentionResiduals: depth_attention_starts,
     ProgressiveResidual: progress_starts,
     MultiwayDense: mudd_starts,
+    DepthMixture: depth_mixture_starts,
+    DeepCrossAttention: lambda part: None,
     DenseShares: lambda part: None,
     LayerRouter: lambda part: None,  # `test_modern_connections`
     Convolution: convolution_starts,

@@ -119,6 +119,9 @@ def extra(  # noqa: PLR0911, PLR0912, PLR0915 - one case a method
             hidden = [4 * (i + 1) for i in range(1, L + 1)]
             shares = [*hidden[:-1], L + 1]
             return norms + sum(D * K + K * n + n for K, n in zip(hidden, shares, strict=True))
+        case "deep-cross-attention":  # b of every source, w; three a block, with norms of keys and values, one at last
+            sources = [i if method.last is None else min(i, method.last + 2) for i in range(1, L + 2)]
+            return sum(3 * (S + 1) * D for S in sources[:-1]) + (sources[-1] + 1) * D + L * 2 * D
         case "prores":
             return 0
         case "wider":  # to the nearest whole channel of every feed-forward network
@@ -158,6 +161,8 @@ def test_extra_parameters(options, size):
         ({"name": "siamese-norm"}, 38_400),
         ({"name": "muddformer"}, 287_861 + 11 * 2 * 768),  # with norms of keys and values in blocks 2 to 12
         ({"name": "lime"}, 11_088),
+        # 3 (78 + 12) 768 in the blocks and 14 x 768 behind them, and norms of keys and values
+        ({"name": "deep-cross-attention"}, 218_112 + 12 * 2 * 768),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
 )

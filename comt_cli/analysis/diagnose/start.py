@@ -45,6 +45,7 @@ PUBLISHED = {
     "attention-residuals": "the mean of all sources: Pre-LN's direction",
     "delta-attention-residuals": "not said; its code draws the queries",
     "muddformer": "Pre-LN",
+    "deep-cross-attention": "Pre-LN, w = 0: relu never gives it a gradient",
     "siamese-norm": "two streams, not Pre-LN",
     "prores": "the identity",
     "rezero": "the identity",

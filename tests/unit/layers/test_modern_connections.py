@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.attention_residuals import DepthAttention
 from comt_cli.layers.residual.base import Junction, ResidualConnection, Streams, read_behind, stream_of
+from comt_cli.layers.residual.deep_cross_attention import DepthMixture
 from comt_cli.layers.residual.hyper_connections import HyperConnection
 from comt_cli.layers.residual.manifold_hyper_connections import (
     Coefficients,
@@ -202,6 +203,23 @@ def naive_mudd(connections, x_D: Tensor) -> Tensor:
     return stream
 
 
+def naive_cross(connections, x_D: Tensor, read_out: nn.Module, last: int | None) -> Tensor:
+    def mixed(mixture: DepthMixture) -> Tensor:
+        G = f if last is None or len(f) <= last + 2 else [f[0], sum(f[1:-last]), *f[-last:]]
+        assert len(G) == len(mixture.offset.value)
+        shares = [max((mixture.w[0] * G_s).sum().item(), 0) for G_s in G]
+        return sum(G_s * (1 + b_s + s) for G_s, b_s, s in zip(G, mixture.offset.value, shares, strict=True))
+
+    f = [x_D]
+    for i in range(LAYERS):
+        attention, mlp = connections[2 * i], connections[2 * i + 1]
+        q, k, v = (mixed(mixture) for mixture in (attention.queries, attention.keys, attention.values))
+        ways = norm_of(attention.norm, q), norm_of(attention.key_norm, k), norm_of(attention.value_norm, v)
+        a = branch(2 * i, *ways)
+        f.append(a + branch(2 * i + 1, norm_of(mlp.norm, q + a)))
+    return mixed(read_out.mixture)
+
+
 CASES = {
     "static": ("hyper-connections", {"dynamic": False, "n": 3}, naive_hyper),
     "dynamic": ("hyper-connections", {}, naive_hyper),
@@ -224,6 +242,8 @@ CASES = {
     "keel": ("keel", {}, naive_keel),
     "mudd": ("mudd", {}, naive_mudd),
     "progressive": ("progressive", {"updates": 5}, naive_progressive),
+    "cross": ("deep-cross-attention", {}, partial(naive_cross, last=None)),
+    "1-dca": ("deep-cross-attention", {"last": 1}, partial(naive_cross, last=1)),
 }
 
 
@@ -287,6 +307,27 @@ def test_the_start_is_pre_ln(name):
     with torch.no_grad():
         expected, found = plain(TOKENS), model(TOKENS)
     assert (found - expected).norm() < 1e-6 * expected.norm()  # the angles' table is in float32
+
+
+@pytest.mark.parametrize("last", [None, 1])
+def test_deep_cross_attention_starts_as_pre_ln_but_for_what_gives_it_a_gradient(last):
+    """With w = 0 it would be Pre-LN, and stay without weights that depend on the token: relu' is 0 at 0."""
+    settings = SETTINGS.model_copy(update={"norm_eps": 1e-15})
+    options = {"name": "pre-ln"}, {"name": "deep-cross-attention", "last": last}
+    plain, model = (built(wiring_of(each), settings).double() for each in options)
+    with torch.no_grad():
+        expected, near = plain(TOKENS), model(TOKENS)
+    weights = [part.w for part in model.modules() if isinstance(part, DepthMixture)]
+    model(TOKENS).square().sum().backward()
+    assert all((w.grad != 0).any() for w in weights)
+    model.zero_grad()
+    for w in weights:
+        nn.init.zeros_(w)
+    exact = model(TOKENS)
+    exact.square().sum().backward()
+    assert all((w.grad == 0).all() for w in weights)
+    assert 1e-6 * expected.norm() < (near - expected).norm() < 0.05 * expected.norm()
+    assert (exact - expected).norm() < 1e-6 * expected.norm()
 
 
 @pytest.mark.parametrize("name", ["siamese-norm", "keel", "prores"])

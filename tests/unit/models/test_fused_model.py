@@ -197,7 +197,7 @@ def test_frozen_gates_lie_as_the_kernels_pack_them():
         assert after.Wc.stride(1) == len(after.Wc)
 
 
-@pytest.mark.parametrize("name", ["svformer", "lime", "muddformer+comt"])
+@pytest.mark.parametrize("name", ["svformer", "lime", "muddformer+comt", "2-dca"])
 def test_attention_that_the_kernel_does_not_know_is_recorded_as_not_fused(name):
     """Of any block: some of these models' first blocks could have it."""
     model = built(wiring_of(METHODS[name]))

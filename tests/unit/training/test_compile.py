@@ -63,7 +63,7 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     "name",
     [
         *("start-lambdas", "denseformer", "resformer-learned", "lime", "hyper-connections", "mhc", "siamese-norm"),
-        *("attention-residuals-blocks", "muddformer+comt"),
+        *("attention-residuals-blocks", "muddformer+comt", "2-dca"),
     ],
 )
 def test_a_state_that_is_more_than_a_stream_is_compiled_as_one_graph(name):

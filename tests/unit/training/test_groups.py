@@ -63,6 +63,7 @@ RULED = {
     "attention-residuals": dict.fromkeys(("query", "gain_offset"), (1.0, 0.0)),
     "delta-attention-residuals": dict.fromkeys(("query", "gain_offset"), (1.0, 0.0)),
     "muddformer": {"a": (1.0, 0.0)},
+    "deep-cross-attention": {"offset": (1.0, 0.0)},
     "lime": {"router": (10.0, 0.1)},
 }
 

@@ -1,0 +1,132 @@
+"""DeepCrossAttention (Heddes et al. 2025, arXiv 2502.06785): a block's queries, keys and values are each a mixture of
+all earlier blocks' outputs, with a weight for every channel that depends on the token.
+
+    g(G) = sum_s G_s * (b_s + relu(w . G_s))     G_0 = the embedding, G_s = what block s put out
+    a = attention(N_Q(g_Q), N_K(g_K), N_V(g_V))     f = a + mlp(N(g_Q + a))
+
+f is what the block puts out: its skips stay within it, and g adds up what was put out. With b = 1 and w = 0 that is
+Pre-LN. Behind the last block one more mixture is what the final norm reads. With `last` k only the k newest outputs
+and the embedding are told apart, and those between them count as one source, their sum.
+
+Shapes: B batch, T tokens, D width, S sources. Weights and sums are computed in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from comt_cli.kernels.transponder import no_autocast
+from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.learned import NO_DECAY, Constant
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of, wide
+
+STD = 1e-3
+"""Of w at the start: 0 would have no gradient, relu's at 0 being 0."""
+
+
+class DepthMixture(Initialised):
+    """g: sources [B, T, D] each -> [B, T, D], in the first source's type. `offset` is b, less the 1 it starts at."""
+
+    def __init__(self, width: int, sources: int) -> None:
+        super().__init__()
+        self.offset = Constant(0.0, sources, width, update_rule=NO_DECAY)
+        self.w = nn.Parameter(torch.empty(1, width))
+
+    def weights(self, sources: Sequence[Tensor]) -> list[Tensor]:
+        """relu(w . G_s) of every source, [B, T, 1] each: what is added to b_s."""
+        with no_autocast(sources[0]):
+            return [torch.relu((wide(source) * wide(self.w)).sum(-1, keepdim=True)) for source in sources]
+
+    def forward(self, sources: Sequence[Tensor]) -> Tensor:
+        """Raises ValueError where there are not as many sources as it was made for."""
+        b_SD = 1 + wide(self.offset())
+        mixed_BTD = torch.zeros_like(sources[0], dtype=b_SD.dtype)
+        for source_BTD, b_D, weight_BT1 in zip(sources, b_SD, self.weights(sources), strict=True):
+            mixed_BTD = mixed_BTD + source_BTD * (b_D + weight_BT1)
+        return mixed_BTD.to(sources[0].dtype)
+
+    def initialise(self, draw: Draw) -> None:
+        draw.normal_(self.w, "w", STD)
+
+
+def told_apart(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
+    """The sources of a mixture: the embedding, the sum of those between, and the `last` outputs; all without it."""
+    if last is None or len(outputs) <= last + 2:
+        return [*outputs]
+    between = outputs[1:-last]
+    total_BTD = between[0]
+    for output_BTD in between[1:]:
+        total_BTD = total_BTD + output_BTD
+    return [outputs[0], total_BTD, *outputs[-last:]]
+
+
+def count_of(outputs: int, last: int | None) -> int:
+    """How many sources `told_apart` gives of so many outputs."""
+    return outputs if last is None else min(outputs, last + 2)
+
+
+class DeepCrossAttention(ResidualConnection):
+    """The state's outputs are the embedding and those of all blocks, the newest the part of one that is under way; its
+    stream is what the block's next branch reads beside its own output."""
+
+    has_states = has_ways = True
+
+    def __init__(self, junction: Junction, last: int | None = None) -> None:
+        super().__init__(junction)
+        self.last = last
+        self.norm = junction.norm()
+        self.begins_block = junction.part == "attention"
+        if not self.begins_block:
+            return
+        self.key_norm, self.value_norm = junction.norm(), junction.norm()
+        sources = count_of(junction.layer + 1, last)
+        self.queries, self.keys, self.values = (DepthMixture(junction.width, sources) for _ in range(3))
+
+    def sources(self, state: State) -> list[Tensor]:
+        """What the block that begins with this state mixes, [B, T, D] each, the oldest first."""
+        return told_apart(state.outputs if isinstance(state, Sources) else (stream_of(state),), self.last)
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """Each source's weights in queries, keys and values, the mean over the channels."""
+        if not self.begins_block:
+            return {}
+        sources = self.sources(state)
+        found = {}
+        for name, mixture in (("queries", self.queries), ("keys", self.keys), ("values", self.values)):
+            b_S = 1 + wide(mixture.offset()).mean(-1)
+            found[name] = b_S + torch.cat(mixture.weights(sources), -1)
+        return found
+
+    def step(self, state: State, branch: Branch) -> State:
+        if self.begins_block:
+            sources = self.sources(state)
+            queries_BTD = self.queries(sources)
+            ways = (self.norm(queries_BTD), self.key_norm(self.keys(sources)), self.value_norm(self.values(sources)))
+            a_BTD = branch(*ways).to(queries_BTD.dtype)
+            outputs = state.outputs if isinstance(state, Sources) else (stream_of(state),)
+            return Sources(queries_BTD + a_BTD, (*outputs, a_BTD))
+        assert isinstance(state, Sources)
+        *outputs, a_BTD = state.outputs
+        m_BTD = branch(self.norm(state.x)).to(a_BTD.dtype)
+        return Sources(state.x + m_BTD, (*outputs, a_BTD + m_BTD))
+
+    def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
+        return CrossReadOut(self.junction, self.last)
+
+
+class CrossReadOut(nn.Module):
+    """What the final norm reads: a mixture of all outputs."""
+
+    def __init__(self, junction: Junction, last: int | None) -> None:
+        super().__init__()
+        self.last = last
+        self.mixture = DepthMixture(junction.width, count_of(junction.layers + 1, last))
+
+    def forward(self, state: State) -> Tensor:
+        """[B, T, D] of the state behind the last block."""
+        assert isinstance(state, Sources)
+        mixed_BTD: Tensor = self.mixture(told_apart(state.outputs, self.last))
+        return mixed_BTD

@@ -1,0 +1,25 @@
+"""DeepCrossAttention: queries, keys and values each mix all earlier blocks' outputs (Heddes et al. 2025).
+
+g(G) = sum_s G_s * (b_s + relu(w . G_s)), one g each for queries, keys and values, G the embedding and what each block
+put out, without its skips (arXiv 2502.06785). `last: k` is its k-DCA: the embedding, the sum of those between, the k
+newest. At the start b = 1, so that a mixture is the plain sum.
+Deviations: w starts as N(0, 0.001^2) where the paper has zeros, which relu would give no gradient, so that weights that
+depend on the token never came about; the start is Pre-LN's but for that. Attention's output is added to what the
+queries were made of. b has no weight decay, and is stored as what it differs from 1 by.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from comt_cli.methods.base import ConnectionMethod
+
+
+class DeepCrossAttentionMethod(ConnectionMethod):
+    """`last`: how many of the newest outputs are told apart; all if not given."""
+
+    name: ClassVar[str] = "deep-cross-attention"
+    connection: ClassVar = "deep-cross-attention"
+    last: PositiveInt | None = None
