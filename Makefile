@@ -103,14 +103,16 @@ test-isas: $(READY)  ## What computes, as on older processors: without AVX2, wit
 			|| failed="$$failed $$aten"; \
 	done; [ -z "$$failed" ] || { echo "failed as:$$failed" >&2; exit 1; }
 
-# Not pinned, and in environments of their own, of gigabytes each: .venv-lowest-direct, .venv-highest (uv's words).
+# In environments of their own, of gigabytes each: .venv-lowest-direct, .venv-highest (uv's words). The rest is pinned, but for what these
+# ask for: Triton's interpreter, for one, fails beside a much newer NumPy.
 .PHONY: test-range
-test-range: $(SET_UP)  ## What computes, with the oldest and with the newest libraries that pyproject.toml allows
+test-range: $(SET_UP)  ## What computes, with the oldest and with the newest PyTorch and Triton that pyproject.toml allows
 	@failed=; for end in lowest-direct highest; do \
 		$(BIN)/python -m venv --clear ".venv-$$end"; \
+		grep -vE '^(torch|torchvision|triton|nvidia-|cuda-|numpy=|setuptools=)' constraints.txt > ".venv-$$end/constraints.txt"; \
 		$(UV) pip install --quiet --compile-bytecode --python ".venv-$$end/bin/python" --resolution "$$end" \
-			-e '.[gguf]' --group test; \
-		echo "== $$end:" $$($(BIN)/uv pip freeze --python ".venv-$$end/bin/python" | grep -E '^(torch|torchvision|triton|numpy|transformers)=='); \
+			-c ".venv-$$end/constraints.txt" -e '.[gguf]' --group test; \
+		echo "== $$($(BIN)/uv pip freeze --python ".venv-$$end/bin/python" | grep -E '^(torch|torchvision|triton)==' | xargs)"; \
 		OMP_NUM_THREADS=1 ".venv-$$end/bin/pytest" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COMPUTING) \
 			|| failed="$$failed $$end"; \
 	done; [ -z "$$failed" ] || { echo "failed with:$$failed" >&2; exit 1; }

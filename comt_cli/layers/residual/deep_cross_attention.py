@@ -109,9 +109,9 @@ class DeepCrossAttention(ResidualConnection):
             outputs = state.outputs if isinstance(state, Sources) else (stream_of(state),)
             return Sources(queries_BTD + a_BTD, (*outputs, a_BTD))
         assert isinstance(state, Sources)
-        *outputs, a_BTD = state.outputs
+        a_BTD = state.outputs[-1]
         m_BTD = branch(self.norm(state.x)).to(a_BTD.dtype)
-        return Sources(state.x + m_BTD, (*outputs, a_BTD + m_BTD))
+        return Sources(state.x + m_BTD, (*state.outputs[:-1], a_BTD + m_BTD))
 
     def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
         return CrossReadOut(self.junction, self.last)
