@@ -42,6 +42,7 @@ TITLES = {
 OURS = {
     "cost",
     "evening-study",
+    "evening-tokens",
     "ladder",
     "modern",
     "table3-tuned",
