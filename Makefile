@@ -103,8 +103,8 @@ test-isas: $(READY)  ## What computes, as on older processors: without AVX2, wit
 			|| failed="$$failed $$aten"; \
 	done; [ -z "$$failed" ] || { echo "failed as:$$failed" >&2; exit 1; }
 
-# In environments of their own, of gigabytes each: .venv-lowest-direct, .venv-highest (uv's words). The rest is pinned, but for what these
-# ask for: Triton's interpreter, for one, fails beside a much newer NumPy.
+# In environments of their own, of gigabytes each: .venv-lowest-direct and .venv-highest (uv's words). The rest is pinned,
+# but for what these two libraries ask for: Triton's interpreter, for one, fails beside a much newer NumPy.
 .PHONY: test-range
 test-range: $(SET_UP)  ## What computes, with the oldest and with the newest PyTorch and Triton that pyproject.toml allows
 	@failed=; for end in lowest-direct highest; do \
