@@ -31,6 +31,7 @@ VARIANTS = {
     "two-summaries": {"name": "transponder", "separate_summaries": True},
     "fixed-sigmoid": {"name": "transponder", "learnable_sigmoid": False},
     "static-fixed-sigmoid": {"name": "transponder-static", "learnable_sigmoid": False},
+    "scaled-init-of-4": {"name": "scaled-init", "additions": 4},
     "scaled-depth": {"name": "scaled", "scale": "depth"},
     "scaled-learned": {"name": "scaled", "scale": "learned"},
     "hyper-static": {"name": "hyper-connections", "dynamic": False, "n": 2},

@@ -1,6 +1,7 @@
 """Scaled initialisation: Pre-LN whose output projections start smaller, by 1 / sqrt(2 L).
 
-Radford et al. 2019 (GPT-2), section 2.3; `scale_pre` in the scripts behind CoMT's table.
+Radford et al. 2019 (GPT-2), section 2.3; `scale_pre` in the scripts behind CoMT's table. With `additions: n` it is
+1 / sqrt(n): with 4 what one reading of the code of Hyper-Connections does beside its four streams, without these.
 Deviations: in language models RMSNorm for LayerNorm.
 """
 
@@ -8,11 +9,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import PositiveInt
+
 from comt_cli.methods.base import ConnectionMethod
 
 
 class ScaledInitMethod(ConnectionMethod):
-    """No options: the connection has none."""
+    """`additions`: of how many the projections start as small; as many as the stream has if not given."""
 
     name: ClassVar[str] = "scaled-init"
     connection: ClassVar = "scaled-init"
+    later: ClassVar = frozenset({"additions"})
+    additions: PositiveInt | None = None

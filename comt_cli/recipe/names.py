@@ -148,6 +148,9 @@ def _paper_cells(name: str, row: Row, recipe: Recipe, document: Document) -> Ite
                 "or say in_paper: false"
             )
             yield Problem(dotted(path), message, document.line(path))
+        if row.published is not None:
+            at: KeyPath = ("rows", name, "published")
+            yield Problem(dotted(at), "is of other papers, and the row is in this one's: use paper", document.line(at))
     elif row.paper:
         yield Problem(dotted(path), "has values, but the row says in_paper: false", document.line(path))
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PositiveFloat
 
 from comt_cli.recipe.problems import closest
 from comt_cli.recipe.settings import RunSettings, Section
@@ -172,13 +172,32 @@ class Sweep(Section):
         return math.prod(map(len, self.settings.values()))
 
 
+class Published(Section):
+    """What a row's own paper prints of it beside its own baseline, `of` a network and a text: perplexities, or losses
+    in nats a token."""
+
+    of: Annotated[str, Field(min_length=1)]
+    metric: Literal["perplexity", "loss"] = "perplexity"
+    baseline: PositiveFloat
+    value: PositiveFloat
+
+    @property
+    def percent(self) -> float:
+        """The ratio of the perplexities, in per cent beyond 1."""
+        if self.metric == "loss":
+            return 100 * math.expm1(self.value - self.baseline)
+        return 100 * (self.value / self.baseline - 1)
+
+
 class Row(Section):
-    """One method under one name, with the paper's value in every column."""
+    """One method under one name, with the paper's value in every column; `published` is what another paper than the
+    recipe's prints of it."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
     paper_increase: dict[str, PaperIncrease] = Field(default_factory=dict)
     in_paper: bool = True
+    published: Published | None = None
     settings: Given | None = None
     start: Start | None = None
 

@@ -57,6 +57,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         "detectable_high": entry.detectable[1] if entry.detectable else None,
         **_equal_time(entry, unit),
         f"paper_difference_{unit}": entry.paper_difference,
+        **({} if entry.published is None else {"published_percent": entry.published}),
         "verdict": entry.verdict.value,
         "extra_parameters_percent": entry.extra_parameters_percent,
         "paper_increase": entry.paper_increase,

@@ -16,6 +16,8 @@ class Entry:
     over seeds. `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`; `beside` the mean of
     the metric that is shown beside the column's (`Metric.beside`), over the seeds that are done.
 
+    `published` is the difference in perplexity, in per cent, that the row's own paper prints beside its own baseline.
+
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
 
     `equal_time` is the difference at equal measured time (`equal_time.at_equal_time`), None without points to read.
@@ -39,6 +41,7 @@ class Entry:
     paper_increase: str | None
     speed: float | None
     beside: float | None = None
+    published: float | None = None
     marks: tuple[int, ...] = ()
     best: bool = False
     adjusted: float | None = None

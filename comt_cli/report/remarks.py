@@ -7,6 +7,7 @@ from typing import Any
 
 from comt_cli.recipe.grid import OF_TEST, LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.schema import Published
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.statistics import Paired
@@ -15,9 +16,16 @@ from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks.base import Metric
 
 
-def cell_remarks(cell: Cell, key: str, difference: Paired | None, metric: Metric, paper: float | None) -> Iterator[str]:
+def cell_remarks(
+    cell: Cell,
+    key: str,
+    difference: Paired | None,
+    metric: Metric,
+    paper: float | None,
+    published: Published | None = None,
+) -> Iterator[str]:
     """The footnotes of a cell of the metric called `key`: what was chosen for it, seeds that diverged, are absent or
-    have no value, unpaired seeds, a collapsed value of the paper's."""
+    have no value, unpaired seeds, a collapsed value of the paper's, what was published elsewhere."""
     values = cell.values(key)
     yield from _of_grid(cell)
     if not cell.is_open:
@@ -28,6 +36,8 @@ def cell_remarks(cell: Cell, key: str, difference: Paired | None, metric: Metric
     if metric.collapsed(paper):
         limit = f"a {metric.brief} above {metric.collapsed_above:g}"
         yield f"Collapsed in the paper: {limit} is how a run that diverged looks there."
+    if published is not None:
+        yield f"Published: {published.metric} {published.baseline:g} to {published.value:g} of {published.of}."
 
 
 def _of_grid(cell: Cell) -> Iterator[str]:

@@ -216,6 +216,7 @@ def _entry(
     compared = loaded.compared_column(scale, column)
     paper = recipe.rows[row].paper.get(compared) if compared else None
     paper_baseline = recipe.rows[recipe.baseline].paper.get(compared) if compared else None
+    published = recipe.rows[row].published
     either_collapsed = metric.collapsed(paper) or metric.collapsed(paper_baseline)
     return Entry(
         cell=cell,
@@ -241,8 +242,9 @@ def _entry(
         extra_parameters_percent=cell.average("extra_parameters_percent"),
         paper_increase=loaded.printed_increase(scale, row, column),
         speed=cell.average(cell.runs[0].spec.task.unit.per_second),
+        published=None if published is None else published.percent,
         beside=None if metric.beside is None else _mean(cell.values(metric.beside)),
-        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, key, apart, metric, paper)),
+        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, key, apart, metric, paper, published)),
     )
 
 

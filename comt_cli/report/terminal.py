@@ -32,6 +32,7 @@ _DROPPED: tuple[Key, ...] = (
     "paper_increase",
     "beside",
     "median",
+    "published",
     "paper",
     "paper_difference",
     "difference",

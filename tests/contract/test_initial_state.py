@@ -310,7 +310,7 @@ def test_the_initial_state_is_the_documented_one_and_survives(case):
         kind = next((kind for kind in type(module).__mro__ if kind in STARTS), None)
         if isinstance(module, Projections):
             for site in module.sites:
-                is_normal(module.site_weights()[site.name], initial_std(case.options["name"], site))
+                is_normal(module.site_weights()[site.name], initial_std(case.options, site))
         elif kind is not None:
             STARTS[kind](module)
         elif isinstance(module, Gate | ResidualConnection):
@@ -321,17 +321,17 @@ def test_the_initial_state_is_the_documented_one_and_survives(case):
             pytest.fail(f"how {path}, a {type(module).__name__}, starts is not written down in STARTS")
 
 
-def initial_std(method: str, site: Site) -> float:
+def initial_std(options: dict, site: Site) -> float:
     """With 6 blocks. Glorot times (8L)^(-1/4) for DeepNorm, (8L)^(+1/4) in the faulty code, all but query and key."""
     glorot = math.sqrt(2 / (site.d_in + site.d_out))
     unscaled = site.name in ("q_proj", "k_proj")
-    match method:
+    match options["name"]:
         case "deepnorm":
             return glorot * (1 if unscaled else 48**-0.25)
         case "deepnorm-mixln-code":
             return glorot * (1 if unscaled else 48**0.25)
         case "scaled-init" if site.name in ("o_proj", "down_proj"):
-            return 0.02 / math.sqrt(12)
+            return 0.02 / math.sqrt(options.get("additions", 12))
     return 0.02
 
 

@@ -16,7 +16,7 @@ from comt_cli.methods.base import CONVOLUTIONS, NORMS, PROJECTIONS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.overrides import overrides_of
-from comt_cli.recipe.schema import Ablation, Column, Figure, Recipe, Row, Scale, Start, Sweep
+from comt_cli.recipe.schema import Ablation, Column, Figure, Published, Recipe, Row, Scale, Start, Sweep
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST, Task, tasks
 
@@ -25,6 +25,7 @@ README = (ROOT / "recipes/README.md").read_text()
 HEADINGS = {
     "recipe": Recipe,
     "rows": Row,
+    "published": Published,
     "columns": Column,
     "scales": Scale,
     "ablations": Ablation,

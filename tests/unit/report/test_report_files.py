@@ -9,12 +9,14 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from comt_cli.errors import StorageError
+from comt_cli.report.csv_tables import records
 from comt_cli.report.latex import escaped, latex
 from comt_cli.report.layout import headings
 from comt_cli.report.markdown import markdown
@@ -214,6 +216,29 @@ def test_the_papers_columns_stand_for_themselves(bench: Bench) -> None:
     assert table.entries["pre-ln+comt", "c4/250m"].verdict == "no result"
     assert "post-ln at c4/250m" in verdict(table)
     assert "paper's size" not in verdict(table)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "percent", "said"),
+    [
+        ("baseline: 20, value: 19", "-5.00", "perplexity 20 to 19"),
+        ("metric: loss, baseline: 2.5, value: 2.4", "-9.52", "loss 2.5 to 2.4"),
+    ],
+)
+def test_what_was_published_elsewhere_stands_beside_ours(bench: Bench, numbers: str, percent: str, said: str) -> None:
+    """As a ratio of perplexities, with the network it is of in a footnote; no verdict rests on it."""
+    own = f'in_paper: false, published: {{{numbers}, of: "a network (a source)"}}'
+    bench = replace(bench, text=bench.text.replace("in_paper: false", own))
+    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
+    bench.done("pre-ln+own", {1: 120.0, 2: 130.0, 3: 126.0})
+    table = table_of(bench)
+    (own_line,) = (line for line in markdown(table).splitlines() if line.startswith("| pre-ln+own"))
+    assert f"| {percent} | worse" in own_line
+    assert f"Published: {said} of a network (a source)." in markdown(table)
+    assert "published elsewhere" not in latex(table)
+    found = {record["row"]: record["published_percent"] for record in records(table)}
+    assert found["pre-ln+own"] == pytest.approx(float(percent), abs=0.005)
+    assert found["pre-ln"] is None
 
 
 def test_a_selection_says_so(mixed: Bench) -> None:
