@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NODE = shutil.which("node")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCRIPTS = Path(page_module.__file__).parent
+COMMITTED = Path(__file__).parents[3] / "results" / "index.html"
 
 needs_node = pytest.mark.skipif(NODE is None, reason="needs Node.js")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -126,6 +127,61 @@ addEventListener("load", async () => {
 """
 
 
+WHOLE_PAGE = """
+<script>
+// The committed page: every column of every table sorted, every plot drawn and pointed at.
+addEventListener("load", () => {
+  const found = { tables: 0, sorted: 0, plots: 0, legends: 0 };
+  reached.disconnect();
+  for (const table of document.querySelectorAll("table")) {
+    const buttons = table.tHead ? [...table.tHead.querySelectorAll("button")] : [];
+    found.tables += buttons.length > 0;
+    for (const button of buttons) {
+      button.click();
+      found.sorted += button.closest("th").getAttribute("aria-sort") === "ascending";
+    }
+  }
+  found.buttons = document.querySelectorAll("thead button").length;
+  const places = document.querySelectorAll(".curves");
+  found.places = places.length;
+  for (const place of places) {
+    if (!place.querySelector(".plot")) showCurves(place);
+    const plot = place.querySelector(".plot");
+    const box = plot.getBoundingClientRect();
+    plot.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + 9, clientY: box.top + 9, bubbles: true }));
+    found.plots += plot.querySelectorAll("path").length > 0;
+    found.legends += place.querySelectorAll(".legend tr").length > 1;
+  }
+  found.wide = document.documentElement.scrollWidth <= innerWidth;
+  document.title = "FOUND" + JSON.stringify(found) + "END";
+});
+</script>
+"""
+
+
+def in_chromium(page: Path, profile: Path, *more: str) -> dict[str, Any]:
+    """What the page's probe found, with a phone's width; nothing may be said on the console."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--enable-logging=stderr", "--dump-dom"]
+    options += [f"--user-data-dir={profile}", "--window-size=500,800", "--virtual-time-budget=10000", *more]
+    done = subprocess.run(
+        [str(CHROMIUM), *options, page.resolve().as_uri()], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert re.findall(r".*CONSOLE.*", done.stderr) == []
+    found: dict[str, Any] = json.loads(re.search(r"FOUND(.*?)END", done.stdout)[1].replace("&amp;", "&"))
+    return found
+
+
+@needs_chromium
+def test_the_committed_page_in_a_browser(tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    page.write_text(COMMITTED.read_text(encoding="utf-8").replace("</body>", f"{WHOLE_PAGE}</body>"), encoding="utf-8")
+    found = in_chromium(page, tmp_path / "profile")
+    assert found["tables"] > 30
+    assert found["sorted"] == found["buttons"] > 300
+    assert found["plots"] == found["legends"] == found["places"] > 10
+    assert found["wide"], "the page itself scrolls sideways"
+
+
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_sorts_opens_and_shows_curves_without_a_complaint(mixed: Bench, scheme: str, tmp_path: Path) -> None:
@@ -137,14 +193,9 @@ def test_a_browser_sorts_opens_and_shows_curves_without_a_complaint(mixed: Bench
     write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
     page = write_page(mixed.results, mixed.runs)
     page.write_text(page.read_text().replace("</body>", f"{PROBE}</body>"))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--enable-logging=stderr", "--dump-dom"]
-    options += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=500,800", "--virtual-time-budget=10000"]
-    options += [f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"]
-    done = subprocess.run(
-        [str(CHROMIUM), *options, page.resolve().as_uri()], capture_output=True, text=True, check=True, timeout=120
+    found = in_chromium(
+        page, tmp_path / "profile", f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"
     )
-    assert re.findall(r".*CONSOLE.*", done.stderr) == []
-    found = json.loads(re.search(r"FOUND(.*?)END", done.stdout)[1].replace("&amp;", "&"))
     (_, written), (up, ascending), (down, descending), (none, again) = found["states"]
     assert (up, down, none) == ("ascending", "descending", None)
     assert written == again == ["post-ln", "pre-ln", "pre-ln+comt", "pre-ln+own"]
