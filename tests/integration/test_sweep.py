@@ -90,6 +90,10 @@ def test_trials_choose_what_is_trained_and_a_second_call_trains_nothing(tuned):
         assert line["baseline.mean"] == line["own.mean"] != line["recipe.mean"]
     (plain, gated) = lines("tuned-sweep.csv")
     assert (plain["seeds"], plain["metric"], gated["verdict"]) == ("1 2", "test_perplexity", rates[1]["verdict"])
+    for key in ("difference_percent", "interval_low", "interval_high"):
+        assert rates[0][f"own.{key}"] == "", "the baseline"
+        assert float(rates[1][f"own.{key}"]) == pytest.approx(float(gated[key]), abs=0.05), "that of the table"
+        assert rates[1][f"recipe.{key}"] != rates[1][f"own.{key}"]
     shown = set(plain["run_ids"].split()) | set(gated["run_ids"].split())
     trials = {line["id"] for line in lines("tuned-sweep-trials.csv")}
     assert len(trials) == 6
