@@ -173,7 +173,7 @@ class Subject:
             device,
             row["precision"],
             is_best_plain=whole,
-            is_compiled_peer=row["variant"] == f"{next(iter(self.peers), None)}-compiled",
+            is_compiled_peer=row["variant"] in [f"{name}-compiled" for name in [*self.peers][:1]],
             arithmetic=arithmetic,
         )
         return {self.goal_columns[kind]: found.get(kind) for kind in self.asked.kinds}

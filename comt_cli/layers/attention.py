@@ -88,9 +88,10 @@ class Attention(nn.Module):
         k: Tensor
         v: Tensor | None
         if gates is None:
-            q, k, *rest = self.qkv(x_BTD, *ways_BTD)
-            q, k = self._split(q), self._split(k)
-            v = self._split(rest.pop(0)) if shared is None or shared.has_values else None
+            parts = self.qkv(x_BTD, *ways_BTD)
+            q, k = self._split(parts[0]), self._split(parts[1])
+            has_values = shared is None or shared.has_values
+            v, rest = self._split(parts[2]) if has_values else None, list(parts[2 + has_values :])
             if shared is not None and shared.mixes_keys:
                 assert kept is not None
                 k, v = shared(k, v, kept)

@@ -97,8 +97,8 @@ class Projections(CarriesGates, Initialised):
             matrix = self._joined(width, *matrices)
             return F.linear(x_TD, matrix, self._shift(len(matrix)))
         if torch.compiler.is_compiling():  # the compiler is told what `_JoinedProduct` does
-            joined = checkpoint(self._joined, width, *matrices, use_reentrant=False, preserve_rng_state=False)
-            return F.linear(x_TD, joined)
+            join = partial(self._joined_as_multiplied, x_TD.device.type, width)
+            return F.linear(x_TD, checkpoint(join, *matrices, use_reentrant=False, preserve_rng_state=False))
         product_TC: Tensor = _JoinedProduct.apply(x_TD, partial(self._joined, width), *matrices)  # type: ignore[no-untyped-call]
         return product_TC
 
@@ -124,6 +124,11 @@ class Projections(CarriesGates, Initialised):
         matrix = torch.cat(parts) if len(parts) > 1 else weight
         beyond = width - matrix.shape[1]
         return F.pad(matrix, (0, beyond)) if beyond else matrix
+
+    def _joined_as_multiplied(self, device_type: str, width: int, *matrices: Tensor) -> Tensor:
+        """`_joined`, under autocast in its type, in which the product would keep it."""
+        matrix = self._joined(width, *matrices)
+        return matrix.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else matrix
 
     def freeze(self) -> None:
         """Put the matrices together once instead of in every product, which decoding would notice. Parameters that

@@ -163,7 +163,7 @@ class TokenBlock(nn.Module):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: the compiler of PyTorch 2.11 does not find the fields of a frozen one that it makes itself
 class GatedBranch:
     """A branch of a token block (`layers.residual.Branch`): all up to its last projection, that, the gate on the whole
     branch, if there is one, and dropout, if the model has any."""

@@ -173,8 +173,8 @@ class Sweep(Section):
 
 
 class Published(Section):
-    """What a row's own paper prints of it beside its own baseline, `of` a network and a text: perplexities, or losses
-    in nats a token."""
+    """What a paper other than the recipe's prints of a row beside that paper's baseline, `of` a network and a text:
+    perplexities, or losses in nats a token."""
 
     of: Annotated[str, Field(min_length=1)]
     metric: Literal["perplexity", "loss"] = "perplexity"

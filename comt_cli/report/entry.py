@@ -16,7 +16,7 @@ class Entry:
     over seeds. `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`; `beside` the mean of
     the metric that is shown beside the column's (`Metric.beside`), over the seeds that are done.
 
-    `published` is the difference in perplexity, in per cent, that the row's own paper prints beside its own baseline.
+    `published` is the difference in perplexity, in per cent, that another paper prints beside its own baseline.
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
 

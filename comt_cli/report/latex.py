@@ -10,7 +10,13 @@ from comt_cli.report.table import Table
 from comt_cli.report.trained import of_table
 
 _LEFT_OUT: tuple[Key, ...] = (
-    *("median", "detectable", "equal_time", "parameters", "paper_increase", "speed", "published"),
+    "median",
+    "detectable",
+    "equal_time",
+    "parameters",
+    "paper_increase",
+    "speed",
+    "published",
 )
 """Left to the CSV and the Markdown page: a line of text is not wider. So are the columns beside the metric, where
 the paper's numbers take its place."""

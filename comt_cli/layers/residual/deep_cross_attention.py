@@ -28,7 +28,10 @@ STD = 1e-3
 
 
 class DepthMixture(Initialised):
-    """g: sources [B, T, D] each -> [B, T, D], in the first source's type. `offset` is b, less the 1 it starts at."""
+    """g: sources [B, T, D] each -> [B, T, D], in the first source's type. `offset` is b, less the 1 it starts at.
+
+    Sources may be narrower than fp32, and all is computed in fp32 all the same: operations promote what they read, so
+    that autograd keeps the sources themselves, once for all mixtures, and no copies in fp32."""
 
     def __init__(self, width: int, sources: int) -> None:
         super().__init__()
@@ -38,14 +41,16 @@ class DepthMixture(Initialised):
     def weights(self, sources: Sequence[Tensor]) -> list[Tensor]:
         """relu(w . G_s) of every source, [B, T, 1] each: what is added to b_s."""
         with no_autocast(sources[0]):
-            return [torch.relu((wide(source) * wide(self.w)).sum(-1, keepdim=True)) for source in sources]
+            w_1D = wide(self.w)
+            return [torch.relu((source_BTD * w_1D).sum(-1, keepdim=True)) for source_BTD in sources]
 
     def forward(self, sources: Sequence[Tensor]) -> Tensor:
         """Raises ValueError where there are not as many sources as it was made for."""
-        b_SD = 1 + wide(self.offset())
-        mixed_BTD = torch.zeros_like(sources[0], dtype=b_SD.dtype)
-        for source_BTD, b_D, weight_BT1 in zip(sources, b_SD, self.weights(sources), strict=True):
-            mixed_BTD = mixed_BTD + source_BTD * (b_D + weight_BT1)
+        mixed_BTD: Tensor | None = None
+        for source_BTD, b_D, weight_BT1 in zip(sources, 1 + wide(self.offset()), self.weights(sources), strict=True):
+            part_BTD = source_BTD * b_D + source_BTD * weight_BT1
+            mixed_BTD = part_BTD if mixed_BTD is None else mixed_BTD + part_BTD
+        assert mixed_BTD is not None
         return mixed_BTD.to(sources[0].dtype)
 
     def initialise(self, draw: Draw) -> None:
@@ -56,11 +61,10 @@ def told_apart(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
     """The sources of a mixture: the embedding, the sum of those between, and the `last` outputs; all without it."""
     if last is None or len(outputs) <= last + 2:
         return [*outputs]
-    between = outputs[1:-last]
-    total_BTD = between[0]
-    for output_BTD in between[1:]:
+    total_BTD = wide(outputs[1])
+    for output_BTD in outputs[2:-last]:
         total_BTD = total_BTD + output_BTD
-    return [outputs[0], total_BTD, *outputs[-last:]]
+    return [outputs[0], total_BTD.to(outputs[0].dtype), *outputs[-last:]]
 
 
 def count_of(outputs: int, last: int | None) -> int:
@@ -70,7 +74,7 @@ def count_of(outputs: int, last: int | None) -> int:
 
 class DeepCrossAttention(ResidualConnection):
     """The state's outputs are the embedding and those of all blocks, the newest the part of one that is under way; its
-    stream is what the block's next branch reads beside its own output."""
+    stream is g_Q + a within a block, and behind one g_Q + f, which nothing reads."""
 
     has_states = has_ways = True
 
@@ -87,7 +91,14 @@ class DeepCrossAttention(ResidualConnection):
 
     def sources(self, state: State) -> list[Tensor]:
         """What the block that begins with this state mixes, [B, T, D] each, the oldest first."""
-        return told_apart(state.outputs if isinstance(state, Sources) else (stream_of(state),), self.last)
+        return told_apart(_outputs(state), self.last)
+
+    def read(self, state: State) -> Tensor:
+        """What attention's output is added to, at the beginning of a block; within it what the other branch reads."""
+        if not self.begins_block:
+            return stream_of(state)
+        queries_BTD: Tensor = self.queries(self.sources(state))
+        return queries_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """Each source's weights in queries, keys and values, the mean over the channels."""
@@ -106,8 +117,7 @@ class DeepCrossAttention(ResidualConnection):
             queries_BTD = self.queries(sources)
             ways = (self.norm(queries_BTD), self.key_norm(self.keys(sources)), self.value_norm(self.values(sources)))
             a_BTD = branch(*ways).to(queries_BTD.dtype)
-            outputs = state.outputs if isinstance(state, Sources) else (stream_of(state),)
-            return Sources(queries_BTD + a_BTD, (*outputs, a_BTD))
+            return Sources(queries_BTD + a_BTD, (*_outputs(state), a_BTD))
         assert isinstance(state, Sources)
         a_BTD = state.outputs[-1]
         m_BTD = branch(self.norm(state.x)).to(a_BTD.dtype)
@@ -115,6 +125,10 @@ class DeepCrossAttention(ResidualConnection):
 
     def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
         return CrossReadOut(self.junction, self.last)
+
+
+def _outputs(state: State) -> tuple[Tensor, ...]:
+    return state.outputs if isinstance(state, Sources) else (stream_of(state),)
 
 
 class CrossReadOut(nn.Module):

@@ -75,13 +75,20 @@ def test_values_and_gradients_are_autograds_to_the_bit(dtype, autocast, filled, 
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("backend", [None, "aot_eager_decomp_partition"])
-def test_the_joined_matrix_is_not_kept(backend):
-    """Nor is it where a compiler chooses what is: the second has what inductor chooses with, and makes no code."""
+def test_the_joined_matrix_is_not_kept(backend, autocast):
+    """Nor is it where a compiler chooses what is: the second has what inductor chooses with, and makes no code. Under
+    autocast x is kept in its type."""
     module = make(torch.float32)
     product_of = module.product if backend is None else torch.compile(module.product, backend=backend, fullgraph=True)
     x_TD = torch.randn(T, D, requires_grad=True)
-    assert saved_bytes(lambda: product_of(x_TD), [x_TD, *module.parameters()]) == 0
+
+    def product_here():
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return product_of(x_TD)
+
+    assert saved_bytes(product_here, [x_TD, *module.parameters()]) == autocast * 2 * T * D
 
 
 def test_a_second_derivative_is_refused():

@@ -427,6 +427,31 @@ def test_the_check_catches_streams_that_never_part(monkeypatch):
     assert not streams_differ(trained_a_little(START_LIKE_PRE_LN["static"], 20))
 
 
+def test_mixtures_of_bf16_sources_keep_no_copies_in_fp32():
+    """DeepCrossAttention's three, which read the same sources."""
+    junction = stack("deep-cross-attention")[0][-2].junction  # attention's, in the last block
+    connection = shaken(residual_connection("deep-cross-attention")(junction)).float().requires_grad_(True)
+    sources, kept = [normal(2, 3, D, seed=k).bfloat16().requires_grad_() for k in range(LAYERS)], []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        for mixture in (connection.queries, connection.keys, connection.values):
+            mixture(sources)
+    large = {each.untyped_storage().data_ptr() for each in kept if each.numel() >= 2 * 3 * D}
+    assert large == {source.untyped_storage().data_ptr() for source in sources}
+
+
+def test_deep_cross_attention_reads_its_queries_mixture_where_a_block_begins():
+    connections, _ = stack("deep-cross-attention")
+    state = normal(2, 3, D)
+    for k, each in enumerate(connections):
+        if k % 2 == 0:
+            read = each.read(state)
+            state = each.step(state, partial(branch, k))
+            torch.testing.assert_close(state.x, read + state.outputs[-1])
+        else:
+            assert torch.equal(each.read(state), state.x)
+            state = each.step(state, partial(branch, k))
+
+
 def test_sources_of_bf16_are_summed_in_fp32_and_not_copied():
     """Under autocast branches put out bf16, and the embedding is in fp32: sums are in the embedding's type, and what a
     mixture keeps for the backward pass are the sources themselves."""
