@@ -155,6 +155,7 @@ def _start(start: pd.DataFrame) -> Part:
         "dispersion_start": "apart at first",
         "dispersion": "apart",
         "mixing_moved": "moved",
+        "asleep": "asleep",
     }
     return Part(
         "Language models of every method at the start",
@@ -165,7 +166,9 @@ def _start(start: pd.DataFrame) -> Part:
         "one in 20 updates of Adam: such a part is dead, and a table would say nothing of it. Rates of their own, "
         "which some methods have, are not used here. `apart`: how far the streams before the last branch are from "
         "their mean, |H - mean| / |H|, at first and after these updates; `moved`: how far any weight of a mixture is "
-        "then from where it started, by the kind of mixture, where a connection says what it mixes.",
+        "then from where it started, by the kind of mixture, where a connection says what it mixes. `asleep`: what no "
+        "training as short as this says anything of, since it has no gradient, or streams are less than 0.005 apart, "
+        "or no weight of a mixture has moved by 0.0001.",
         start[list(shown)].rename(columns=shown),
     )
 

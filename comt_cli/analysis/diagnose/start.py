@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
@@ -30,6 +30,11 @@ UPDATES, RATE = 20, 1e-3
 NOTHING = 1e-9
 """A gradient's norm over that of all gradients, at which it is no more than rounding and what the norms' epsilon leaves
 of a gradient that is zero (1e-11): Adam makes steps of that too, so that movement by itself says nothing."""
+
+LEAST_APART = 5e-3
+"""|H - mean| / |H| below which streams are one: nothing that mixes them can have an effect."""
+LEAST_MOVED = 1e-4
+"""How far a weight of a mixture has moved at least, of those of one kind, for the mixture to have learnt something."""
 
 PUBLISHED = {
     "keel": "Post-LN, x times the number of branches",
@@ -61,8 +66,9 @@ def starts(names: Sequence[str], seed: int) -> pd.DataFrame:
     of Pre-LN's, and `loss`, at the start; of the `own` parameters (tensors that Pre-LN has not, or has in another
     shape) how many are `without_gradient` in the first update, and `never` have one in all `UPDATES`;
     `dispersion_start` and `dispersion`, |H - mean| / |H| of the streams that the last junction is handed, then and
-    after; `mixing_moved`, how far the weights of mixtures have moved, the largest of each kind: `mix 0.01, read 0.2`.
-    NaN, and "": there is no such thing.
+    after; `mixing_moved`, how far the weights of mixtures have moved, the largest of each kind: `mix 0.01, read 0.2`;
+    `asleep`, what of the method these updates have not brought to life (`_asleep`). NaN, and "": there is no such
+    thing.
     """
     random = torch.Generator().manual_seed(seed)
     tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=random)
@@ -96,9 +102,18 @@ def starts(names: Sequence[str], seed: int) -> pd.DataFrame:
                 "dispersion_start": dispersion,
                 "dispersion": dispersion_after,
                 "mixing_moved": ", ".join(f"{kind} {distance:.2g}" for kind, distance in sorted(moved.items())),
+                "asleep": _asleep(never, dispersion_after, moved),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _asleep(never: int, dispersion: float, moved: Mapping[str, float]) -> str:
+    """What a short training cannot say anything of: tensors without a gradient, streams that are one, mixtures that are
+    where they started."""
+    found = [f"{never} without gradient"] if never else []
+    found += ["streams"] if dispersion < LEAST_APART else []
+    return ", ".join(found + sorted(kind for kind, distance in moved.items() if distance < LEAST_MOVED))
 
 
 def _model(name: str, seed: int) -> Llama:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from comt_cli.analysis.diagnose import chapter, chapter_depth, measure
+from comt_cli.analysis.diagnose import chapter, chapter_depth, measure, start
 from comt_cli.analysis.diagnose.claims import Verdict, same_digits
 from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wiring_named, wirings
 from comt_cli.errors import UserError
@@ -180,3 +181,16 @@ def test_connections_with_options_of_their_own_are_taken():
     wiring = Wiring(partial(residual_connection("highway"), bias=-9.0))
     seen = measure.trace(*GELU_MLP.build(wiring, 4, 1, 32))
     assert seen.activations[-1] == pytest.approx(seen.activations[0], rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("never", "dispersion", "moved", "said"),
+    [
+        (0, math.nan, {}, ""),
+        (0, 0.06, {"mix": 0.03, "read": 2e-4}, ""),
+        (0, 0.0005, {"mix": 3e-6, "read": 0.003}, "streams, mix"),
+        (2, 0.0049, {"write": 9e-5, "attention": 0.0}, "2 without gradient, streams, attention, write"),
+    ],
+)
+def test_what_is_asleep(never, dispersion, moved, said):
+    assert start._asleep(never, dispersion, moved) == said

@@ -86,6 +86,7 @@ def test_how_methods_start_is_measured(written):
     moved = dict(kind.split() for kind in hyper["mixing_moved"].split(", "))
     assert moved.keys() == {"mix", "read", "write"}
     assert all(float(distance) > 1e-4 for distance in moved.values())
+    assert (plain["asleep"], hyper["asleep"]) == ("", "1 without gradient")
     assert "Language models of every method at the start" in (out / "diagnose.md").read_text(encoding="utf-8")
     assert "Language models of every method at the start" in output
 
