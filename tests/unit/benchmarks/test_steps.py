@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("quick_figures")
 CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle(may_build=False) is None  # whose building is left to the first test of them
 every_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
-WITHOUT_MATRICES = ("keel", "lambdas", "denseformer", "resformer", "siamese", "attnres", "blockattnres")
+WITHOUT_MATRICES = ("keel", "lambdas", "denseformer", "resformer", "siamese", "attnres", "blockattnres", "dca")
 """Connections of learned scalars and vectors, of which FLOPs count nothing."""
 EITHER = (LANGUAGE, TRANSLATION)
 """One whose networks are compiled, and one whose are not."""
