@@ -19,7 +19,7 @@ from comt_cli.errors import UserError
 from comt_cli.installing import install_package
 
 PYTHONS = ((3, 11), (3, 13))
-TORCHES = ((2, 11), (2, 14))
+TORCHES = ((2, 11), (2, 13))
 """First and last supported versions; a test holds them to those of pyproject.toml."""
 
 GIB = 2**30
@@ -107,7 +107,7 @@ def check_torch(version: str | None = None) -> Finding:
     major, minor = version.split(".")[:2]
     if TORCHES[0] <= (int(major), int(minor)) <= TORCHES[1]:
         return Finding("ok", text)
-    return Finding("fail", text, f"{install_package('torch>=2.11,<2.15')}, or make clean setup")
+    return Finding("fail", text, f"{install_package('torch>=2.11,<2.14')}, or make clean setup")
 
 
 def check_devices() -> Finding:
