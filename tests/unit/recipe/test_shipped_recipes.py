@@ -41,6 +41,7 @@ TITLES = {
 }
 OURS = {
     "cost",
+    "evening-images",
     "evening-study",
     "evening-tokens",
     "ladder",
