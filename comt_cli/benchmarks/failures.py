@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from comt_cli.errors import UserError
@@ -34,7 +35,7 @@ class Outcome:
     rows: int = 0
     failed: list[str] = field(default_factory=list)
 
-    def add(self, news: str | list[object]) -> None:
+    def add(self, news: str | Sequence[object]) -> None:
         """Count what a benchmark yields: rows, or a line."""
         if isinstance(news, Failed):
             self.failed.append(news)

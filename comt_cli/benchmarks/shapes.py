@@ -172,8 +172,6 @@ LLAMAS = _by_size(
 batches of scale small, where a GPU may wait for the host."""
 CONNECTED = _by_size(*(replace(LLAMAS[size], size=f"residual-{size}") for size in ("bench", "60m")))
 """Those whose residual connections are compared."""
-MODERN_LLAMAS = _by_size(*(replace(LLAMAS[size], size=f"modern-{size}") for size in ("bench", "60m")))
-"""The same for the residual connections of 2024 to 2026."""
 RESNETS = _by_size(
     resnet("resnet18-b32", "resnet18", batch=32),
     resnet("resnet18", "resnet18", batch=512),

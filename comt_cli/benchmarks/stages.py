@@ -29,7 +29,6 @@ from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import (
     IMAGES,
     LANGUAGE,
-    MODERN,
     NONDETERMINISTIC,
     SUBJECTS,
     TRANSLATION,
@@ -76,7 +75,7 @@ _TURN = 2
 """Predicted plain steps that a turn takes: a step and a pass forward of some variant, below full speed."""
 _FIRST_TURNS = 4
 """What else runs of a variant, in turns: to warm up, to count its memory."""
-_STEP_SECONDS = {"mt-bench": 200, "modern-bench": 800}
+_STEP_SECONDS = {"mt-bench": 200}
 _GUESS = 120
 """Of other sizes that nothing is predicted of."""
 
@@ -180,7 +179,7 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
     ]
     return [
         *(replace(stage, most=stage.seconds if stage.kind in ("kernels", "decode") else None) for stage in wanted),
-        *(stage for size, stage in steps.items() if size not in (*first, *LANGUAGE.host_bound, *MODERN.gpu_sizes)),
+        *(stage for size, stage in steps.items() if size not in (*first, *LANGUAGE.host_bound)),
         make.translating(TRANSLATION.shapes["base"], "fp32", 60),
         make.decoding(sizes["350m"], "bf16", 40, ends),
         make.kernels(sizes["1b"], "bf16", 90),
@@ -188,7 +187,6 @@ def _on_cuda(device: torch.device, rounds: int) -> list[Stage]:
         *(make.kernels(sizes[size], "bf16", 90) for size in ("130m", "250m", "350m")),
         *(make.decoding(shape, "bf16", 45, between) for shape in sizes.values()),
         make.kernels(sizes["60m"], "fp32", 90),
-        *(steps[size] for size in MODERN.gpu_sizes),  # nothing is asked of these
     ]
 
 
@@ -197,7 +195,7 @@ def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
     make = _Makers(device, rounds, tuple(DECODE_VARIANTS))
     bench, smoke, images = LLAMAS["bench"], LLAMAS["smoke"], IMAGES.shapes["resnet18-b32"]
     types = ("fp32", "bf16")
-    others = [subject for subject in SUBJECTS if subject not in (LANGUAGE, IMAGES, MODERN)]
+    others = [subject for subject in SUBJECTS if subject not in (LANGUAGE, IMAGES)]
 
     def steps(subject: Subject) -> list[Stage]:
         precisions = subject.default_precisions(device.type)
@@ -213,7 +211,6 @@ def _on_cpu(device: torch.device, rounds: int) -> list[Stage]:
         *(stage for subject in others for stage in steps(subject)),
         make.translating(TRANSLATION.shapes["mt-bench"], "fp32", 60),
         *(make.kernels(smoke, dtype, 60) for dtype in types),
-        *steps(MODERN),  # nothing is asked of these
     ]
 
 

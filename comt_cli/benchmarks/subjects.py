@@ -21,7 +21,7 @@ from comt_cli.benchmarks.goals import (
     goal_device,
 )
 from comt_cli.benchmarks.names import DECODE_VARIANTS, TRANSLATION_VARIANTS
-from comt_cli.benchmarks.shapes import BERTS, CAPTIONERS, CONNECTED, LLAMAS, MODERN_LLAMAS, RESNETS, TRANSLATORS, Shape
+from comt_cli.benchmarks.shapes import BERTS, CAPTIONERS, CONNECTED, LLAMAS, RESNETS, TRANSLATORS, Shape
 from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Precision
 from comt_cli.tasks import task_of
@@ -358,41 +358,7 @@ CONNECTIONS = Subject(
         "compiled step on a CPU it is to be at most 1.05 times `arithmetic / plain`.",
     ),
 )
-MODERN = Subject(
-    page="step-modern",
-    title="Training step by residual connection of 2024 to 2026",
-    stage="training step of modern residual connections",
-    command="train-lm",
-    shapes=MODERN_LLAMAS,
-    gpu_sizes=("modern-60m",),
-    cpu_sizes=("modern-bench",),
-    bases={
-        "plain": _PLAIN_LLAMA,
-        "keel": _of_pytorch("KEEL", "keel"),
-        "lambdas": _of_pytorch("residual and x0 lambdas", "start-lambdas"),
-        "denseformer": _of_pytorch("DenseFormer", "denseformer"),
-        "resformer": _of_pytorch("value residual (ResFormer)", "resformer"),
-        "siamese": _of_pytorch("SiameseNorm, two streams", "siamese-norm"),
-        "shc": _of_pytorch("static Hyper-Connections, four streams", "hyper-connections", dynamic=False),
-        "dhc": _of_pytorch("dynamic Hyper-Connections, four streams", "hyper-connections"),
-        "mhc": _of_pytorch("manifold-constrained Hyper-Connections, four streams", "mhc"),
-        "mhclite": _of_pytorch("mHC-lite, four streams", "mhc-lite"),
-        "attnres": _of_pytorch("full Attention Residuals", "attention-residuals"),
-        "blockattnres": _of_pytorch("Block Attention Residuals, 4 blocks", "attention-residuals", blocks=4),
-        "mudd": _of_pytorch("MUDDFormer, a mixture each for q, k, v and skip", "muddformer"),
-        "dca": _of_pytorch("DeepCrossAttention, a mixture each for q, k and v", "deep-cross-attention"),
-    },
-    precision="bf16-pure",
-    plain_counts_eager=False,
-    counts_arithmetic=True,
-    said=(
-        "The LLaMAs of `step.md` with the residual connections that `ours/modern` compares. Whatever `train.kernels`",
-        "says, they are PyTorch's operations, which `train.compile` fuses. `arithmetic / plain` is what a step would",
-        "take beside the plain one if time were arithmetic alone: the larger of the ratios of FLOPs and of parameters.",
-        "What `step / best plain` has beyond it is the traffic of streams and of earlier layers' values, and calls.",
-    ),
-)
-SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM, CONNECTIONS, MODERN)
+SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM, CONNECTIONS)
 
 
 def needs_cuda(variant: str) -> bool:

@@ -64,8 +64,7 @@ def step(
             "which are for a CPU. Image classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, "
             "resnet18-b32, which is for a CPU. Translators: base, captioners: caption-base, BERTs: bert-base; "
             "mt-bench, caption-bench, bert-bench are for a CPU. Residual connections of language models: residual-60m, "
-            "residual-bench, which is for a CPU, and those of 2024 to 2026: modern-60m, modern-bench, which is for a "
-            "CPU. All that are for the device if not given.",
+            "residual-bench, which is for a CPU. All that are for the device if not given.",
         ),
     ] = None,
     precision: Annotated[
@@ -98,14 +97,14 @@ def step(
 ) -> None:
     """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, of ResNets without and
     with CoMT's modulators beside torchvision's, of translators beside torch's and transformers', of captioners, of
-    BERTs beside transformers', and of LLaMAs with SAS, GRC, LAuReL and Highway, and with the connections of
-    `ours/modern`, beside their own arithmetic, and count its memory.
+    BERTs beside transformers', and of LLaMAs with SAS, GRC, LAuReL and Highway beside their own arithmetic, and count
+    its memory.
 
-    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert, step-residual and
-    step-modern, a page and a figure of each. A run replaces an earlier one of the same size and precision that has no
-    other variants; otherwise it is shown and not written. For `kernels: auto` on this machine steps of ResNets are
-    added to the cache folder in any case. Where a batch does not fit on a GPU, a smaller one is taken, for all
-    variants.
+    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, a
+    page and a figure of each. A run replaces an earlier one of the same size and precision that has no other variants;
+    otherwise it is shown and not written. For `kernels: auto` on this machine steps of ResNets are added to the cache
+    folder in any case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants. The rows of any
+    recipe, such as `ours/modern`, are measured by `comt bench costs`.
 
     Examples:
 
@@ -273,6 +272,37 @@ def decode(
             how = types or [each.dtype], batches or each.batches, where, rounds
             record.add(each.page, run[each.page](shapes, of_these, *how))
     record.end()
+
+
+@app.command(cls=Verb)
+def costs(
+    recipe: options.RecipeArgument,
+    scale: options.Scale = "smoke",
+    rows: options.Rows = None,
+    columns: options.Columns = None,
+    set_: options.Set = None,
+    also: options.Also = None,
+    rounds: Rounds = 15,
+    device: options.Device = None,
+    results: options.Results = options.DEFAULT_RESULTS,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another device has measured.")] = False,
+) -> None:
+    """Measure what a training step of every row of a recipe costs beside its baseline's: FLOPs, bytes, memory, time.
+
+    Writes SCALE/PAPER/NAME-costs.csv and a page; the recipe's table, when it is written next to them, has columns of
+    them. Steps are timed in turns, as the recipe trains them and compiled; a baseline that was not chosen is measured,
+    too. Rows that were measured before on this device stay. Of the recipe's rates none matters.
+
+    Examples:
+
+      comt bench costs ours/modern --scale evening --results results
+
+      comt bench costs table3.yaml --rows pre-ln+comt
+    """
+    from comt_cli.commands.recipe_costs import costs_of
+
+    for path in costs_of(recipe, scale, rows, columns, set_, also, rounds, device, results, overwrite=overwrite):
+        typer.echo(f"wrote {path}")
 
 
 @app.command(cls=Verb)

@@ -203,13 +203,14 @@ def _write_table(
     planned: Planned, runs: Path, results: Path, overrides: Sequence[str], *, overwrite: bool
 ) -> tuple[Report, list[Path]]:
     """The table, and the figures that were drawn anew; none where the table was not written."""
-    from comt_cli.commands.ladder_figure import write_ladder
+    from comt_cli.commands.table_figures import write_costs_figure, write_ladder
     from comt_cli.report.write import write_report
 
     report = write_report(planned.loaded, planned.specs, runs, results, overrides, overwrite=overwrite)
     if report.files is None:
         return report, []
-    return report, write_ablations(planned.loaded, report.table, results) + write_ladder(report.table, report.files)
+    drawn = write_ablations(planned.loaded, report.table, results)
+    return report, drawn + write_ladder(report.table, report.files) + write_costs_figure(report.table, report.files)
 
 
 def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[Path]:
@@ -218,7 +219,7 @@ def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[P
 
     `table` must be the one that was written: a table that is kept keeps its figures.
     """
-    from comt_cli.commands.ladder_figure import is_drawn
+    from comt_cli.commands.table_figures import is_drawn
     from comt_cli.report.ablation import ablation_data, ablation_stem
 
     written = []

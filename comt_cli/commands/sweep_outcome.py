@@ -28,7 +28,7 @@ def write_sweep(
     Raises:
         UserError, StorageError: see `write_report`.
     """
-    from comt_cli.commands.ladder_figure import write_ladder
+    from comt_cli.commands.table_figures import write_costs_figure, write_ladder
     from comt_cli.report.sweep import read_sweep, whole_columns
     from comt_cli.report.sweep_table import sweep_entries
     from comt_cli.report.terminal import say
@@ -51,8 +51,10 @@ def write_sweep(
     if report is not None:
         say("")
         print_report(report)
-        for path in write_ladder(report.table, report.files) if report.files is not None else ():
-            say(f"wrote {path}")
+        if report.files is not None:
+            drawn = write_ladder(report.table, report.files) + write_costs_figure(report.table, report.files)
+            for path in drawn:
+                say(f"wrote {path}")
     files = ReportFiles.of(results, scale, loaded)
     is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
     for path in [] if is_kept else _write_beside(state, entries, files):

@@ -15,6 +15,10 @@ _LEFT_OUT: tuple[Key, ...] = (
     "equal_time",
     "parameters",
     "paper_increase",
+    "flops",
+    "bytes",
+    "kept",
+    "step",
     "speed",
     "published",
 )

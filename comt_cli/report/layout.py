@@ -30,6 +30,10 @@ Key = Literal[
     "verdict",
     "parameters",
     "paper_increase",
+    "flops",
+    "bytes",
+    "kept",
+    "step",
     "speed",
 ]
 """What a column of the printed table holds."""
@@ -71,6 +75,10 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
         "verdict": "verdict",
         "parameters": "parameters",
         "paper_increase": "paper's parameters",
+        "flops": "FLOPs, ×",
+        "bytes": "bytes, ×",
+        "kept": "kept, ×",
+        "step": "step, ×",
         "speed": f"{table.task.unit.name}/s",
     }
     texts = [_cells(table, entry) for entry in table.entries.values()]
@@ -127,8 +135,21 @@ def _cells(table: Table, entry: Entry) -> dict[Key, str]:
         "verdict": f"{entry.verdict.value}{STANDS if entry.stands else ''}",
         "parameters": NOTHING if extra is None else format.increase(extra),
         "paper_increase": _increase(entry.paper_increase),
+        **_costs(table, entry),
         "speed": NOTHING if speed is None else format.speed(speed),
     }
+
+
+def _costs(table: Table, entry: Entry) -> dict[Key, str]:
+    """What the row's training step costs, as ratios to the baseline's."""
+    costs = None if table.costs is None else table.costs.of.get((entry.cell.row, entry.cell.column))
+    if costs is None:
+        return dict.fromkeys(("flops", "bytes", "kept", "step"), NOTHING)
+    step = NOTHING if costs.step is None else f"{costs.step:.2f}"
+    if costs.step is not None and costs.error:
+        step += f" ± {costs.step * costs.error:.2f}"
+    ratios: dict[Key, float | None] = {"flops": costs.flops, "bytes": costs.bytes, "kept": costs.kept}
+    return {**{key: NOTHING if ratio is None else f"{ratio:.2f}" for key, ratio in ratios.items()}, "step": step}
 
 
 def _increase(printed: str | None) -> str:

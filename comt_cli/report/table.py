@@ -9,6 +9,7 @@ from typing import Any
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import Cell, Collection, Run, collect
+from comt_cli.report.costs import Costs
 from comt_cli.report.entry import Entry
 from comt_cli.report.equal_time import at_equal_time
 from comt_cli.report.ladder import Trend, trends
@@ -58,6 +59,8 @@ class Table:
     """The `--set` arguments behind the runs."""
     trends: tuple[Trend, ...] = ()
     """Where the recipe is a ladder, each row's gain against compute."""
+    costs: Costs | None = None
+    """What training steps of its rows cost, where that was measured (`comt bench costs`)."""
 
     def metric(self, column: str) -> Metric:
         """What the cells of a column show."""

@@ -26,6 +26,10 @@ _GAP = 2
 """Spaces between columns."""
 _DROPPED: tuple[Key, ...] = (
     "speed",
+    "flops",
+    "bytes",
+    "kept",
+    "step",
     "detectable",
     "equal_time",
     "parameters",

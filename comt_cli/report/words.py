@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from comt_cli.report import format
+from comt_cli.report.costs import Costs
 from comt_cli.report.entry import Entry
 from comt_cli.report.layout import STANDS, Key
 from comt_cli.report.statistics import POWER
@@ -72,6 +73,8 @@ def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
             "smaller scales"
         )
         yield f"Parameters are those beyond {table.task.plain}{printed if table.has_increases else ''}."
+    if table.costs is not None and "step" in shown:
+        yield costs_rule(table.costs, table.baseline)
     if table.devices:
         commits = f", commit {format.listing(table.commits)}" if table.commits else ""
         yield f"Trained on {format.listing(table.devices)}{commits}."
@@ -111,6 +114,16 @@ def equal_time_rule(table: Table) -> str:
         "devices that were used; what else these did is not known. The slower one's learning rate has not fallen to "
         "the end by then, where a schedule falls: that is to its disadvantage, and a fair comparison trains the "
         "quicker one for more steps (docs/statistics.md)."
+    )
+
+
+def costs_rule(costs: Costs, baseline: str) -> str:
+    """What the columns of costs are, and of which device."""
+    commits = f" at commit {format.listing(costs.commits)}" if any(costs.commits) else ""
+    return (
+        f"FLOPs, bytes that are read and written, what is kept for the backward pass, and time {costs.how}, over those "
+        f"of {baseline}; ± is the 90 % interval of the ratio of times. Measured on {format.listing(costs.devices)}"
+        f"{commits}."
     )
 
 

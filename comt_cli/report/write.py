@@ -7,7 +7,7 @@ import csv
 import io
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from comt_cli.errors import StorageError
 from comt_cli.files import write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
+from comt_cli.report.costs import read_costs
 from comt_cli.report.csv_tables import GRID, records, runs_csv, table_csv
 from comt_cli.report.latex import latex
 from comt_cli.report.markdown import markdown
@@ -32,6 +33,12 @@ def place(results: Path, scale: str, folder: str, name: str) -> tuple[Path, str]
     `results`.
     """
     return results / scale / folder.replace("/", "-"), name.replace("/", "-")
+
+
+def costs_file(results: Path, scale: str, loaded: LoadedRecipe) -> Path:
+    """Where the costs of a recipe's rows are kept: one file for its table and for that of its sweep."""
+    folder, name = place(results, scale, loaded.folder, loaded.stem)
+    return folder / f"{name}-costs.csv"
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ def write_report(
     with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
         link_runs(specs, runs)
     table = build_table(loaded, specs, runs, overrides)
+    table = replace(table, costs=read_costs(costs_file(results, table.scale, loaded), specs))
     if not any(run.result for run in table.runs()):
         unwritten = (
             f"No run with these settings has ended yet at scale {table.scale}: nothing is written. "

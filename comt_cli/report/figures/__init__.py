@@ -5,6 +5,7 @@ from comt_cli.report.figures.attention import draw_attention
 from comt_cli.report.figures.block_gradients import draw_block_gradients
 from comt_cli.report.figures.captioned import draw_captioned
 from comt_cli.report.figures.conv_gradients import draw_conv_gradients
+from comt_cli.report.figures.costs import draw_costs
 from comt_cli.report.figures.curves import draw_curves
 from comt_cli.report.figures.gate_lines import draw_gate_lines
 from comt_cli.report.figures.gate_maps import draw_gate_maps
@@ -27,6 +28,7 @@ __all__ = [
     "draw_block_gradients",
     "draw_captioned",
     "draw_conv_gradients",
+    "draw_costs",
     "draw_curves",
     "draw_gate_lines",
     "draw_gate_maps",

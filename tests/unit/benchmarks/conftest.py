@@ -18,7 +18,6 @@ from comt_cli.benchmarks.shapes import (
     CAPTIONERS,
     CONNECTED,
     LLAMAS,
-    MODERN_LLAMAS,
     RESNETS,
     TRANSLATORS,
     bert,
@@ -59,7 +58,6 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CAPTIONERS, "caption-bench", TINY_CAPTIONER)
     monkeypatch.setitem(BERTS, "bert-bench", TINY_BERT)
     monkeypatch.setitem(CONNECTED, "residual-bench", replace(TINY_LLAMA, size="residual-bench"))
-    monkeypatch.setitem(MODERN_LLAMAS, "modern-bench", replace(TINY_LLAMA, size="modern-bench"))
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(rounds, "PATIENCE", 0.0)
     monkeypatch.setattr(decode, "PROMPT", 8)

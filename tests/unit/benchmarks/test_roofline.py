@@ -229,7 +229,6 @@ def test_the_columns_of_goals():
         [],
         ["goal_step_ratio_to_bertformaskedlm"],
         ["goal_step_ratio"],
-        [],
     ]
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.commands.ladder_figure import write_ladder
+from comt_cli.commands.table_figures import write_ladder
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.html.page import write_page
 from comt_cli.report.ladder import Line, Trend, fitted, gain_of

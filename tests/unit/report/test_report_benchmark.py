@@ -388,7 +388,6 @@ def test_pages_show_columns_that_their_rows_have(monkeypatch):
         captioner("caption-bench", {"size": "nano", "width": 16, "heads": 2}, vocabulary=32, batch=1),
         bert("bert-bench", {"size": "tiny", "width": 16, "heads": 2}, vocabulary=32, batch=1, length=8),
         llama("residual-bench", 16, 20, 1, 2, vocabulary=32, batch=2, length=8),
-        llama("modern-bench", 16, 20, 1, 2, vocabulary=32, batch=2, length=8),
     )
     monkeypatch.setattr(rounds, "PATIENCE", 0.0)
     cpu = torch.device("cpu")

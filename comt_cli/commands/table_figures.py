@@ -1,4 +1,4 @@
-"""The figure of a ladder of sizes; and whether a figure of a table is drawn already."""
+"""The figures that go with a written table: of a ladder, and of costs; and whether one is drawn already."""
 
 from __future__ import annotations
 
@@ -28,6 +28,26 @@ def write_ladder(table: Table, files: ReportFiles) -> list[Path]:
     figure = figures.draw_ladder(frame, table.baseline, unit(table))
     figures.sign(figure, caption.trained)
     return figures.write_figure(figure, numbers, folder, stem, caption)
+
+
+def write_costs_figure(table: Table, files: ReportFiles) -> list[Path]:
+    """Draw the differences of a written table against its measured costs; returns the files that were written, none
+    where nothing is new or too little was measured."""
+    from comt_cli.report.costs_words import costs_caption, costs_frame
+
+    frame = costs_frame(table)
+    if frame is None or table.costs is None:
+        return []
+    caption, stem = costs_caption(table, frame), f"{files.csv.stem}-costs-figure"
+    numbers = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    if is_drawn(files.csv.parent, stem, numbers, caption):
+        return []
+    from comt_cli.report import figures
+
+    units = "/".join(dict.fromkeys(table.unit(column).sign for column in table.columns))
+    figure = figures.draw_costs(frame, table.baseline, units, table.costs.how)
+    figures.sign(figure, caption.trained)
+    return figures.write_figure(figure, numbers, files.csv.parent, stem, caption)
 
 
 def is_drawn(folder: Path, stem: str, numbers: str, caption: Caption) -> bool:

@@ -1,0 +1,69 @@
+"""What `comt bench costs` does: the rows of a recipe, one network each, measured column by column and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from comt_cli.commands.loading import loading
+from comt_cli.commands.planning import also_rows, plan_recipe
+from comt_cli.errors import UserError
+from comt_cli.runs.plan import RunSpec
+
+
+def costs_of(
+    recipe: str,
+    scale: str,
+    rows: str | None,
+    columns: str | None,
+    set_: list[str] | None,
+    also: list[str] | None,
+    rounds: int,
+    device: str | None,
+    results: Path,
+    *,
+    overwrite: bool,
+) -> list[Path]:
+    """Measure the rows of a recipe at a scale and write them after each column; returns the files.
+
+    Raises:
+        UserError: the recipe or the selection is wrong, what is there is of another device, or something was not
+            measured.
+        StorageError: a file cannot be written.
+    """
+    from comt_cli.report.write import costs_file
+
+    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, also=also_rows(also))
+    loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
+    if loaded.recipe.figure is not None:
+        raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
+    if rows is not None and baseline not in {spec.row for spec in planned.specs}:
+        planned = plan_recipe(recipe, scale, set_, rows=f"{baseline},{rows}", columns=columns, also=also_rows(also))
+    first: dict[str, dict[str, RunSpec]] = {}
+    for spec in planned.specs:
+        first.setdefault(spec.column, {}).setdefault(spec.row, spec)
+    path = costs_file(results, scale, loaded)
+    loading("PyTorch and the benchmarks", device)
+    from comt_cli.benchmarks.costs import measure_costs
+    from comt_cli.benchmarks.failures import Outcome
+    from comt_cli.benchmarks.origin import origin_on
+    from comt_cli.report.costs import network_key, other_device
+    from comt_cli.report.costs_page import write_costs
+    from comt_cli.training.devices import pick_device
+
+    where, outcome = pick_device(device), Outcome()
+    if not overwrite and (other := other_device(path, origin_on(where).device)) is not None:
+        raise UserError(f"{path} was measured on {other}", "--results DIR writes elsewhere, --overwrite in its place.")
+    written: dict[Path, None] = {}
+    for specs in first.values():
+        for news in measure_costs([*specs.values()], baseline, where, rounds):
+            outcome.add(news)
+            if isinstance(news, str):
+                typer.echo(news, err=True)
+                continue
+            measured = [{"network": network_key(specs[row["row"]]), "scale": scale, **row} for row in news]
+            files = write_costs(path, measured, loaded.recipe.title, list(loaded.recipe.rows))
+            written.update(dict.fromkeys(files))
+    outcome.end()
+    return list(written)
