@@ -14,6 +14,10 @@ W_m and W_b in R^D and W_r in R^(D x n) serve all streams; they start at 0 and t
 
 Shapes: B batch, T tokens, n streams, D width. Coefficients are computed in fp32; static ones are stored as what they
 differ from the start by.
+
+What mixes four streams are matrices of four rows: a call of its own for each takes longer than its arithmetic, and
+writes what the next reads. Compiled, they are sums of products, which the compiler fuses with what stands around them;
+uncompiled, where each sum would be a call, products of small matrices.
 """
 
 from __future__ import annotations
@@ -45,7 +49,10 @@ def streams_of(state: State, n: int) -> Tensor:
 def read_streams(H_BTnD: Tensor, shares_n: Tensor) -> Tensor:
     """sum_i shares[i] H[i], [B, T, D], in H's type; shares [n] or [B, T, n]."""
     with no_autocast(H_BTnD):
-        h_BTD = (shares_n.unsqueeze(-1) * H_BTnD).sum(-2)
+        if torch.compiler.is_compiling():
+            h_BTD = (shares_n.unsqueeze(-1) * H_BTnD).sum(-2)
+        else:
+            h_BTD = torch.matmul(shares_n.unsqueeze(-2), H_BTnD.to(shares_n.dtype)).squeeze(-2)
     return h_BTD.to(H_BTnD.dtype)
 
 
@@ -55,9 +62,26 @@ def write_streams(H_BTnD: Tensor, mixing_nn: Tensor | None, shares_n: Tensor, o_
     mixing: [n, n] or [B, T, n, n], shares: [n] or [B, T, n].
     """
     with no_autocast(H_BTnD):
-        added_BTnD = shares_n.unsqueeze(-1) * o_BTD.unsqueeze(-2)
-        mixed_BTnD = H_BTnD if mixing_nn is None else torch.matmul(mixing_nn, H_BTnD.to(mixing_nn.dtype))
-        return (mixed_BTnD + added_BTnD).to(H_BTnD.dtype)
+        if mixing_nn is not None and not torch.compiler.is_compiling():
+            of_BTmD = torch.cat([H_BTnD, o_BTD.unsqueeze(-2)], -2)  # m: the streams, and the branch
+            weights_nm = torch.cat([mixing_nn, shares_n.unsqueeze(-1)], -1)
+            return torch.matmul(weights_nm, of_BTmD.to(weights_nm.dtype)).to(H_BTnD.dtype)
+        new_BTnD = shares_n.unsqueeze(-1) * o_BTD.unsqueeze(-2)
+        if mixing_nn is None:
+            return (H_BTnD + new_BTnD).to(H_BTnD.dtype)
+        for i in range(H_BTnD.shape[-2]):
+            new_BTnD = new_BTnD + mixing_nn[..., i].unsqueeze(-1) * H_BTnD[..., i, None, :]
+        return new_BTnD.to(H_BTnD.dtype)
+
+
+def normalised_products(x_BTD: Tensor, W_KD: Tensor) -> Tensor:
+    """RMSNorm(x) W^T without a gain, [B, T, K], in fp32: the norm is taken out of the products, so that it is no tensor
+    of its own."""
+    x_BTD, W_KD = wide(x_BTD), wide(W_KD)
+    rstd_BT1 = torch.rsqrt(x_BTD.square().mean(-1, keepdim=True) + torch.finfo(x_BTD.dtype).eps)
+    if torch.compiler.is_compiling():
+        return rstd_BT1 * torch.stack([(x_BTD * W_D).sum(-1) for W_D in W_KD.unbind()], -1)
+    return rstd_BT1 * F.linear(x_BTD, W_KD)
 
 
 class Dynamic(Initialised):
@@ -71,8 +95,7 @@ class Dynamic(Initialised):
 
     def forward(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         with no_autocast(H_BTnD):
-            Hbar_BTnD = F.rms_norm(wide(H_BTnD), H_BTnD.shape[-1:])
-            found_BTnm = F.linear(Hbar_BTnD, wide(self.W))
+            found_BTnm = normalised_products(H_BTnD, self.W)
             if self.tanh:
                 found_BTnm = torch.tanh(found_BTnm)
             s_a, s_b = self.s_a(), self.s_b()

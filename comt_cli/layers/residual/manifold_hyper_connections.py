@@ -36,16 +36,16 @@ from functools import partial
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.layers.learned import NO_DECAY, Constant, Fixed
-from comt_cli.layers.residual.base import Branch, Junction, State, Streams, wide
+from comt_cli.layers.residual.base import Branch, Junction, State, Streams
 from comt_cli.layers.residual.hyper_connections import (
     SCALE,
     StreamsConnection,
+    normalised_products,
     read_streams,
     streams_of,
     write_streams,
@@ -61,11 +61,17 @@ SHUT = -8.0
 def sinkhorn(logits_nn: Tensor, iterations: int = 20) -> Tensor:
     """exp(logits), [..., n, n], with the columns and then the rows divided by their sums, so many times.
 
-    In logarithms: where logits are hundreds apart, a whole column of exponentials would be 0."""
-    for _ in range(iterations):
-        logits_nn = logits_nn - logits_nn.logsumexp(-2, keepdim=True)
-        logits_nn = logits_nn - logits_nn.logsumexp(-1, keepdim=True)
-    return logits_nn.exp()
+    The first time in logarithms: where logits are hundreds apart, a whole column of exponentials would be 0. After it
+    no column's sum is below 1 / n, nor any row's after that. Tokens lie innermost, where n is a few."""
+    if iterations < 1:
+        return logits_nn.exp()
+    logits_nn = logits_nn.movedim((-2, -1), (0, 1)).contiguous()
+    logits_nn = logits_nn - logits_nn.logsumexp(0, keepdim=True)
+    found_nn = (logits_nn - logits_nn.logsumexp(1, keepdim=True)).exp()
+    for _ in range(iterations - 1):
+        found_nn = found_nn / found_nn.sum(0, keepdim=True)
+        found_nn = found_nn / found_nn.sum(1, keepdim=True)
+    return found_nn.movedim((0, 1), (-2, -1))
 
 
 def permutation_matrices(n: int) -> Tensor:
@@ -94,8 +100,7 @@ class Coefficients(Initialised):
 
     def forward(self, H_BTnD: Tensor) -> tuple[Tensor, ...]:
         with no_autocast(H_BTnD):
-            x_BTN = wide(H_BTnD).flatten(-2)
-            found = torch.split(F.linear(F.rms_norm(x_BTN, x_BTN.shape[-1:]), wide(self.phi)), self.sizes, dim=-1)
+            found = torch.split(normalised_products(H_BTnD.flatten(-2), self.phi), self.sizes, dim=-1)
             b = torch.split(self.b() + self.first_b(H_BTnD), self.sizes)
             alpha = [*self.alpha().unbind(), *([None] if not self.sizes[2] else [])]
             return tuple(
