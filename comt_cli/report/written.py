@@ -55,7 +55,8 @@ class Written:
 
     `title` is a table's; of a figure, `caption` has its title, what was trained, and how it is read.
     `changed_settings` are the `--set` arguments behind the runs. `of_sweep` are, at every row's own best, the table of
-    all rates and the trials; `of_ladder` is its gains against compute. All are among `files`.
+    all rates and the trials; `of_ladder` is its gains against compute, `of_costs` what steps cost. All are among
+    `files`.
     """
 
     task: Task[Any]
@@ -70,6 +71,7 @@ class Written:
     files: tuple[Path, ...]
     of_sweep: tuple[Path, ...]
     of_ladder: tuple[Path, ...]
+    of_costs: tuple[Path, ...]
     pictures: tuple[Path, ...]
 
 
@@ -108,6 +110,7 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
     files = [folder / f"{name}.{kind}" for kind in ("md", "csv", "tex", "pdf")] + [folder / f"{name}-runs.csv"]
     of_sweep = [path for path in (folder / f"{name}-{part}.csv" for part in ("rates", "trials")) if path.exists()]
     of_ladder = [path for path in (folder / f"{name}-ladder.csv",) if lines and path.exists()]
+    of_costs = [path for path in (folder / f"{name.removesuffix('-sweep')}-costs.csv",) if lines and path.exists()]
     runs = read_lines(folder / f"{name}-runs.csv")
     task = _task(folder / f"{name}-runs.csv", runs)
     return Written(
@@ -120,9 +123,10 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
         changed_settings=_changed_settings(folder / f"{name}.csv", lines),
         cells=tuple(_corrected(list(_cells(folder / f"{name}.csv", lines, task)))),
         runs=tuple(runs),
-        files=tuple(path for path in (*files, *of_sweep, *of_ladder) if path.exists()),
+        files=tuple(path for path in (*files, *of_sweep, *of_ladder, *of_costs) if path.exists()),
         of_sweep=tuple(of_sweep),
         of_ladder=tuple(of_ladder),
+        of_costs=tuple(of_costs),
         pictures=(*((own,) if own.exists() and not lines else ()), *pictures),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from comt_cli.errors import UserError
 from comt_cli.files import write_text
+from comt_cli.recipe.yaml_lines import read
 from comt_cli.report import format, overview
 from comt_cli.report.csv_tables import GRID
 from comt_cli.report.html.curves import charts, logs_file, shown_runs, write_logs
@@ -159,7 +160,7 @@ class _Page:
         beside = self.results.parent / BY_ID  # where the folders of runs and results are those of the command line
         folders = {run: f"../{BY_ID}/{run}/" for run in sorted(every) if (beside / run).is_dir()}
         grids = [grid(f"Every column of {csv.name}", lines, anchor)] if lines else []
-        grids += [grid(path.name, _lines(path), anchor) for path in (*one.of_sweep, *one.of_ladder)]
+        grids += [grid(path.name, _lines(path), anchor) for path in (*one.of_sweep, *one.of_ladder, *one.of_costs)]
         return Section(
             anchor=anchor,
             name=f"{one.paper}, {one.name}",
@@ -180,6 +181,9 @@ class _Page:
             yield Fact("recipe", [(recipe, address)], is_code=True)
             seeds = format.seeds(int(seed) for seed in distinct(one.runs, "seed"))
             words = ["comt", one.task.command, "--recipe", recipe, "--scale", one.scale, "--seeds", seeds]
+            trained = distinct(ended, "row")
+            if one.cells and _rows(path, distinct(one.runs, "row")) - {*trained}:  # a part of the table
+                words += ["--rows", ",".join(trained)]
             words += [word for setting in one.changed_settings for word in ("--set", setting)]
             words += [word for path in one.of_sweep[-1:] for word in _swept(_lines(path))]
             yield Fact("command", [(shlex.join(words), "")], is_code=True)
@@ -211,6 +215,14 @@ class _Page:
             yield Section(
                 anchor, path.relative_to(folder).stem, "", Markup(), grids=[grid(path.name, _lines(path), anchor)]
             )
+
+
+def _rows(recipe: Path, known: Iterable[str]) -> set[str]:
+    """The rows of a recipe, where its file is there; otherwise those that are known of."""
+    if not recipe.is_file():
+        return {*known}
+    rows = read(recipe).data.get("rows")
+    return {*rows} if isinstance(rows, dict) else {*known}
 
 
 def _swept(trials: Sequence[Line]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from page_reading import Page, dead_links, loads
 from PIL import Image
 
 from comt_cli.errors import UserError
+from comt_cli.report.csv_tables import csv_text
 from comt_cli.report.html.grids import grid, heading, shown
 from comt_cli.report.html.page import write_page
 from comt_cli.report.html.pictures import Pictures, embedded
@@ -53,6 +54,17 @@ def html(bench: Bench) -> str:
 def table_lines(bench: Bench, ending: str = "") -> tuple[Path, list[dict[str, str]]]:
     path = bench.results / "smoke" / "comt" / f"table9{ending}.csv"
     return path, list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_the_command_of_a_part_of_a_table_names_its_rows(written: Bench) -> None:
+    assert "--rows" not in Page(html(written)).text
+    path, lines = table_lines(written, "-runs")
+    left = [line for line in lines if line["row"] != "pre-ln+own"]
+    path.write_text(csv_text(left), encoding="utf-8")
+    recipes = written.results.parent / "recipes"
+    assert (recipes / lines[0]["recipe"]).is_file(), "the page reads its rows"
+    trained = ",".join(dict.fromkeys(line["row"] for line in left))
+    assert f"--rows {trained}" in Page(html(written)).text
 
 
 def test_it_has_every_table_verdict_figure_and_how_it_was_made(written: Bench) -> None:
