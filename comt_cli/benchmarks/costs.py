@@ -1,12 +1,14 @@
 """What a training step of every row of a recipe costs beside the baseline's: time, memory, bytes and FLOPs.
 
-The networks are those of the rows' own runs, on batches of noise as large as theirs, with the kernels that
-`train.kernels` chooses, in the precision of the recipe. Steps are timed in turns (`rounds`): as the recipe trains them,
-and compiled, where the task can be.
+The networks are those of the rows' own runs, on noise, with the kernels that `train.kernels` chooses, in the precision
+of the recipe. A step is a forward and a backward pass over a batch (of a micro-batch, where the recipe has them), and
+an update. Steps are timed in turns (`rounds`): uncompiled, where the recipe trains so, and compiled, where the task can
+be; nothing is captured in CUDA graphs.
 
-`bytes` is what the compiled forward and backward pass read and write, as the compiler counts it: every input and output
-of a fused kernel once, whatever caches keep; those of a matrix product and of an operator of ours as well. The update
-of the weights is not in it. Where no compiler can be asked there is none.
+`bytes` is what the compiled passes, forward and backward, read and write, as the compiler counts it: every input and
+output of a fused kernel once, whatever caches keep; those of a matrix product and of an operator of ours as well. What
+is not compiled is not in it: a vocabulary's head with its loss, and the update. Where no compiler can be asked there is
+none.
 """
 
 from __future__ import annotations
@@ -41,11 +43,10 @@ from comt_cli.training.tasks.base import TaskRun
 Row = dict[str, Any]
 
 HOW = ("step", "compiled_step")
-"""What is timed: the step uncompiled and compiled; one of the two where the recipe compiles or its task cannot."""
+"""What is timed: the step uncompiled and compiled; one of the two where the recipe compiles, or its task refuses to."""
 _NO_DATA = SimpleNamespace(train=None, validation=None)
 _VERSIONS = 16
-"""Versions of one function that a network's compiled passes may take: blocks of several shapes, with gradients and
-without."""
+"""Versions of one function that each network may take in the compiler's memory."""
 
 
 def measure_costs(
@@ -54,24 +55,27 @@ def measure_costs(
     """Measure the step of every spec, one a row of one column of a recipe, the row `baseline` among them; yields lines
     of progress, and last the rows.
 
-    A row that fails is reported (`failures.Failed`), and the others are measured; without the baseline there is nothing
-    to compare with, and so no row.
+    A row that cannot be built is reported (`failures.Failed`), and the others are measured; without the baseline there
+    is nothing to compare with, and so no row. All networks are there at once, and so must fit in the device's memory.
     """
-    prepare_process(device)
+    prepare_process(device, deterministic=all(spec.settings.train.deterministic for spec in specs))
     steps: dict[str, _Step] = {}
     with _own_compiled_code():
         for spec in specs:
-            begin = time.perf_counter()
+            begin, problem = time.perf_counter(), None
             try:
                 steps[spec.row] = _Step(spec, device)
             except Exception as error:
-                yield failed(f"{spec.row}, {spec.column}", error)
-                free(device)
-                continue
-            yield f"{spec.row}, {spec.column}: ready after {time.perf_counter() - begin:.1f} s"
-        if baseline not in steps:
-            return
-        yield from _timed(steps, baseline, device, rounds)
+                problem = failed(f"{spec.row}, {spec.column}", error)
+            if problem is not None:
+                free(device)  # the error's trace is gone, and with it what it held
+            yield problem or f"{spec.row}, {spec.column}: ready after {time.perf_counter() - begin:.1f} s"
+        if baseline in steps:
+            try:
+                yield from _timed(steps, baseline, device, rounds)
+            except Exception as error:
+                yield failed(f"timing the rows of {specs[0].column}", error)
+    steps.clear()
     torch._dynamo.reset()
     free(device)
 
@@ -97,10 +101,10 @@ def _row(step: _Step, baseline: _Step, times: Mapping[tuple[str, str], Times], d
         "baseline": baseline.spec.row,
         "device": origin.device,
         "precision": step.spec.settings.train.precision,
-        "batch": step.rows,
+        "samples": step.samples,
         "parameters": cost.parameters,
-        "flops": cost.flops_per_row * step.rows,
-        "flops_ratio": _over(cost.flops_per_row * step.rows, plain.flops_per_row * baseline.rows),
+        "flops": cost.flops_per_row * step.samples,
+        "flops_ratio": _over(cost.flops_per_row * step.samples, plain.flops_per_row * baseline.samples),
         "bytes_mib": mebibytes(step.bytes),
         "bytes_ratio": _over(step.bytes, baseline.bytes),
         "saved_mib": mebibytes(step.saved),
@@ -130,7 +134,7 @@ class _Step:
     """The training step of one row: its network with weights and optimiser, on a batch of noise.
 
     Attributes:
-        rows: samples in a pass: those of a micro-batch, where the recipe has them.
+        samples: those of a batch, or of a micro-batch where the recipe has them.
         bytes: what the compiled passes read and write; None where its task cannot be compiled.
         saved: bytes that a forward pass, compiled where that is possible, keeps for the backward pass.
     """
@@ -138,10 +142,10 @@ class _Step:
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self.spec, self.device = _without_data(spec), device
         train = self.spec.settings.train
-        self.rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
+        self.samples = min(train.micro_batch_size or train.batch_size, train.batch_size)
         run = self._built()
         # In evaluation: only shapes are asked for, and hashing masks of dropout takes most of a pass without storage.
-        self.inputs = noise(run.model.eval(), self.rows, run.memory_format, device, parameter_dtype(train.precision))
+        self.inputs = noise(run.model.eval(), self.samples, run.memory_format, device, parameter_dtype(train.precision))
         run.model.train()
         materialise(run.model, device, seed=0)
         run.model.to(parameter_dtype(train.precision))
@@ -180,6 +184,7 @@ class _Step:
         """The same network once more, which trains the same parameters, with kernels as they would be chosen."""
         other, train = self._built(), self.spec.settings.train
         other.model.load_state_dict(run.model.state_dict(keep_vars=True), assign=True)
+        other.model.to(self.device)  # what is fixed and in no state dict
         Masks(other.model).move_to(0, np.arange(len(self.inputs[0]), dtype=np.int64), self.device)
         use_kernels(other.model, train.kernels, self.device, product_dtype(train.precision), compiled=compiled)
         return other
@@ -192,6 +197,8 @@ class _Step:
     def _step(self, run: TaskRun[Any]) -> Part:
         def step() -> None:
             torch.autograd.backward(self._loss(run))
+            if (limit := self.spec.settings.train.gradient_clipping) > 0:
+                torch.nn.utils.clip_grad_norm_(run.model.parameters(), limit)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
 
@@ -209,10 +216,11 @@ def _without_data(spec: RunSpec) -> RunSpec:
 
 def can_compile(spec: RunSpec) -> bool:
     """Whether its settings would allow `train.compile`: where batches have many shapes a task refuses it."""
-    given = spec.settings.model_dump()
+    settings, given = type(spec.settings), spec.settings.model_dump()
+    settings.model_validate(given)
     given["train"] |= {"compile": True}
     try:
-        type(spec.settings).model_validate(given)
+        settings.model_validate(given)
     except ValueError:
         return False
     return True

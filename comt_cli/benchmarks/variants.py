@@ -119,6 +119,7 @@ class Variants:
         if base in self._networks:
             # `keep_vars`, and assigned: both train the same parameters, not copies
             run.model.load_state_dict(self._networks[base][0].state_dict(keep_vars=True), assign=True)
+            run.model.to(self.device)  # what is fixed and in no state dict
         else:
             materialise(run.model, self.device, seed=0)
             self._keep(base, run.model, run)

@@ -291,7 +291,7 @@ def costs(
 
     Writes SCALE/PAPER/NAME-costs.csv and a page; the recipe's table, when it is written next to them, has columns of
     them. Steps are timed in turns, as the recipe trains them and compiled; a baseline that was not chosen is measured,
-    too. Rows that were measured before on this device stay. Of the recipe's rates none matters.
+    too. Rows that were measured before beside the same baseline on this device stay. Rates play no part.
 
     Examples:
 
@@ -301,8 +301,7 @@ def costs(
     """
     from comt_cli.commands.recipe_costs import costs_of
 
-    for path in costs_of(recipe, scale, rows, columns, set_, also, rounds, device, results, overwrite=overwrite):
-        typer.echo(f"wrote {path}")
+    costs_of(recipe, scale, rows, columns, set_, also, rounds, device, results, overwrite=overwrite)
 
 
 @app.command(cls=Verb)

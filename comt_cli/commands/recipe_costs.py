@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from comt_cli.commands.loading import loading
-from comt_cli.commands.planning import also_rows, plan_recipe
+from comt_cli.commands.planning import also_rows, plan_loaded, plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.runs.plan import RunSpec
 
@@ -19,13 +20,13 @@ def costs_of(
     columns: str | None,
     set_: list[str] | None,
     also: list[str] | None,
-    rounds: int,
+    turns: int,
     device: str | None,
     results: Path,
     *,
     overwrite: bool,
-) -> list[Path]:
-    """Measure the rows of a recipe at a scale and write them after each column; returns the files.
+) -> None:
+    """Measure the rows of a recipe at a scale and write them after each column.
 
     Raises:
         UserError: the recipe or the selection is wrong, what is there is of another device, or something was not
@@ -38,8 +39,13 @@ def costs_of(
     loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
     if loaded.recipe.figure is not None:
         raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
+    if loaded.recipe.command == "finetune" or any(spec.start is not None for spec in planned.specs):
+        raise UserError(
+            f"{loaded.name}: its runs start from trained weights",
+            "Measure the recipe of those: the networks are the same.",
+        )
     if rows is not None and baseline not in {spec.row for spec in planned.specs}:
-        planned = plan_recipe(recipe, scale, set_, rows=f"{baseline},{rows}", columns=columns, also=also_rows(also))
+        planned = plan_loaded(loaded, scale, rows=f"{baseline},{rows}", columns=columns)
     first: dict[str, dict[str, RunSpec]] = {}
     for spec in planned.specs:
         first.setdefault(spec.column, {}).setdefault(spec.row, spec)
@@ -56,14 +62,29 @@ def costs_of(
     if not overwrite and (other := other_device(path, origin_on(where).device)) is not None:
         raise UserError(f"{path} was measured on {other}", "--results DIR writes elsewhere, --overwrite in its place.")
     written: dict[Path, None] = {}
-    for specs in first.values():
-        for news in measure_costs([*specs.values()], baseline, where, rounds):
+    known: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for column, specs in first.items():
+        keys = {row: network_key(spec) for row, spec in specs.items()}
+        networks = tuple(f"{row} {key}" for row, key in keys.items())
+        measured = [known[networks]] if networks in known else measure_costs([*specs.values()], baseline, where, turns)
+        for news in measured:
             outcome.add(news)
             if isinstance(news, str):
                 typer.echo(news, err=True)
                 continue
-            measured = [{"network": network_key(specs[row["row"]]), "scale": scale, **row} for row in news]
-            files = write_costs(path, measured, loaded.recipe.title, list(loaded.recipe.rows))
+            known[networks] = news  # another column may show another number of the same runs
+            own = [
+                {
+                    **row,
+                    "column": column,
+                    "scale": scale,
+                    "network": keys[row["row"]],
+                    "baseline_network": keys[baseline],
+                }
+                for row in news
+            ]
+            files = write_costs(path, own, loaded.recipe.title, list(loaded.recipe.rows), list(loaded.columns(scale)))
             written.update(dict.fromkeys(files))
+    for each in written:
+        typer.echo(f"wrote {each}")
     outcome.end()
-    return list(written)

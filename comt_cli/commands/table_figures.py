@@ -33,10 +33,10 @@ def write_ladder(table: Table, files: ReportFiles) -> list[Path]:
 def write_costs_figure(table: Table, files: ReportFiles) -> list[Path]:
     """Draw the differences of a written table against its measured costs; returns the files that were written, none
     where nothing is new or too little was measured."""
-    from comt_cli.report.costs_words import costs_caption, costs_frame
+    from comt_cli.report.costs_words import costs_caption, costs_frame, how
 
     frame = costs_frame(table)
-    if frame is None or table.costs is None:
+    if frame is None:
         return []
     caption, stem = costs_caption(table, frame), f"{files.csv.stem}-costs-figure"
     numbers = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
@@ -45,7 +45,7 @@ def write_costs_figure(table: Table, files: ReportFiles) -> list[Path]:
     from comt_cli.report import figures
 
     units = "/".join(dict.fromkeys(table.unit(column).sign for column in table.columns))
-    figure = figures.draw_costs(frame, table.baseline, units, table.costs.how)
+    figure = figures.draw_costs(frame, table.baseline, units, how(table))
     figures.sign(figure, caption.trained)
     return figures.write_figure(figure, numbers, files.csv.parent, stem, caption)
 

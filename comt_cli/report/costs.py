@@ -21,64 +21,75 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Ratios to the baseline's training step: `flops`, `bytes` that compiled passes read and write, `kept` for the
-    backward pass, and the `step`'s time, which may be off by the part `error` (90 %). None where it was not measured,
-    of an error where there were too few rounds for one."""
+    """Ratios to the baseline's training step: `flops`, `bytes` that compiled passes read and write, what is `saved` for
+    the backward pass, and times of the step, uncompiled and compiled, which may be off by the part `..._error` (90 %).
+    None where it was not measured, of an error where there were too few rounds for one."""
 
     flops: float | None
     bytes: float | None
-    kept: float | None
+    saved: float | None
     step: float | None
-    error: float | None
+    step_error: float | None
+    compiled: float | None
+    compiled_error: float | None
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Those of a table: by row and column, and what they were measured on. `compiled`: steps under torch.compile."""
+    """Those of a table: by row and column, and what they were measured on."""
 
     of: Mapping[tuple[str, str], RowCosts]
     devices: tuple[str, ...]
     commits: tuple[str, ...]
-    compiled: bool
 
     @property
-    def how(self) -> str:
-        """What the times are of."""
-        return "of a compiled training step" if self.compiled else "of a training step"
+    def are_compiled(self) -> bool:
+        """Whether all have a compiled step."""
+        return all(each.compiled is not None for each in self.of.values())
 
 
 def network_key(spec: RunSpec) -> str:
-    """The hash of what decides a step's cost: the method, the model, what its data gives it, batch and precision."""
+    """The hash of the settings that decide a step's cost: the method, the model, what its data gives it, the batch, and
+    how it is computed; rate and number of steps are none of them. Nor is the code, whose commit stands in the file."""
     settings, train = spec.settings, spec.settings.train
     batch = [train.batch_size, train.micro_batch_size, train.precision]
+    how = [train.kernels, train.compile, train.recomputes, train.gradient_clipping > 0, train.deterministic]
     model = settings.model.model_dump(mode="json")
-    told = [spec.command, spec.method, model, spec.task.dimensions(settings), batch]
+    told = [spec.command, spec.method, model, spec.task.dimensions(settings), batch, how]
     return sha256(canonical_json(told))[:_DIGITS]
 
 
-def read_costs(path: Path, specs: Sequence[RunSpec]) -> Costs | None:
-    """The costs of those rows of a plan whose networks were measured; None where there is no file, or none of them.
+def read_costs(path: Path, specs: Sequence[RunSpec], baseline: str) -> Costs | None:
+    """The costs of those rows of a plan whose networks were measured, beside its baseline; None where there is no file,
+    or none of them.
 
     Raises:
         UserError: the file is not one that `write_costs` wrote.
     """
-    keys = {(spec.row, spec.column): network_key(spec) for spec in specs}
-    lines = [line for line in costs_lines(path) if keys.get((line["row"], line["column"])) == line["network"]]
+    if not (every := costs_lines(path)):
+        return None
+    networks: dict[tuple[str, str], set[str]] = {}
+    for spec in specs:
+        networks.setdefault((spec.row, spec.column), set()).add(network_key(spec))
+    lines = [
+        line
+        for line in every
+        if line["baseline"] == baseline
+        and line["network"] in networks.get((line["row"], line["column"]), ())
+        and line["baseline_network"] in networks.get((baseline, line["column"]), ())
+    ]
     if not lines:
         return None
-    compiled = all(line["compiled_step_ratio"] for line in lines)
-    how = "compiled_step" if compiled else "step"
+    names = (*_COUNTED, *ratio_columns("step"), *ratio_columns("compiled_step"))
     try:
         found = {
-            (line["row"], line["column"]): RowCosts(
-                *(float(line[name]) if line[name] else None for name in (*_COUNTED, *ratio_columns(how)))
-            )
+            (line["row"], line["column"]): RowCosts(*(float(line[name]) if line[name] else None for name in names))
             for line in lines
         }
     except ValueError as error:
         raise _unreadable(path) from error
     devices, commits = (tuple(dict.fromkeys(line[name] for line in lines)) for name in ("device", "git_commit"))
-    return Costs(found, devices, commits, compiled)
+    return Costs(found, devices, commits)
 
 
 def other_device(path: Path, device: str) -> str | None:
@@ -87,7 +98,7 @@ def other_device(path: Path, device: str) -> str | None:
 
 
 _COUNTED = ("flops_ratio", "bytes_ratio", "saved_ratio")
-_NEEDED = ("row", "column", "network", "baseline", "device", "git_commit", *_COUNTED)
+_NEEDED = ("row", "column", "network", "baseline", "baseline_network", "device", "git_commit", *_COUNTED)
 
 
 def costs_lines(path: Path) -> list[dict[str, str]]:

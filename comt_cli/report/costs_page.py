@@ -12,20 +12,27 @@ from comt_cli.report.csv_tables import csv_text
 from comt_cli.report.markdown import escaped, pipes
 
 
-def write_costs(path: Path, rows: Sequence[Mapping[str, Any]], title: str, order: Sequence[str]) -> list[Path]:
-    """Write what was measured and its page, the rows of a column in this order; rows of the same device that were not
-    measured this time stay.
+def write_costs(
+    path: Path, rows: Sequence[Mapping[str, Any]], title: str, order: Sequence[str], columns: Sequence[str]
+) -> list[Path]:
+    """Write what was measured and its page, rows and columns in these orders; rows that were not measured this time
+    stay, where they are of the same device and of the same baseline.
 
     Raises:
         UserError: the file that is there is none of these.
         StorageError: it cannot be written.
     """
     measured = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
-    lines = {(line["row"], line["column"]): line for line in costs_lines(path) if line["device"] == rows[0]["device"]}
+    beside = {line["column"]: (line["baseline"], line["baseline_network"]) for line in measured}
+    lines = {
+        (line["row"], line["column"]): line
+        for line in costs_lines(path)
+        if line["device"] == rows[0]["device"]
+        and (own := (line["baseline"], line["baseline_network"])) == beside.get(line["column"], own)
+    }
     lines |= {(line["row"], line["column"]): line for line in measured}
-    columns = list(dict.fromkeys(column for _, column in lines))
-    places = {row: number for number, row in enumerate(order)}
-    ordered = sorted(lines, key=lambda of: (columns.index(of[1]), places.get(of[0], len(places))))
+    at, under = ({name: number for number, name in enumerate(names)} for names in (order, columns))
+    ordered = sorted(lines, key=lambda of: (under.get(of[1], len(under)), at.get(of[0], len(at))))
     found = [{name: lines[of].get(name, "") for name in measured[0]} for of in ordered]
     page = path.with_suffix(".md")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,15 +48,17 @@ def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
         f"# {escaped(f'Costs: {title}')}",
         escaped(
             f"Measured on {lines[0]['device']} at commit {', '.join(commits)}. Beside each number its ratio to that "
-            f"of {lines[0]['baseline']}. FLOPs: of a training step, counted. Bytes: what the compiled forward and "
-            "backward pass read and write, as PyTorch's compiler counts it: every input and output of a fused kernel, "
-            "of a matrix product and of an operator of ours, without the update of the weights. Kept: what a forward "
-            "pass keeps for the backward pass. Steps took turns; a time is the 20th percentile of its turns, since "
-            "other work only slows them, and ± the reach of the ratio's 90 % interval."
+            f"of {lines[0]['baseline']}, measured in the same run. A step is a forward and a backward pass over "
+            "a batch, or a micro-batch where the recipe has them, and an update. FLOPs: counted. Bytes: what the "
+            "compiled forward and backward passes read and write, as PyTorch's compiler counts it: every input and "
+            "output of a fused kernel, of a matrix product and of an operator of ours; not those of a vocabulary's "
+            "head with its loss and of the update, which are not compiled. Saved: what a forward pass, compiled where "
+            "that is possible, keeps for the backward pass. Steps took turns; a time is the 20th percentile of its "
+            "turns, since other work only slows them, and ± the reach of the ratio's 90 % interval."
         ),
     ]
     for column in dict.fromkeys(line["column"] for line in lines):
-        heads = ["row", "parameters", "FLOPs", "bytes, MiB", "kept, MiB", "step, ms", "compiled step, ms"]
+        heads = ["row", "parameters", "FLOPs", "bytes, MiB", "saved, MiB", "step, ms", "compiled step, ms"]
         rows = [_texts(line) for line in lines if line["column"] == column]
         parts += [f"## {escaped(column)}", pipes([heads, *rows])]
     return "\n\n".join(parts) + "\n"
@@ -69,5 +78,7 @@ def _texts(line: Mapping[str, str]) -> list[str]:
 def _beside(line: Mapping[str, str], name: str, ratio: str, error: str | None = None) -> str:
     if not line[name]:
         return "-"
+    if not line[ratio]:
+        return f"{float(line[name]):,.1f}"
     reach = f" ± {100 * float(line[error]):.1f} %" if error is not None and line[error] and float(line[error]) else ""
     return f"{float(line[name]):,.1f} ({float(line[ratio]):.3f}{reach})"

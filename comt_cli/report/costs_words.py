@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from comt_cli.report import format
 from comt_cli.report.caption import Caption
-from comt_cli.report.entry import Entry
+from comt_cli.report.costs import Costs, RowCosts
+from comt_cli.report.statistics import Paired
 from comt_cli.report.trained import of_table
 from comt_cli.report.words import costs_rule
 
@@ -21,68 +22,67 @@ LEAST = 3
 
 
 def costs_frame(table: Table) -> pd.DataFrame | None:
-    """One line for each row with a difference to the baseline and a measured step; `on_front` says that no other row
-    of its column, the baseline included, is both better and no slower. None of fewer than `LEAST` rows.
+    """One line for each row with a difference to the baseline and a measured step, and for the baseline, at a step of 1
+    and a difference of 0; `on_front` says that no other row of its column is better and no slower. None where fewer
+    than `LEAST` rows have both. Times are of compiled steps where all rows have one.
     """
-    found = [
-        (entry, costs, apart)
-        for key, entry in table.entries.items()
-        if (costs := None if table.costs is None else table.costs.of.get(key)) is not None
-        and costs.step is not None
-        and (apart := entry.difference) is not None
-    ]
-    if len(found) < LEAST:
+    costs = table.costs
+    if costs is None:
         return None
-    places = {
-        (entry.cell.row, entry.cell.column): (costs.step or 0.0, _loss(table, entry, apart.mean))
-        for entry, costs, apart in found
-    }
-    lines = [
-        {
-            "row": entry.cell.row,
-            "column": entry.cell.column,
-            "step": costs.step,
-            "error": costs.error,
-            "difference": apart.mean,
-            "low": apart.low,
-            "high": apart.high,
-            "on_front": _on_front(entry.cell.row, entry.cell.column, places),
-        }
-        for entry, costs, apart in found
-    ]
+    lines: list[dict[str, Any]] = []
+    for (row, column), entry in table.entries.items():
+        found = costs.of.get((row, column))
+        step, error = (None, None) if found is None else _time(costs, found)
+        apart = Paired(0.0, None, None, 0) if row == table.baseline else entry.difference
+        if step is None or apart is None:
+            continue
+        where = {"row": row, "column": column, "step": step, "error": error}
+        lines.append({**where, "difference": apart.mean, "low": apart.low, "high": apart.high})
+    if sum(line["row"] != table.baseline for line in lines) < LEAST:
+        return None
+    sign = {column: 1 if table.metric(column).better == "lower" else -1 for column in table.columns}
+    for column in table.columns:
+        here = [line for line in lines if line["column"] == column]
+        places = [(line["step"], sign[column] * line["difference"]) for line in here]
+        for line, is_on in zip(here, front(places), strict=True):
+            line["on_front"] = is_on
     import pandas as pd
 
     return pd.DataFrame(lines).astype({"error": float, "low": float, "high": float})
 
 
-def _loss(table: Table, entry: Entry, difference: float) -> float:
-    """The difference, less being better."""
-    return difference if table.metric(entry.cell.column).better == "lower" else -difference
+def _time(costs: Costs, of: RowCosts) -> tuple[float | None, float | None]:
+    return (of.compiled, of.compiled_error) if costs.are_compiled else (of.step, of.step_error)
 
 
-def _on_front(row: str, column: str, places: Mapping[tuple[str, str], tuple[float, float]]) -> bool:
-    """Whether no other row of the column is better and no slower; the baseline is at (1, 0)."""
-    step, loss = places[row, column]
-    others = [place for key, place in places.items() if key[1] == column and key[0] != row]
-    return not any(other[0] <= step and other[1] < loss for other in (*others, (1.0, 0.0)))
+def front(places: Sequence[tuple[float, float]]) -> list[bool]:
+    """For each (time, loss) whether none of the others has less loss in no more time."""
+    return [not any(other[0] <= time and other[1] < loss for other in places) for time, loss in places]
+
+
+def how(table: Table) -> str:
+    """What the times of the figure are of."""
+    compiled = table.costs is not None and table.costs.are_compiled
+    return "of a compiled training step" if compiled else "of a training step"
 
 
 def costs_caption(table: Table, frame: pd.DataFrame) -> Caption:
     """What the figure shows, how to read it, and which rows nothing beats."""
     assert table.costs is not None
-    front = [f"{row} at {column}" if len(table.columns) > 1 else str(row)
-             for row, column in frame.loc[frame["on_front"], ["row", "column"]].itertuples(index=False)]  # fmt: skip
+    several = len(table.columns) > 1
+    best = frame.loc[frame["on_front"], ["row", "column"]].itertuples(index=False)
+    names = [f"{row} at {column}" if several else str(row) for row, column in best]
+    lower = all(table.metric(column).better == "lower" for column in table.columns)
     return Caption(
-        title=f"{table.title}: differences against the time of a step",
+        title=f"{table.title}: differences against the time {how(table)}",
         trained=of_table(table),
         reading=(
             costs_rule(table.costs, table.baseline),
             "All rows have as many steps: this is no comparison at equal time, which would give the slower ones fewer",
-            "Bars are 95 % intervals of differences and 90 % intervals of times; below and to the left is better"
-            if all(table.metric(column).better == "lower" for column in table.columns)
-            else "Bars are 95 % intervals of differences and 90 % intervals of times",
+            "Bars are 95 % intervals of differences and 90 % intervals of times"
+            + ("; below and to the left is better" if lower else ""),
         ),
         findings=(
-            f"No other row is both better and as quick: {format.listing(front)} (means, whatever their intervals)",
+            f"No other row is both better and as quick, by means and whatever their intervals: {format.listing(names)}",
         ),
     )

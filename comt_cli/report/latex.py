@@ -17,8 +17,9 @@ _LEFT_OUT: tuple[Key, ...] = (
     "paper_increase",
     "flops",
     "bytes",
-    "kept",
+    "saved",
     "step",
+    "compiled",
     "speed",
     "published",
 )

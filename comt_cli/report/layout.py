@@ -32,8 +32,9 @@ Key = Literal[
     "paper_increase",
     "flops",
     "bytes",
-    "kept",
+    "saved",
     "step",
+    "compiled",
     "speed",
 ]
 """What a column of the printed table holds."""
@@ -77,8 +78,9 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
         "paper_increase": "paper's parameters",
         "flops": "FLOPs, ×",
         "bytes": "bytes, ×",
-        "kept": "kept, ×",
+        "saved": "saved, ×",
         "step": "step, ×",
+        "compiled": "compiled step, ×",
         "speed": f"{table.task.unit.name}/s",
     }
     texts = [_cells(table, entry) for entry in table.entries.values()]
@@ -144,12 +146,21 @@ def _costs(table: Table, entry: Entry) -> dict[Key, str]:
     """What the row's training step costs, as ratios to the baseline's."""
     costs = None if table.costs is None else table.costs.of.get((entry.cell.row, entry.cell.column))
     if costs is None:
-        return dict.fromkeys(("flops", "bytes", "kept", "step"), NOTHING)
-    step = NOTHING if costs.step is None else f"{costs.step:.2f}"
-    if costs.step is not None and costs.error:
-        step += f" ± {costs.step * costs.error:.2f}"
-    ratios: dict[Key, float | None] = {"flops": costs.flops, "bytes": costs.bytes, "kept": costs.kept}
-    return {**{key: NOTHING if ratio is None else f"{ratio:.2f}" for key, ratio in ratios.items()}, "step": step}
+        return dict.fromkeys(("flops", "bytes", "saved", "step", "compiled"), NOTHING)
+    return {
+        "flops": _ratio(costs.flops),
+        "bytes": _ratio(costs.bytes),
+        "saved": _ratio(costs.saved),
+        "step": _ratio(costs.step, costs.step_error),
+        "compiled": _ratio(costs.compiled, costs.compiled_error),
+    }
+
+
+def _ratio(ratio: float | None, error: float | None = None) -> str:
+    """With its interval, where there is one: `error` is a part of it."""
+    if ratio is None:
+        return NOTHING
+    return f"{ratio:.2f} ± {ratio * error:.2f}" if error else f"{ratio:.2f}"
 
 
 def _increase(printed: str | None) -> str:

@@ -73,7 +73,7 @@ def _origin(table: Table, shown: Collection[Key]) -> Iterator[str]:
             "smaller scales"
         )
         yield f"Parameters are those beyond {table.task.plain}{printed if table.has_increases else ''}."
-    if table.costs is not None and "step" in shown:
+    if table.costs is not None and {"step", "compiled"} & {*shown}:
         yield costs_rule(table.costs, table.baseline)
     if table.devices:
         commits = f", commit {format.listing(table.commits)}" if table.commits else ""
@@ -121,9 +121,9 @@ def costs_rule(costs: Costs, baseline: str) -> str:
     """What the columns of costs are, and of which device."""
     commits = f" at commit {format.listing(costs.commits)}" if any(costs.commits) else ""
     return (
-        f"FLOPs, bytes that are read and written, what is kept for the backward pass, and time {costs.how}, over those "
-        f"of {baseline}; ± is the 90 % interval of the ratio of times. Measured on {format.listing(costs.devices)}"
-        f"{commits}."
+        f"FLOPs, bytes that compiled passes read and write, what a forward pass saves for the backward pass, and times "
+        f"of a training step, as these runs train and compiled, over those of {baseline}; ± is the 90 % interval of a "
+        f"ratio of times. Measured on {format.listing(costs.devices)}{commits}."
     )
 
 

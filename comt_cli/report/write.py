@@ -115,7 +115,7 @@ def write_report(
     with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
         link_runs(specs, runs)
     table = build_table(loaded, specs, runs, overrides)
-    table = replace(table, costs=read_costs(costs_file(results, table.scale, loaded), specs))
+    table = replace(table, costs=read_costs(costs_file(results, table.scale, loaded), specs, table.baseline))
     if not any(run.result for run in table.runs()):
         unwritten = (
             f"No run with these settings has ended yet at scale {table.scale}: nothing is written. "

@@ -24,11 +24,11 @@ def draw_costs(frame: pd.DataFrame, baseline: str, unit: str, how: str) -> Figur
         every = figure.subplots(len(columns), 1, squeeze=False)[:, 0]
         for axes, column in zip(every, columns, strict=True):
             here = frame[frame["column"] == column]
-            axes.axhline(0, color="black", linewidth=0.8)
-            axes.axvline(1, color="black", linewidth=0.8)
+            axes.axhline(0, color=QUIET, linewidth=0.6)
+            axes.axvline(1, color=QUIET, linewidth=0.6)
             front = here[here["on_front"]].sort_values("step")
             axes.plot(front["step"], front["difference"], color=QUIET, linestyle="--", drawstyle="steps-post")
-            bars = [here["difference"] - here["low"], here["high"] - here["difference"]]
+            bars = [(here["difference"] - here["low"]).fillna(0), (here["high"] - here["difference"]).fillna(0)]
             reach = (here["step"] * here["error"]).fillna(0)
             axes.errorbar(here["step"], here["difference"], yerr=bars, xerr=reach, color=OKABE_ITO[0], marker="o",
                           markersize=3.5, linestyle="none", elinewidth=0.6)  # fmt: skip

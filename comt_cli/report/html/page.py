@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,9 +182,7 @@ class _Page:
             yield Fact("recipe", [(recipe, address)], is_code=True)
             seeds = format.seeds(int(seed) for seed in distinct(one.runs, "seed"))
             words = ["comt", one.task.command, "--recipe", recipe, "--scale", one.scale, "--seeds", seeds]
-            trained = distinct(ended, "row")
-            if one.cells and _rows(path, distinct(one.runs, "row")) - {*trained}:  # a part of the table
-                words += ["--rows", ",".join(trained)]
+            words += _selection(path, one, ended) if one.cells else []
             words += [word for setting in one.changed_settings for word in ("--set", setting)]
             words += [word for path in one.of_sweep[-1:] for word in _swept(_lines(path))]
             yield Fact("command", [(shlex.join(words), "")], is_code=True)
@@ -217,12 +216,18 @@ class _Page:
             )
 
 
-def _rows(recipe: Path, known: Iterable[str]) -> set[str]:
-    """The rows of a recipe, where its file is there; otherwise those that are known of."""
-    if not recipe.is_file():
-        return {*known}
-    rows = read(recipe).data.get("rows")
-    return {*rows} if isinstance(rows, dict) else {*known}
+def _selection(recipe: Path, one: Written, ended: Sequence[Line]) -> Iterator[str]:
+    """`--rows` and `--columns`, where runs of some alone have ended of what the recipe has, or, where its file is not
+    there or is none, of what the table has."""
+    there: Mapping[str, Any] = {}
+    with contextlib.suppress(UserError):
+        there = read(recipe).data if recipe.is_file() else {}
+    scale = (there.get("scales") or {}).get(one.scale) or {}
+    for kind, named in (("row", there.get("rows")), ("column", scale.get("columns") or there.get("columns"))):
+        of_recipe = list(named or distinct(one.runs, kind))
+        trained = [name for name in distinct(ended, kind) if name in of_recipe]
+        if trained and {*trained} != {*of_recipe}:
+            yield from (f"--{kind}s", ",".join(trained))
 
 
 def _swept(trials: Sequence[Line]) -> Iterator[str]:

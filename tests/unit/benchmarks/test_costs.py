@@ -55,9 +55,10 @@ def test_every_row_of_every_column_is_measured_once(bench, recipe, tmp_path):
     assert [(line["row"], line["column"]) for line in lines] == [(row, at) for at in ("tiny", "longer") for row in rows]
     for line in lines:
         is_baseline = line["row"] == "pre-ln"
-        for ratio in ("flops_ratio", "saved_ratio", "step_ratio", "compiled_step_ratio"):
-            assert (float(line[ratio]) == 1) == is_baseline, (line["row"], ratio)
-        assert float(line["flops_ratio"]) >= 1
+        for ratio in ("flops_ratio", "saved_ratio"):
+            assert (float(line[ratio]) > 1) != is_baseline, (line["row"], ratio)
+        for ratio in ("step_ratio", "compiled_step_ratio"):
+            assert float(line[ratio]) == 1 if is_baseline else float(line[ratio]) > 0
         assert line["bytes_mib"] == line["bytes_ratio"] == "", "nothing was compiled"
         assert line["step_ratio_uncertainty"] == ("0.0" if is_baseline else ""), "of three rounds"
     page = (tmp_path / "smoke/own/what-it-costs-costs.md").read_text(encoding="utf-8")
@@ -96,6 +97,34 @@ def test_a_row_that_cannot_be_built_fails_alone(bench, recipe, tmp_path, monkeyp
     assert [line["row"] for line in lines_of(tmp_path)] == ["pre-ln"]
 
 
+def test_another_baseline_takes_the_others_with_it(bench, recipe, tmp_path):
+    """What was measured beside one network is not shown beside another."""
+    assert bench("costs", str(recipe), "--rows", "dhc").exit_code == 0
+    wider = ("--set", "model.ffn_width=28", "--rows", "pre-ln+comt", "--columns", "tiny")
+    assert bench("costs", str(recipe), *wider).exit_code == 0
+    found = [(line["row"], line["column"]) for line in lines_of(tmp_path)]
+    assert found == [("pre-ln", "tiny"), ("pre-ln+comt", "tiny"), ("pre-ln", "longer"), ("dhc", "longer")]
+
+
+def test_a_column_of_the_same_networks_is_not_measured_twice(bench, recipe, tmp_path):
+    text = recipe.read_text(encoding="utf-8").replace(
+        "  tiny: {}\n", "  tiny: {}\n  bits: {metric: test_bits_per_byte}\n"
+    )
+    recipe.write_text(text, encoding="utf-8")
+    result = bench("costs", str(recipe), "--columns", "tiny,bits", "--rows", "dhc")
+    assert result.output.count("ready after") == 2
+    lines = lines_of(tmp_path)
+    assert [line["column"] for line in lines] == ["tiny", "tiny", "bits", "bits"]
+    assert lines[1] == {**lines[3], "column": "tiny"}
+
+
+@pytest.mark.parametrize("name", ["sas/table5", "eau-grc/glue"])
+def test_what_starts_from_trained_weights_is_measured_elsewhere(name, bench):
+    result = bench("costs", name)
+    assert isinstance(result.exception, UserError)
+    assert "start from trained weights" in result.exception.message
+
+
 def test_of_a_figure_there_are_no_costs(bench):
     result = bench("costs", "comt/figure1")
     assert isinstance(result.exception, UserError)
@@ -122,7 +151,8 @@ def test_bytes_are_those_of_inputs_and_outputs_of_fused_code():
         with _counting() as counted:
             torch.compile(lambda x: (x + 1) * 2 - x, dynamic=False)(x)
         assert counted() == 2 * 4 * 1000
+        torch._dynamo.reset()
         with _counting() as counted:
             torch.compile(lambda x: (x + 1) * 2 - x, dynamic=False)(x)  # what the compiler has kept counts, too
-        assert counted() in (2 * 4 * 1000, None)
+        assert counted() == 2 * 4 * 1000
     torch._dynamo.reset()

@@ -68,12 +68,13 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
 )
 def test_a_state_that_is_more_than_a_stream_is_compiled_as_one_graph(name):
     """By the compiler's front end, which follows named tuples, ways into attention and values of earlier layers, or
-    says what it cannot follow. Equal but for rounding: mixtures of streams have another form there."""
+    says what it cannot follow. Mixtures of streams have another form there."""
     settings = ModelSettings(size="tiny", width=24, ffn_width=24, layers=3, heads=2)
     model = built(wiring_of(METHODS[name]), settings)
     with torch.no_grad():
         compiled = torch.compile(model, backend="eager", fullgraph=True)(TOKENS)
-        torch.testing.assert_close(compiled, model(TOKENS), rtol=0, atol=1e-6)
+        near = 1e-6 if name in ("hyper-connections", "mhc") else 0
+        torch.testing.assert_close(compiled, model(TOKENS), rtol=0, atol=near)
 
 
 def test_a_compiled_image_run_trains_and_evaluates_as_an_eager_one(tmp_path, monkeypatch):
