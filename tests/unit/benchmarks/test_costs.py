@@ -70,8 +70,9 @@ def test_what_was_measured_before_stays_and_the_baseline_is_always_there(bench, 
     assert bench("costs", str(recipe), "--rows", "pre-ln+comt", "--columns", "tiny").exit_code == 0
     assert [line["row"] for line in lines_of(tmp_path)] == ["pre-ln", "pre-ln+comt", "dhc"]
     path = tmp_path / "smoke/own/what-it-costs-costs.csv"
-    path.write_text(path.read_text(encoding="utf-8").replace("threads", "others"), encoding="utf-8")
-    device = lines_of(tmp_path)[0]["device"]
+    here, device = lines_of(tmp_path)[0]["device"], "another one"
+    path.write_text(path.read_text(encoding="utf-8").replace(f'"{here}"', device), encoding="utf-8")
+    assert lines_of(tmp_path)[0]["device"] == device
     refused = bench("costs", str(recipe), "--rows", "dhc")
     assert isinstance(refused.exception, UserError)
     assert device in refused.exception.message
