@@ -51,10 +51,11 @@ def sweep_frame(state: SweepState, key: str) -> pd.DataFrame:
 
 def sweep_caption(state: SweepState, key: str, label: str) -> Caption:
     """What it shows, and how to read it."""
-    settings = next(iter(state.tuned.values())).runs[0].spec
+    specs = {column: tuned.runs[0].spec for (_, column), tuned in reversed(state.tuned.items())}
+    trained = {column: spec.task.network_and_data(spec.settings) for column, spec in reversed(specs.items())}
     return Caption(
         title=f"{state.loaded.recipe.title}: {label} against {key}",
-        trained=settings.task.network_and_data(settings.settings),
+        trained="; ".join(f"{column}: {said}" if len(trained) > 1 else said for column, said in trained.items()),
         reading=(
             f"Points are means over trials with the seeds {format.seeds(state.grid.seeds)}, bars span them",
             "A star is the value that was chosen",

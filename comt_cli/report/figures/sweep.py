@@ -49,6 +49,8 @@ def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Fi
             far = here[~is_near & here["ended"]]
             for row in rows:
                 lost = far[far["row"] == row]
+                if lost.empty:  # the layout would not know where an empty line lies
+                    continue
                 place = 1.0 - 0.035 * rows.index(row)  # one below the other, so that none hides another
                 axes.plot(lost["value"], [place if lower else 1 - place] * len(lost), "x", color=colours[row],
                           markersize=4, transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip

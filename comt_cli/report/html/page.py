@@ -143,6 +143,8 @@ class _Page:
     def _scale(self, scale: str, found: Sequence[Written]) -> Group:
         _, body = self.prose.parts("\n".join(overview.summary(self.results, scale, found)), "", 2)
         sections = [self._table(one) for one in found]
+        costs = [path.with_suffix(".md") for one in found for path in one.of_costs]
+        sections += [self._document(path, f"{path.parent.name}, {path.stem}") for path in dict.fromkeys(costs)]
         return Group(f"scale/{scale}", f"Scale {scale}", body, [*sections, *self._left(self.results / scale)])
 
     def _table(self, one: Written) -> Section:

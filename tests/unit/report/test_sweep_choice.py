@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
+from comt_cli.report.figures.sweep import draw_sweep
 from comt_cli.report.sweep import _tuned
 from comt_cli.runs.directory import RunState
 
@@ -104,3 +107,18 @@ def test_the_wider_grid_has_one_step_more_at_that_end(losses, edge, wider):
 )
 def test_values_that_were_tried_stay_as_they_are_and_impossible_ones_are_not_proposed(values, said):
     assert tuned(values, [[1], [2], [3]]).problem.endswith(said)
+
+
+def test_panels_of_several_columns_are_laid_out_whether_or_not_a_point_is_far_off():
+    """The layout gives up, with a warning, where a panel has lines without points."""
+    lines = [
+        {"column": column, "row": row, "value": value, "mean": mean, "least": mean, "greatest": mean, "ended": True,
+         "chosen": value == 2.0}
+        for column in ("small", "large")
+        for row in ("plain", "gated")
+        for value, mean in ((1.0, 30.0), (2.0, 20.0), (4.0, 9000.0 if (column, row) == ("large", "gated") else 25.0))
+    ]  # fmt: skip
+    figure = draw_sweep(pd.DataFrame(lines), "train.learning_rate", "perplexity", lower=True)
+    figure.savefig(io.BytesIO(), dpi=40)
+    legend, *_ = figure.legends
+    assert all(axes.get_position().x1 < legend.get_window_extent().x0 / figure.bbox.width for axes in figure.axes)
