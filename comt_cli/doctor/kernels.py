@@ -20,6 +20,7 @@ def kernel_lines() -> list[str]:
     """A line on what is installed, then a few for every device that is visible here."""
     import torch
 
+    from comt_cli.kernels import products
     from comt_cli.kernels.choice import cpu_obstacle, version_of
 
     obstacle = cpu_obstacle(may_build=False)
@@ -31,7 +32,10 @@ def kernel_lines() -> list[str]:
     found = [torch.device("cuda", index) for index in sorted(devices.values())]
     if torch.backends.mps.is_available():
         found.append(torch.device("mps"))
-    return ["; ".join(parts), *(line for device in (*found, torch.device("cpu")) for line in device_lines(device))]
+    kept = products.obstacle()
+    of_cpu = f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else f'oneDNN ({products.GAIN})'}"
+    devices_lines = [line for device in (*found, torch.device("cpu")) for line in device_lines(device)]
+    return ["; ".join(parts), *devices_lines, of_cpu]
 
 
 def device_lines(device: torch.device) -> list[str]:

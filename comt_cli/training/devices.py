@@ -18,6 +18,7 @@ import sys
 import torch
 
 from comt_cli.errors import UserError
+from comt_cli.kernels import products
 from comt_cli.kernels.processors import processor_name
 from comt_cli.recipe.settings import Precision
 
@@ -39,8 +40,8 @@ _OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
     """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU. On a
-    GPU fp32 convolutions are in fp32 from then on, in this process. Raises `UserError` where there is no such device
-    here."""
+    GPU fp32 convolutions are in fp32 from then on, in this process; on some CPUs large products are oneDNN's
+    (`kernels.products`). Raises `UserError` where there is no such device here."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -60,6 +61,8 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
         raise UserError("--device mps: Apple's MPS is not available here", "Use --device cpu.")
     if device.type not in ("cpu", "mps"):
         raise UserError(f"--device {name}: this program does not use {device.type}", "Use cuda, mps or cpu.")
+    if device.type == "cpu":
+        products.install()
     return device
 
 

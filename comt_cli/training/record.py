@@ -19,6 +19,7 @@ import torch
 from comt_cli import __version__
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import open_own, read_json, write_json, write_text
+from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.recipe.settings import Training
@@ -155,6 +156,7 @@ def record_environment(
         "device": device_name(world.device),
         "processes": world.size,
         "threads": torch.get_num_threads(),
+        "products": products.library() if world.device.type == "cpu" else products.PYTORCH,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "compiled": compiled,
         "captured": captured,
@@ -171,19 +173,20 @@ def record_environment(
     return entry
 
 
-DECIDES_BITS = ("device", "processes", "threads", "torch", "captured", "sharding", "kernels")
+DECIDES_BITS = ("device", "processes", "threads", "torch", "products", "captured", "sharding", "kernels")
 """What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 
 
 def _recorded(start: dict[str, Any], key: str) -> Any:
     """The recorded value of a setting that affects bitwise reproducibility.
 
-    Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured. Of the kernels
+    Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured, and without one
+    of products these were PyTorch's. Of the kernels
     only those count that are not the reference, and not the reasons, which change with every measurement. Starts that
     record them as one text had none.
     """
     if key != "kernels":
-        return start.get(key, False if key == "captured" else "none")
+        return start.get(key, {"captured": False, "products": products.PYTORCH}.get(key, "none"))
     kernels = start.get("kernels")
     if not isinstance(kernels, dict):
         return set()

@@ -1,0 +1,108 @@
+"""oneDNN's fp32 products agree with fp64, and replace PyTorch's own where a processor gains by it, only there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from comt_cli.kernels import processors, products
+
+pytestmark = pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")),
+    reason="this PyTorch does not show oneDNN's product",
+)
+
+IN_ANOTHER_PROCESS = """
+import torch
+import torch.nn.functional as F
+from comt_cli.kernels import products
+from comt_cli.kernels.processors import processor_class
+
+calls, onednn = [], products.product
+products.product = lambda *matrices: calls.append(1) or onednn(*matrices)
+products.CLASSES = (processor_class(),)
+products.install()
+assert products.library() == "oneDNN"
+x, W, b = torch.randn(4, 128, 96), torch.randn(224, 96), torch.randn(224)
+
+def gradients(linear, x, W, b):
+    x, W, b = (each.clone().requires_grad_() for each in (x, W, b))
+    y = linear(x, W, b)
+    y.square().sum().backward()
+    return [y, x.grad, W.grad, b.grad]
+
+expected = gradients(F.linear, x.double(), W.double(), b.double())
+assert not calls  # fp64 is PyTorch's
+for linear in (F.linear, lambda x, W, b: x @ W.T + b, torch.compile(F.linear)):
+    for found, right in zip(gradients(linear, x, W, b), expected, strict=True):
+        torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=2e-3)
+    assert len(calls) == 3, len(calls)
+    calls.clear()
+out = torch.empty(512, 224)
+assert torch.mm(x.flatten(0, 1), W.T, out=out) is out
+torch.testing.assert_close(out, x.flatten(0, 1) @ W.T)
+assert calls
+with torch.autocast("cpu", torch.bfloat16):
+    calls.clear()
+    assert F.linear(x, W).dtype == torch.bfloat16
+assert not calls
+"""
+
+
+@given(
+    M=st.integers(32, 300),
+    K=st.integers(1, 300),
+    N=st.integers(32, 300),
+    strides=st.tuples(*2 * [st.sampled_from(["rows", "columns", "slice", "slice of columns"])]),
+    bias=st.booleans(),
+)
+def test_product_agrees_with_fp64(M: int, K: int, N: int, strides: tuple[str, str], bias: bool) -> None:
+    a, b = _matrix(M, K, strides[0]), _matrix(K, N, strides[1])
+    bias_N = torch.randn(N) if bias else None
+    expected = a.double() @ b.double() + (0 if bias_N is None else bias_N.double())
+    if not products.fits(a, b):
+        assert M * K * N < products.LEAST_MULTIPLICATIONS
+        return
+    found = products.product(a, b, bias_N)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+def _matrix(rows: int, columns: int, stride: str) -> Tensor:
+    if stride == "rows":
+        return torch.randn(rows, columns)
+    if stride == "columns":
+        return torch.randn(columns, rows).T
+    return torch.randn(rows, columns + 7)[:, 3:-4] if stride == "slice" else torch.randn(columns, rows + 7)[:, 3:-4].T
+
+
+def test_what_onednn_does_not_read_or_gains_nothing_on_is_left_to_pytorch() -> None:
+    square = torch.randn(256, 256)
+    assert products.fits(square, square)
+    assert not products.fits(square[:1].expand(256, 256), square)
+    assert not products.fits(torch.randn(256, 512)[:, ::2], square)
+    assert not products.fits(square.double(), square.double())
+    assert not products.fits(square, square.bfloat16())
+    assert not products.fits(torch.randn(4096, 256), square[:, :8])
+    assert not products.fits(torch.randn(0, 256), square)
+
+
+def test_pytorchs_products_are_replaced_forward_backward_and_compiled() -> None:
+    run = subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "overrid" not in run.stderr.lower()
+
+
+@pytest.mark.parametrize("name", ["Intel AMX", "Intel AVX-512", "AMD AVX2", "Arm NEON", processors.UNKNOWN])
+def test_on_other_processors_products_remain_pytorchs(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(products, "processor_class", lambda: name)
+    assert name in (products.obstacle() or "")
+    before = products.library()
+    products.install()
+    assert products.library() == "oneDNN" == before
