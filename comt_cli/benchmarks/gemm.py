@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from comt_cli.benchmarks.shapes import Shape
+from comt_cli.kernels.products import ONEDNN, by_pytorch, library
 from comt_cli.layers.projection import aligned
 
 COLUMNS = {"none": 0, "comt-r2": 2, "transponder-r8": 8, "two-summaries-r8": 16}
 """Columns that a site's gate adds, by the rows' name of the gate. The last: channel and scalar gate with an A each."""
 VARIANTS = {
     "plain": "the product without columns for gates",
+    "pytorch": "the same by PyTorch's own library, where another multiplies (`kernels.products`)",
     "columns": "with the gates' columns behind its own",
     "padded-8": "with zero columns behind those, up to a multiple of 8",
     "padded": "the same up to a multiple of 128, the product's usual tile",
@@ -98,6 +100,9 @@ def forms(product: Product, tokens: int, dtype: torch.dtype, device: torch.devic
             if width not in gradients:
                 gradients[width] = normal(tokens, width)
         found[key] = _form(x_TK, matrices, [gradients[width] for width in columns])
+    if (device.type, dtype, library()) == ("cpu", torch.float32, ONEDNN):
+        plain = found["none", "plain"]
+        found["none", "pytorch"] = Form(by_pytorch()(plain.forward), by_pytorch()(plain.step))
     return found
 
 

@@ -2,7 +2,7 @@
 
 PyTorch multiplies fp32 matrices with MKL, which computes with AVX-512 on Intel's processors alone. AMD's since Zen 4
 have it too, and oneDNN, which comes with PyTorch for convolutions and for bf16, asks for the instructions rather than
-for the maker: on Zen 5 its products take half the time (`comt bench kernels` says so of the processor it runs on).
+for the maker: on Zen 5 its products take half the time (results/bench, `comt bench kernels --gemm`).
 
 What is replaced is PyTorch's own product, for the whole process: of every layer, whoever wrote it, of its backward
 pass, and of compiled code. So no method of a comparison is faster than another for the function that it calls.
@@ -10,8 +10,9 @@ pass, and of compiled code. So no method of a comparison is faster than another 
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -33,12 +34,13 @@ _OPERATORS = ("mm", "addmm", "mm.out", "addmm.out")
 """What `F.linear` and `@` come to; compiled code calls those with `out`."""
 _KEY = "CPU"
 _library: Any = None
+_paused = False
 
 
 def obstacle() -> str | None:
     """Why products remain PyTorch's; None where they are oneDNN's once `install` was called."""
     if (here := processor_class()) not in CLASSES:
-        return f"on processors of the class {here} PyTorch's are as fast"
+        return f"no gain was measured on processors of the class {here}"
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return "this PyTorch is built without MKL or without oneDNN"
     if not (hasattr(torch.ops.mkldnn, "_linear_pointwise") and hasattr(torch.library, "get_kernel")):
@@ -63,6 +65,17 @@ def install() -> None:
             own = torch.library.get_kernel(f"aten::{name}", _KEY)
             library.impl(name, _replacing(own), _KEY, with_keyset=True, allow_override=True)
     _library = library
+
+
+@contextlib.contextmanager
+def by_pytorch() -> Iterator[None]:
+    """Within it products are PyTorch's again: what others are measured against."""
+    global _paused  # noqa: PLW0603
+    _paused = True
+    try:
+        yield
+    finally:
+        _paused = False
 
 
 def product(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -91,7 +104,7 @@ def _replacing(own: Any) -> Callable[..., Tensor]:
     def product_of(keys: Any, *given: Tensor, out: Tensor | None = None, **factors: float) -> Tensor:
         *added, a, b = given
         shape = (len(a), b.shape[1])
-        taken = fits(a, b) and all(factor == 1 for factor in factors.values())
+        taken = not _paused and fits(a, b) and all(factor == 1 for factor in factors.values())
         taken = taken and (out is None or (out.shape == shape and out.dtype is torch.float32))
         if not taken or not all(_is_addend(each, shape) for each in added):
             result: Tensor = own.call_boxed(keys, *given, **factors, **({} if out is None else {"out": out}))

@@ -24,6 +24,7 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, traini
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange.checkpoint import read_state
+from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -334,6 +335,24 @@ def test_resuming_with_or_without_cuda_graphs_is_said(tiny_corpus, tmp_path, bef
     directory.environment_file.write_text(json.dumps([first]))
     assert record(step=2, captured=now)["differs"] == (["captured"] if bool(before) != now else [])
     assert record(step=0, captured=now)["differs"] == []
+
+
+@pytest.mark.parametrize("before", [None, products.PYTORCH, products.ONEDNN])
+@pytest.mark.parametrize("now", [products.PYTORCH, products.ONEDNN])
+def test_resuming_with_products_of_another_library_is_said(tiny_corpus, tmp_path, monkeypatch, before, now):
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    monkeypatch.setattr(products, "library", lambda: now)
+    record = partial(
+        record_environment, directory, World(CPU), kernels={}, compiled=False, captured=False, sharding="none"
+    )
+    first = {**record(step=0), "products": before}
+    if before is None:
+        del first["products"]
+    directory.environment_file.write_text(json.dumps([first]))
+    differs = now != (before or products.PYTORCH)
+    assert record(step=2)["differs"] == (["products"] if differs else [])
 
 
 def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypatch):

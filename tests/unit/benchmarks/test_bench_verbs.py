@@ -17,7 +17,7 @@ from comt_cli.benchmarks.names import OPS, TRANSLATION_VARIANTS
 from comt_cli.benchmarks.peers import BEGIN, END, Marian
 from comt_cli.benchmarks.shapes import LLAMAS, TRANSLATORS, Shape, llama
 from comt_cli.errors import UserError
-from comt_cli.kernels import choice, measurements
+from comt_cli.kernels import choice, measurements, products
 from comt_cli.layers import attention, projection
 from comt_cli.models.build import materialise, model_of
 
@@ -88,6 +88,16 @@ def check_all_forms(op: str, shape: Shape) -> None:
                 torch.testing.assert_close(value, reference, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
                 if op != "modulate":  # one output for all sites, or one for each
                     assert sizes[name] == sizes["reference"], name
+
+
+@pytest.mark.parametrize("library", [products.PYTORCH, products.ONEDNN])
+def test_products_of_another_library_are_timed_beside_pytorchs(monkeypatch, library):
+    monkeypatch.setattr(gemm, "library", lambda: library)
+    forms = gemm.forms(Product("o", 48, 16, 1), 8, torch.float32, CPU)
+    plain, own = forms["none", "plain"], forms.get(("none", "pytorch"))
+    assert (own is None) == (library == products.PYTORCH)
+    if own is not None:
+        torch.testing.assert_close(own.step(), plain.step())
 
 
 def test_what_cannot_be_kept_for_the_choice_is_told_and_written_all_the_same(bench, rows_of, tmp_path, monkeypatch):

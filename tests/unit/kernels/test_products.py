@@ -105,4 +105,4 @@ def test_on_other_processors_products_remain_pytorchs(monkeypatch: pytest.Monkey
     assert name in (products.obstacle() or "")
     before = products.library()
     products.install()
-    assert products.library() == "oneDNN" == before
+    assert products.library() == before
