@@ -36,6 +36,7 @@ from image_method_cases import IMAGE_METHODS, IMAGE_VARIANTS
 from method_cases import METHODS, VARIANTS
 from tiny_runs import StopAt, Stopped, image_spec, tiny_spec, train, write_corpus
 
+from comt_cli.kernels import products
 from comt_cli.kernels.cpu import build
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -85,8 +86,8 @@ def curve(name: str, corpus: str, folder: Path, *, half: bool = False) -> list[f
     torch.set_num_threads(1)
     spec = spec_of(name, corpus)
     try:
-        # A start is the first event.
-        with pytest.raises(Stopped) if half else contextlib.nullcontext():
+        # A start is the first event. What multiplies is no subject here.
+        with products.by_pytorch(), pytest.raises(Stopped) if half else contextlib.nullcontext():
             train(spec, folder, listener=StopAt(STEPS // 2 + 2) if half else ignore)
     finally:
         torch.set_num_threads(threads)

@@ -36,6 +36,7 @@ TITLES = {
     "glue": "# GLUE after the pre-training of ",
     "table3-tuned": "# Table 3 of ",
     "evening": "# What makes ",
+    "gate": "# How much of a gate's gain",
     "ladder": "# A ladder of ",
     "modern": "# Residual connections of ",
 }
@@ -44,6 +45,7 @@ OURS = {
     "evening-images",
     "evening-study",
     "evening-tokens",
+    "gate-start",
     "ladder",
     "modern",
     "table3-tuned",
