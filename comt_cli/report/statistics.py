@@ -46,7 +46,13 @@ class Paired:
     @property
     def excludes_zero(self) -> bool:
         """Whether the interval lies wholly on one side of zero. One seed has no interval."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return self.excludes(0.0)
+
+    def excludes(self, apart: float | None) -> bool:
+        """Whether a difference, in the same unit, lies outside of the interval. One seed has none."""
+        if self.low is None or self.high is None or apart is None:
+            return False
+        return not self.low <= apart <= self.high
 
 
 def summarise(values: Sequence[float]) -> Summary | None:

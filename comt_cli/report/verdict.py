@@ -63,6 +63,12 @@ def corrected(cells: Mapping[_KeyT, tuple[Verdict, Paired | None, DifferenceUnit
     return holm({key: p for key, p in found.items() if p is not None})
 
 
+def smaller_than_published(verdict: Verdict, ours: Paired | None, published: float | None) -> bool:
+    """Whether an unresolved difference is at least known to be smaller than the paper's, or of the other sign: its
+    interval, which spans zero, ends before the published one."""
+    return verdict is Verdict.not_resolved and ours is not None and ours.excludes(published)
+
+
 def stands(adjusted: float | None) -> bool:
     """Whether a difference is resolved after Holm's correction over its table, too."""
     return adjusted is not None and adjusted < ALPHA

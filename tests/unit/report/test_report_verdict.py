@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.report.statistics import Paired, p_value
-from comt_cli.report.verdict import Outcome, Verdict, corrected, judge, published_direction, stands
+from comt_cli.report.verdict import (
+    Outcome,
+    Verdict,
+    corrected,
+    judge,
+    published_direction,
+    smaller_than_published,
+    stands,
+)
 from comt_cli.tasks import tasks
 from comt_cli.tasks.base import PERCENT, POINTS
 
@@ -112,6 +120,17 @@ def test_without_a_printed_value_the_interval_alone_decides(mean, half, n, metri
     sign *= -1 if metric == "perplexity" else 1
     expected = "one seed" if n == 1 else {1: "better", 0: "not resolved", -1: "worse"}[sign]
     assert found == expected
+
+
+@given(mean=st.floats(-50, 50), half=st.floats(0, 50), n=st.integers(1, 9), published=st.floats(-60, 60))
+def test_only_an_unresolved_difference_is_smaller_than_published_without_a_direction(mean, half, n, published) -> None:
+    """And then the published one is farther from zero than the interval's end on its side."""
+    ours = Paired(mean, *((None, None) if n == 1 else (mean - half, mean + half)), n)
+    found = verdict(difference=ours, paper=100 + published, paper_baseline=100.0)
+    spans_zero = n > 1 and mean - half <= 0 <= mean + half
+    beyond = published > mean + half or published < mean - half
+    assert smaller_than_published(found, ours, published) == (found == "not resolved" and spans_zero and beyond)
+    assert not smaller_than_published(found, ours, None)
 
 
 def test_the_family_of_holms_correction_is_every_difference_that_a_verdict_was_taken_from() -> None:
