@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.benchmarks.shapes import Shape
-from comt_cli.kernels.products import ONEDNN, by_pytorch, library
+from comt_cli.kernels.products import ONEDNN, by_pytorch, multiplier
 from comt_cli.layers.projection import aligned
 
 COLUMNS = {"none": 0, "comt-r2": 2, "transponder-r8": 8, "two-summaries-r8": 16}
@@ -100,7 +100,7 @@ def forms(product: Product, tokens: int, dtype: torch.dtype, device: torch.devic
             if width not in gradients:
                 gradients[width] = normal(tokens, width)
         found[key] = _form(x_TK, matrices, [gradients[width] for width in columns])
-    if (device.type, dtype, library()) == ("cpu", torch.float32, ONEDNN):
+    if (device.type, dtype, multiplier()) == ("cpu", torch.float32, ONEDNN):
         plain = found["none", "plain"]
         found["none", "pytorch"] = Form(by_pytorch()(plain.forward), by_pytorch()(plain.step))
     return found

@@ -2,10 +2,13 @@
 
 PyTorch multiplies fp32 matrices with MKL, which computes with AVX-512 on Intel's processors alone. AMD's since Zen 4
 have it too, and oneDNN, which comes with PyTorch for convolutions and for bf16, asks for the instructions rather than
-for the maker: on Zen 5 its products take half the time (results/bench, `comt bench kernels --gemm`).
+for the maker. On Zen 5 its products take about half the time (results/bench, `comt bench kernels --gemm`); it adds in
+another order, so that rounding errors are up to twice as large.
 
-What is replaced is PyTorch's own product, for the whole process: of every layer, whoever wrote it, of its backward
-pass, and of compiled code. So no method of a comparison is faster than another for the function that it calls.
+What is replaced is PyTorch's own product of two matrices, for the whole process: that of `F.linear` and `@`, whoever
+wrote the layer, forward and backward, and in compiled code. So no method of a comparison is faster than another for
+the function that it calls. Products of batches of matrices (attention's) stay MKL's. Every product, of any size, takes
+some two microseconds more for being looked at.
 """
 
 from __future__ import annotations
@@ -26,14 +29,14 @@ PYTORCH, ONEDNN = "PyTorch", "oneDNN"
 CLASSES = ("AMD AVX-512",)
 """Classes of processors whose instructions MKL does not use."""
 LEAST_MULTIPLICATIONS = 2**21
-"""Of smaller products MKL's are quicker: a call of oneDNN costs some ten microseconds more."""
+"""Of smaller products MKL's are mostly quicker: a call of oneDNN costs some ten microseconds more."""
 LEAST_WIDTH = 32
-"""Of the result's smaller side; narrower ones are limited by memory, and oneDNN copies transposed factors."""
+"""Of the result's smaller side; of narrower results MKL's are mostly quicker, as oneDNN copies transposed factors."""
 
-_OPERATORS = ("mm", "addmm", "mm.out", "addmm.out")
+_OPERATORS = ("mm", "mm.out", "addmm", "addmm.out", "addmm_")
 """What `F.linear` and `@` come to; compiled code calls those with `out`."""
 _KEY = "CPU"
-_library: Any = None
+_registered: Any = None
 _paused = False
 
 
@@ -48,48 +51,51 @@ def obstacle() -> str | None:
     return None
 
 
-def library() -> str:
-    """What multiplies large fp32 matrices in this process."""
-    return PYTORCH if _library is None else ONEDNN
+def multiplier() -> str:
+    """What multiplies large fp32 matrices in this process now: `PYTORCH` or `ONEDNN`."""
+    return PYTORCH if _registered is None or _paused else ONEDNN
 
 
 def install() -> None:
     """From now on this process multiplies large fp32 matrices on the CPU by oneDNN, where that is faster."""
-    global _library  # noqa: PLW0603 - the operators stay replaced as long as this lives
-    if _library is not None or obstacle() is not None:
+    global _registered  # noqa: PLW0603 - the operators stay replaced as long as this lives
+    if _registered is not None or obstacle() is not None:
         return
-    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    registered: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():  # that an operator is replaced, said once for all of them
         warnings.simplefilter("ignore")
         for name in _OPERATORS:
             own = torch.library.get_kernel(f"aten::{name}", _KEY)
-            library.impl(name, _replacing(own), _KEY, with_keyset=True, allow_override=True)
-    _library = library
+            replaced = _replacing(own, in_place=name.endswith("_"))
+            registered.impl(name, replaced, _KEY, with_keyset=True, allow_override=True)
+    _registered = registered
 
 
 @contextlib.contextmanager
 def by_pytorch() -> Iterator[None]:
     """Within it products are PyTorch's again: what others are measured against."""
     global _paused  # noqa: PLW0603
-    _paused = True
+    before, _paused = _paused, True
     try:
         yield
     finally:
-        _paused = False
+        _paused = before
 
 
 def product(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """a b + bias by oneDNN, [M, N]; matrices that `fits` takes."""
+    """a b + bias by oneDNN, [M, N], contiguous. Of matrices that `fits` takes; others may be read wrongly."""
     result: Tensor = torch.ops.mkldnn._linear_pointwise.default(a_MK, b_KN.t(), bias_N, "none", [], "")
     return result
 
 
-def fits(a_MK: Tensor, b_KN: Tensor) -> bool:
-    """Whether oneDNN multiplies these as fast as MKL, or faster, and can read them."""
-    (M, K), N = a_MK.shape, b_KN.shape[1]
+def fits(a: Tensor, b: Tensor) -> bool:
+    """Whether these are matrices that can be multiplied, that oneDNN can read, and large enough for it."""
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:  # PyTorch says what is wrong
+        return False
+    (M, K), N = a.shape, b.shape[1]
     if M * K * N < LEAST_MULTIPLICATIONS or min(M, N) < LEAST_WIDTH:
         return False
-    return all(each.dtype is torch.float32 and _is_dense(each) for each in (a_MK, b_KN))
+    return all(each.dtype is torch.float32 and _is_dense(each) for each in (a, b))
 
 
 def _is_dense(matrix: Tensor) -> bool:
@@ -98,17 +104,23 @@ def _is_dense(matrix: Tensor) -> bool:
     return (column == 1 and row >= columns) or (row == 1 and column >= rows)
 
 
-def _replacing(own: Any) -> Callable[..., Tensor]:
+def _replacing(own: Any, *, in_place: bool) -> Callable[..., Tensor]:
     """What PyTorch calls for an operator on the CPU in the place of `own`: a b, or beta z + alpha a b."""
 
     def product_of(keys: Any, *given: Tensor, out: Tensor | None = None, **factors: float) -> Tensor:
         *added, a, b = given
-        shape = (len(a), b.shape[1])
         taken = not _paused and fits(a, b) and all(factor == 1 for factor in factors.values())
-        taken = taken and (out is None or (out.shape == shape and out.dtype is torch.float32))
-        if not taken or not all(_is_addend(each, shape) for each in added):
+        if taken:
+            shape = (len(a), b.shape[1])
+            written = added[0] if in_place else out
+            taken = all(_is_addend(each, shape) for each in added) and (
+                written is None or (written.shape == shape and written.dtype is torch.float32)
+            )
+        if not taken:
             result: Tensor = own.call_boxed(keys, *given, **factors, **({} if out is None else {"out": out}))
             return result
+        if in_place:
+            return added[0].add_(product(a, b))
         result = product(a, b, *(each for each in added if each.dim() == 1))
         for each in added:
             if each.dim() == 2:

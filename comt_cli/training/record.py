@@ -156,7 +156,7 @@ def record_environment(
         "device": device_name(world.device),
         "processes": world.size,
         "threads": torch.get_num_threads(),
-        "products": products.library() if world.device.type == "cpu" else products.PYTORCH,
+        "products": products.multiplier() if world.device.type == "cpu" else products.PYTORCH,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "compiled": compiled,
         "captured": captured,

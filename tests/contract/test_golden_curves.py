@@ -40,6 +40,7 @@ from comt_cli.kernels import products
 from comt_cli.kernels.cpu import build
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.devices import pick_device
 from comt_cli.training.events import ignore
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "curves.json"
@@ -80,14 +81,15 @@ def spec_of(name: str, corpus: str) -> RunSpec:
     return tiny_spec(corpus, model=model, batch_size=2, learning_rate=2e-3, **options)
 
 
-def curve(name: str, corpus: str, folder: Path, *, half: bool = False) -> list[float]:
+def curve(name: str, corpus: str, folder: Path, *, half: bool = False, products_of_pytorch: bool = True) -> list[float]:
     """The losses of all steps, and the loss on the validation split after the last; of `half` the steps, no more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     spec = spec_of(name, corpus)
     try:
-        # A start is the first event. What multiplies is no subject here.
-        with products.by_pytorch(), pytest.raises(Stopped) if half else contextlib.nullcontext():
+        multiplied = products.by_pytorch() if products_of_pytorch else contextlib.nullcontext()
+        # A start is the first event.
+        with multiplied, pytest.raises(Stopped) if half else contextlib.nullcontext():
             train(spec, folder, listener=StopAt(STEPS // 2 + 2) if half else ignore)
     finally:
         torch.set_num_threads(threads)
@@ -144,6 +146,15 @@ def test_the_curve_is_the_committed_one(name, corpus, tmp_path):
         assert found == expected
     else:
         assert found == pytest.approx(expected, rel=TOLERANCE[name.split("/")[0]])
+
+
+@pytest.mark.parametrize("name", ["train-lm/comt", "train-lm/eau+grc"])
+def test_the_curve_is_nearly_that_with_the_products_that_this_machine_takes(name, corpus, tmp_path):
+    """oneDNN's, on some processors (`kernels.products`); elsewhere PyTorch's again."""
+    pick_device("cpu")
+    expected = json.loads(GOLDEN.read_text(encoding="utf-8"))["curves"][name][: STEPS // 2]
+    found = curve(name, corpus, tmp_path, half=True, products_of_pytorch=False)
+    assert found == pytest.approx(expected, rel=TOLERANCE["train-lm"])
 
 
 def test_every_curve_is_committed_and_no_two_are_one():

@@ -343,7 +343,7 @@ def test_resuming_with_products_of_another_library_is_said(tiny_corpus, tmp_path
     spec = tiny_spec(tiny_corpus, steps=4)
     directory = RunDirectory.of(tmp_path, spec)
     directory.create(spec)
-    monkeypatch.setattr(products, "library", lambda: now)
+    monkeypatch.setattr(products, "multiplier", lambda: now)
     record = partial(
         record_environment, directory, World(CPU), kernels={}, compiled=False, captured=False, sharding="none"
     )

@@ -24,6 +24,7 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.files import atomic_file
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.devices import pick_device
 from comt_cli.training.events import Event, StepReport
 from comt_cli.training.processes import StopSignal
 
@@ -68,6 +69,17 @@ def test_a_signal_finishes_the_step_and_saves(spec, expected, tmp_path, number, 
     assert read_state(directory.checkpoint_file)["progress"]["step"] == 5
     assert directory.state() is RunState.unfinished
     assert_same_run(train(spec, tmp_path / "runs"), expected)
+
+
+def test_with_products_of_this_machines_library_too(tiny_corpus, tmp_path):
+    """Large enough for oneDNN's, where a processor gains by them (`kernels.products`)."""
+    pick_device("cpu")
+    wide = {"width": 128, "ffn_width": 344, "layers": 1, "heads": 4}
+    spec = tiny_spec(tiny_corpus, model=wide, batch_size=4, steps=6, log_every=1, save_every=3)
+    whole = train(spec, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "stopped", listener=StopAt(6))
+    assert_same_run(train(spec, tmp_path / "stopped"), whole)
 
 
 def test_a_signal_at_every_step(spec, expected, tmp_path):

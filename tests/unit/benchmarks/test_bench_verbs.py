@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 
 import pytest
@@ -92,12 +93,24 @@ def check_all_forms(op: str, shape: Shape) -> None:
 
 @pytest.mark.parametrize("library", [products.PYTORCH, products.ONEDNN])
 def test_products_of_another_library_are_timed_beside_pytorchs(monkeypatch, library):
-    monkeypatch.setattr(gemm, "library", lambda: library)
+    monkeypatch.setattr(gemm, "multiplier", lambda: library)
+    entered = []
+
+    @contextlib.contextmanager
+    def recorded():
+        entered.append(1)
+        yield
+
+    monkeypatch.setattr(gemm, "by_pytorch", recorded)
     forms = gemm.forms(Product("o", 48, 16, 1), 8, torch.float32, CPU)
     plain, own = forms["none", "plain"], forms.get(("none", "pytorch"))
     assert (own is None) == (library == products.PYTORCH)
     if own is not None:
-        torch.testing.assert_close(own.step(), plain.step())
+        expected = plain.step()
+        assert not entered
+        torch.testing.assert_close(own.step(), expected)
+        own.forward()
+        assert len(entered) == 2
 
 
 def test_what_cannot_be_kept_for_the_choice_is_told_and_written_all_the_same(bench, rows_of, tmp_path, monkeypatch):

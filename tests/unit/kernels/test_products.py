@@ -27,8 +27,11 @@ from comt_cli.kernels.processors import processor_class
 calls, onednn = [], products.product
 products.product = lambda *matrices: calls.append(1) or onednn(*matrices)
 products.CLASSES = (processor_class(),)
+assert products.multiplier() == "PyTorch"
 products.install()
-assert products.library() == "oneDNN"
+assert products.multiplier() == "oneDNN"
+"""
+LINEAR = """
 x, W, b = torch.randn(4, 128, 96), torch.randn(224, 96), torch.randn(224)
 
 def gradients(linear, x, W, b):
@@ -44,14 +47,45 @@ for linear in (F.linear, lambda x, W, b: x @ W.T + b, torch.compile(F.linear)):
         torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=2e-3)
     assert len(calls) == 3, len(calls)
     calls.clear()
-out = torch.empty(512, 224)
-assert torch.mm(x.flatten(0, 1), W.T, out=out) is out
-torch.testing.assert_close(out, x.flatten(0, 1) @ W.T)
-assert calls
 with torch.autocast("cpu", torch.bfloat16):
-    calls.clear()
     assert F.linear(x, W).dtype == torch.bfloat16
 assert not calls
+"""
+OPERATORS = """
+a, b, z, bias = torch.randn(256, 128), torch.randn(128, 256), torch.randn(256, 256), torch.randn(256)
+right = a.double() @ b.double()
+
+def check(found, expected, by):
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+    assert len(calls) == by, (len(calls), by)
+    calls.clear()
+
+out = torch.empty(256, 256)
+assert torch.mm(a, b, out=out) is out
+check(out, right, 1)
+check(torch.addmm(z, a, b), z.double() + right, 1)
+check(torch.addmm(bias, a, b), bias.double() + right, 1)
+check(torch.addmm(bias[:, None], a, b), bias[:, None].double() + right, 0)
+check(torch.addmm(z, a, b, alpha=2, beta=0.5), z.double() / 2 + 2 * right, 0)
+check(z.clone().addmm_(a, b), z.double() + right, 1)
+check(z.T.clone().T.addmm_(a, b), z.double() + right, 1)
+square = torch.randn(256, 256)
+expected = square.double() @ square.double()
+check(torch.mm(square, square, out=square), expected, 1)
+for function, other in ((torch.mm, a), (torch.mm, bias), (F.linear, a.T), (torch.mm, z[None])):
+    try:
+        function(a, other)
+    except RuntimeError as error:
+        assert "shape" in str(error) or "2D" in str(error) or "matrix" in str(error) or "size" in str(error), error
+    else:
+        raise AssertionError("no error")
+with products.by_pytorch():
+    with products.by_pytorch():
+        pass
+    assert products.multiplier() == "PyTorch"
+    check(a @ b, right, 0)
+assert products.multiplier() == "oneDNN"
+check(a @ b, right, 1)
 """
 
 
@@ -93,8 +127,11 @@ def test_what_onednn_does_not_read_or_gains_nothing_on_is_left_to_pytorch() -> N
     assert not products.fits(torch.randn(0, 256), square)
 
 
-def test_pytorchs_products_are_replaced_forward_backward_and_compiled() -> None:
-    run = subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("then", [LINEAR, OPERATORS], ids=["linear", "operators"])
+def test_pytorchs_products_are_replaced(then: str) -> None:
+    """`F.linear` and `@`, forward, backward and compiled; every operator, also with what oneDNN does not take."""
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS + then]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "overrid" not in run.stderr.lower()
 
@@ -102,7 +139,8 @@ def test_pytorchs_products_are_replaced_forward_backward_and_compiled() -> None:
 @pytest.mark.parametrize("name", ["Intel AMX", "Intel AVX-512", "AMD AVX2", "Arm NEON", processors.UNKNOWN])
 def test_on_other_processors_products_remain_pytorchs(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(products, "processor_class", lambda: name)
+    monkeypatch.setattr(products, "_registered", None)
+    monkeypatch.setattr(torch.library, "Library", lambda *_: pytest.fail("an operator was replaced"))
     assert name in (products.obstacle() or "")
-    before = products.library()
     products.install()
-    assert products.library() == before
+    assert products.multiplier() == products.PYTORCH
