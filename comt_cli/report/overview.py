@@ -17,7 +17,7 @@ from comt_cli.files import write_text
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
 from comt_cli.report.statistics import ALPHA, POWER, detectable
-from comt_cli.report.verdict import Verdict, smaller_than_published, stands
+from comt_cli.report.verdict import Verdict, excludes_published, stands
 from comt_cli.report.written import Line, Written, WrittenCell, scales_below, written_below
 from comt_cli.tasks import Task, tasks
 from comt_cli.tasks.base import DifferenceUnit
@@ -45,8 +45,8 @@ _DEFAULT = Path("runs/results")
 INTRODUCTION = (
     "A table compares each of its rows with its baseline, seed by seed. *Agrees* and *disagrees*: over several seeds, "
     "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
-    "resolved*: it spans zero; where it does not reach as far as the published difference either, that is said. *One "
-    "seed*: there is no interval, so the direction alone is given. Where the paper "
+    "resolved*: it spans zero; where it does not hold the published difference either, that is said. *One seed*: there "
+    "is no interval, so the direction alone is given. Where the paper "
     "prints no value, *better* and *worse* say on which side of zero the interval lies. Each interval is taken by "
     "itself: of twenty differences that are not there, one would seem resolved. *Holm's p* is the p-value of the "
     "paired t-test after Holm's correction over all differences of the table from which verdicts are taken: where it "
@@ -231,10 +231,10 @@ def _tally(scale: str, tables: Sequence[Written]) -> str:
         if resolved
         else ""
     )
-    smaller = sum(smaller_than_published(cell.verdict, cell.difference, cell.paper_difference) for cell in judged)
+    excluding = sum(excludes_published(cell.verdict, cell.difference, cell.paper_difference) for cell in judged)
     excluded = (
-        f" Of those not resolved {smaller or 'none'} {'has an interval' if smaller == 1 else 'have intervals'} that "
-        f"{'excludes' if smaller == 1 else 'exclude'} the published difference."
+        f" Of the intervals of those not resolved {excluding or 'none'} {'does' if excluding == 1 else 'do'} not hold "
+        "the published difference."
         if any(cell.verdict is Verdict.not_resolved for cell in judged)
         else ""
     )
@@ -336,7 +336,7 @@ def _paper(cell: WrittenCell) -> Iterator[str]:
         phrase = f"in the paper {_apart(cell.paper_difference, cell.unit)}"
     else:
         return
-    outside = smaller_than_published(cell.verdict, cell.difference, cell.paper_difference)
+    outside = excludes_published(cell.verdict, cell.difference, cell.paper_difference)
     yield f"{phrase} {where}".rstrip() + (", outside of the interval" if outside else "")
 
 

@@ -63,9 +63,9 @@ def corrected(cells: Mapping[_KeyT, tuple[Verdict, Paired | None, DifferenceUnit
     return holm({key: p for key, p in found.items() if p is not None})
 
 
-def smaller_than_published(verdict: Verdict, ours: Paired | None, published: float | None) -> bool:
-    """Whether an unresolved difference is at least known to be smaller than the paper's, or of the other sign: its
-    interval, which spans zero, ends before the published one."""
+def excludes_published(verdict: Verdict, ours: Paired | None, published: float | None) -> bool:
+    """Whether the interval of an unresolved difference, which holds zero, does not hold the paper's: that these runs
+    would have shown, had it been there. A single interval, as all verdicts are; the paper's own error is not known."""
     return verdict is Verdict.not_resolved and ours is not None and ours.excludes(published)
 
 

@@ -11,7 +11,7 @@ from comt_cli.report.entry import Entry
 from comt_cli.report.layout import STANDS, Key
 from comt_cli.report.statistics import POWER
 from comt_cli.report.table import Table
-from comt_cli.report.verdict import Verdict, smaller_than_published
+from comt_cli.report.verdict import Verdict, excludes_published
 
 _CONTENT_DIGITS = 12
 """Of a hash of data, that a page shows; the CSV of the runs has it whole."""
@@ -170,12 +170,12 @@ def _published(table: Table) -> Iterator[str]:
     if judged:
         counted = format.plural(len(judged), "published direction")
         yield f"Of {counted} against {table.baseline}, {_phrase(table, judged, _GROUPS)}."
-        smaller = [
-            entry for entry in judged if smaller_than_published(entry.verdict, entry.difference, entry.paper_difference)
+        excluding = [
+            entry for entry in judged if excludes_published(entry.verdict, entry.difference, entry.paper_difference)
         ]
-        if smaller:
-            named = _named(table, smaller, Verdict.not_resolved)
-            yield f"Not resolved, and smaller than published, by intervals that end before it: {format.listing(named)}."
+        if excluding:
+            named = format.listing(_named(table, excluding, Verdict.not_resolved))
+            yield f"Not resolved, with the published difference outside of the interval: {named}."
     elif table.paper is not None:
         yield "The paper gives no direction to compare with."
 

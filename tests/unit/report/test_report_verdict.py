@@ -13,9 +13,9 @@ from comt_cli.report.verdict import (
     Outcome,
     Verdict,
     corrected,
+    excludes_published,
     judge,
     published_direction,
-    smaller_than_published,
     stands,
 )
 from comt_cli.tasks import tasks
@@ -123,14 +123,14 @@ def test_without_a_printed_value_the_interval_alone_decides(mean, half, n, metri
 
 
 @given(mean=st.floats(-50, 50), half=st.floats(0, 50), n=st.integers(1, 9), published=st.floats(-60, 60))
-def test_only_an_unresolved_difference_is_smaller_than_published_without_a_direction(mean, half, n, published) -> None:
-    """And then the published one is farther from zero than the interval's end on its side."""
+def test_only_an_unresolved_difference_excludes_the_published_one(mean, half, n, published) -> None:
+    """By an interval that holds zero, and not the published one."""
     ours = Paired(mean, *((None, None) if n == 1 else (mean - half, mean + half)), n)
     found = verdict(difference=ours, paper=100 + published, paper_baseline=100.0)
     spans_zero = n > 1 and mean - half <= 0 <= mean + half
     beyond = published > mean + half or published < mean - half
-    assert smaller_than_published(found, ours, published) == (found == "not resolved" and spans_zero and beyond)
-    assert not smaller_than_published(found, ours, None)
+    assert excludes_published(found, ours, published) == (found == "not resolved" and spans_zero and beyond)
+    assert not excludes_published(found, ours, None)
 
 
 def test_the_family_of_holms_correction_is_every_difference_that_a_verdict_was_taken_from() -> None:
