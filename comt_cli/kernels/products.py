@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.processors import processor_class
+from comt_cli.runs.directory import ONEDNN, PYTORCH
 
 GAIN = "MKL has no AVX-512 code for processors of this maker"
-PYTORCH, ONEDNN = "PyTorch", "oneDNN"
-"""What multiplies, as it is recorded."""
 CLASSES = ("AMD AVX-512",)
 """Classes of processors whose instructions MKL does not use."""
 LEAST_MULTIPLICATIONS = 2**21

@@ -12,7 +12,7 @@ from comt_cli.files import read_json
 from comt_cli.report.logs import logged
 from comt_cli.report.statistics import Paired, Summary, detectable, p_value, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, Verdict, judge
-from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
+from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task
 from comt_cli.tasks.base import POINTS, DifferenceUnit
@@ -174,7 +174,8 @@ def _circumstances(side: Side) -> dict[str, Any]:
         found[key] = ", ".join(sorted({str(result.get(key, "not recorded")) for result in side.results.values()}))
     last = [_environment(directory) for directory in side.directories.values()]
     unknown = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
-    for key, otherwise in {**unknown, "captured": False}.items():  # starts without a record of CUDA graphs had none
+    # Starts without a record of CUDA graphs had none, and their products were PyTorch's.
+    for key, otherwise in {**unknown, "captured": False, "products": PYTORCH}.items():
         found[key] = ", ".join(sorted({str(each.get(key, otherwise)) for each in last}))
     kernels: dict[str, set[str]] = {}
     for each in last:

@@ -11,7 +11,7 @@ from comt_cli.recipe.schema import Published
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.statistics import Paired
-from comt_cli.runs.directory import RunState
+from comt_cli.runs.directory import PYTORCH, RunState
 from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks.base import Metric
 
@@ -138,6 +138,14 @@ def signatures(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]
         plural = "s" if len(signed) > 1 else ""
         apart = "; their numbers are not comparable" if plural else ""
         yield f"Signature{plural} of {metric}: {format.listing(signed)}{apart}."
+
+
+def multipliers(runs: Iterable[Run]) -> Iterator[str]:
+    """That fp32 matrices were multiplied by several libraries (`kernels.products`), whose times are not comparable.
+    Results from before it was recorded are PyTorch's own."""
+    found = {run.result.get("products") or PYTORCH for run in runs if run.result}
+    if len(found) > 1:
+        yield f"Large fp32 matrices were multiplied by {format.listing(sorted(found))}: times are not comparable."
 
 
 def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:

@@ -13,7 +13,14 @@ from comt_cli.report.costs import Costs
 from comt_cli.report.entry import Entry
 from comt_cli.report.equal_time import at_equal_time
 from comt_cli.report.ladder import Trend, trends
-from comt_cli.report.remarks import cell_remarks, grid_notes, other_settings, selection_notes, signatures
+from comt_cli.report.remarks import (
+    cell_remarks,
+    grid_notes,
+    multipliers,
+    other_settings,
+    selection_notes,
+    signatures,
+)
 from comt_cli.report.statistics import detectable, difference, p_value, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, corrected, judge, published_direction
 from comt_cli.runs.directory import RunState
@@ -187,6 +194,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
             *(grid_notes(grid, [metrics[column] for column in columns]) if grid is not None else ()),
             *other_settings(list(first.values()), recipe.baseline),
             *signatures(collection.runs(), metrics),
+            *multipliers(collection.runs()),
             *collection.notes,
         ),
         devices=_distinct(collection, "device"),

@@ -41,6 +41,8 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What a file system answers that knows no locks."""
 
 
+PYTORCH, ONEDNN = "PyTorch", "oneDNN"
+"""The `products` of a result: the library that multiplied large fp32 matrices."""
 READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading a run directory that is damaged, or of another version, can raise."""
 

@@ -23,7 +23,7 @@ from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.recipe.settings import Training
-from comt_cli.runs.directory import RunDirectory, read_lines
+from comt_cli.runs.directory import PYTORCH, RunDirectory, read_lines
 from comt_cli.training.checkpoint import Counters
 from comt_cli.training.devices import device_name, peak_memory_bytes
 from comt_cli.training.evaluation import Evaluation
@@ -156,7 +156,7 @@ def record_environment(
         "device": device_name(world.device),
         "processes": world.size,
         "threads": torch.get_num_threads(),
-        "products": products.multiplier() if world.device.type == "cpu" else products.PYTORCH,
+        "products": products.multiplier() if world.device.type == "cpu" else PYTORCH,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "compiled": compiled,
         "captured": captured,
@@ -186,7 +186,7 @@ def _recorded(start: dict[str, Any], key: str) -> Any:
     record them as one text had none.
     """
     if key != "kernels":
-        return start.get(key, {"captured": False, "products": products.PYTORCH}.get(key, "none"))
+        return start.get(key, {"captured": False, "products": PYTORCH}.get(key, "none"))
     kernels = start.get("kernels")
     if not isinstance(kernels, dict):
         return set()
@@ -285,6 +285,7 @@ def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any])
         "peak_memory_bytes": peak_memory_bytes(world.device),
         "waiting_share": round(counters.waiting_seconds / max(counters.seconds, 1e-9), 5),
         "device": environment.get("device"),
+        "products": environment.get("products"),
         "processes": world.size,
         "git_commit": environment.get("git_commit"),
         "mixed_environment": bool(environment.get("differs")),

@@ -26,7 +26,7 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.directory import ONEDNN, PYTORCH, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
 from comt_cli.training.evaluation import Evaluation
@@ -337,8 +337,8 @@ def test_resuming_with_or_without_cuda_graphs_is_said(tiny_corpus, tmp_path, bef
     assert record(step=0, captured=now)["differs"] == []
 
 
-@pytest.mark.parametrize("before", [None, products.PYTORCH, products.ONEDNN])
-@pytest.mark.parametrize("now", [products.PYTORCH, products.ONEDNN])
+@pytest.mark.parametrize("before", [None, PYTORCH, ONEDNN])
+@pytest.mark.parametrize("now", [PYTORCH, ONEDNN])
 def test_resuming_with_products_of_another_library_is_said(tiny_corpus, tmp_path, monkeypatch, before, now):
     spec = tiny_spec(tiny_corpus, steps=4)
     directory = RunDirectory.of(tmp_path, spec)
@@ -351,7 +351,7 @@ def test_resuming_with_products_of_another_library_is_said(tiny_corpus, tmp_path
     if before is None:
         del first["products"]
     directory.environment_file.write_text(json.dumps([first]))
-    differs = now != (before or products.PYTORCH)
+    differs = now != (before or PYTORCH)
     assert record(step=2)["differs"] == (["products"] if differs else [])
 
 

@@ -18,9 +18,10 @@ from comt_cli.benchmarks.names import OPS, TRANSLATION_VARIANTS
 from comt_cli.benchmarks.peers import BEGIN, END, Marian
 from comt_cli.benchmarks.shapes import LLAMAS, TRANSLATORS, Shape, llama
 from comt_cli.errors import UserError
-from comt_cli.kernels import choice, measurements, products
+from comt_cli.kernels import choice, measurements
 from comt_cli.layers import attention, projection
 from comt_cli.models.build import materialise, model_of
+from comt_cli.runs.directory import ONEDNN, PYTORCH
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -91,7 +92,7 @@ def check_all_forms(op: str, shape: Shape) -> None:
                     assert sizes[name] == sizes["reference"], name
 
 
-@pytest.mark.parametrize("library", [products.PYTORCH, products.ONEDNN])
+@pytest.mark.parametrize("library", [PYTORCH, ONEDNN])
 def test_products_of_another_library_are_timed_beside_pytorchs(monkeypatch, library):
     monkeypatch.setattr(gemm, "multiplier", lambda: library)
     entered = []
@@ -104,7 +105,7 @@ def test_products_of_another_library_are_timed_beside_pytorchs(monkeypatch, libr
     monkeypatch.setattr(gemm, "by_pytorch", recorded)
     forms = gemm.forms(Product("o", 48, 16, 1), 8, torch.float32, CPU)
     plain, own = forms["none", "plain"], forms.get(("none", "pytorch"))
-    assert (own is None) == (library == products.PYTORCH)
+    assert (own is None) == (library == PYTORCH)
     if own is not None:
         expected = plain.step()
         assert not entered

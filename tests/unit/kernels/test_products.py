@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from comt_cli.kernels import processors, products
+from comt_cli.runs.directory import PYTORCH
 
 pytestmark = pytest.mark.skipif(
     not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")),
@@ -143,4 +144,4 @@ def test_on_other_processors_products_remain_pytorchs(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.library, "Library", lambda *_: pytest.fail("an operator was replaced"))
     assert name in (products.obstacle() or "")
     products.install()
-    assert products.multiplier() == products.PYTORCH
+    assert products.multiplier() == PYTORCH

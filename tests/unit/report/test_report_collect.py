@@ -135,6 +135,16 @@ def test_tables_with_runs(mixed: Bench) -> None:
     assert tables_with_runs(mixed.folder / "nowhere", ["comt/table9"]) == []
 
 
+def test_runs_that_were_multiplied_by_two_libraries_are_told(bench: Bench) -> None:
+    """A result without a record is from before there were two."""
+    bench.done("pre-ln", {1: 100.0, 2: 110.0})
+    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, products="PyTorch")
+    told = "Large fp32 matrices were multiplied by PyTorch and oneDNN: times are not comparable."
+    assert told not in build_table(bench.loaded(), bench.specs(), bench.runs).notes
+    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, products="oneDNN")
+    assert told in build_table(bench.loaded(), bench.specs(), bench.runs).notes
+
+
 def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:
     """Two of them in a column are both named: such numbers are not comparable."""
     signed = {"signature": "first", "signatures": {"perplexity": "first", "other": "second"}}
