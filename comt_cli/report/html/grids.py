@@ -60,7 +60,7 @@ def _cell(key: str, text: str, section: str, folders: Mapping[str, str], met: se
         anchor = "" if text in met else run_anchor(section, text)
         met.add(text)
         return Cell(text, links=((folders[text], text),) if text in folders else (), anchor=anchor)
-    kind = verdict_class(text) if key == "verdict" else "n" if _number(text) is not None else ""
+    kind = verdict_class(text) if key == "verdict" else "" if not text or _number(text) is not None else "t"
     return Cell(shown(text), kind=kind)
 
 
