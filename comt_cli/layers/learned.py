@@ -29,6 +29,11 @@ class UpdateRule:
 NO_DECAY = UpdateRule(decays=False)
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in fp32, or in its own type where that is wider: what coefficients of mixtures are computed in."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 class Constant(Initialised):
     """Learned numbers that all start at `start`. A module, so that two connections can hold the very same ones.
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.learned import Constant, UpdateRule
+from comt_cli.layers.learned import Constant, UpdateRule, wide
 
 
 @dataclass
@@ -60,7 +60,7 @@ class ValueResidual(SharedValues):
         (first_BKTE,) = kept.tensors
         if self.shares is None:
             return k_BKTE, self.own * v_BKTE + self.first * first_BKTE
-        own, first = self.shares().unbind()
+        own, first = wide(self.shares()).unbind()
         return k_BKTE, (self.own + own) * v_BKTE + (self.first + first) * first_BKTE
 
 

@@ -5,8 +5,9 @@ put out, without its skips (arXiv 2502.06785). `last: k` is its k-DCA: the embed
 newest. At the start b = 1, so that a mixture is the plain sum.
 Deviations: w starts as N(0, 0.001^2) where the paper has zeros, which relu would give no gradient, so that weights that
 depend on the token never came about; the start is Pre-LN's but for that. Attention's output is added to what the
-queries were made of. b has no weight decay, and is stored as what it differs from 1 by. With `last` all outputs are
-kept all the same, and what lies between is added up anew in every block: the paper's saving of memory is not had.
+queries were made of; a mixture stands behind the last block too; every block norms its three mixtures apart. b has no
+weight decay, and is stored as what it differs from 1 by. With `last` all outputs are kept all the same, and what lies
+between is added up anew in every block: the paper's saving of memory is not had.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from comt_cli.kernels.add_norm import add_norm
@@ -89,11 +88,6 @@ def stream_of(state: State) -> Tensor:
         zhat_TD = modulate(state.product.flatten(0, -2), state.modulation, [state.x.shape[-1]])
         return state.x + zhat_TD.view_as(state.x)
     return state if isinstance(state, Tensor) else state[0]
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """The tensor in fp32, or in its own type where that is wider: what coefficients of mixtures are computed in."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def settled(state: State) -> State:

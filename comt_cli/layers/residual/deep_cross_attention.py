@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.learned import NO_DECAY, Constant
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of, wide
+from comt_cli.layers.learned import NO_DECAY, Constant, wide
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
 
 STD = 1e-3
 """Of w at the start: 0 would have no gradient, relu's at 0 being 0."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.layers.learned import NO_DECAY, Constant
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of, wide
+from comt_cli.layers.learned import NO_DECAY, Constant, wide
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
 
 
 class DenseFormer(ResidualConnection):

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.learned import NO_DECAY, Constant
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, stream_of, wide
+from comt_cli.layers.learned import NO_DECAY, Constant, wide
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, stream_of
 
 SCALE = 0.01
 """Where the scales of what depends on the input start."""

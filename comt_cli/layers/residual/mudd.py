@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.learned import NO_DECAY, Constant
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, Ways, stream_of, wide
+from comt_cli.layers.learned import NO_DECAY, Constant, wide
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, Ways, stream_of
 
 WAYS = 4
 
