@@ -85,15 +85,17 @@ class AttentionResiduals(ResidualConnection):
 
     def read(self, state: State) -> Tensor:
         """What the branch's norm reads."""
-        if self.attention is None or not isinstance(state, Sources):
+        if self.attention is None:
             return stream_of(state)
+        assert isinstance(state, Sources)
         mixed_BTD: Tensor = self.attention(self.sources(state))
         return mixed_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """a, of what the branch reads."""
-        if self.attention is None or not isinstance(state, Sources):
+        if self.attention is None:
             return {}
+        assert isinstance(state, Sources)
         return {"attention": self.attention.weights(self.sources(state))}
 
     def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
@@ -136,15 +138,17 @@ class DeltaAttentionResiduals(ResidualConnection):
 
     def read(self, state: State) -> Tensor:
         """What the branch's norm reads."""
-        if self.attention is None or not isinstance(state, Sources):
+        if self.attention is None:
             return stream_of(state)
+        assert isinstance(state, Sources)
         read_BTD: Tensor = state.x + self.attention(state.outputs)
         return read_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """a, of what is added to the stream for the branch."""
-        if self.attention is None or not isinstance(state, Sources):
+        if self.attention is None:
             return {}
+        assert isinstance(state, Sources)
         return {"attention": self.attention.weights(state.outputs)}
 
     def step(self, state: State, branch: Branch) -> State:

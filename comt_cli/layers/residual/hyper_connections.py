@@ -38,14 +38,6 @@ SCALE = 0.01
 LAST_PROJECTIONS = ("o_proj", "down_proj")
 
 
-def streams_of(state: State, n: int) -> Tensor:
-    """The streams, [B, T, n, D]: n times the one there is, at the beginning of a stack."""
-    if isinstance(state, Streams):
-        return state.x
-    x_BTD = stream_of(state)
-    return x_BTD.unsqueeze(-2).expand(*x_BTD.shape[:-1], n, x_BTD.shape[-1])
-
-
 def read_streams(H_BTnD: Tensor, shares_n: Tensor) -> Tensor:
     """sum_i shares[i] H[i], [B, T, D], in H's type; shares [n] or [B, T, n]."""
     with no_autocast(H_BTnD):
@@ -109,24 +101,34 @@ class StreamsConnection(ResidualConnection):
     """A connection of `n` streams."""
 
     has_states = True
-    n: int
+
+    def __init__(self, junction: Junction, n: int) -> None:
+        super().__init__(junction)
+        self.norm, self.n, self.begins_stack = junction.norm(), n, junction.index == 0
+
+    def streams(self, state: State) -> Tensor:
+        """The streams, [B, T, n, D]: n times the one there is, at the beginning of a stack, and only there."""
+        if isinstance(state, Streams):
+            return state.x
+        assert self.begins_stack
+        x_BTD = stream_of(state)
+        return x_BTD.unsqueeze(-2).expand(*x_BTD.shape[:-1], self.n, x_BTD.shape[-1])
 
     def read(self, state: State) -> Tensor:
         """The sum of the streams, as behind the last block."""
-        return streams_of(state, self.n).sum(-2)
+        return self.streams(state).sum(-2)
 
 
 class HyperConnection(StreamsConnection):
     """`n` streams; `dynamic` and `tanh` as above; `divide_output_std`: the branch's last projection starts with its
-    standard deviation divided by sqrt(n), as the paper's code does, which is then no longer Pre-LN's start."""
+    standard deviation divided by sqrt(n), one reading of the paper, which is then no longer Pre-LN's start."""
 
     def __init__(
         self, junction: Junction, n: int = 4, *, dynamic: bool = True, tanh: bool = True,
         divide_output_std: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(junction)
-        self.norm = junction.norm()
-        self.n, self.reads_first, self.divide_output_std = n, junction.index % n, divide_output_std
+        super().__init__(junction, n)
+        self.reads_first, self.divide_output_std = junction.index % n, divide_output_std
         self.A_m, self.B = Constant(0.0, n, update_rule=NO_DECAY), Constant(0.0, n, update_rule=NO_DECAY)
         self.A_r = Constant(0.0, n, n, update_rule=NO_DECAY)
         self.dynamic = Dynamic(n, junction.width, tanh=tanh) if dynamic else None
@@ -142,11 +144,11 @@ class HyperConnection(StreamsConnection):
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """A_m, of the branch; A_r, of every new stream; B, of the branch's output."""
-        A_m, B, A_r = self.coefficients(streams_of(state, self.n))
+        A_m, B, A_r = self.coefficients(self.streams(state))
         return {"read": A_m, "mix": A_r.transpose(-1, -2), "write": B.unsqueeze(-1)}
 
     def step(self, state: State, branch: Branch) -> State:
-        H_BTnD = streams_of(state, self.n)
+        H_BTnD = self.streams(state)
         A_m, B, A_r = self.coefficients(H_BTnD)
         o_BTD = branch(self.norm(read_streams(H_BTnD, A_m)))
         return Streams(write_streams(H_BTnD, A_r.transpose(-1, -2), B, o_BTD))

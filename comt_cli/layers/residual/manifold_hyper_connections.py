@@ -47,7 +47,6 @@ from comt_cli.layers.residual.hyper_connections import (
     StreamsConnection,
     normalised_products,
     read_streams,
-    streams_of,
     write_streams,
 )
 
@@ -119,9 +118,8 @@ class ManifoldHyperConnection(StreamsConnection):
     """`n` streams; `mixing` and `start` as above."""
 
     def __init__(self, junction: Junction, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln") -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
-        self.n, self.form, K = n, mixing, 0
+        super().__init__(junction, n)
+        self.form, K = mixing, 0
         least_mixed: list[int] = []
         if mixing == "sinkhorn":
             K, least_mixed = n * n, [i * n + i for i in range(n)]
@@ -143,11 +141,11 @@ class ManifoldHyperConnection(StreamsConnection):
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """H_pre, of the branch; H_res, of every new stream; H_post, of the branch's output."""
-        H_pre, H_post, H_res = self.matrices(streams_of(state, self.n))
+        H_pre, H_post, H_res = self.matrices(self.streams(state))
         return {"read": H_pre, "write": H_post.unsqueeze(-1)} | ({} if H_res is None else {"mix": H_res})
 
     def step(self, state: State, branch: Branch) -> State:
-        H_BTnD = streams_of(state, self.n)
+        H_BTnD = self.streams(state)
         H_pre, H_post, H_res = self.matrices(H_BTnD)
         o_BTD = branch(self.norm(read_streams(H_BTnD, H_pre)))
         return Streams(write_streams(H_BTnD, H_res, H_post, o_BTD))
