@@ -16,6 +16,10 @@ def corpus_for(data: TextSettings) -> Corpus:
         from comt_cli.data.python_docs import PythonDocs
 
         return PythonDocs()
+    if data.corpus == "python-source":
+        from comt_cli.data.python_source import PythonSource
+
+        return PythonSource()
     if data.corpus == "wikitext-103":
         from comt_cli.data.wikitext import wikitext
 

@@ -25,9 +25,9 @@ FORMAT = 4
 def fingerprint(data: DataSettings, progress: ProgressCallback | None = None) -> str:
     """16 hexadecimal digits that identify the rows that `data` describes; needs no network and no tokenising.
 
-    Equal fingerprints mean equal corpus, tokenizer, split, limits and layout of rows. For `python-docs` and
-    `files:GLOB` the text itself is hashed (for `python-docs` after extracting it once, a few seconds); for the corpora
-    of the hub it is what is asked of the hub.
+    Equal fingerprints mean equal corpus, tokenizer, split, limits and layout of rows. For `python-docs`,
+    `python-source` and `files:GLOB` the text itself is hashed (of the first two after extracting it once, a few
+    seconds); for the corpora of the hub it is what is asked of the hub.
 
     Raises:
         UserError: the corpus cannot be read (no file matches, for instance).

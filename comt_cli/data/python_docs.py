@@ -8,33 +8,19 @@ list that is safe. Documents are in a fixed order: topics by name, source files 
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import inspect
-import os
-import platform
 import sysconfig
 import types
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from comt_cli.data.corpus import Document, SplitName, Stream
-from comt_cli.data.storage import ProgressCallback, file_lock, no_progress
+from comt_cli.data.python_library import MINIMUM_CHARACTERS, LibraryTexts, source_files
+from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
 EXTRACTOR_VERSION = 3
-"""Part of the name of the extracted texts in the cache: raise it when the same Python may give other texts
-(tests/contract/test_cache_versions.py asks for it)."""
-MINIMUM_CHARACTERS = 40
-# Tests and other programs, what is installed beside the library, and the encodings with their 100 equal docstrings.
-_SKIPPED = """
-    __pycache__ dist-packages encodings ensurepip idlelib lib-dynload lib2to3 pydoc_data site-packages test tests
-    turtledemo
-"""
-SKIPPED_FOLDERS = frozenset(_SKIPPED.split())
 _C_MODULES = """
     _abc _asyncio _bisect _bz2 _codecs _collections _contextvars _csv _datetime _decimal _elementtree _functools
     _hashlib _heapq _io _json _lzma _operator _pickle _queue _random _socket _stat _string _struct _symtable _thread
@@ -53,63 +39,35 @@ _C_OBJECTS = (
 )
 
 
-class PythonDocs:
-    """The corpus and, as there is only one, its stream. Extracted once per Python into the cache folder."""
+class PythonDocs(LibraryTexts):
+    """The corpus."""
 
-    endless = False
-    validation_tokens: int | None = None
-    split: SplitName | None = None
+    name = "python-docs"
+    version = EXTRACTOR_VERSION
 
-    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
-        return {"corpus": "python-docs", "sha256": _content_hash(self._documents(progress))}
+    def extract(self, progress: ProgressCallback = no_progress) -> tuple[str, ...]:
+        """Read the documents from the running Python: without indentation, each text once, `MINIMUM_CHARACTERS` or
+        more.
 
-    def streams(self) -> Sequence[Stream]:
-        """Itself."""
-        return [self]
-
-    @property
-    def total(self) -> int | None:
-        """How many documents there are."""
-        return len(self._documents(no_progress))
-
-    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        """All documents from `start` on; the file number is always 0."""
-        texts = self._documents(no_progress)
-        for number in range(start[1] if start[0] == 0 else len(texts), len(texts)):
-            yield Document(texts[number], (0, number))
-
-    @staticmethod
-    def _documents(progress: ProgressCallback) -> tuple[str, ...]:
-        path = _cache_path()
-        found = _read(path)
-        if found is None:
-            with file_lock(path.with_suffix(".lock"), progress):
-                found = _read(path)
-                if found is None:
-                    texts = extract(progress)
-                    write_json(path, {"sha256": _content_hash(texts), "documents": texts})
-                    found = texts
-        return found
-
-
-def extract(progress: ProgressCallback = no_progress) -> tuple[str, ...]:
-    """Read the documents from the running Python: without indentation, each text once, `MINIMUM_CHARACTERS` or more.
-    Raises `UserError` where this Python carries neither topics nor the sources of its library."""
-    seen: dict[str, None] = {}
-    for text in _all_texts(progress):
-        clean = inspect.cleandoc(text)
-        if len(clean) >= MINIMUM_CHARACTERS:
-            seen.setdefault(clean)
-    if not seen:
-        raise UserError("this Python has no documentation of its own", "Use corpus: files:GLOB with a text of yours.")
-    return tuple(seen)
+        Raises:
+            UserError: this Python carries neither topics nor the sources of its library.
+        """
+        seen: dict[str, None] = {}
+        for text in _all_texts(progress):
+            clean = inspect.cleandoc(text)
+            if len(clean) >= MINIMUM_CHARACTERS:
+                seen.setdefault(clean)
+        if not seen:
+            raise UserError(
+                "this Python has no documentation of its own", "Use corpus: files:GLOB with a text of yours."
+            )
+        return tuple(seen)
 
 
 def _all_texts(progress: ProgressCallback) -> Iterator[str]:
     yield from _topics()
     root = Path(sysconfig.get_path("stdlib"))
-    paths = _source_files(root)
+    paths = source_files(root)
     for number, path in enumerate(paths):
         progress("extracting python-docs from source files", number, len(paths))
         yield from _docstrings(path.read_bytes())
@@ -126,15 +84,6 @@ def _topics() -> Iterator[str]:
         return
     for name in sorted(topics.topics):
         yield topics.topics[name]
-
-
-def _source_files(root: Path) -> list[Path]:
-    """The library's own modules, sorted by their path below `root`."""
-    found = []
-    for folder, below, names in os.walk(root):
-        below[:] = sorted(set(below) - SKIPPED_FOLDERS)
-        found += [Path(folder, name) for name in names if name.endswith(".py")]
-    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 
 def _docstrings(source: bytes) -> Iterator[str]:
@@ -181,33 +130,3 @@ def _c_docstrings(module_name: str) -> Iterator[str]:
 def _text(value: object) -> str:
     text = getattr(value, "__doc__", None)
     return text if isinstance(text, str) else ""
-
-
-def _cache_path() -> Path:
-    """One file per Python version and installation: distributions patch and split the library."""
-    place = sha256(sysconfig.get_path("stdlib"))[:8]
-    name = f"{platform.python_implementation()}-{platform.python_version()}-{place}-v{EXTRACTOR_VERSION}.json"
-    return cache_folder() / "python-docs" / name
-
-
-def _read(path: Path) -> tuple[str, ...] | None:
-    """The documents in the cache; None when they are absent or damaged, since extracting them again repairs both."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return _read_version(path, status.st_size, status.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=2)
-def _read_version(path: Path, size: int, mtime_ns: int) -> tuple[str, ...] | None:  # noqa: ARG001 - the cache's key
-    try:
-        stored = read_json(path)
-        texts = tuple(stored["documents"])
-        return texts if stored["sha256"] == _content_hash(texts) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _content_hash(texts: Sequence[str]) -> str:
-    return sha256(canonical_json(list(texts)))

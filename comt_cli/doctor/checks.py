@@ -276,7 +276,7 @@ def check_offline_data() -> Finding:
     """Without network there is text to train on: this Python carries its library's sources or its topics."""
     sources = len(list(Path(sysconfig.get_path("stdlib")).glob("*.py")))
     topics = importlib.util.find_spec("pydoc_data.topics") is not None
-    text = "python-docs and files:GLOB; c4 and openwebtext need the network once"
+    text = "python-docs, python-source and files:GLOB; c4 and openwebtext need the network once"
     if sources and topics:
         return Finding("ok", text)
     missing = "the sources of its library" if not sources else "its reference topics"

@@ -22,6 +22,7 @@ from comt_cli.data.images.prepare import FORMAT as IMAGE_FORMAT
 from comt_cli.data.pairs.almanac_values import ALMANAC_VERSION
 from comt_cli.data.pairs.record import PACKING, PAIR_FORMAT
 from comt_cli.data.python_docs import EXTRACTOR_VERSION
+from comt_cli.data.python_source import SOURCE_VERSION
 from comt_cli.data.sentencepiece_tokenizer import VOCABULARY_VERSION
 from comt_cli.files import sha256
 
@@ -30,9 +31,14 @@ DATA = Path(__file__).parents[2] / "comt_cli" / "data"
 # What makes it; the version it is cached under; the hash of that code when the version was last raised.
 MADE = {
     "extracted texts": (
-        ("python_docs.py",),
+        ("python_docs.py", "python_library.py"),
         EXTRACTOR_VERSION,
-        (3, "80f4b4419e61fb17"),
+        (3, "2cf1550a1bc7ccf1"),
+    ),
+    "sources of the library": (
+        ("python_source.py", "python_library.py"),
+        SOURCE_VERSION,
+        (1, "cad85537963a3444"),
     ),
     # Named by the version of token shards, too: what reads the texts is among those.
     "vocabularies": (
@@ -57,7 +63,7 @@ MADE = {
             *("local_files.py", "identity.py", "prepare.py"),
         ),
         FORMAT,
-        (4, "aeef3a1ba71a1d09"),
+        (4, "9df282f6a928dd2c"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data import python_docs
+from comt_cli.data import python_docs, python_library
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import split_of, train_texts
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import fingerprint
 from comt_cli.data.local_files import LocalFiles
 from comt_cli.data.python_docs import PythonDocs
+from comt_cli.data.python_source import PythonSource, decoded
 from comt_cli.data.settings import DataSettings
 from comt_cli.errors import UserError
 
@@ -65,7 +66,7 @@ class TestPythonDocs:
 
     def test_tests_and_installed_packages_are_left_out(self) -> None:
         root = Path(os.__file__).parent
-        names = {path.relative_to(root).as_posix() for path in python_docs._source_files(root)}
+        names = {path.relative_to(root).as_posix() for path in python_library.source_files(root)}
         assert {"argparse.py", "json/decoder.py"} <= names
         assert not any(part in ("test", "tests", "site-packages") for name in names for part in name.split("/"))
 
@@ -107,7 +108,7 @@ except ImportError:
             calls.append(1)
             return tuple(f"document {number} of the library" for number in range(100))
 
-        monkeypatch.setattr(python_docs, "extract", extract)
+        monkeypatch.setattr(PythonDocs, "extract", staticmethod(extract))
         data = DataSettings(tokenizer="bytes")
         name = fingerprint(data)
         assert fingerprint(data) == name
@@ -116,6 +117,36 @@ except ImportError:
         path.write_text(path.read_text().replace("document 7 ", "document 8 "))
         assert fingerprint(data) == name
         assert len(calls) == 2
+
+
+class TestPythonSource:
+    def test_a_document_is_a_file_of_the_library(self, cache: Path) -> None:
+        texts = [document.text for document in PythonSource().documents()]
+        assert Path(os.__file__).read_text(encoding="utf-8").strip("\n") in texts
+        assert 5_000_000 < sum(len(text.encode()) for text in texts) < 20_000_000
+        assert len(set(texts)) == len(texts) == PythonSource().total
+        assert PythonSource().identity() != PythonDocs().identity()
+        assert len(list((cache / "python-source").glob("*.json"))) == 1
+
+    @pytest.mark.parametrize(
+        ("source", "text"),
+        [
+            (b"\nx = 1\r\ny = 2\n\n", "x = 1\ny = 2"),
+            ("# coding: latin-1\nname = 'é'\n".encode("latin-1"), "# coding: latin-1\nname = 'é'"),
+            ("\ufeffname = 'é'\n".encode(), "name = 'é'"),
+            (b"name = '\xe9'\n", ""),
+            (b"# coding: no-such-encoding\n", ""),
+        ],
+    )
+    def test_it_is_read_in_the_encoding_that_it_declares(self, source: bytes, text: str) -> None:
+        assert decoded(source) == text
+
+    def test_a_python_without_sources_is_told(
+        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+        with pytest.raises(UserError, match="no sources"):
+            PythonSource().identity()
 
 
 class TestLocalFiles:

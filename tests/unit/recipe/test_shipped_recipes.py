@@ -193,6 +193,7 @@ def test_every_scale_can_be_planned(loaded):
         ]
         assert scale == "paper" or set(looked_at) <= {
             "python-docs",
+            "python-source",
             "glyphs10",
             "glyphs100",
             "almanac",
@@ -203,7 +204,8 @@ def test_every_scale_can_be_planned(loaded):
 
 
 @pytest.mark.parametrize(
-    ("scale", "column"), [("smoke", "python-docs/tiny"), ("evening", "python-docs/tiny"), ("small", "python-docs/60m")]
+    ("scale", "column"),
+    [("smoke", "python-docs/tiny"), ("evening", "python-docs/tiny"), ("small", "python-source/60m")],
 )
 def test_a_scale_is_the_same_in_every_recipe_of_a_language_model(all_language, scale, column):
     """So that a row which recurs is trained once."""
