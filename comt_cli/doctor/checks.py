@@ -280,9 +280,11 @@ def check_offline_data() -> Finding:
     if sources and topics:
         return Finding("ok", text)
     missing = "the sources of its library" if not sources else "its reference topics"
+    without = "" if sources else ", and there is no python-source"
     return Finding(
         "warn" if sources or topics else "fail",
-        f"{text}; this Python lacks {missing}, so python-docs is smaller than elsewhere and numbers will differ",
+        f"{text}; this Python lacks {missing}, so python-docs is smaller than elsewhere and numbers will "
+        f"differ{without}",
         "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB.",
     )
 

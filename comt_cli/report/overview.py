@@ -29,7 +29,7 @@ _SCALES = {
         "agreement here confirms nothing there, and a disagreement refutes nothing."
     ),
     "evening": (
-        "The networks and the text of scale smoke with three times the tokens in larger batches, so that seeds differ "
+        "The networks of scale smoke trained for longer (translators as long, with more seeds), so that seeds differ "
         "by one to two per cent and most differences are resolved. What is said here is said of this size and length "
         "alone."
     ),

@@ -47,7 +47,7 @@ class StartLambdas(ResidualConnection):
         """m and r, of the stream before this block."""
         if self.r is None or self.m is None:
             return {}
-        return {"stream": torch.stack([self.m(), self.first_r + self.r()])}
+        return {"stream": torch.stack([wide(self.m()), self.first_r + wide(self.r())])}
 
     def step(self, state: State, branch: Branch) -> State:
         x_BTD = stream_of(state)

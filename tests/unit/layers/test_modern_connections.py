@@ -480,3 +480,15 @@ def test_queries_and_maps_survive_the_model_wide_start():
     for connection in built(wiring_of({"name": "mhc"})).modules():
         if isinstance(connection, ManifoldHyperConnection):
             assert (connection.coefficients.phi == 0).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["hyper-connections", "manifold-hyper-connections", "attention-residuals", "delta-attention-residuals"]
+)
+def test_only_the_first_junction_begins_a_stack(name):
+    """Behind it a plain stream would be copied, or read, as if nothing had come before: the baseline, silently."""
+    connections, _ = stack(name)
+    plain_BTD = normal(1, 2, D, seed=1)
+    connections[0].step(plain_BTD, lambda x_BTD: x_BTD)
+    with pytest.raises(AssertionError):
+        connections[1].step(plain_BTD, lambda x_BTD: x_BTD)
