@@ -4,10 +4,9 @@ H_pre = sigmoid(alpha x' phi + b), H_post = 2 sigmoid(...), H_res = Sinkhorn(exp
 before rows; x <- H_res x + H_post F(N(H_pre x)).
 Deviations: the paper says neither where b and phi start nor how streams are read behind the last block. By default
 (`start: pre-ln`) the start is Pre-LN, up to H_post = 1 and the norm, which takes the read's size away, with staggered
-reading; `mhc-lite` is the start of mHC-lite's code, `random` near Megatron-LM's. Before the streams part H_res has
-gradients below Adam's epsilon of 1e-8, so that with `pre-ln` a training of some hundred updates hardly moves it; with
-`mhc-lite`, whose streams part in the first update, it is less asleep. The streams' sum is read. b and alpha have no
-weight decay. The n-stream norm has no gain.
+reading; `mhc-lite` is the start of mHC-lite's code, `random` near Megatron-LM's. With equal streams H_res has gradients
+below Adam's epsilon of 1e-8, and a short training hardly moves it from either start (720 updates in
+results/FINDINGS.md). The streams' sum is read. b and alpha have no weight decay. The n-stream norm has no gain.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ DISPERSION = "dispersion"
 _SIGNED = "PuOr_r"
 """White is 0, and its two ends are told apart by the colour blind."""
 _TITLES = {
-    "read": "read: share of each stream",
-    "mix": "mix: new stream ← stream",
-    "write": "write: share of the output",
-    "attention": "attention over earlier outputs",
-    "stream": "shares in the stream",
-    DISPERSION: "dispersion of the streams",
+    "read": "read: share of\neach stream",
+    "mix": "mix:\nnew stream ← stream",
+    "write": "write: share of\nthe output",
+    "attention": "attention over\nearlier outputs",
+    "stream": "shares in\nthe stream",
+    DISPERSION: "dispersion of\nthe streams",
 }
 
 
