@@ -66,6 +66,7 @@ KINDS = (
         "layernorm-scaling",
         "sandwich-ln",
         "dyt",
+        "embedding-norm",
         "scaled-learned",
     ),
     *("rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa+comt"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.layers.gates import Gate
@@ -76,3 +77,14 @@ class EmbeddingScale(Initialised):
 
     def initialise(self, draw: Draw) -> None:
         nn.init.constant_(self.factor, self.start)
+
+
+class EmbeddingNorm(nn.Module):
+    """RMSNorm without a gain, of the embedded tokens."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        return F.rms_norm(x_BTD, x_BTD.shape[-1:])

@@ -38,6 +38,7 @@ LEAST_MOVED = 1e-4
 
 PUBLISHED = {
     "keel": "Post-LN, x times the number of branches",
+    "embedding-norm": "Pre-LN on a normalised embedding",
     "start-lambdas": "Pre-LN on a normalised embedding (1 and 0)",
     "denseformer": "Pre-LN",
     "resformer": "half the block's values, half the first's",
