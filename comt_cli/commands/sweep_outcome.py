@@ -109,7 +109,7 @@ def _write_beside(state: SweepState, entries: Sequence[SweepEntry], files: Repor
         from comt_cli.report import figures
 
         frame, metric = sweep_frame(state, key), trials[0].spec.task.metrics[state.grid.metric]
-        caption = sweep_caption(state, key, metric.label)
+        caption = sweep_caption(state, frame, key, metric.label)
         figure = figures.draw_sweep(frame, key, metric.label, lower=metric.better == "lower")
         figures.sign(figure, caption.trained)
         written += figures.write_figure(figure, frame, folder, f"{stem}-figure", caption)

@@ -18,6 +18,16 @@ FAR = 4.0
 """A mean so many times worse than the best of its column is drawn at the panel's end, as a diverged one is."""
 
 
+MOST_LINES = 12
+"""More rows than these cannot be told apart as lines: they are drawn as a map."""
+
+
+def tried_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """What is drawn of `sweep_frame`: rows of which a trial has ended, or all, if none has."""
+    tried = frame[frame.groupby("row")["ended"].transform("any")]
+    return tried if len(tried) else frame
+
+
 def sweep_key(state: SweepState) -> str | None:
     """The key that is drawn: the only one of the grid; None where there are several."""
     keys = list(state.grid.values)
@@ -49,18 +59,29 @@ def sweep_frame(state: SweepState, key: str) -> pd.DataFrame:
     return pd.DataFrame(lines).astype({"mean": float, "least": float, "greatest": float})
 
 
-def sweep_caption(state: SweepState, key: str, label: str) -> Caption:
-    """What it shows, and how to read it."""
+def sweep_caption(state: SweepState, frame: pd.DataFrame, key: str, label: str) -> Caption:
+    """What the figure of `sweep_frame` shows, and how to read it."""
     specs = {column: tuned.runs[0].spec for (_, column), tuned in reversed(state.tuned.items())}
     trained = {column: spec.task.network_and_data(spec.settings) for column, spec in reversed(specs.items())}
     return Caption(
         title=f"{state.loaded.recipe.title}: {label} against {key}",
         trained="; ".join(f"{column}: {said}" if len(trained) > 1 else said for column, said in trained.items()),
-        reading=(
-            f"Points are means over trials with the seeds {format.seeds(state.grid.seeds)}, bars span them",
-            "A star is the value that was chosen",
-            "A cross at the end of the worse values is a point of which a trial diverged or has no value, or whose "
-            f"mean is more than {FAR:g} times worse than the best",
-        ),
+        reading=_reading(state, is_map=tried_rows(frame)["row"].nunique() > MOST_LINES),
         findings=tuple(state.problems.values()),
+    )
+
+
+def _reading(state: SweepState, *, is_map: bool) -> tuple[str, ...]:
+    seeds = f"are means over trials with the seeds {format.seeds(state.grid.seeds)}"
+    if is_map:
+        return (
+            f"Numbers {seeds}, the best rows first",
+            f"Colours are how many times the best of all they are, the darkest {FAR:g} times or worse",
+            "A frame is the value that was chosen, and a cross a point of which a trial diverged or has no value",
+        )
+    return (
+        f"Points {seeds}, bars span them",
+        "A star is the value that was chosen",
+        "A cross at the end of the worse values is a point of which a trial diverged or has no value, or whose "
+        f"mean is more than {FAR:g} times worse than the best",
     )

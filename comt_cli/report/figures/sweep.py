@@ -1,16 +1,21 @@
-"""A sweep: what decides against the swept value, a line a row, the chosen point marked."""
+"""A sweep: what decides against the swept value, a line a row, or of many rows a map, the chosen point marked."""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from comt_cli.report.figures.lines import log_ticks
-from comt_cli.report.figures.style import page_figure, series_colours, style
-from comt_cli.report.sweep_figure import FAR
+from comt_cli.report.figures.style import SEQUENCE, page_figure, series_colours, style
+from comt_cli.report.sweep_figure import FAR, MOST_LINES, tried_rows
 
 _MARKERS = "osD^vP*Xph<>"
+_DARK = 0.5
+"""Of a map's shades, from 0 for the best: beyond it letters are white."""
 
 
 def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Figure:
@@ -20,9 +25,11 @@ def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Fi
 
     A star is the chosen point, bars span the trials; a cross at the end of the worse values is a point of which a
     trial diverged or has no value, or that is far off. Rows of which no trial has ended are left out, unless none has.
+    More than `MOST_LINES` rows are lines of a map, the best first.
     """
-    tried = frame[frame.groupby("row")["ended"].transform("any")]
-    frame = tried if len(tried) else frame
+    frame = tried_rows(frame)
+    if frame["row"].nunique() > MOST_LINES:
+        return _draw_maps(frame, key, metric, lower=lower)
     columns, rows = list(dict.fromkeys(frame["column"])), list(dict.fromkeys(frame["row"]))
     colours = dict(zip(rows, series_colours(len(rows)), strict=True))
     markers = {row: _MARKERS[number % len(_MARKERS)] for number, row in enumerate(rows)}
@@ -68,3 +75,42 @@ def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Fi
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper")
     return figure
+
+
+def _draw_maps(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Figure:
+    """One map a column: a line a row, a cell a value."""
+    with style():
+        groups = {str(column): own for column, own in frame.groupby("column", sort=False)}
+        lines = sum(2 + own["row"].nunique() for own in groups.values())
+        figure = page_figure(0.6 + 0.17 * lines, 5.6)
+        panels = figure.subplots(len(groups), 1, squeeze=False)[:, 0]
+        for axes, (column, own) in zip(panels, groups.items(), strict=True):
+            axes.set_title(f"{column}: {metric}")
+            _draw_map(axes, own, lower=lower)
+        panels[-1].set_xlabel(key)
+    return figure
+
+
+def _draw_map(axes: Axes, own: pd.DataFrame, *, lower: bool) -> None:
+    table = own.pivot(index="row", columns="value", values="mean")
+    best = table.min(axis=1) if lower else table.max(axis=1)
+    table = table.loc[best.sort_values(ascending=lower, na_position="last").index]
+    means = table.to_numpy(dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = means / best.min() if lower else best.max() / means
+        shades = np.clip(np.log(np.where(times > 0, times, np.nan)) / np.log(FAR), 0, 1)
+    axes.imshow(1 - shades, cmap=SEQUENCE, vmin=0, vmax=1, aspect="auto")
+    axes.grid(visible=False)
+    axes.set_yticks(range(len(table)), list(table.index), fontsize=6.5)
+    axes.set_xticks(range(table.shape[1]), [f"{float(value):.3g}" for value in table.columns.to_list()])
+    state = own.set_index(["row", "value"])[["ended", "chosen"]].to_dict("index")
+    for (down, across), mean in np.ndenumerate(means):
+        at = state.get((table.index[down], table.columns[across]), {"ended": False, "chosen": False})
+        if at["chosen"]:
+            frame = Rectangle((across - 0.48, down - 0.46), 0.96, 0.92, fill=False, linewidth=1.2)
+            axes.add_patch(frame)
+        if np.isfinite(mean) or at["ended"]:
+            said = f"{mean:#.3g}".removesuffix(".") if np.isfinite(mean) else "×"
+            colour = "white" if shades[down, across] > _DARK else "black"  # black on no colour, too
+            weight = "bold" if at["chosen"] else "normal"
+            axes.text(across, down, said, ha="center", va="center", fontsize=6, color=colour, fontweight=weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
 from comt_cli.report.figures.sweep import draw_sweep
 from comt_cli.report.sweep import _tuned
+from comt_cli.report.sweep_figure import MOST_LINES
 from comt_cli.runs.directory import RunState
 
 KEY = "train.learning_rate"
@@ -122,3 +124,20 @@ def test_panels_of_several_columns_are_laid_out_whether_or_not_a_point_is_far_of
     figure.savefig(io.BytesIO(), dpi=40)
     legend, *_ = figure.legends
     assert all(axes.get_position().x1 < legend.get_window_extent().x0 / figure.bbox.width for axes in figure.axes)
+
+
+def test_many_rows_are_a_map_with_the_best_first_and_the_chosen_framed():
+    lines = [
+        {"column": "small", "row": f"row-{row}", "value": value, "mean": mean, "least": mean, "greatest": mean,
+         "ended": (row, value) != (5, 4.0), "chosen": value == 2.0}
+        for row in range(MOST_LINES + 1)
+        for value, mean in ((1.0, 30.0 - row), (2.0, 20.0 - row), (4.0, math.nan if row in (4, 5) else 900.0))
+    ]  # fmt: skip
+    (axes,) = draw_sweep(pd.DataFrame(lines), "train.learning_rate", "perplexity", lower=True).axes
+    order = [label.get_text() for label in axes.get_yticklabels()]
+    assert order == [f"row-{row}" for row in reversed(range(MOST_LINES + 1))]
+    said = {text.get_position()[::-1]: text.get_text() for text in axes.texts}
+    assert said[0, 1] == f"{20 - MOST_LINES:#.3g}"
+    assert said[order.index("row-4"), 2] == "×"
+    assert (order.index("row-5"), 2) not in said  # has not ended
+    assert len(axes.patches) == MOST_LINES + 1
