@@ -56,14 +56,15 @@ class Sources(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """The stream, and what the next block's queries, keys and values are each computed from, [B, T, D] all; and what
-    came before it, as of `Sources`."""
+    """The stream, and what the next block's queries, keys and values are each computed from, [B, T, D] all; what came
+    before it, as of `Sources`; and the shares of these in the four, [B, T, ways, sources]."""
 
     x: Tensor
     queries: Tensor
     keys: Tensor
     values: Tensor
     outputs: tuple[Tensor, ...]
+    shares: Tensor
 
 
 class Carrying(NamedTuple):

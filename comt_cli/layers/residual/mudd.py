@@ -61,6 +61,14 @@ class MultiwayDense(ResidualConnection):
         ways = 1 if is_last else WAYS
         self.dense = DenseShares(junction.width, ways, junction.layer + 2) if self.ends_block else None
 
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """Each output's share in what a block behind the first begins with. What the last block's outputs become behind
+        it is not among them."""
+        if not isinstance(state, Ways):
+            return {}
+        shares_BTCJ = state.shares + F.one_hot(torch.tensor(len(state.outputs) - 1)).to(state.shares)
+        return dict(zip(("queries", "keys", "values", "stream"), shares_BTCJ.unbind(-2), strict=True))
+
     def step(self, state: State, branch: Branch) -> State:
         x_BTD = stream_of(state)
         if isinstance(state, Ways):
@@ -71,8 +79,8 @@ class MultiwayDense(ResidualConnection):
         if self.dense is None:
             return Sources(y_BTD, outputs)
         outputs = (*outputs, y_BTD)
-        mixed = []
-        for shares_BTJ in self.dense(y_BTD).unbind(-2):
+        mixed, shares_BTCJ = [], self.dense(y_BTD)
+        for shares_BTJ in shares_BTCJ.unbind(-2):
             way_BTD = wide(y_BTD)
             for share_BT, source_BTD in zip(shares_BTJ.unbind(-1), outputs, strict=True):
                 way_BTD = way_BTD + share_BT[..., None] * source_BTD
@@ -80,4 +88,4 @@ class MultiwayDense(ResidualConnection):
         if len(mixed) == 1:
             return mixed[0]
         queries, keys, values, stream = mixed
-        return Ways(stream, queries, keys, values, outputs)
+        return Ways(stream, queries, keys, values, outputs, shares_BTCJ)

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from comt_cli.analysis.gates import GateValues, channel_frame, gate_values, scalar_frame, summary_frame
-from comt_cli.analysis.mixing import mixing
+from comt_cli.analysis.mixing import mixing, recorded_states
 from comt_cli.analysis.residual_stream import residual_stream
 from comt_cli.analysis.text import DEFAULT_TEXT, observed_text, tokens_of
+from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.exchange.loaded_text import describe
@@ -322,6 +323,25 @@ def test_weights_that_are_the_same_for_every_token():
     assert (frame["std"] == 0).all()
     _, frame = mixture_of(name="start-lambdas", start="graded")
     assert one_weight(frame, "stream", 1, "attention")[0] == pytest.approx([0.2, 1.15])
+
+
+def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with():
+    one, frame = mixture_of(name="muddformer")
+    for weight in ("queries", "keys", "values", "stream"):
+        assert one_weight(frame, weight, 3, "attention").tolist() == [[0, 0, 1]]
+    with torch.no_grad():
+        for block in one.model.blocks:
+            block.mlp_connection.dense.W2.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
+    connection = one.model.blocks[2].attention_connection
+    changed = mixing(one, observed_text(one, TEXT))
+    with recorded_states([connection]) as states:
+        watch(one, observed_text(one, TEXT).inputs)
+    (state,) = states
+    for name, way_BTD in (("queries", state.queries), ("values", state.values), ("stream", state.x)):
+        shares_BTJ = connection.mixing(state)[name]
+        expected = torch.einsum("btj,jbtd->btd", shares_BTJ, torch.stack(state.outputs))
+        torch.testing.assert_close(way_BTD, expected)
+        assert (changed.loc[changed["weight"] == name, "std"] > 0).any()
 
 
 def test_a_plain_network_mixes_nothing():
