@@ -24,7 +24,6 @@ KINDS = (
         "layernorm-scaling",
         "sandwich-ln",
         "dyt",
-        "embedding-norm",
     ),
     *("scaled-learned", "rezero", "highway", "grc-both", "grc-post", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr"),
     "laurel-pa+comt",

@@ -46,7 +46,6 @@ KINDS = (
     *("comt", "transponder", "two-summaries", "transponder-static", "transponder-path", "full-rank-gate", "headwise"),
     *("eau", "post-ln", "pre-ln", "deepnorm", "mix-ln", "layernorm-scaling", "sandwich-ln", "dyt", "scaled-learned"),
     *("rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa+comt", "keel"),
-    "embedding-norm",
 )
 """For each class of gate, residual connection and norm a method that has it."""
 # Unlike in every number, and without dropout, which is on in training alone.

@@ -107,10 +107,12 @@ def _of_tokens(loaded: Loaded, observe: Callable[[], Observation], asked: Asked)
         shares = figures.draw_junction_shares(junction_shares(loaded, on))
         said = caption("junction-shares", "Shares of the residual connections at every junction", trained, shares[1])
         drawings.append(("residual-shares", shares, said))
-    if mixes(loaded):
-        mixtures = figures.draw_mixing(mixing(loaded, on))
+    if mixes(loaded) and len(weights := mixing(loaded, on)):  # one block of MUDD has nothing before it to mix
+        mixtures = figures.draw_mixing(weights)
         said = caption("mixing", "What the residual connections mix at every junction", trained, mixtures[1])
         drawings.append(("mixing", mixtures, said))
+    if not drawings:
+        raise _without_gates(loaded)
     return [(stem, drawn, replace(said, reading=(*on.said, *said.reading))) for stem, drawn, said in drawings]
 
 

@@ -110,7 +110,8 @@ def _write_beside(state: SweepState, entries: Sequence[SweepEntry], files: Repor
 
         frame, metric = sweep_frame(state, key), trials[0].spec.task.metrics[state.grid.metric]
         caption = sweep_caption(state, frame, key, metric.label)
-        figure = figures.draw_sweep(frame, key, metric.label, lower=metric.better == "lower")
+        is_lower = metric.better == "lower"
+        figure = figures.draw_sweep(frame, key, metric.label, lower=is_lower, decimals=metric.decimals)
         figures.sign(figure, caption.trained)
         written += figures.write_figure(figure, frame, folder, f"{stem}-figure", caption)
     return written

@@ -90,7 +90,7 @@ NORMS = ("norm1", "norm2", "norm3")
 Convolution = Literal["conv1", "conv2", "conv3"]
 MapNorm = Literal["norm1", "norm2", "norm3"]
 
-DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values"))
+DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
 """What a LLaMA offers: the projections, what attention mixes (before `o_proj`), and the whole branches."""
 
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))

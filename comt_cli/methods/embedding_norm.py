@@ -1,9 +1,10 @@
 """Embedding norm: Pre-LN whose stream begins at the embedding's norm (as in nanochat, Karpathy 2026: code).
 
-x0 = N(e), then the Pre-LN blocks. It is what start lambdas do to Pre-LN before they learn anything, and the control
-beside them: an embedding starts small, and so normalised it begins many times as large beside what branches add.
-Deviations: N is RMSNorm without a gain; others that normalise an embedding (Le Scao et al. 2022) have LayerNorm with
-gain and bias.
+x0 = N(e), N being RMSNorm without a gain, then the Pre-LN blocks: start lambdas that begin at 1 and 0 and learn
+nothing, and the control beside them. An embedding starts as small as what a branch adds to it; normalised it is many
+times as large.
+Deviations: of its source the norm alone is here. For language models only: an encoder-decoder scales its embedding to
+about this size, and BERT normalises it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ class EmbeddingNormMethod(Method):
     """No options: there is nothing to choose."""
 
     name: ClassVar[str] = "embedding-norm"
+    needs: ClassVar = ("bare embedding",)
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.norms import EmbeddingNorm

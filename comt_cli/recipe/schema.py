@@ -53,7 +53,8 @@ Stream = Literal["tokens", "maps"]
 class Sites:
     """What the models of a task offer to a method: what their stream is, the names of the sites that can carry a gate,
     and what else only some have: `states`, that more than a stream goes from block to block, and that blocks follow
-    training; `values`, that a block attends with other values than its own."""
+    training; `values`, that a block attends with other values than its own; `bare embedding`, that the stream begins
+    at the embedding as it is, neither scaled nor normalised."""
 
     stream: Stream
     names: tuple[str, ...]

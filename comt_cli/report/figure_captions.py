@@ -151,10 +151,13 @@ def _read_junctions(frame: pd.DataFrame) -> list[str]:
     return [f"Means over {over}, with one standard deviation.", *_several_shares(frame)]
 
 
-def _read_mixing(_: pd.DataFrame) -> list[str]:
+def _read_mixing(frame: pd.DataFrame) -> list[str]:
+    of_stream = frame["weight"] == "stream"
+    behind = ["Shares in the stream are those behind the branch."] if (frame[of_stream]["part"] == "mlp").any() else []
     return [
         "A line is a junction, from the first at the top, and a column a source (streams and outputs count from 0, the "
-        "embedding being output 0), or target ← source; means over the tokens, in one scale of colours, white being 0."
+        "embedding being output 0), or target ← source; means over the tokens, in one scale of colours, white being 0.",
+        *behind,
     ]
 
 

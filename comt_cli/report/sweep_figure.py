@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 FAR = 4.0
-"""A mean so many times worse than the best of its column is drawn at the panel's end, as a diverged one is."""
+"""A mean so many times worse than the best of its column is drawn at the panel's end, as a diverged one is, or in a
+map in its darkest colour."""
 
 
 MOST_LINES = 12
@@ -26,6 +27,11 @@ def tried_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """What is drawn of `sweep_frame`: rows of which a trial has ended, or all, if none has."""
     tried = frame[frame.groupby("row")["ended"].transform("any")]
     return tried if len(tried) else frame
+
+
+def is_map(tried: pd.DataFrame) -> bool:
+    """Whether these `tried_rows` are drawn as a map."""
+    return tried["row"].nunique() > MOST_LINES
 
 
 def sweep_key(state: SweepState) -> str | None:
@@ -66,18 +72,19 @@ def sweep_caption(state: SweepState, frame: pd.DataFrame, key: str, label: str) 
     return Caption(
         title=f"{state.loaded.recipe.title}: {label} against {key}",
         trained="; ".join(f"{column}: {said}" if len(trained) > 1 else said for column, said in trained.items()),
-        reading=_reading(state, is_map=tried_rows(frame)["row"].nunique() > MOST_LINES),
+        reading=_reading(state, as_map=is_map(tried_rows(frame))),
         findings=tuple(state.problems.values()),
     )
 
 
-def _reading(state: SweepState, *, is_map: bool) -> tuple[str, ...]:
+def _reading(state: SweepState, *, as_map: bool) -> tuple[str, ...]:
     seeds = f"are means over trials with the seeds {format.seeds(state.grid.seeds)}"
-    if is_map:
+    if as_map:
         return (
-            f"Numbers {seeds}, the best rows first",
-            f"Colours are how many times the best of all they are, the darkest {FAR:g} times or worse",
-            "A frame is the value that was chosen, and a cross a point of which a trial diverged or has no value",
+            f"Numbers {seeds}, rows in the order of their best, chosen or not",
+            f"Colours are how many times worse than the best of all rows they are, the darkest {FAR:g} times or more",
+            "A frame is the value that was chosen, a cross a point of which a trial diverged or has no value, and what "
+            "is empty has not ended",
         )
     return (
         f"Points {seeds}, bars span them",

@@ -110,7 +110,7 @@ class LanguageModelling(TextTask["Settings"]):
         from comt_cli.recipe.schema import Sites
 
         projections = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-        return Sites("tokens", (*projections, "sdpa", "attention", "mlp"), ("states", "values"))
+        return Sites("tokens", (*projections, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
 
     @property
     def result_keys(self) -> tuple[str, ...]:

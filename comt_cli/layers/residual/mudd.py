@@ -88,4 +88,4 @@ class MultiwayDense(ResidualConnection):
         if len(mixed) == 1:
             return mixed[0]
         queries, keys, values, stream = mixed
-        return Ways(stream, queries, keys, values, outputs, shares_BTCJ)
+        return Ways(stream, queries, keys, values, outputs, shares_BTCJ.detach())

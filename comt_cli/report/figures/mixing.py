@@ -17,6 +17,9 @@ _TITLES = {
     "mix": "mix:\nnew stream ← stream",
     "write": "write: share of\nthe output",
     "attention": "attention over\nearlier outputs",
+    "queries": "shares in\nthe queries",
+    "keys": "shares in\nthe keys",
+    "values": "shares in\nthe values",
     "stream": "shares in\nthe stream",
     DISPERSION: "dispersion of\nthe streams",
 }

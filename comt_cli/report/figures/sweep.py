@@ -8,28 +8,30 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import NDArray
 
 from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import SEQUENCE, page_figure, series_colours, style
-from comt_cli.report.sweep_figure import FAR, MOST_LINES, tried_rows
+from comt_cli.report.sweep_figure import FAR, is_map, tried_rows
 
 _MARKERS = "osD^vP*Xph<>"
 _DARK = 0.5
 """Of a map's shades, from 0 for the best: beyond it letters are white."""
 
 
-def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Figure:
+def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool, decimals: int = 2) -> Figure:
     """One panel a column. `frame` has a line a point: `column`, `row`, `value` of the key, `mean` of what decides (NaN
     where a trial diverged, has no value or has not ended), `least` and `greatest` of the trials, whether all have
-    `ended`, and `chosen`. `key` names the x-axis, `metric` the y-axis; `lower` says which way is better.
+    `ended`, and `chosen`. `key` names the x-axis, `metric` what decides; `lower` says which way is better.
 
     A star is the chosen point, bars span the trials; a cross at the end of the worse values is a point of which a
     trial diverged or has no value, or that is far off. Rows of which no trial has ended are left out, unless none has.
-    More than `MOST_LINES` rows are lines of a map, the best first.
+    Of many rows (`is_map`) a map is drawn, the best first, with so many `decimals`: a frame is the chosen point, a
+    cross one without a value.
     """
     frame = tried_rows(frame)
-    if frame["row"].nunique() > MOST_LINES:
-        return _draw_maps(frame, key, metric, lower=lower)
+    if is_map(frame):
+        return _draw_maps(frame, key, metric, lower=lower, decimals=decimals)
     columns, rows = list(dict.fromkeys(frame["column"])), list(dict.fromkeys(frame["row"]))
     colours = dict(zip(rows, series_colours(len(rows)), strict=True))
     markers = {row: _MARKERS[number % len(_MARKERS)] for number, row in enumerate(rows)}
@@ -77,40 +79,50 @@ def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Fi
     return figure
 
 
-def _draw_maps(frame: pd.DataFrame, key: str, metric: str, *, lower: bool) -> Figure:
+def _draw_maps(frame: pd.DataFrame, key: str, metric: str, *, lower: bool, decimals: int) -> Figure:
     """One map a column: a line a row, a cell a value."""
     with style():
         groups = {str(column): own for column, own in frame.groupby("column", sort=False)}
-        lines = sum(2 + own["row"].nunique() for own in groups.values())
-        figure = page_figure(0.6 + 0.17 * lines, 5.6)
-        panels = figure.subplots(len(groups), 1, squeeze=False)[:, 0]
+        heights = [2 + own["row"].nunique() for own in groups.values()]
+        figure = page_figure(0.6 + 0.17 * sum(heights), 5.6)
+        panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axes, (column, own) in zip(panels, groups.items(), strict=True):
             axes.set_title(f"{column}: {metric}")
-            _draw_map(axes, own, lower=lower)
+            _draw_map(axes, own, lower=lower, decimals=decimals)
         panels[-1].set_xlabel(key)
     return figure
 
 
-def _draw_map(axes: Axes, own: pd.DataFrame, *, lower: bool) -> None:
-    table = own.pivot(index="row", columns="value", values="mean")
-    best = table.min(axis=1) if lower else table.max(axis=1)
-    table = table.loc[best.sort_values(ascending=lower, na_position="last").index]
+def _draw_map(axes: Axes, own: pd.DataFrame, *, lower: bool, decimals: int) -> None:
+    order = own.groupby("row", sort=False)["mean"].agg("min" if lower else "max")
+    rows = list(order.sort_values(ascending=lower, kind="stable", na_position="last").index)
+    table = own.pivot(index="row", columns="value", values="mean").loc[rows]
     means = table.to_numpy(dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        times = means / best.min() if lower else best.max() / means
-        shades = np.clip(np.log(np.where(times > 0, times, np.nan)) / np.log(FAR), 0, 1)
+    shades = _shades(means, lower=lower)
     axes.imshow(1 - shades, cmap=SEQUENCE, vmin=0, vmax=1, aspect="auto")
     axes.grid(visible=False)
-    axes.set_yticks(range(len(table)), list(table.index), fontsize=6.5)
+    axes.set_yticks(range(len(rows)), rows, fontsize=6.5)
     axes.set_xticks(range(table.shape[1]), [f"{float(value):.3g}" for value in table.columns.to_list()])
-    state = own.set_index(["row", "value"])[["ended", "chosen"]].to_dict("index")
+    points = own.set_index(["row", "value"])[["ended", "chosen"]].to_dict("index")
     for (down, across), mean in np.ndenumerate(means):
-        at = state.get((table.index[down], table.columns[across]), {"ended": False, "chosen": False})
-        if at["chosen"]:
-            frame = Rectangle((across - 0.48, down - 0.46), 0.96, 0.92, fill=False, linewidth=1.2)
-            axes.add_patch(frame)
-        if np.isfinite(mean) or at["ended"]:
-            said = f"{mean:#.3g}".removesuffix(".") if np.isfinite(mean) else "×"
+        point = points[rows[down], table.columns[across]]
+        if point["chosen"]:
+            axes.add_patch(Rectangle((across - 0.48, down - 0.46), 0.96, 0.92, fill=False, linewidth=1.2))
+        if np.isfinite(mean) or point["ended"]:
+            said = f"{mean:,.{decimals}f}" if np.isfinite(mean) else "×"
             colour = "white" if shades[down, across] > _DARK else "black"  # black on no colour, too
-            weight = "bold" if at["chosen"] else "normal"
+            weight = "bold" if point["chosen"] else "normal"
             axes.text(across, down, said, ha="center", va="center", fontsize=6, color=colour, fontweight=weight)
+
+
+def _shades(means: NDArray[np.float64], *, lower: bool) -> NDArray[np.float64]:
+    """0 for the best to 1 for what is `FAR` times worse or more, or, of scores whose best is, not above zero; all 0
+    where the best is not: no multiple says how far off a value is. NaN stays."""
+    if np.isnan(means).all():
+        return means
+    best = np.nanmin(means) if lower else np.nanmax(means)
+    if not best > 0:
+        return np.where(np.isnan(means), np.nan, 0.0)
+    worse = means / best if lower else best / np.maximum(means, best / FAR)
+    shades: NDArray[np.float64] = np.clip(np.log(worse) / np.log(FAR), 0, 1)
+    return shades

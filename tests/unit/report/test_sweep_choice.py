@@ -137,7 +137,21 @@ def test_many_rows_are_a_map_with_the_best_first_and_the_chosen_framed():
     order = [label.get_text() for label in axes.get_yticklabels()]
     assert order == [f"row-{row}" for row in reversed(range(MOST_LINES + 1))]
     said = {text.get_position()[::-1]: text.get_text() for text in axes.texts}
-    assert said[0, 1] == f"{20 - MOST_LINES:#.3g}"
+    assert said[0, 1] == f"{20 - MOST_LINES}.00"
     assert said[order.index("row-4"), 2] == "×"
     assert (order.index("row-5"), 2) not in said  # has not ended
     assert len(axes.patches) == MOST_LINES + 1
+
+
+def test_panels_are_as_high_as_they_have_rows_and_values_of_any_sign_have_shades():
+    lines = [
+        {"column": column, "row": f"row-{row}", "value": value, "mean": value - row * value, "least": 0, "greatest": 0,
+         "ended": True, "chosen": False}
+        for column, count in (("many", 2 * MOST_LINES), ("few", 1)) for row in range(count) for value in (1.0, 2.0)
+    ]  # fmt: skip
+    many, few = draw_sweep(pd.DataFrame(lines), "train.learning_rate", "correlation", lower=False, decimals=1).axes
+    assert many.bbox.height > MOST_LINES / 2 * few.bbox.height
+    first, *_, last = many.images[0].get_array().tolist()
+    assert first == [0.5, 1.0]
+    assert last == [0.0, 0.0]  # negative scores are as dark as any
+    assert few.texts[0].get_text() == "1.0"
