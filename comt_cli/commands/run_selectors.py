@@ -112,7 +112,8 @@ class SelectedRuns:
     """The runs that a selector means, as they are there; `planned` of them are what its recipe, as it is, asks for:
     those on the data that is prepared here, else all that were asked the same. Where it has a grid,
     `unchosen` are by id those of cells whose choice is open, with their values of it, and `passed_over` those of points
-    that were not chosen. `waited_for`, by the ids of `unchosen`, is which seeds of the cell have runs to end."""
+    that were not chosen, and trials. `waited_for`, by the ids of `unchosen`, is which seeds of the cell have runs to
+    end."""
 
     runs: list[KnownRun]
     planned: list[KnownRun]
@@ -153,11 +154,14 @@ def _of_grids(table: _Table, runs: Path) -> tuple[dict[str, str], frozenset[str]
     waited_for: dict[str, list[int]] = {}
     loaded = table.loaded
     for scale, grid in loaded.grids.items() if loaded is not None else ():
-        if loaded is None or table.scale not in (None, scale) or grid.seeds:  # those at the recipe's values are planned
+        if loaded is None or table.scale not in (None, scale):
             continue
         try:
             specs = adopt_contents(plan_loaded(loaded, scale).specs, runs, ambiguous=True)
         except UserError:  # its data cannot be identified here
+            continue
+        if grid.seeds:  # no table shows a trial; what is left of the plan is at the recipe's values
+            passed_over |= {spec.id for spec in specs if spec.seed in grid.seeds}
             continue
         for cell in collect(specs, runs, choose_by=grid.metric).cells.values():
             left = sorted({run.spec.seed for run in cell.every if run.state not in ENDED})

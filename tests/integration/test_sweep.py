@@ -103,6 +103,8 @@ def test_trials_choose_what_is_trained_and_a_second_call_trains_nothing(tuned):
     comt(*TRAIN)
     assert results() == before
     assert "own/tuned smoke: 14 runs: " in comt("status", "tuned.yaml")
+    compared = comt("compare", "tuned.yaml:plain", "tuned.yaml:gated")
+    assert "A: own/tuned, plain at whole, scale smoke, seeds 1-2\n" in compared, "not the trials, at the recipe's rate"
 
 
 def test_what_is_reported_is_computed_on_other_sequences_than_what_chose(tuned):
