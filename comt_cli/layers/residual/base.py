@@ -57,8 +57,8 @@ class Sources(NamedTuple):
 
 class Ways(NamedTuple):
     """The stream, and what the next block's queries, keys and values are each computed from, [B, T, D] all; what came
-    before it, as of `Sources`; and the shares of these in the four, [B, T, ways, sources], which
-    analyses read: without gradients."""
+    before it, as of `Sources`; and what the shares of these in the four differ by from their start, [B, T, ways,
+    sources], for analyses: without gradients."""
 
     x: Tensor
     queries: Tensor

@@ -24,10 +24,10 @@ from comt_cli.tasks.settings.language import Settings, TrainSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 
 
-def save(folder: Path, **method) -> Path:
+def save(folder: Path, layers: int = 2, **method) -> Path:
     """A run directory's checkpoint with a network as it is at the start."""
     settings = Settings(
-        model=ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=4),
+        model=ModelSettings(size="tiny", width=32, ffn_width=48, layers=layers, heads=4),
         data=DataSettings(tokenizer="bytes", sequence_length=64),
         train=TrainSettings(steps=1),
     )
@@ -130,3 +130,12 @@ def test_a_missing_model_is_named(verb, tmp_path) -> None:
     result = run(verb, tmp_path / "nothing.pt", *([tmp_path / "out"] if verb == "export" else []))
     assert isinstance(result.exception, UserError)
     assert "nothing.pt" in result.exception.message
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_a_single_block_has_nothing_to_mix_and_its_gates_are_drawn_all_the_same(tmp_path) -> None:
+    gated = run("analyze-gates", save(tmp_path / "a", 1, name="comt", residual="mudd"), "--out", tmp_path / "here")
+    assert gated.exit_code == 0, gated.output
+    assert "gate-summary" in {path.stem for path in (tmp_path / "here").iterdir()}
+    refused = run("analyze-gates", save(tmp_path / "b", 1, name="muddformer"), "--out", tmp_path / "there")
+    assert "has no gates to analyse: it holds method muddformer" in refused.exception.message
