@@ -307,16 +307,6 @@ def test_the_start_is_pre_ln(name):
     assert (found - expected).norm() < 1e-6 * expected.norm()  # the angles' table is in float32
 
 
-def test_a_normalised_embedding_is_where_start_lambdas_start():
-    """And another network than Pre-LN, one of the same parameters."""
-    models = [built(wiring_of({"name": name})) for name in ("pre-ln", "embedding-norm", "start-lambdas")]
-    assert models[1].state_dict().keys() == models[0].state_dict().keys()
-    with torch.no_grad():
-        plain, normalised, expected = (model(TOKENS) for model in models)
-    torch.testing.assert_close(normalised, expected)
-    assert (normalised - plain).norm() > 0.1 * plain.norm()
-
-
 @pytest.mark.parametrize("last", [None, 1])
 def test_deep_cross_attention_starts_as_pre_ln_but_for_what_gives_it_a_gradient(last):
     """With w = 0 it would be Pre-LN, and stay without weights that depend on the token: relu' is 0 at 0."""

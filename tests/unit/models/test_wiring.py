@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from image_method_cases import IMAGES, NETWORKS
-from method_cases import SETTINGS, TOKENS, VOCABULARY
+from method_cases import SETTINGS, TOKENS, VOCABULARY, built, wiring_of
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
@@ -120,3 +120,13 @@ def test_norms_are_made_by_their_place():
     assert block.norms["norm2"].of == "norm2"
     use_kernels(resnet, "fused", CPU, torch.float32, compiled=False)
     assert not block.conv2.fused
+
+
+def test_a_normalised_embedding_is_where_start_lambdas_start():
+    """And another network than Pre-LN, one of the same parameters."""
+    models = [built(wiring_of({"name": name})) for name in ("pre-ln", "embedding-norm", "start-lambdas")]
+    assert models[1].state_dict().keys() == models[0].state_dict().keys()
+    with torch.no_grad():
+        plain, normalised, expected = (model(TOKENS) for model in models)
+    torch.testing.assert_close(normalised, expected)
+    assert (normalised - plain).norm() > 0.1 * plain.norm()
