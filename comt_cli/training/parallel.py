@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
 
+_left: list[dist.ProcessGroup] = []
+"""Groups that this process has left (`join_world`), kept to its end."""
+
 
 # ---- the processes
 
@@ -86,7 +89,12 @@ class World:
 
 @contextlib.contextmanager
 def join_world(device_name: str | None) -> Iterator[World]:
-    """This process's `World`, from the launcher's environment variables; a world of one without them."""
+    """This process's `World`, from the launcher's environment variables; a world of one without them.
+
+    A group that was left is kept, so that it is never destroyed. Its last owner may be a DistributedDataParallel that
+    dies with the frames of an interrupted run. That holds Python's lock while the destructor waits for gloo's thread,
+    and the thread may wait for the lock to let go of a tensor: the process then hangs.
+    """
     launched = rank_and_size()
     if launched is None:
         yield World(pick_device(device_name))
@@ -100,6 +108,8 @@ def join_world(device_name: str | None) -> Iterator[World]:
         faulthandler.enable(file=2)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
+    if dist.group.WORLD is not None:
+        _left.append(dist.group.WORLD)
     world = World(device, rank, size)
     try:
         yield world

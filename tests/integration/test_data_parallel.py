@@ -7,14 +7,17 @@ rate in that weight, so losses drift apart over the steps, to some 1e-5 after te
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 from dying import is_training, wait_until
 from tiny_runs import TIMES, tiny_spec, train
+from torch.nn.parallel import DistributedDataParallel
 
 from comt_cli.campaign import launch
 from comt_cli.campaign.launch import train_on
@@ -153,6 +156,27 @@ def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
     assert not torch.distributed.is_initialized()
     train_on(1, [spec], tmp_path / "runs", "cpu")
     assert RunDirectory.of(tmp_path / "runs", spec).metrics_file.read_bytes() == alone.metrics_file.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_a_network_that_outlives_its_group_does_not_wait_for_its_threads(torchrun):
+    """It held Python's lock meanwhile, for which they may wait: one in thirty interrupted runs never ended."""
+    torchrun(0, 1)
+    before = gloo_threads()
+    with join_world("cpu"):
+        network = DistributedDataParallel(torch.nn.Linear(2, 2))
+        network(torch.ones(1, 2)).sum().backward()
+    begun = gloo_threads() - before
+    assert begun
+    del network
+    gc.collect()
+    assert gloo_threads() >= begun
+
+
+def gloo_threads() -> set[str]:
+    """Those that carry out collectives."""
+    names = {path: (path / "comm").read_text() for path in Path("/proc/self/task").iterdir()}
+    return {path.name for path, name in names.items() if name.startswith("pt_gloo")}
 
 
 def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):

@@ -20,6 +20,9 @@ FIRST, LAST = 15, 10
 """How many lines of what each process said are shown where one failed: a fault in native code names itself in the
 first, an exception in the last."""
 
+STUCK_SECONDS = 100.0
+"""After which processes that wait for each other say where they do, and end: before the test itself times out."""
+
 
 def run_together(nursery: Nursery, size: int, work: Callable[..., None], *arguments: Any) -> None:
     """Call `work(rank, *arguments)` in `size` processes that know of each other, and wait until all have ended well."""
@@ -51,6 +54,7 @@ def _work(
     with Path(said).open("wb") as file:
         os.dup2(file.fileno(), 2)
     faulthandler.enable(file=2)
+    faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True, file=2)
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "COMT_CACHE": cache}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
