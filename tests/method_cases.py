@@ -44,6 +44,8 @@ VARIANTS = {
     "2-dca": {"name": "deep-cross-attention", "last": 2},
     "deep-cross-attention+comt": {"name": "comt", "residual": "deep-cross-attention"},
     "resformer-learned": {"name": "resformer", "learned": True},
+    "embedding-norm-of-comt": {"name": "embedding-norm", "of": "comt"},
+    "embedding-norm-of-hyper-connections": {"name": "embedding-norm", "of": "hyper-connections"},
     "wider-flops": {"name": "wider", "like": {"name": "full-rank-gate"}, "equal": "flops"},
 }
 METHODS = {name: {"name": name, **NEEDED.get(name, {})} for name in methods("train-lm")} | VARIANTS

@@ -1,26 +1,43 @@
-"""Embedding norm: Pre-LN whose stream begins at the embedding's norm (as in nanochat, Karpathy 2026: code).
+"""Embedding norm: the stream begins at the embedding's norm (as in nanochat, Karpathy 2026: code).
 
-x0 = N(e), N being RMSNorm without a gain, then the Pre-LN blocks: start lambdas that begin at 1 and 0 and learn
-nothing, and the control beside them. An embedding starts as small as what a branch adds to it; normalised it is many
-times as large.
+x0 = N(e), N being RMSNorm without a gain, then the blocks: Pre-LN's, which are start lambdas that begin at 1 and 0 and
+learn nothing, or those of the method that `of` names. An embedding starts as small as what a branch adds to it;
+normalised it is many times as large.
 Deviations: of its source the norm alone is here. For language models only: an encoder-decoder scales its embedding to
 about this size, and BERT normalises it.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic import field_validator
 
 from comt_cli.methods.base import Method, Wiring, residual_connection
+from comt_cli.methods.named import absent_of_named, spelt_out
+from comt_cli.recipe.schema import Sites
 
 
 class EmbeddingNormMethod(Method):
-    """No options: there is nothing to choose."""
+    """`of`: the method whose stream begins there, a name or a name with options; Pre-LN where none is named."""
 
     name: ClassVar[str] = "embedding-norm"
     needs: ClassVar = ("bare embedding",)
+    later: ClassVar = frozenset({"of"})
+    of: str | dict[str, Any] | None = None
+
+    @field_validator("of")
+    @classmethod
+    def _known(cls, given: str | dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if given is None else spelt_out(given, cls.name)
+
+    def absent(self, sites: Sites) -> dict[str, str]:
+        return super().absent(sites) | absent_of_named(sites, of=self.of)
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.norms import EmbeddingNorm
+        from comt_cli.methods import method_from
 
-        return Wiring(residual_connection("pre-norm"), entry=EmbeddingNorm)
+        wiring = method_from(self.of).wiring() if isinstance(self.of, dict) else Wiring(residual_connection("pre-norm"))
+        return replace(wiring, entry=EmbeddingNorm)

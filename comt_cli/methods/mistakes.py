@@ -11,7 +11,7 @@ from comt_cli.errors import UserError
 
 _METHODS = Path(__file__).resolve().parent
 _PACKAGE = _METHODS.parent
-NO_METHODS = ("__init__", "base", "mistakes")
+NO_METHODS = ("__init__", "base", "mistakes", "named")
 """Files of this folder that no method is in."""
 
 

@@ -9,14 +9,12 @@ Deviations: none; no paper widens, and that one does not say how its models were
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from pydantic import field_validator, model_validator
 
 from comt_cli.methods.base import (
-    DECODER_SITES,
     Method,
     Quantity,
     ResidualName,
@@ -24,6 +22,7 @@ from comt_cli.methods.base import (
     Wiring,
     residual_connection,
 )
+from comt_cli.methods.named import absent_of_named, spelt_out
 from comt_cli.recipe.schema import Sites
 
 
@@ -41,17 +40,7 @@ class Wider(Method):
     @field_validator("like", "of")
     @classmethod
     def _known(cls, given: str | dict[str, Any] | None) -> dict[str, Any] | None:
-        """All options spelt out, so that a run is the same however its method was named."""
-        from comt_cli.methods import method_from, methods
-
-        if given is None:
-            return None
-        options: Mapping[str, Any] = {"name": given} if isinstance(given, str) else given
-        name = options.get("name")
-        known = {each for each, method in methods().items() if each != cls.name and method.fits(DECODER_SITES)}
-        if name not in known:
-            raise ValueError(f"no method of language models to be like is called {name!r}")
-        return {"name": name, **method_from(options).stored()}
+        return None if given is None else spelt_out(given, cls.name)
 
     @model_validator(mode="after")
     def _one_network(self) -> Self:
@@ -60,12 +49,7 @@ class Wider(Method):
         return self
 
     def absent(self, sites: Sites) -> dict[str, str]:
-        from comt_cli.methods import method_from
-
-        named = {key: options for key, options in (("like", self.like), ("of", self.of)) if isinstance(options, dict)}
-        absent = {key: method_from(options).absent(sites) for key, options in named.items()}
-        own = super().absent(sites)
-        return own | {key: " ".join(problems.values()) for key, problems in absent.items() if problems}
+        return super().absent(sites) | absent_of_named(sites, like=self.like, of=self.of)
 
     def wiring(self) -> Wiring:
         from comt_cli.methods import method_from

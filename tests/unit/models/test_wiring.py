@@ -6,6 +6,7 @@ import pytest
 import torch
 from image_method_cases import IMAGES, NETWORKS
 from method_cases import SETTINGS, TOKENS, VOCABULARY, built, wiring_of
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
@@ -16,6 +17,7 @@ from comt_cli.layers.initialise import Draw
 from comt_cli.layers.norms import NormPlace
 from comt_cli.layers.residual.base import Junction
 from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import Model
 from comt_cli.models.build import empty_network, materialise
@@ -130,3 +132,25 @@ def test_a_normalised_embedding_is_where_start_lambdas_start():
         plain, normalised, expected = (model(TOKENS) for model in models)
     torch.testing.assert_close(normalised, expected)
     assert (normalised - plain).norm() > 0.1 * plain.norm()
+
+
+@pytest.mark.parametrize("of", ["comt", "siamese-norm", "muddformer", {"name": "hyper-connections", "n": 2}])
+def test_a_method_whose_stream_begins_at_the_norm_reads_embeddings_of_one_length(of):
+    """It is the method's network, fed with the normalised embedding."""
+    options = of if isinstance(of, dict) else {"name": of}
+    model, fed = built(wiring_of({"name": "embedding-norm", "of": of})), built(wiring_of(options))
+    assert model.state_dict().keys() == fed.state_dict().keys()
+    with torch.no_grad():
+        embedding = fed.embedding.weight
+        embedding.copy_(nn.functional.rms_norm(embedding, embedding.shape[-1:]))
+        torch.testing.assert_close(model(TOKENS), fed(TOKENS))
+
+
+def test_a_method_is_the_same_run_however_it_is_named():
+    said = [
+        method_from({"name": "embedding-norm", "of": of}).stored() for of in ("comt", {"name": "comt", "hidden": 2})
+    ]
+    assert said[0] == said[1] != method_from({"name": "embedding-norm"}).stored() == {}
+    for wrong in ("embedding-norm", "comt-pixel", {"hidden": 2}):
+        with pytest.raises(ValidationError, match=r"of\n.*no other method of language models is called"):
+            method_from({"name": "embedding-norm", "of": wrong})
