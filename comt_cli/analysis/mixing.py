@@ -1,5 +1,5 @@
 """How residual connections mix several streams, or what earlier blocks put out, at every junction of a language
-model."""
+model, and how its attention mixes keys and values of earlier blocks with its own."""
 
 from __future__ import annotations
 
@@ -15,15 +15,31 @@ from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.residual.base import Branch, ResidualConnection, State, Streams
+from comt_cli.layers.shared_values import SharedValues
+
+_MATRICES = ("mix", "write", "heads")
+"""Weights with a line for every target."""
 
 
 def mixes(loaded: Loaded) -> bool:
-    """Whether a residual connection of a network of tokens says what it mixes (`ResidualConnection.mixing`)."""
-    return any(type(each).mixing is not ResidualConnection.mixing for each in _connections(loaded))
+    """Whether a residual connection of a network of tokens, or its attention, says what it mixes."""
+    by_connections = any(type(each).mixing is not ResidualConnection.mixing for each in _connections(loaded))
+    return by_connections or any(shared.mixing() for _, _, shared in _shared_values(loaded))
 
 
 def _connections(loaded: Loaded) -> list[ResidualConnection]:
     return [joint.connection for blocks in loaded.model.stacks.values() for block in blocks for joint in block.joints]
+
+
+def _shared_values(loaded: Loaded) -> list[tuple[str, int, SharedValues]]:
+    """What attention reads of earlier blocks, with the stack and the block from 0 that it is in."""
+    return [
+        (stack, layer, module)
+        for stack, blocks in loaded.model.stacks.items()
+        for layer, block in enumerate(blocks)
+        for module in block.modules()
+        if isinstance(module, SharedValues)
+    ]
 
 
 def mixing(loaded: Loaded, on: Observation) -> pd.DataFrame:
@@ -34,28 +50,31 @@ def mixing(loaded: Loaded, on: Observation) -> pd.DataFrame:
     are from their mean, |H - mean| / |H|: 0 where all are one, and the mechanism is dead.
 
     Raises:
-        UserError: no connection mixes anything (says what the model is); see also `watch`.
+        UserError: nothing is mixed (says what the model is); see also `watch`.
     """
     if not mixes(loaded):
         raise UserError(f"the residual connections of {loaded.name} mix nothing: it holds {loaded.description}")
     connections = _connections(loaded)
     with recorded_states(connections) as states:
         watch(loaded, on.inputs)
-    rows = []
-    for connection, state in zip(connections, states, strict=True):
-        at = connection.junction
-        with torch.no_grad():
-            found = dict(connection.mixing(state))
+    found: list[tuple[str, int, str, dict[str, Tensor]]] = []
+    with torch.no_grad():
+        for connection, state in zip(connections, states, strict=True):
+            at, weights = connection.junction, dict(connection.mixing(state))
             if isinstance(state, Streams):
                 apart_BTnD = state.x - state.x.mean(-2, keepdim=True)
-                found["dispersion"] = (apart_BTnD.norm(dim=(-1, -2)) / state.x.norm(dim=(-1, -2)))[..., None]
-        for name, weights in found.items():
-            numbers = _by_token(weights, 2 if name in ("mix", "write") else 1)
+                weights["dispersion"] = (apart_BTnD.norm(dim=(-1, -2)) / state.x.norm(dim=(-1, -2)))[..., None]
+            found.append((at.stack, at.layer, at.part, weights))
+        found += [(stack, layer, "attention", shared.mixing()) for stack, layer, shared in _shared_values(loaded)]
+    rows = []
+    for stack, layer, part, each in found:
+        for name, weight in each.items():
+            numbers = _by_token(weight, 2 if name in _MATRICES else 1)
             means, spreads = numbers.mean(0), numbers.std(0, unbiased=False)
             for target in range(means.shape[0]):
                 for source in range(means.shape[1]):
                     number = means[target, source].item(), spreads[target, source].item()
-                    rows.append((at.stack, at.layer + 1, at.part, name, target, source, *number))
+                    rows.append((stack, layer + 1, part, name, target, source, *number))
     return pd.DataFrame(rows, columns=["stack", "layer", "part", "weight", "target", "source", "mean", "std"])
 
 

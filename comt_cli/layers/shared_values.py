@@ -42,6 +42,10 @@ class SharedValues(nn.Module):
         """The keys and the values, [B, K, T, E] each; what later blocks will read is added to `kept`."""
         raise NotImplementedError
 
+    def mixing(self) -> dict[str, Tensor]:
+        """The learned weights of what is attended with, by name, as `ResidualConnection.mixing`."""
+        return {}
+
 
 class ValueResidual(SharedValues):
     """V_n' = own V_n + first V_1 behind the first block."""
@@ -62,6 +66,13 @@ class ValueResidual(SharedValues):
             return k_BKTE, self.own * v_BKTE + self.first * first_BKTE
         own, first = wide(self.shares()).unbind()
         return k_BKTE, (self.own + own) * v_BKTE + (self.first + first) * first_BKTE
+
+    def mixing(self) -> dict[str, Tensor]:
+        """Of the first block's values and of this block's."""
+        if self.shares is None:
+            return {}
+        own, first = wide(self.shares()).unbind()
+        return {"first and own values": torch.stack([self.first + first, self.own + own])}
 
 
 class SingleValue(SharedValues):
@@ -97,6 +108,14 @@ class LayerRouter(SharedValues, Initialised):
         mixed = (torch.einsum("kj,bjte->bkte", self.router, each) for each in (k_BJTE, v_BJTE))
         k_more, v_more = mixed
         return k_BKTE + k_more, v_BKTE + v_more
+
+    def mixing(self) -> dict[str, Tensor]:
+        """R: this block's heads from all heads so far."""
+        if self.router is None:
+            return {}
+        heads, sources = self.router.shape
+        own = torch.eye(heads, sources, dtype=self.router.dtype, device=self.router.device)
+        return {"heads": self.router + own.roll(sources - heads, 1)}
 
     def initialise(self, draw: Draw) -> None:
         if self.router is None:

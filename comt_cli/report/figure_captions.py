@@ -154,6 +154,11 @@ def _read_junctions(frame: pd.DataFrame) -> list[str]:
 def _read_mixing(frame: pd.DataFrame) -> list[str]:
     of_stream = frame["weight"] == "stream"
     behind = ["Shares in the stream are those behind the branch."] if (frame[of_stream]["part"] == "mlp").any() else []
+    notes = {
+        "heads": "Heads that keys and values come from count from the first block's first head on.",
+        "first and own values": "Of values source 0 is the first block, and 1 the block itself.",
+    }
+    behind += [note for weight, note in notes.items() if (frame["weight"] == weight).any()]
     return [
         "A line is a junction, from the first at the top, and a column a source (streams and outputs count from 0, the "
         "embedding being output 0), or target ← source; means over the tokens, in one scale of colours, white being 0.",

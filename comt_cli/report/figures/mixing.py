@@ -20,6 +20,8 @@ _TITLES = {
     "queries": "shares in\nthe queries",
     "keys": "shares in\nthe keys",
     "values": "shares in\nthe values",
+    "heads": "keys and values:\nhead ← head",
+    "first and own values": "shares in\nthe values",
     "stream": "shares in\nthe stream",
     DISPERSION: "dispersion of\nthe streams",
 }

@@ -22,6 +22,7 @@ from comt_cli.exchange.loaded_text import describe
 from comt_cli.layers.gates import TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.rotary import rotation_table
+from comt_cli.layers.shared_values import Kept, SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -344,8 +345,31 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
         assert (changed.loc[changed["weight"] == name, "std"] > 0).any()
 
 
-def test_a_plain_network_mixes_nothing():
-    one = loaded(name="comt")
+def mixed_values(weight: str, **options):
+    """The weights of the last of three blocks, drawn anew; the values of three blocks; and what it attends with."""
+    one = loaded(**options)
+    (shared,) = [module for module in one.model.blocks[2].modules() if isinstance(module, SharedValues)]
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(3, 1, one.model.blocks[0].attention.kv_heads, 2, 5, generator=generator)
+    with torch.no_grad():
+        for parameter in shared.parameters():
+            parameter.normal_(generator=generator)
+        before = (values[0], values[0], values[1], values[1]) if shared.mixes_keys else (values[0],)
+        _, mixed = shared(values[2], values[2], Kept(before))
+    weights = one_weight(mixing(one, observed_text(one, TEXT)), weight, 3, "attention")
+    return torch.tensor(weights, dtype=torch.float32), values, mixed
+
+
+def test_the_values_of_earlier_blocks_that_attention_reads():
+    weights_KJ, values, mixed = mixed_values("heads", name="lime")
+    torch.testing.assert_close(mixed, torch.einsum("kj,bjte->bkte", weights_KJ, torch.cat(values.unbind(), 1)))
+    weights_1S, values, mixed = mixed_values("first and own values", name="resformer", learned=True)
+    torch.testing.assert_close(mixed, torch.einsum("s,sbkte->bkte", weights_1S[0], values[[0, 2]]))
+
+
+@pytest.mark.parametrize("name", ["comt", "resformer", "svformer"])
+def test_a_plain_network_mixes_nothing(name):
+    one = loaded(name=name)
     with pytest.raises(UserError, match="mix nothing"):
         mixing(one, observed_text(one, TEXT))
 
