@@ -53,7 +53,7 @@ def mixing(loaded: Loaded, on: Observation) -> pd.DataFrame:
         UserError: nothing is mixed (says what the model is); see also `watch`.
     """
     if not mixes(loaded):
-        raise UserError(f"the residual connections of {loaded.name} mix nothing: it holds {loaded.description}")
+        raise UserError(f"{loaded.name} mixes no streams, outputs or values: it holds {loaded.description}")
     connections = _connections(loaded)
     with recorded_states(connections) as states:
         watch(loaded, on.inputs)

@@ -102,14 +102,14 @@ def _of_tokens(loaded: Loaded, observe: Callable[[], Observation], asked: Asked)
     if has_gates(loaded):
         drawings += _of_gates(loaded, observed_gates(loaded, on), trained, asked)
     elif asked.site is not None:
-        raise UserError(f"--site {asked.site}: {loaded.name} has no gates but those of its residual connections")
+        raise UserError(f"--site {asked.site}: {loaded.name} has no gates on projections or branches")
     if has_junction_shares(loaded):
         shares = figures.draw_junction_shares(junction_shares(loaded, on))
         said = caption("junction-shares", "Shares of the residual connections at every junction", trained, shares[1])
         drawings.append(("residual-shares", shares, said))
     if mixes(loaded) and len(weights := mixing(loaded, on)):  # one block of MUDD has nothing before it to mix
         mixtures = figures.draw_mixing(weights)
-        said = caption("mixing", "What the residual connections mix at every junction", trained, mixtures[1])
+        said = caption("mixing", "What is mixed at every junction", trained, mixtures[1])
         drawings.append(("mixing", mixtures, said))
     if not drawings:
         raise _without_gates(loaded)

@@ -87,7 +87,7 @@ def _by_label(paths: list[Path]) -> dict[str, RunDirectory]:
             first = found[spec.id][0].path
             typer.echo(f"comt: {path} is left out: it is the same run as {first} ({spec.id})", err=True)
             continue
-        found[spec.id] = directory, spec, f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method['name']})"
+        found[spec.id] = directory, spec, f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method_words})"
     if len(found) > _MOST_RUNS:
         raise UserError(f"{len(found)} runs are more than one figure can show", f"Give {_MOST_RUNS} or fewer.")
     names = [name for _, _, name in found.values()]

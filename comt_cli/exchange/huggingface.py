@@ -18,7 +18,9 @@ from comt_cli.exchange.huggingface_weights import join_weights, split_weights
 from comt_cli.exchange.loaded_text import LoadedText, describe, gated_sites, residual_name
 from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.files import atomic_file, read_json, write_json
+from comt_cli.layers.norms import EmbeddingNorm
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.shared_values import SharedValues
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
@@ -98,6 +100,10 @@ def _refuse_inexpressible(model: Any, layout: Layout) -> None:
         reasons.append(f"the residual connection {residual_name(model)}")
     elif not all(isinstance(norm, layout.norm) for norm in norms):
         reasons.append(f"norms other than {layout.norm_words}")
+    if any(isinstance(module, EmbeddingNorm) for module in model.modules()):
+        reasons.append("a normalised embedding")
+    if any(isinstance(module, SharedValues) for module in model.modules()):
+        reasons.append("values of earlier blocks in attention")
     if reasons:
         raise UserError(
             f"Hugging Face's {layout.ours} cannot express {' and '.join(reasons)}",

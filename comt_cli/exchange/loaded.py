@@ -60,7 +60,7 @@ class Loaded:
     def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:  # noqa: ARG003
         """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
         trained = spec.task.network_and_data(spec.settings)
-        description = f"method {spec.method['name']}, {trained}, {parameter_count(model):,} parameters"
+        description = f"method {spec.method_words}, {trained}, {parameter_count(model):,} parameters"
         return cls(model, name_of(spec), description, spec=spec)
 
 

@@ -46,7 +46,7 @@ class LoadedDecoder(Loaded):
             raise UserError(f"{path}: its tokenizer cannot be restored: {error}") from None
         shape = model.shape
         description = (
-            f"method {spec.method['name']}, {shape.encoder_layers} + {shape.decoder_layers} layers, "
+            f"method {spec.method_words}, {shape.encoder_layers} + {shape.decoder_layers} layers, "
             f"width {shape.width}, {parameter_count(model):,} parameters"
         )
         return cls(model, name_of(spec), description, tokenizer, settings.decode, settings.data.max_length, spec=spec)

@@ -59,7 +59,7 @@ class LoadedImageModel(Loaded):
         names, mean, std = (tuple(state[key]) for key in ("classes", "mean", "std"))
         network = spec.settings_as(ImageSettings).model
         description = (
-            f"method {spec.method['name']}, {network.size} of width {network.shape().width} with "
+            f"method {spec.method_words}, {network.size} of width {network.shape().width} with "
             f"{len(model.blocks)} blocks, {len(names)} classes, {parameter_count(model):,} parameters"
         )
         return cls(model, name_of(spec), description, names, mean, std, state["size"], spec=spec)

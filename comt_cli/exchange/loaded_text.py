@@ -72,7 +72,7 @@ class LoadedText(Loaded):
             raise UserError(f"{path}: its tokenizer cannot be restored: {error}") from None
         settings: Any = spec.settings
         length = settings.data.sequence_length
-        return cls(model, name_of(spec), describe(model, spec.method["name"]), codec, length, spec=spec)
+        return cls(model, name_of(spec), describe(model, spec.method_words), codec, length, spec=spec)
 
     def text_codec(self) -> TextCodec:
         """The codec. Raises `UserError` where the source has no tokenizer."""

@@ -72,7 +72,7 @@ class ValueResidual(SharedValues):
         if self.shares is None:
             return {}
         own, first = wide(self.shares()).unbind()
-        return {"first and own values": torch.stack([self.first + first, self.own + own])}
+        return {"first-own": torch.stack([self.first + first, self.own + own])}
 
 
 class SingleValue(SharedValues):
@@ -114,8 +114,8 @@ class LayerRouter(SharedValues, Initialised):
         if self.router is None:
             return {}
         heads, sources = self.router.shape
-        own = torch.eye(heads, sources, dtype=self.router.dtype, device=self.router.device)
-        return {"heads": self.router + own.roll(sources - heads, 1)}
+        own = torch.eye(heads, sources, device=self.router.device).roll(sources - heads, 1)
+        return {"heads": own + wide(self.router)}
 
     def initialise(self, draw: Draw) -> None:
         if self.router is None:

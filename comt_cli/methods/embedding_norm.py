@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 from pydantic import field_validator
 
-from comt_cli.methods.base import Method, Wiring, residual_connection
-from comt_cli.methods.named import absent_of_named, spelt_out
+from comt_cli.methods.base import Wiring, residual_connection
+from comt_cli.methods.named import NamesAnother, absent_of_named, spelt_out
 from comt_cli.recipe.schema import Sites
 
 
-class EmbeddingNormMethod(Method):
+class EmbeddingNormMethod(NamesAnother):
     """`of`: the method whose stream begins there, a name or a name with options; Pre-LN where none is named."""
 
     name: ClassVar[str] = "embedding-norm"
@@ -30,14 +30,20 @@ class EmbeddingNormMethod(Method):
     @field_validator("of")
     @classmethod
     def _known(cls, given: str | dict[str, Any] | None) -> dict[str, Any] | None:
-        return None if given is None else spelt_out(given, cls.name)
+        named = None if given is None else spelt_out(given)
+        return None if named == {"name": "pre-ln"} else named  # the same run, however it is said
 
     def absent(self, sites: Sites) -> dict[str, str]:
         return super().absent(sites) | absent_of_named(sites, of=self.of)
 
     def wiring(self) -> Wiring:
+        from torch import nn
+
         from comt_cli.layers.norms import EmbeddingNorm
         from comt_cli.methods import method_from
 
         wiring = method_from(self.of).wiring() if isinstance(self.of, dict) else Wiring(residual_connection("pre-norm"))
-        return replace(wiring, entry=EmbeddingNorm)
+        inner = wiring.entry
+        if inner is None:
+            return replace(wiring, entry=EmbeddingNorm)
+        return replace(wiring, entry=lambda width: nn.Sequential(EmbeddingNorm(width), inner(width)))

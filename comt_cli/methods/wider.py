@@ -15,18 +15,17 @@ from typing import Any, ClassVar, Self
 from pydantic import field_validator, model_validator
 
 from comt_cli.methods.base import (
-    Method,
     Quantity,
     ResidualName,
     Widening,
     Wiring,
     residual_connection,
 )
-from comt_cli.methods.named import absent_of_named, spelt_out
+from comt_cli.methods.named import NamesAnother, absent_of_named, spelt_out
 from comt_cli.recipe.schema import Sites
 
 
-class Wider(Method):
+class Wider(NamesAnother):
     """`like`: the method whose cost is met, a name or a name with options; `equal`: which cost; `residual`: how the
     widened network joins skip and branch; or `of`: the method whose network is widened, or narrowed, as `like`."""
 
@@ -40,7 +39,7 @@ class Wider(Method):
     @field_validator("like", "of")
     @classmethod
     def _known(cls, given: str | dict[str, Any] | None) -> dict[str, Any] | None:
-        return None if given is None else spelt_out(given, cls.name)
+        return None if given is None else spelt_out(given)
 
     @model_validator(mode="after")
     def _one_network(self) -> Self:

@@ -152,17 +152,17 @@ def _read_junctions(frame: pd.DataFrame) -> list[str]:
 
 
 def _read_mixing(frame: pd.DataFrame) -> list[str]:
-    of_stream = frame["weight"] == "stream"
-    behind = ["Shares in the stream are those behind the branch."] if (frame[of_stream]["part"] == "mlp").any() else []
-    notes = {
+    stream = frame[frame["weight"] == "stream"]
+    notes = ["Shares in the stream are those behind the branch."] if (stream["part"] == "mlp").any() else []
+    of_weights = {
         "heads": "Heads that keys and values come from count from the first block's first head on.",
-        "first and own values": "Of values source 0 is the first block, and 1 the block itself.",
+        "first-own": "Of values source 0 is the first block, and 1 the block itself.",
     }
-    behind += [note for weight, note in notes.items() if (frame["weight"] == weight).any()]
+    notes += [note for weight, note in of_weights.items() if (frame["weight"] == weight).any()]
     return [
         "A line is a junction, from the first at the top, and a column a source (streams and outputs count from 0, the "
         "embedding being output 0), or target ← source; means over the tokens, in one scale of colours, white being 0.",
-        *behind,
+        *notes,
     ]
 
 
@@ -176,6 +176,19 @@ def _of_mixing(frame: pd.DataFrame, *_: object) -> list[str]:
     apart = frame[frame["weight"] == DISPERSION]["mean"]
     if len(apart):
         said.append(f"Streams are {apart.min():.2g} to {apart.max():.2g} of their size from their mean.")
+    heads = frame[frame["weight"] == "heads"]
+    if len(heads):
+        # A block's own heads are the last sources of its lines.
+        first_own = heads.groupby("layer")["source"].transform("max") - heads["target"].max()
+        earlier = heads[heads["source"] < first_own]["mean"].abs()
+        said.append(
+            f"Heads of earlier blocks have weights of {earlier.mean():.2g} on average, {earlier.max():.2g} at most."
+        )
+    values = frame[frame["weight"] == "first-own"].groupby("source")["mean"].mean()
+    if len(values):
+        said.append(
+            f"On average the first block's values have a weight of {values[0]:.2g}, and the own {values[1]:.2g}."
+        )
     attention = frame[frame["weight"] == "attention"]
     if len(attention):
         each = attention.groupby(["stack", "layer", "part"], sort=False)["mean"]

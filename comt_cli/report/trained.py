@@ -26,8 +26,8 @@ def of_runs(specs: Iterable[RunSpec], overrides: Sequence[str] = ()) -> str:
 
 
 def _named(spec: RunSpec) -> str:
-    method = str(spec.method["name"])
-    return spec.row if method in spec.row else f"{spec.row} ({method})"
+    named = spec.method["name"] in spec.row and spec.method_words == spec.method["name"]
+    return spec.row if named else f"{spec.row} ({spec.method_words})"
 
 
 def of_table(table: Table) -> str:

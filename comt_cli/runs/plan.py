@@ -110,6 +110,12 @@ class RunSpec(Section):
         return self.settings
 
     @property
+    def method_words(self) -> str:
+        """The name of its method; of one that is made of another (`of`) with that one's."""
+        other = self.method.get("of")
+        return f"{self.method['name']} of {other['name']}" if isinstance(other, dict) else str(self.method["name"])
+
+    @property
     def identity(self) -> dict[str, Any]:
         """The settings that are part of the run's identity, as plain data."""
         return identity_of(self.settings, self.task)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
 
-_left: list[dist.ProcessGroup] = []
-"""Groups that this process has left (`join_world`), kept to its end."""
+_joined: list[dist.ProcessGroup] = []
+"""The group that this process has joined, kept also when it has left it (`join_world`)."""
 
 
 # ---- the processes
@@ -91,15 +91,18 @@ class World:
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of one without them.
 
-    A group that was left is kept, so that it is never destroyed. Its last owner may be a DistributedDataParallel that
-    dies with the frames of an interrupted run. That holds Python's lock while the destructor waits for gloo's thread,
-    and the thread may wait for the lock to let go of a tensor: the process then hangs.
+    A group that was left is kept until the interpreter ends. Its last owner may be a DistributedDataParallel that dies
+    with the frames of an interrupted run. That holds Python's lock while the group's destructor waits for gloo's
+    thread, and just behind a collective the thread waits for the lock to let go of a tensor: the process then hangs.
+    The store is kept with the group, so a process joins others only once.
     """
     launched = rank_and_size()
     if launched is None:
         yield World(pick_device(device_name))
         return
     rank, size = launched
+    if size > 1 and _joined:
+        raise RuntimeError("this process has joined others before: their store would answer with what is past")
     check_device(device_name, size)
     device = pick_device(device_name, int(os.environ.get("LOCAL_RANK", rank)))
     if device.type == "cuda":
@@ -108,8 +111,9 @@ def join_world(device_name: str | None) -> Iterator[World]:
         faulthandler.enable(file=2)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
-    if dist.group.WORLD is not None:
-        _left.append(dist.group.WORLD)
+    group = dist.group.WORLD
+    assert group is not None
+    _joined.append(group)
     world = World(device, rank, size)
     try:
         yield world

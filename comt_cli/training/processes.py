@@ -167,8 +167,8 @@ def _end_after(parent: BaseProcess) -> None:
 def end_process(status: int) -> NoReturn:
     """End a process that has saved everything and has left its group, without tearing down its interpreter.
 
-    gloo's threads outlive the group, since torch keeps what DistributedDataParallel had of it. One that wants something
-    of an interpreter that is going away can make C++ abort: a run that was done would pass for one that failed.
+    gloo's threads outlive that: the group is kept (`parallel.join_world`). One that wants something of an interpreter
+    that is going away can make C++ abort: a run that was done would pass for one that failed.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more

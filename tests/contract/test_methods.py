@@ -378,7 +378,7 @@ def test_a_method_is_for_the_models_whose_stream_and_sites_it_names():
     assert all(methods()["rezero"].fits(Sites(stream, ())) for stream in ("tokens", "maps"))
     assert methods()["sdpa-gate"].fits(Sites("tokens", ("q_proj", "sdpa")))
     assert not methods()["sdpa-gate"].fits(Sites("tokens", ("q_proj",)))
-    with pytest.raises(ValidationError, match="no other method of language models is called 'comt-pixel'"):
+    with pytest.raises(ValidationError, match="that could stand here is called 'comt-pixel'"):
         method_from({"name": "wider", "like": "comt-pixel"})
 
 

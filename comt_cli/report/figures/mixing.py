@@ -1,4 +1,4 @@
-"""What residual connections mix, junction by junction: one map a kind of weight."""
+"""What residual connections and attention mix, junction by junction: one map a kind of weight."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ DISPERSION = "dispersion"
 """What `analysis.mixing` calls the distance of streams from their mean."""
 _SIGNED = "PuOr_r"
 """White is 0, and its two ends are told apart by the colour blind."""
+_WIDEST = 16
+"""Columns beyond which a map gets no wider: those of all heads would leave no place for the others."""
 _TITLES = {
     "read": "read: share of\neach stream",
     "mix": "mix:\nnew stream ← stream",
@@ -21,7 +23,7 @@ _TITLES = {
     "keys": "shares in\nthe keys",
     "values": "shares in\nthe values",
     "heads": "keys and values:\nhead ← head",
-    "first and own values": "shares in\nthe values",
+    "first-own": "values: first\nblock, own",
     "stream": "shares in\nthe stream",
     DISPERSION: "dispersion of\nthe streams",
 }
@@ -40,7 +42,7 @@ def draw_mixing(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     with style():
         lines = max(len(table) for table in tables.values())
         figure = page_figure(min(6.5, 1.3 + 0.16 * lines), PAGE_WIDTH)
-        widths = [2 + len(table.columns) for table in tables.values()]
+        widths = [2 + min(len(table.columns), _WIDEST) for table in tables.values()]
         row = figure.subplots(1, len(kinds), squeeze=False, width_ratios=widths)[0]
         for axes, (kind, table) in zip(row, tables.items(), strict=True):
             drawn = axes.imshow(table.to_numpy(), cmap=_SIGNED, vmin=-end, vmax=end, aspect="auto")

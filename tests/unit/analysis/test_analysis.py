@@ -22,7 +22,7 @@ from comt_cli.exchange.loaded_text import describe
 from comt_cli.layers.gates import TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.rotary import rotation_table
-from comt_cli.layers.shared_values import Kept, SharedValues
+from comt_cli.layers.shared_values import Kept, LayerRouter, SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -363,14 +363,18 @@ def mixed_values(weight: str, **options):
 def test_the_values_of_earlier_blocks_that_attention_reads():
     weights_KJ, values, mixed = mixed_values("heads", name="lime")
     torch.testing.assert_close(mixed, torch.einsum("kj,bjte->bkte", weights_KJ, torch.cat(values.unbind(), 1)))
-    weights_1S, values, mixed = mixed_values("first and own values", name="resformer", learned=True)
+    router = LayerRouter(1, 2).bfloat16()
+    with torch.no_grad():
+        router.router.fill_(0.003)
+    assert router.mixing()["heads"][0, 2] == 1 + router.router[0, 2].float()  # not rounded, as in `forward`
+    weights_1S, values, mixed = mixed_values("first-own", name="resformer", learned=True)
     torch.testing.assert_close(mixed, torch.einsum("s,sbkte->bkte", weights_1S[0], values[[0, 2]]))
 
 
 @pytest.mark.parametrize("name", ["comt", "resformer", "svformer"])
 def test_a_plain_network_mixes_nothing(name):
     one = loaded(name=name)
-    with pytest.raises(UserError, match="mix nothing"):
+    with pytest.raises(UserError, match="mixes no streams, outputs or values"):
         mixing(one, observed_text(one, TEXT))
 
 

@@ -91,6 +91,10 @@ def test_bf16_weights_come_back_bit_for_bit(make_llama, transformers, tmp_path) 
         ({"name": "comt", "residual": "post-norm"}, "gates at .* and the residual connection post-norm$"),
         ({"name": "transponder-path"}, "gates at attention, mlp$"),
         ({"name": "dyt"}, "norms other than RMSNorm$"),
+        ({"name": "embedding-norm"}, "a normalised embedding$"),
+        ({"name": "resformer"}, "values of earlier blocks in attention$"),
+        ({"name": "svformer"}, "values of earlier blocks in attention$"),
+        ({"name": "lime"}, "values of earlier blocks in attention$"),
     ],
 )
 def test_what_llama_cannot_express_is_refused(method, words, make_llama, tmp_path) -> None:
