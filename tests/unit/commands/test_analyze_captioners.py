@@ -119,7 +119,7 @@ def test_shares_are_of_the_first_image_and_its_own_caption_where_none_is_named(r
         (["--images", "12,"], "there is no test image 12"),
         (["--text", " "], "the caption has 0 words; grc-c-seed1 takes 1 to 12"),
         (["--text", "a " * 13], "the caption has 13 words"),
-        (["--site", "q_proj"], "has no gates but those of its residual connections"),
+        (["--site", "q_proj"], "has no gates on projections or branches"),
     ],
 )
 def test_what_cannot_be_observed_is_refused(run, arguments, said) -> None:
