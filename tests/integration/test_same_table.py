@@ -55,9 +55,8 @@ def make_table(recipe: str, results: Path, *more: str) -> None:
         assert not ended.code  # noqa: PT017
 
 
-def two(rank: int, recipe: str, folder: str) -> None:
-    make_table(recipe, Path(folder) / "two")
-    make_table(recipe, Path(folder) / "halves", "--set", SHARDED)
+def in_a_world(rank: int, recipe: str, results: str, *more: str) -> None:
+    make_table(recipe, Path(results), *more)
 
 
 def rows_of(results: Path) -> list[dict[str, str]]:
@@ -70,7 +69,8 @@ def test_two_processes_make_the_table_that_one_makes(tiny_corpus, tmp_path, nurs
     recipe.write_text(RECIPE.format(corpus=tiny_corpus), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", sys.argv)
     make_table(str(recipe), tmp_path / "one", "--jobs", "1")
-    run_together(nursery, 2, two, str(recipe), str(tmp_path))
+    run_together(nursery, 2, in_a_world, str(recipe), str(tmp_path / "two"))
+    run_together(nursery, 2, in_a_world, str(recipe), str(tmp_path / "halves"), "--set", SHARDED)
     one, *others = (rows_of(tmp_path / name) for name in ("one", "two", "halves"))
     assert [row["row"] for row in one] == ["pre-ln", "pre-ln+transponder"]
     assert all(50 < float(row["mean"]) < 200 for row in one)  # what the tolerances are for

@@ -39,12 +39,12 @@ def committed() -> list[tuple[str, str, set[str], set[str]]]:
 
 def planned(recipe: str, scale: str) -> list[RunSpec]:
     """All runs that its table may show: of a sweep with trials those at every point."""
-    plan = plan_recipe(recipe, scale, seeds="1-5")
+    plan = plan_recipe(recipe, scale, seeds="1-15")
     if not plan.loaded.has_trials(scale):
         return plan.specs
     points = plan.loaded.grids[scale].points
     said = [[f"{key}={value}" for key, (value, _) in point.items()] for point in points]
-    return [spec for each in said for spec in plan_recipe(recipe, scale, each, seeds="1-5").specs]
+    return [spec for each in said for spec in plan_recipe(recipe, scale, each, seeds="1-15").specs]
 
 
 def pinned(package: str) -> set[str]:
