@@ -204,6 +204,26 @@ def test_an_embedded_figure_looks_like_its_file(tmp_path: Path) -> None:
         assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)  # what is transparent is paper
 
 
+def test_thin_lines_keep_colours_of_their_own_beside_wide_bands() -> None:
+    """By the number of their pixels the colours of these lines are nothing: two blues once came out as one."""
+    import base64
+
+    lines = [(0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0)]
+    drawn = Image.new("RGB", (400, 300), "white")
+    for x in range(400):  # what bands that lie over each other make: many pale colours
+        drawn.paste((200 - x // 8, 215 - x // 16, 230 - x // 5), (x, 0, x + 1, 240))
+    for number, colour in enumerate(lines):
+        drawn.paste(colour, (0, 20 + 30 * number, 400, 22 + 30 * number))
+    file = io.BytesIO()
+    drawn.save(file, "PNG")
+    address, *_ = embedded(file.getvalue())
+    with Image.open(io.BytesIO(base64.b64decode(address.removeprefix("data:image/webp;base64,")))) as image:
+        for number, colour in enumerate(lines):
+            found = image.convert("RGB").getpixel((200, 20 + 30 * number))
+            assert isinstance(found, tuple)
+            assert max(abs(a - b) for a, b in zip(found, colour, strict=True)) < 40, colour
+
+
 def test_a_grid_says_once_what_is_the_same_in_all_lines() -> None:
     lines = [
         {"row": "a", "scale": "smoke", "mean": "114.96588", "seeds": "1", "run_ids": "aa bb", "id": "12e4", "none": ""},
