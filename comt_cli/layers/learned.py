@@ -34,6 +34,11 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
+def factors(numbers: Tensor) -> tuple[Tensor, ...]:
+    """Each of the numbers, [1], `wide`: of no dimension it would be rounded to the type of what it multiplies."""
+    return torch.split(wide(numbers).reshape(-1), 1)
+
+
 class Constant(Initialised):
     """Learned numbers that all start at `start`. A module, so that two connections can hold the very same ones.
 

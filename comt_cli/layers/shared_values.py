@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.learned import Constant, UpdateRule, wide
+from comt_cli.layers.learned import Constant, UpdateRule, factors, wide
 
 
 @dataclass
@@ -64,8 +64,9 @@ class ValueResidual(SharedValues):
         (first_BKTE,) = kept.tensors
         if self.shares is None:
             return k_BKTE, self.own * v_BKTE + self.first * first_BKTE
-        own, first = wide(self.shares()).unbind()
-        return k_BKTE, (self.own + own) * v_BKTE + (self.first + first) * first_BKTE
+        own_1, first_1 = factors(self.shares())
+        mixed_BKTE = (self.own + own_1) * v_BKTE + (self.first + first_1) * first_BKTE
+        return k_BKTE, mixed_BKTE.to(v_BKTE.dtype)
 
     def mixing(self) -> dict[str, Tensor]:
         """Of the first block's values and of this block's."""

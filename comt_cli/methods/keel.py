@@ -3,7 +3,8 @@
 y = N(alpha x + F(N(x))), alpha = 2L, the number of junctions. The first junction is plain Pre-LN, the second has
 alpha = 1.
 Deviations: none known; no public code is known. In language models RMSNorm, as there; the norm behind the last block
-stays. The paper trains it with a larger learning rate than Pre-LN (its largest stable one at 64 blocks: 1.0e-2 beside
+stays. alpha x + F is a sum in the stream's type: in bf16 F is rounded as coarsely as alpha x, which is many times as
+large. The paper trains it with a larger learning rate than Pre-LN (its largest stable one at 64 blocks: 1.0e-2 beside
 7.7e-3): at one shared rate it is not at its best.
 """
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.layers.learned import NO_DECAY, Constant, wide
+from comt_cli.layers.learned import NO_DECAY, Constant, factors, wide
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
 
 
@@ -53,8 +53,8 @@ class DenseFormer(ResidualConnection):
             return Sources(y_BTD, outputs)
         outputs = (*outputs, y_BTD)
         if self.DWA is not None:
-            sum_BTD = wide(y_BTD)  # in fp32, and so are weights of one dimension: of none they would take y's type
-            for weight_1, source in zip(torch.split(wide(self.DWA()), 1), self.mixed, strict=True):
+            sum_BTD = wide(y_BTD)
+            for weight_1, source in zip(factors(self.DWA()), self.mixed, strict=True):
                 sum_BTD = sum_BTD + weight_1 * outputs[source]
             y_BTD = sum_BTD.to(y_BTD.dtype)
         return Sources(y_BTD, outputs)

@@ -136,7 +136,8 @@ class HyperConnection(StreamsConnection):
     def coefficients(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A_m, [n], B, [n], and A_r, [n, n] (i, m); dynamic ones have [B, T] before that. In fp32."""
         one_hot = (torch.arange(self.n, device=H_BTnD.device) == self.reads_first).float()
-        A_m, B, A_r = one_hot + self.A_m(), 1 + self.B(), torch.eye(self.n, device=H_BTnD.device) + self.A_r()
+        A_m, B = one_hot + self.A_m(), 1 + wide(self.B())
+        A_r = torch.eye(self.n, device=H_BTnD.device) + self.A_r()
         if self.dynamic is None:
             return A_m, B, A_r
         more = self.dynamic(H_BTnD)

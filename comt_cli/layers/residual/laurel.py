@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from comt_cli.layers.learned import Constant, LowRank
+from comt_cli.layers.learned import Constant, LowRank, factors, wide
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
 
 Bound = Literal["softmax", "sigmoid"]
@@ -33,7 +33,8 @@ class _Weights(Constant):
         self.bound = bound
 
     def forward(self) -> Tensor:
-        return torch.softmax(self.value, 0) if self.bound == "softmax" else torch.sigmoid(self.value)
+        value_2 = wide(self.value)
+        return torch.softmax(value_2, 0) if self.bound == "softmax" else torch.sigmoid(value_2)
 
 
 class LaurelRW(ResidualConnection):
@@ -45,9 +46,9 @@ class LaurelRW(ResidualConnection):
         self.weights = _Weights(bound)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        a, b = self.weights()
-        y_BTD: Tensor = a * branch(self.norm(x_BTD)) + b * x_BTD
-        return y_BTD
+        a_1, b_1 = factors(self.weights())
+        y_BTD: Tensor = a_1 * branch(self.norm(x_BTD)) + b_1 * x_BTD
+        return y_BTD.to(x_BTD.dtype)
 
 
 class LaurelLR(ResidualConnection):
@@ -73,9 +74,9 @@ class LaurelRWLR(ResidualConnection):
         self.weights = _Weights(bound)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        a, b = self.weights()
-        y_BTD: Tensor = a * branch(self.norm(x_BTD)) + b * (x_BTD + self.low_rank(x_BTD))
-        return y_BTD
+        a_1, b_1 = factors(self.weights())
+        y_BTD: Tensor = a_1 * branch(self.norm(x_BTD)) + b_1 * (x_BTD + self.low_rank(x_BTD))
+        return y_BTD.to(x_BTD.dtype)
 
 
 class LaurelPA(ResidualConnection):

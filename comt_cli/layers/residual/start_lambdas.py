@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comt_cli.layers.learned import Constant, UpdateRule, wide
+from comt_cli.layers.learned import Constant, UpdateRule, factors, wide
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
 
 
@@ -56,5 +56,6 @@ class StartLambdas(ResidualConnection):
             state = Sources(x_BTD, (x_BTD,))
         assert isinstance(state, Sources)
         if self.r is not None and self.m is not None:
-            x_BTD = (self.first_r + wide(self.r())) * x_BTD + self.m() * state.outputs[0]
+            (r_1,), (m_1,) = factors(self.r()), factors(self.m())
+            x_BTD = ((self.first_r + r_1) * x_BTD + m_1 * state.outputs[0]).to(x_BTD.dtype)
         return Sources(x_BTD + branch(self.norm(x_BTD)), state.outputs)

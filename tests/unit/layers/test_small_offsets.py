@@ -1,0 +1,106 @@
+"""In bf16, what a connection stores as the difference from where it starts takes effect, however small.
+
+Beside 1 bf16 has no number nearer than 2^-8. A coefficient that is computed in the parameters' type, or that takes the
+stream's type as a tensor of no dimension, keeps its start until an offset is as large as half of that; in fp32 an
+offset of 2^-10 changes how about an eighth of all elements are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from naive import normal
+from torch import Tensor, nn
+
+from comt_cli.layers.initialise import initialise
+from comt_cli.layers.learned import Constant
+from comt_cli.layers.residual.base import Junction, ResidualConnection, State, Streams
+from comt_cli.layers.shared_values import Kept, ValueResidual
+from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
+
+D, LAYERS = 16, 3
+LARGE, SMALL = 2**-3, 2**-10
+MIX = normal(D, D).bfloat16() / D**0.5
+STORES_NO_OFFSETS = {"rezero", "laurel-pa"}
+"""Their constants are the numbers themselves: ReZero's has nothing added to it, LAuReL-PA's start at 1 / k."""
+OPTIONS = {
+    "hyper-connections": {"dynamic": False},
+    "start-lambdas": {"start": "graded"},
+}
+
+
+def branch(h_BTD: Tensor, *ways_BTD: Tensor) -> Tensor:
+    return torch.tanh(sum(ways_BTD, h_BTD) @ MIX)
+
+
+def steps(name: str) -> Iterator[tuple[ResidualConnection, State]]:
+    """Every connection of three blocks in bf16, and a state that it may be handed. Offsets are `LARGE`: of a
+    coefficient that stands alone beside zeros, a product with the stream may be rounded to the stream itself."""
+    before: list[ResidualConnection] = []
+    state: State = normal(8, 32, D).bfloat16()
+    for index in range(2 * LAYERS):
+        norm, part = partial(nn.RMSNorm, D), ("attention", "mlp")[index % 2]
+        before = before[-1:] if index % 2 else []
+        junction = Junction(D, "decoder", index, 2 * LAYERS, index // 2, LAYERS, part, norm, before)
+        connection = residual_connection(name)(junction, **OPTIONS.get(name, {}))
+        initialise(connection, seed=1)
+        for module in connection.modules():
+            if isinstance(module, Constant) and module.start == 0:
+                nn.init.constant_(module.value, LARGE)
+        before.append(connection.to(torch.bfloat16))
+        yield connection, state
+        with torch.no_grad():
+            state = connection.step(state, branch)
+        if isinstance(state, Streams):  # which are all alike at the start
+            state = Streams(normal(*state.x.shape).bfloat16())
+
+
+def tensors_of(state: State) -> list[Tensor]:
+    return [state] if isinstance(state, Tensor) else [found for part in state for found in tensors_of(part)]
+
+
+def without_effect(constant: Constant, result: Callable[[], State]) -> list[int]:
+    """The numbers of a constant of which a small offset does not change the result by any bit."""
+    before, found = tensors_of(result()), []
+    for index in range(constant.value.numel()):
+        kept = constant.value.clone()
+        constant.value.view(-1)[index] += SMALL
+        after = tensors_of(result())
+        if all(map(torch.equal, before, after)):
+            found.append(index)
+        constant.value.copy_(kept)
+    return found
+
+
+def offsets() -> Iterator[tuple[str, ResidualConnection, State, str, Constant]]:
+    for name in RESIDUAL_CONNECTIONS:
+        if name in STORES_NO_OFFSETS:
+            continue
+        for connection, state in steps(name):
+            for path, part in connection.named_modules():
+                if isinstance(part, Constant) and part.start == 0 and part.value.numel():
+                    yield name, connection, state, path, part
+
+
+@torch.no_grad()
+def test_a_small_offset_takes_effect_in_bf16():
+    named, dead = set(), []
+    for name, connection, state, path, constant in offsets():
+        none = without_effect(constant, partial(connection.step, state, branch))
+        if name == "manifold-hyper-connections":
+            # The rest are logits of H_res: changes of exp(-8), and of what its rows, whose sums are 1, are divided by.
+            none = [index for index in none if index < 2 * connection.n]
+        named.add(name)
+        dead += [f"{name} {connection.junction.index} {path} {index}" for index in none]
+    assert dead == []
+    assert {"laurel-rw", "hyper-connections", "mudd", "start-lambdas"} <= named
+
+
+@torch.no_grad()
+def test_small_shares_of_values_take_effect_in_bf16():
+    mixing = ValueResidual(1, learned=True).to(torch.bfloat16)
+    initialise(mixing, seed=1)
+    own, first = (normal(2, 2, 16, 8, seed=seed).bfloat16() for seed in range(2))
+    assert without_effect(mixing.shares, lambda: mixing(own, own, Kept((first,)))) == []
