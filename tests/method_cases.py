@@ -74,7 +74,7 @@ KINDS = (
     *("rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa+comt"),
     *("keel", "start-lambdas", "denseformer", "hyper-connections", "hyper-static", "mhc", "mhc-lite", "siamese-norm"),
     *("attention-residuals-blocks", "delta-attention-residuals", "prores", "resformer-learned", "svformer"),
-    *("muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
+    *("identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
 )
 """For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`): what a test
 computes with whose subject is how these are run, rather than the methods."""

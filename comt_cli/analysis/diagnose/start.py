@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from comt_cli.analysis.mixing import recorded_states
 from comt_cli.layers.residual.base import ResidualConnection, Streams
@@ -128,7 +128,7 @@ def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
     return F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten())
 
 
-def _train(model: Llama, tokens_BT: Tensor, own: dict[str, torch.nn.Parameter]) -> tuple[int, int]:
+def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tuple[int, int]:
     """Adam for `UPDATES` on one batch; how many of `own` had no gradient in the first update, and in none."""
     optimizer = torch.optim.Adam(model.parameters(), RATE)
     followers = [module for module in model.modules() if isinstance(module, FollowsTraining)]
@@ -138,12 +138,16 @@ def _train(model: Llama, tokens_BT: Tensor, own: dict[str, torch.nn.Parameter]) 
             follower.at_update(update)
         optimizer.zero_grad()
         torch.autograd.backward(_loss(model(tokens_BT), tokens_BT))
-        least = NOTHING * torch.nn.utils.get_total_norm(
-            [part.grad for part in model.parameters() if part.grad is not None]
-        )
+        least = least_gradient(model)
         without.append({key for key, part in own.items() if part.grad is None or part.grad.norm() <= least})
         optimizer.step()
     return len(without[0]), len(set.intersection(*without))
+
+
+def least_gradient(model: nn.Module) -> Tensor:
+    """The norm up to which a gradient of the model is `NOTHING`."""
+    total: Tensor = nn.utils.get_total_norm([part.grad for part in model.parameters() if part.grad is not None])
+    return NOTHING * total
 
 
 def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, dict[str, list[Tensor]]]:

@@ -104,7 +104,7 @@ class AttentionResiduals(ResidualConnection):
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
         if not isinstance(state, Sources):
-            state = Sources(F_BTD, (stream_of(state),))
+            state = Sources(F_BTD, (self.entered(state),))
         outputs = state.outputs
         # A sum is in the embedding's type: under autocast branches put out a narrower one.
         partial_BTD = F_BTD if self.begins_block else state.x.to(outputs[0].dtype) + F_BTD
@@ -153,5 +153,5 @@ class DeltaAttentionResiduals(ResidualConnection):
 
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
-        outputs = state.outputs if isinstance(state, Sources) else (stream_of(state),)
+        outputs = state.outputs if isinstance(state, Sources) else (self.entered(state),)
         return Sources(stream_of(state) + F_BTD, (*outputs, F_BTD))

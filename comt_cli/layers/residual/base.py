@@ -163,6 +163,12 @@ class ResidualConnection(nn.Module):
         first, as a third argument: fewer than it wants near the beginning."""
         raise NotImplementedError
 
+    def entered(self, state: State) -> Tensor:
+        """The stream that a stack of blocks begins with, [B, T, D]: what its first junction is handed, and no other.
+        Behind it the method would begin anew, and the model be the baseline without a word."""
+        assert self.junction.index == 0, "a plain stream behind the first junction"
+        return stream_of(state)
+
     def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module | None:
         """What makes one stream of the state behind the last junction, which this is, where that is more than its
         stream (`stream_of`): a module of the model's, State -> [B, T, D]. `norm` makes norms like the final one."""

@@ -89,9 +89,13 @@ class DeepCrossAttention(ResidualConnection):
         sources = count_of(junction.layer + 1, last)
         self.queries, self.keys, self.values = (DepthMixture(junction.width, sources) for _ in range(3))
 
+    def outputs(self, state: State) -> tuple[Tensor, ...]:
+        """The embedding, and what every block up to now put out, [B, T, D] each."""
+        return state.outputs if isinstance(state, Sources) else (self.entered(state),)
+
     def sources(self, state: State) -> list[Tensor]:
         """What the block that begins with this state mixes, [B, T, D] each, the oldest first."""
-        return told_apart(_outputs(state), self.last)
+        return told_apart(self.outputs(state), self.last)
 
     def read(self, state: State) -> Tensor:
         """What attention's output is added to, at the beginning of a block; within it what the other branch reads."""
@@ -117,7 +121,7 @@ class DeepCrossAttention(ResidualConnection):
             queries_BTD = self.queries(sources)
             ways = (self.norm(queries_BTD), self.key_norm(self.keys(sources)), self.value_norm(self.values(sources)))
             a_BTD = branch(*ways).to(queries_BTD.dtype)
-            return Sources(queries_BTD + a_BTD, (*_outputs(state), a_BTD))
+            return Sources(queries_BTD + a_BTD, (*self.outputs(state), a_BTD))
         assert isinstance(state, Sources)
         a_BTD = state.outputs[-1]
         m_BTD = branch(self.norm(state.x)).to(a_BTD.dtype)
@@ -125,10 +129,6 @@ class DeepCrossAttention(ResidualConnection):
 
     def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
         return CrossReadOut(self.junction, self.last)
-
-
-def _outputs(state: State) -> tuple[Tensor, ...]:
-    return state.outputs if isinstance(state, Sources) else (stream_of(state),)
 
 
 class CrossReadOut(nn.Module):

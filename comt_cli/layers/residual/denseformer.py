@@ -47,7 +47,7 @@ class DenseFormer(ResidualConnection):
 
     def step(self, state: State, branch: Branch) -> State:
         x_BTD = stream_of(state)
-        outputs = state.outputs if isinstance(state, Sources) else (x_BTD,)
+        outputs = state.outputs if isinstance(state, Sources) else (self.entered(state),)
         y_BTD = x_BTD + branch(self.norm(x_BTD))
         if not self.ends_block:
             return Sources(y_BTD, outputs)

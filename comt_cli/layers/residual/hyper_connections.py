@@ -5,6 +5,7 @@ to each of which it adds a share.
 
 All streams start as the embedding, and their sum is read behind the last block. At the start A_r is the identity, B is
 1, and A_m reads stream k mod n at junction k alone: n equal streams, which is Pre-LN; the staggered reading parts them.
+At the first junction the streams are equal, and A_m gives h a size alone, which N takes away: there it has no gradient.
 
 Dynamic ones add, with Hbar[i] the RMSNorm of stream i without a gain,
 
@@ -30,7 +31,7 @@ from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams
 
 SCALE = 0.01
 """Where the scales of what depends on the input start."""
@@ -104,14 +105,13 @@ class StreamsConnection(ResidualConnection):
 
     def __init__(self, junction: Junction, n: int) -> None:
         super().__init__(junction)
-        self.norm, self.n, self.begins_stack = junction.norm(), n, junction.index == 0
+        self.norm, self.n = junction.norm(), n
 
     def streams(self, state: State) -> Tensor:
         """The streams, [B, T, n, D]: n times the one there is, at the beginning of a stack, and only there."""
         if isinstance(state, Streams):
             return state.x
-        assert self.begins_stack
-        x_BTD = stream_of(state)
+        x_BTD = self.entered(state)
         return x_BTD.unsqueeze(-2).expand(*x_BTD.shape[:-1], self.n, x_BTD.shape[-1])
 
     def read(self, state: State) -> Tensor:

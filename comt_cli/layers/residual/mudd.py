@@ -75,7 +75,7 @@ class MultiwayDense(ResidualConnection):
             y_BTD = x_BTD + branch(self.norm(state.queries), self.key_norm(state.keys), self.value_norm(state.values))
         else:
             y_BTD = x_BTD + branch(self.norm(x_BTD))
-        outputs = state.outputs if isinstance(state, Ways | Sources) else (x_BTD,)
+        outputs = state.outputs if isinstance(state, Ways | Sources) else (self.entered(state),)
         if self.dense is None:
             return Sources(y_BTD, outputs)
         outputs = (*outputs, y_BTD)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State
 
 
 class SiameseNorm(ResidualConnection):
@@ -28,14 +28,21 @@ class SiameseNorm(ResidualConnection):
     def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
         return SiameseReadOut(norm)
 
+    def pair(self, state: State) -> tuple[Tensor, Tensor]:
+        """x and y: the one stream that there is, at the beginning of a stack."""
+        if isinstance(state, Sources):
+            return state.outputs[0], state.x
+        x_BTD = self.entered(state)
+        return x_BTD, x_BTD
+
     def read(self, state: State) -> Tensor:
         """x + N_pre(y), what the branch's norm reads."""
-        x_BTD, y_BTD = _pair(state)
+        x_BTD, y_BTD = self.pair(state)
         read_BTD: Tensor = self.post_norm(x_BTD) + self.pre_norm(y_BTD)
         return read_BTD
 
     def step(self, state: State, branch: Branch) -> State:
-        x_BTD, y_BTD = _pair(state)
+        x_BTD, y_BTD = self.pair(state)
         x_BTD = self.post_norm(x_BTD)
         z_BTD = branch(self.norm(x_BTD + self.pre_norm(y_BTD)))
         return Sources(y_BTD + z_BTD, (x_BTD + z_BTD / self.divisor,))
@@ -50,13 +57,6 @@ class SiameseReadOut(nn.Module):
 
     def forward(self, state: State) -> Tensor:
         """[B, T, D] of the state behind the last block."""
-        x_BTD, y_BTD = _pair(state)
-        read_BTD: Tensor = self.x_norm(x_BTD) + self.y_norm(y_BTD)
+        assert isinstance(state, Sources)
+        read_BTD: Tensor = self.x_norm(state.outputs[0]) + self.y_norm(state.x)
         return read_BTD
-
-
-def _pair(state: State) -> tuple[Tensor, Tensor]:
-    if isinstance(state, Sources):
-        return state.outputs[0], state.x
-    x_BTD = stream_of(state)
-    return x_BTD, x_BTD

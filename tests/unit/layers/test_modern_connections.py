@@ -1,53 +1,26 @@
-"""Connections whose state is more than a stream, against their papers' equations written out a token at a time; what
-they start as, and what a dead one would look like."""
+"""Connections whose state is more than a stream, against their papers' equations written out a token at a time.
+
+What they start as, and what a dead one would look like: `test_modern_starts`.
+"""
 
 from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import permutations
 
 import pytest
 import torch
-from method_cases import SETTINGS, TOKENS, built, loss_of, wiring_of
+from connection_stacks import COUNT, EPSILON, LAYERS, D, branch, stack
+from method_cases import built, wiring_of
 from naive import close, matrix, normal, rms_norm, shaken, sigmoids, softmax
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.attention_residuals import DepthAttention
-from comt_cli.layers.residual.base import Junction, ResidualConnection, Streams, read_behind, stream_of
+from comt_cli.layers.residual.base import read_behind, stream_of
 from comt_cli.layers.residual.deep_cross_attention import DepthMixture
-from comt_cli.layers.residual.hyper_connections import HyperConnection
-from comt_cli.layers.residual.manifold_hyper_connections import (
-    Coefficients,
-    ManifoldHyperConnection,
-    permutation_matrices,
-)
 from comt_cli.methods.base import residual_connection
-
-D, LAYERS, EPSILON = 6, 3, 1e-3
-COUNT = 2 * LAYERS
-
-
-def stack(name: str, **options) -> tuple[list[ResidualConnection], nn.Module | None]:
-    """The connections of three blocks, as if trained a little, in float64, and the read-out."""
-    norm = partial(nn.RMSNorm, D, eps=EPSILON)
-    connections: list[ResidualConnection] = []
-    for index in range(COUNT):
-        part = ("attention", "mlp")[index % 2]
-        before = connections[-1:] if index % 2 else ()
-        junction = Junction(D, "decoder", index, COUNT, index // 2, LAYERS, part, norm, before)
-        connections.append(shaken(residual_connection(name)(junction, **options)))
-    read_out = connections[-1].read_out(norm)
-    return connections, None if read_out is None else shaken(read_out)
-
-
-MIX = [normal(D, D, seed=10 + k) for k in range(COUNT)]
-
-
-def branch(k: int, h: Tensor, *ways: Tensor) -> Tensor:
-    """Of three ways, if there are, each has another part."""
-    others = sum(way @ MIX[(k + 1 + i) % COUNT] for i, way in enumerate(ways))
-    return torch.tanh(h @ MIX[k] + others)
 
 
 def norm_of(part: nn.Module, x_D: Tensor) -> Tensor:
@@ -81,12 +54,27 @@ def naive_hyper(connections, x_D: Tensor) -> Tensor:
     return sum(H)
 
 
-def naive_manifold(connections, x_D: Tensor) -> Tensor:
+def first_b(k: int, n: int, mixing: str, start: str) -> Tensor:
+    """Where b starts at junction k: reading is staggered, and all but the diagonal, or the identity, is shut."""
+    staggered = [1.0 if i == k % n else -1.0 for i in range(n)]
+    match mixing:
+        case "sinkhorn":
+            res = [0.0 if i == j else -8.0 for i in range(n) for j in range(n)]
+        case "permutations":
+            res = [0.0 if order == tuple(range(n)) else -8.0 for order in permutations(range(n))]
+        case _:
+            res = []
+    if start == "random":
+        return torch.zeros(2 * n + len(res)).double()
+    return torch.tensor(staggered + (staggered if start == "mhc-lite" else [0.0] * n) + res).double()
+
+
+def naive_manifold(connections, x_D: Tensor, mixing: str, start: str) -> Tensor:
     n = connections[0].n
     x = [x_D] * n
     for k, c in enumerate(connections):
         part = c.coefficients
-        first = part.first_b.value + part.b.value
+        first = first_b(k, n, mixing, start) + part.b.value
         found = matrix(part.phi, unit(torch.cat(x)))
         sizes = [n, n, len(found) - 2 * n]
         alpha = [*part.alpha.value.tolist(), 0.0]
@@ -94,7 +82,7 @@ def naive_manifold(connections, x_D: Tensor) -> Tensor:
             a * f + b for a, f, b in zip(alpha, torch.split(found, sizes), torch.split(first, sizes), strict=False)
         )
         H_pre, H_post = sigmoids(pre).tolist(), (2 * sigmoids(post)).tolist()
-        match c.form:
+        match mixing:
             case "sinkhorn":
                 M = [[math.exp(res[i * n + j].item()) for j in range(n)] for i in range(n)]
                 for _ in range(20):
@@ -103,10 +91,10 @@ def naive_manifold(connections, x_D: Tensor) -> Tensor:
                     M = [[entry / sum(row) for entry in row] for row in M]
             case "permutations":
                 weights = softmax(res.tolist())
-                mean = sum(w * P for w, P in zip(weights, permutation_matrices(n).double(), strict=True))
-                M = mean.tolist()
+                orders = list(zip(weights, permutations(range(n)), strict=True))
+                M = [[sum(w for w, order in orders if order[i] == j) for j in range(n)] for i in range(n)]
             case _:
-                M = torch.eye(n).tolist()
+                M = [[float(i == j) for j in range(n)] for i in range(n)]
         o = branch(k, norm_of(c.norm, sum(h * s for h, s in zip(H_pre, x, strict=True))))
         x = [sum(M[i][j] * x[j] for j in range(n)) + H_post[i] * o for i in range(n)]
     return sum(x)
@@ -218,16 +206,17 @@ def naive_cross(connections, x_D: Tensor, read_out: nn.Module, last: int | None)
     return mixed(read_out.mixture)
 
 
+def manifold_case(mixing: str = "sinkhorn", start: str = "pre-ln", **options):
+    options |= {"mixing": mixing, "start": start}
+    return "manifold-hyper-connections", options, partial(naive_manifold, mixing=mixing, start=start)
+
+
 CASES = {
     "static": ("hyper-connections", {"dynamic": False, "n": 3}, naive_hyper),
     "dynamic": ("hyper-connections", {}, naive_hyper),
-    "mhc": ("manifold-hyper-connections", {"n": 3}, naive_manifold),
-    "mhc-lite": (
-        "manifold-hyper-connections",
-        {"n": 3, "mixing": "permutations", "start": "mhc-lite"},
-        naive_manifold,
-    ),
-    "identity": ("manifold-hyper-connections", {"mixing": "identity", "start": "random"}, naive_manifold),
+    "mhc": manifold_case(n=3),
+    "mhc-lite": manifold_case(n=3, mixing="permutations", start="mhc-lite"),
+    "identity": manifold_case(mixing="identity", start="random"),
     "full": ("attention-residuals", {}, partial(naive_attention, ends=(1, 2, 3, 4, 5, 6))),
     "two-blocks": ("attention-residuals", {"blocks": 2}, partial(naive_attention, ends=(3, 6))),
     "uneven-blocks": ("attention-residuals", {"blocks": 4}, partial(naive_attention, ends=(2, 3, 5, 6))),
@@ -277,154 +266,6 @@ def test_options_of_no_effect_are_refused(options, said):
         built(wiring_of(options))
 
 
-# ---- the start
-
-
-START_LIKE_PRE_LN = {
-    "static": {"name": "hyper-connections", "dynamic": False},
-    "dynamic": {"name": "hyper-connections"},
-    "one-stream": {"name": "hyper-connections", "dynamic": False, "n": 1},
-    "mhc": {"name": "mhc"},
-    "mhc-lite": {"name": "mhc-lite"},
-    "identity-hc": {"name": "identity-hc"},
-    "full": {"name": "attention-residuals"},
-    "blocks": {"name": "attention-residuals", "blocks": 3},
-    "delta": {"name": "delta-attention-residuals"},
-    "dense": {"name": "denseformer"},
-    "lambdas": {"name": "start-lambdas", "normalised": False},
-    "mudd": {"name": "muddformer"},
-}
-
-
-@pytest.mark.parametrize("name", START_LIKE_PRE_LN)
-def test_the_start_is_pre_ln(name):
-    """In float64, with norms whose epsilon is nothing: some have another size of the same direction."""
-    settings = SETTINGS.model_copy(update={"norm_eps": 1e-15})
-    options = {"name": "pre-ln"}, START_LIKE_PRE_LN[name]
-    plain, model = (built(wiring_of(each), settings).double() for each in options)
-    with torch.no_grad():
-        expected, found = plain(TOKENS), model(TOKENS)
-    assert (found - expected).norm() < 1e-6 * expected.norm()  # the angles' table is in float32
-
-
-@pytest.mark.parametrize("last", [None, 1])
-def test_deep_cross_attention_starts_as_pre_ln_but_for_what_gives_it_a_gradient(last):
-    """With w = 0 it would be Pre-LN, and stay without weights that depend on the token: relu' is 0 at 0."""
-    settings = SETTINGS.model_copy(update={"norm_eps": 1e-15})
-    options = {"name": "pre-ln"}, {"name": "deep-cross-attention", "last": last}
-    plain, model = (built(wiring_of(each), settings).double() for each in options)
-    with torch.no_grad():
-        expected, near = plain(TOKENS), model(TOKENS)
-    weights = [part.w for part in model.modules() if isinstance(part, DepthMixture)]
-    model(TOKENS).square().sum().backward()
-    assert all((w.grad != 0).any() for w in weights)
-    model.zero_grad()
-    for w in weights:
-        nn.init.zeros_(w)
-    exact = model(TOKENS)
-    exact.square().sum().backward()
-    assert all((w.grad == 0).all() for w in weights)
-    assert 1e-6 * expected.norm() < (near - expected).norm() < 0.05 * expected.norm()
-    assert (exact - expected).norm() < 1e-6 * expected.norm()
-
-
-@pytest.mark.parametrize("name", ["siamese-norm", "keel", "prores"])
-def test_others_start_elsewhere(name):
-    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", name))
-    with torch.no_grad():
-        expected, found = plain(TOKENS), model(TOKENS)
-    assert (found - expected).norm() > 0.01 * expected.norm()
-
-
-def test_a_progressive_network_is_the_identity_at_first_and_pre_ln_at_last():
-    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", "prores"))
-    with torch.no_grad():
-        assert torch.equal(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))))
-        for block in model.blocks:
-            for joint in block.joints:
-                joint.connection.share.at_update(1000 * SETTINGS.shape().layers)
-        assert torch.equal(model(TOKENS), plain(TOKENS))
-
-
-# ---- what a dead mechanism looks like
-
-
-def trained_a_little(options: dict, steps: int):
-    model = built(wiring_of(options))
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss_of(model).backward()
-        optimizer.step()
-    optimizer.zero_grad()
-    loss_of(model).backward()
-    return model
-
-
-ALIVE = START_LIKE_PRE_LN | {
-    "random": {"name": "mhc", "start": "random"},
-    "siamese": {"name": "siamese-norm"},
-    "resformer": {"name": "resformer", "learned": True},
-    "lime": {"name": "lime"},
-}
-
-
-def dead_parts(model) -> list[str]:
-    """The parameters without a gradient; of one that serves several maps, which. H_pre and H_res have none to show
-    where all streams are equal, at the first junction, nor H_res where they are summed, behind the last."""
-    dead = [path for path, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
-    for path, part in model.named_modules():
-        if isinstance(part, Coefficients) and not path.startswith(("blocks.0", "blocks.3")):
-            for name, parameter in (("b", part.b.value), ("phi", part.phi)):
-                maps = zip(("pre", "post", "res"), parameter.grad.split(part.sizes), strict=True)
-                dead += [f"{path}.{name} {which}" for which, grad in maps if grad.numel() and not grad.any()]
-    return dead
-
-
-@pytest.mark.parametrize("name", ALIVE)
-def test_every_parameter_learns(name):
-    """After some steps: at the start what stands behind a zero has no gradient."""
-    assert dead_parts(trained_a_little(ALIVE[name], 3)) == []
-
-
-@pytest.mark.parametrize("name", ["mhc", "mhc-lite"])
-def test_the_check_catches_a_mixing_matrix_that_does_not_learn(name, monkeypatch):
-    matrices = ManifoldHyperConnection.matrices
-    monkeypatch.setattr(
-        ManifoldHyperConnection, "matrices", lambda self, H: (*(found := matrices(self, H))[:2], found[2].detach())
-    )
-    assert "blocks.1.mlp_connection.coefficients.b res" in dead_parts(trained_a_little(ALIVE[name], 1))
-
-
-def streams_differ(model) -> bool:
-    """Whether streams are not one: how far they are from their mean behind the last block, beside their
-    size."""
-    seen: list[Streams] = []
-    model.blocks[-1].register_forward_hook(lambda _, __, state: seen.append(state))
-    with torch.no_grad():
-        model(TOKENS)
-    (state,) = seen
-    assert isinstance(state, Streams)
-    return ((state.x - state.x.mean(-2, keepdim=True)).norm() / state.x.norm()).item() > 5e-3
-
-
-@pytest.mark.parametrize("name", ["static", "dynamic", "mhc", "mhc-lite", "identity-hc"])
-def test_streams_part(name):
-    assert streams_differ(trained_a_little(START_LIKE_PRE_LN[name], 20))
-
-
-def test_the_check_catches_streams_that_never_part(monkeypatch):
-    """Read alike, equal streams get equal gradients for ever."""
-    alike = HyperConnection.coefficients
-
-    def read_alike(self, H_BTnD):
-        A_m, *others = alike(self, H_BTnD)
-        return torch.full_like(A_m, 1 / self.n) + self.A_m(), *others
-
-    monkeypatch.setattr(HyperConnection, "coefficients", read_alike)
-    assert not streams_differ(trained_a_little(START_LIKE_PRE_LN["static"], 20))
-
-
 def test_mixtures_of_bf16_sources_keep_no_copies_in_fp32():
     """DeepCrossAttention's three, which read the same sources."""
     junction = stack("deep-cross-attention")[0][-2].junction  # attention's, in the last block
@@ -467,28 +308,3 @@ def test_sources_of_bf16_are_summed_in_fp32_and_not_copied():
     close(mixed.double(), attention.double()([source.double() for source in sources]), rtol=1e-5, atol=1e-5)
     large = {each.untyped_storage().data_ptr() for each in kept if each.numel() >= e_BTD.numel()}
     assert large == {source.untyped_storage().data_ptr() for source in sources}
-
-
-def test_queries_and_maps_survive_the_model_wide_start():
-    model = built(wiring_of({"name": "attention-residuals"}))
-    attentions = [module for module in model.modules() if isinstance(module, DepthAttention)]
-    assert len(attentions) == 2 * SETTINGS.shape().layers  # one a junction but the first, and the read-out
-    assert all((each.query.value == 0).all() and (each.gain_offset.value == 0).all() for each in attentions)
-    for connection in built(wiring_of({"name": "hyper-connections"})).modules():
-        if isinstance(connection, HyperConnection):
-            assert (connection.dynamic.W == 0).all()
-    for connection in built(wiring_of({"name": "mhc"})).modules():
-        if isinstance(connection, ManifoldHyperConnection):
-            assert (connection.coefficients.phi == 0).all()
-
-
-@pytest.mark.parametrize(
-    "name", ["hyper-connections", "manifold-hyper-connections", "attention-residuals", "delta-attention-residuals"]
-)
-def test_only_the_first_junction_begins_a_stack(name):
-    """Behind it a plain stream would be copied, or read, as if nothing had come before: the baseline, silently."""
-    connections, _ = stack(name)
-    plain_BTD = normal(1, 2, D, seed=1)
-    connections[0].step(plain_BTD, lambda x_BTD: x_BTD)
-    with pytest.raises(AssertionError):
-        connections[1].step(plain_BTD, lambda x_BTD: x_BTD)

@@ -1,0 +1,266 @@
+"""Where connections start whose state is more than a stream, and what a dead one would look like."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import pytest
+import torch
+from connection_stacks import D, branch, connections_of, stack
+from method_cases import SETTINGS, TOKENS, built, loss_of, projections, wiring_of
+from naive import normal
+from torch import Tensor, nn
+
+from comt_cli.analysis.diagnose.start import LEAST_APART, least_gradient
+from comt_cli.layers.initialise import initialise
+from comt_cli.layers.residual.attention_residuals import DepthAttention
+from comt_cli.layers.residual.base import Streams
+from comt_cli.layers.residual.deep_cross_attention import DepthMixture
+from comt_cli.layers.residual.hyper_connections import Dynamic, HyperConnection
+from comt_cli.layers.residual.manifold_hyper_connections import Coefficients, ManifoldHyperConnection
+from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
+
+EXACT = SETTINGS.model_copy(update={"norm_eps": 1e-15})
+"""With norms whose epsilon is nothing: in float64 some models have a stream of Pre-LN's direction and another size."""
+UPDATES = 10
+
+# ---- the start
+
+
+START_LIKE_PRE_LN = {
+    "static": {"name": "hyper-connections", "dynamic": False},
+    "dynamic": {"name": "hyper-connections"},
+    "one-stream": {"name": "hyper-connections", "dynamic": False, "n": 1},
+    "mhc": {"name": "mhc"},
+    "mhc-lite": {"name": "mhc-lite"},
+    "identity-hc": {"name": "identity-hc"},
+    "full": {"name": "attention-residuals"},
+    "blocks": {"name": "attention-residuals", "blocks": 3},
+    "delta": {"name": "delta-attention-residuals"},
+    "dense": {"name": "denseformer"},
+    "lambdas": {"name": "start-lambdas", "normalised": False},
+    "mudd": {"name": "muddformer"},
+}
+
+
+@pytest.mark.parametrize("name", START_LIKE_PRE_LN)
+def test_the_start_is_pre_ln(name):
+    options = {"name": "pre-ln"}, START_LIKE_PRE_LN[name]
+    plain, model = (built(wiring_of(each), EXACT).double() for each in options)
+    with torch.no_grad():
+        expected, found = plain(TOKENS), model(TOKENS)
+    assert (found - expected).norm() < 1e-6 * expected.norm()  # the angles' table is in float32
+
+
+@pytest.mark.parametrize("last", [None, 1])
+def test_deep_cross_attention_starts_as_pre_ln_but_for_what_gives_it_a_gradient(last):
+    """With w = 0 it would be Pre-LN, and stay without weights that depend on the token: relu' is 0 at 0."""
+    options = {"name": "pre-ln"}, {"name": "deep-cross-attention", "last": last}
+    plain, model = (built(wiring_of(each), EXACT).double() for each in options)
+    with torch.no_grad():
+        expected, near = plain(TOKENS), model(TOKENS)
+    weights = [part.w for part in model.modules() if isinstance(part, DepthMixture)]
+    model(TOKENS).square().sum().backward()
+    assert all((w.grad != 0).any() for w in weights)
+    model.zero_grad()
+    for w in weights:
+        nn.init.zeros_(w)
+    exact = model(TOKENS)
+    exact.square().sum().backward()
+    assert all((w.grad == 0).all() for w in weights)
+    assert 1e-6 * expected.norm() < (near - expected).norm() < 0.05 * expected.norm()
+    assert (exact - expected).norm() < 1e-6 * expected.norm()
+
+
+SIGMOID_OF_1 = 0.7310585786
+
+
+@pytest.mark.parametrize("form", ["sinkhorn", "permutations", "identity"])
+@pytest.mark.parametrize("start", ["pre-ln", "mhc-lite", "random"])
+def test_where_manifold_hyper_connections_start(form, start):
+    """As public code has it: junction k reads stream k mod n more than the others, and with `mhc-lite` writes 1.46 to
+    it and 0.54 to them; H_res is nearly the identity. As Megatron-LM's, b = 0: H_pre = 1/2, H_res = 1/n."""
+    n, width = 4, 16
+    H_BTnD = normal(2, 3, n, width).float()
+    for k, each in enumerate(connections_of("manifold-hyper-connections", width, n=n, mixing=form, start=start)):
+        initialise(each, seed=1)
+        phi = each.coefficients.phi
+        assert phi.any() == (start == "random")
+        if start == "random":
+            size = n * width + len(phi)
+            assert phi.std().item() == pytest.approx((2 / size) ** 0.5, rel=0.1)
+            nn.init.zeros_(phi)
+        staggered = torch.full((n,), 1 - SIGMOID_OF_1)
+        staggered[k % n] = SIGMOID_OF_1
+        expected = {
+            "pre-ln": (staggered, torch.ones(n), torch.eye(n)),
+            "mhc-lite": (staggered, 2 * staggered, torch.eye(n)),
+            "random": (torch.full((n,), 0.5), torch.ones(n), torch.full((n, n), 1 / n)),
+        }[start]
+        for found, wanted, off in zip(each.matrices(H_BTnD), expected, (1e-6, 1e-6, 8e-3), strict=True):
+            if found is not None:
+                torch.testing.assert_close(found, wanted.expand_as(found), rtol=0, atol=off)
+
+
+def test_branches_of_hyper_connections_may_start_smaller():
+    """Their last projections, by sqrt(n)."""
+    models = [built(wiring_of({"name": "hyper-connections", "divide_output_std": on})) for on in (True, False)]
+    for (path, mine), (_, plain) in zip(*map(projections, models), strict=True):
+        for name, weight in mine.site_weights().items():
+            share = 0.5 if name in ("o_proj", "down_proj") else 1.0
+            torch.testing.assert_close(weight, share * plain.site_weights()[name], msg=f"{path} {name}")
+
+
+@pytest.mark.parametrize("name", ["siamese-norm", "keel", "prores"])
+def test_others_start_elsewhere(name):
+    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", name))
+    with torch.no_grad():
+        expected, found = plain(TOKENS), model(TOKENS)
+    assert (found - expected).norm() > 0.01 * expected.norm()
+
+
+def test_a_progressive_network_is_the_identity_at_first_and_pre_ln_at_last():
+    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", "prores"))
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))))
+        for block in model.blocks:
+            for joint in block.joints:
+                joint.connection.share.at_update(1000 * SETTINGS.shape().layers)
+        assert torch.equal(model(TOKENS), plain(TOKENS))
+
+
+# ---- what a dead mechanism looks like
+
+
+def trained_a_little(options: dict):
+    """In float64, where rounding is far from any gradient; with those of the pass behind the last update."""
+    model = built(wiring_of(options), EXACT).double()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(UPDATES):
+        loss_of(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    loss_of(model).backward()
+    return model
+
+
+ALIVE = START_LIKE_PRE_LN | {
+    "random": {"name": "mhc", "start": "random"},
+    "siamese": {"name": "siamese-norm"},
+    "resformer": {"name": "resformer", "learned": True},
+    "lime": {"name": "lime"},
+    "cross": {"name": "deep-cross-attention"},
+}
+trained = cache(lambda name: trained_a_little(ALIVE[name]))
+PARTS = "attention", "mlp"
+FIRST, LAST = "blocks.0.attention_connection", "blocks.3.mlp_connection"
+DEAD = {
+    "static": {f"{FIRST}.A_m.value"},
+    "dynamic": {f"{FIRST}.A_m.value", f"{FIRST}.dynamic.W read"},
+    "one-stream": {
+        f"blocks.{layer}.{part}_connection.A_m.value" for layer in range(4) for part in ("attention", "mlp")
+    },
+    "mhc": {f"{FIRST}.coefficients.{name} {which}" for name in ("b.value", "phi") for which in ("pre", "res")},
+    "identity-hc": {f"{FIRST}.coefficients.{name} pre" for name in ("b.value", "phi")},
+}
+"""What the methods themselves leave without a gradient. Equal streams, at the first junction, are mixed into the same,
+and how they are read gives h a size alone, which the norm takes away; so it does with a single stream everywhere."""
+DEAD["mhc-lite"] = DEAD["random"] = DEAD["mhc"] | {f"{LAST}.coefficients.{name} res" for name in ("b.value", "phi")}
+"""Behind the last junction the streams are summed, which columns that add up to one do not change. Sinkhorn's do not
+quite, but where all entries are equal."""
+
+
+def gradients(model) -> dict[str, Tensor | None]:
+    """Of every parameter; of one that serves several maps, of each map's part."""
+    found = {path: parameter.grad for path, parameter in model.named_parameters()}
+    for path, part in model.named_modules():
+        if isinstance(part, Coefficients):
+            shared, sizes = ("b.value", "phi"), dict(zip(("pre", "post", "res"), part.sizes, strict=True))
+        elif isinstance(part, Dynamic):
+            shared, sizes = ("W",), {"read": 1, "write": 1, "mix": len(part.W) - 2}
+        else:
+            continue
+        for name in shared:
+            parts = found.pop(f"{path}.{name}").split([*sizes.values()])
+            found |= {f"{path}.{name} {which}": grad for which, grad in zip(sizes, parts, strict=True) if grad.numel()}
+    return found
+
+
+def dead_parts(model) -> set[str]:
+    """Those whose gradient is no more than rounding."""
+    least = least_gradient(model)
+    return {path for path, grad in gradients(model).items() if grad is None or grad.norm() <= least}
+
+
+@pytest.mark.parametrize("name", ALIVE)
+def test_every_parameter_learns(name):
+    """After some steps: at the start what stands behind a zero has no gradient."""
+    assert dead_parts(trained(name)) == DEAD.get(name, set())
+
+
+def test_the_check_catches_gradients_of_rounding_alone():
+    model = trained("one-stream")
+    assert all(gradients(model)[path].any() for path in DEAD["one-stream"])
+
+
+@pytest.mark.parametrize("name", ["mhc", "mhc-lite"])
+def test_the_check_catches_a_mixing_matrix_that_does_not_learn(name, monkeypatch):
+    matrices = ManifoldHyperConnection.matrices
+    monkeypatch.setattr(
+        ManifoldHyperConnection, "matrices", lambda self, H: (*(found := matrices(self, H))[:2], found[2].detach())
+    )
+    assert "blocks.1.mlp_connection.coefficients.b.value res" in dead_parts(trained_a_little(ALIVE[name]))
+
+
+def dispersion(model) -> float:
+    """How far the streams are from their mean behind the last block, beside their size."""
+    seen: list[Streams] = []
+    with torch.no_grad(), model.blocks[-1].register_forward_hook(lambda _, __, state: seen.append(state)):
+        model(TOKENS)
+    (state,) = seen
+    assert isinstance(state, Streams)
+    return ((state.x - state.x.mean(-2, keepdim=True)).norm() / state.x.norm()).item()
+
+
+@pytest.mark.parametrize("name", ["static", "dynamic", "mhc", "mhc-lite", "identity-hc"])
+def test_streams_part(name):
+    assert dispersion(trained(name)) > LEAST_APART
+
+
+def test_the_check_catches_streams_that_never_part(monkeypatch):
+    """Read alike, equal streams get equal gradients for ever."""
+    alike = HyperConnection.coefficients
+
+    def read_alike(self, H_BTnD):
+        A_m, *others = alike(self, H_BTnD)
+        return torch.full_like(A_m, 1 / self.n) + self.A_m(), *others
+
+    monkeypatch.setattr(HyperConnection, "coefficients", read_alike)
+    assert dispersion(trained_a_little(ALIVE["static"])) < 1e-9
+
+
+def test_queries_and_maps_survive_the_model_wide_start():
+    model = built(wiring_of({"name": "attention-residuals"}))
+    attentions = [module for module in model.modules() if isinstance(module, DepthAttention)]
+    assert len(attentions) == 2 * SETTINGS.shape().layers  # one a junction but the first, and the read-out
+    assert all((each.query.value == 0).all() and (each.gain_offset.value == 0).all() for each in attentions)
+    for connection in built(wiring_of({"name": "hyper-connections"})).modules():
+        if isinstance(connection, HyperConnection):
+            assert (connection.dynamic.W == 0).all()
+    for connection in built(wiring_of({"name": "mhc"})).modules():
+        if isinstance(connection, ManifoldHyperConnection):
+            assert (connection.coefficients.phi == 0).all()
+
+
+BEGIN_A_STACK = [name for name in RESIDUAL_CONNECTIONS if residual_connection(name).has_states]
+
+
+@pytest.mark.parametrize("name", BEGIN_A_STACK)
+def test_only_the_first_junction_begins_a_stack(name):
+    """Behind it a plain stream would be copied, or read, as if nothing had come before: the baseline, silently."""
+    connections, _ = stack(name)
+    plain_BTD = normal(1, 2, D, seed=1)
+    connections[0].step(plain_BTD, partial(branch, 0))
+    for k, each in enumerate(connections[1:], 1):
+        with pytest.raises(AssertionError):
+            each.step(plain_BTD, partial(branch, k))
