@@ -8,12 +8,16 @@ from functools import partial
 import pytest
 import torch
 import torch._inductor.config
+from connection_stacks import D, branch, stack
 from method_cases import METHODS, TOKENS, built, wiring_of
+from naive import close, normal
 from tiny_runs import image_spec, tiny_spec, train
 from torch._dynamo.utils import counters
 
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.layers.gates import ComtGate, TransponderGate
+from comt_cli.layers.residual.base import Streams, stream_of
+from comt_cli.layers.residual.hyper_connections import StreamsConnection
 from comt_cli.methods.base import Wiring, residual_connection
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -63,18 +67,56 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     "name",
     [
         *("start-lambdas", "denseformer", "resformer-learned", "lime", "hyper-connections", "mhc", "siamese-norm"),
-        *("attention-residuals-blocks", "muddformer+comt", "2-dca"),
+        *("attention-residuals-blocks", "muddformer+comt", "2-dca", "prores", "svformer", "keel"),
+        "delta-attention-residuals",
     ],
 )
 def test_a_state_that_is_more_than_a_stream_is_compiled_as_one_graph(name):
     """By the compiler's front end, which follows named tuples, ways into attention and values of earlier layers, or
     says what it cannot follow. Mixtures of streams have another form there."""
-    settings = ModelSettings(size="tiny", width=24, ffn_width=24, layers=3, heads=2)
+    settings = ModelSettings(size="tiny", width=24, ffn_width=24, layers=2, heads=2)
     model = built(wiring_of(METHODS[name]), settings)
     with torch.no_grad():
         compiled = torch.compile(model, backend="eager", fullgraph=True)(TOKENS)
         near = 1e-6 if name in ("hyper-connections", "mhc") else 0
         torch.testing.assert_close(compiled, model(TOKENS), rtol=0, atol=near)
+
+
+CONNECTIONS = {
+    "static": ("hyper-connections", {"dynamic": False}),
+    "dynamic": ("hyper-connections", {}),
+    "sinkhorn": ("manifold-hyper-connections", {}),
+    "permutations": ("manifold-hyper-connections", {"mixing": "permutations", "n": 3}),
+    "identity": ("manifold-hyper-connections", {"mixing": "identity"}),
+    "sources": ("attention-residuals", {}),
+    "ways": ("mudd", {}),
+}
+
+
+@pytest.mark.parametrize("name", CONNECTIONS)
+def test_a_compiled_connection_has_the_eager_ones_gradients(name):
+    """Through the compiler's front end and its derivation of the backward pass: of the first block's junctions, without
+    a model; of several streams, whose junctions are all alike and have another form there, of one."""
+    connection, options = CONNECTIONS[name]
+    connections, _ = stack(connection, **options)
+    first, used, state = 0, connections[:2], normal(2, 3, D)
+    if isinstance(connections[0], StreamsConnection):
+        first, used, state = 1, connections[1:2], Streams(normal(2, 3, connections[0].n, D))
+    parameters = [parameter.requires_grad_() for each in used for parameter in each.parameters()]
+
+    def result(state):
+        for k, each in enumerate(used, first):
+            state = each.step(state, partial(branch, k))
+        return stream_of(state)
+
+    gradients = []
+    for function in (result, torch.compile(result, backend="aot_eager", fullgraph=True)):
+        gradients.append(torch.autograd.grad(function(state).square().sum(), parameters, allow_unused=True))
+    for mine, expected in zip(*gradients, strict=True):
+        assert (mine is None) == (expected is None)
+        if expected is not None:
+            close(mine, expected, atol=1e-9)
+    assert any(each is not None and each.any() for each in gradients[0])
 
 
 def test_a_compiled_image_run_trains_and_evaluates_as_an_eager_one(tmp_path, monkeypatch):
