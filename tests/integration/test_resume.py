@@ -118,6 +118,28 @@ def test_every_precision_and_optimiser_resumes(tiny_corpus, tmp_path):
         assert_same_run(train(spec, tmp_path / "runs"), expected)
 
 
+def test_what_follows_training_follows_updates(tiny_corpus, tmp_path):
+    """ProRes' a is that of the last update, also with micro-batches, recomputed blocks and after a resumption."""
+    shares = []
+    for number, options in enumerate(({}, {"micro_batch_size": 4, "activation_checkpointing": True})):
+        spec = tiny_spec(
+            tiny_corpus, method={"name": "prores", "updates": 5}, steps=8, log_every=1, save_every=3, **options
+        )
+        expected = train(spec, tmp_path / f"undisturbed{number}")
+        with pytest.raises(Stopped):
+            train(spec, tmp_path / "runs", listener=StopAt(6))  # the start, then step 5
+        stopped = RunDirectory.of(tmp_path / "runs", spec).checkpoint_file
+        states = [torch.load(stopped, weights_only=True)["model"]]
+        directory = train(spec, tmp_path / "runs")
+        assert_same_run(directory, expected)
+        states.append(torch.load(directory.checkpoint_file, weights_only=True)["model"])
+        shares.append([[value.item() for key, value in state.items() if "share" in key] for state in states])
+    of_update = [[min(update / (5 * block), 1) for block in (1, 1, 2, 2)] for update in (2, 7)]
+    for found in shares:
+        for mine, wanted in zip(found, of_update, strict=True):
+            assert mine == pytest.approx(wanted)
+
+
 def test_the_comparison_sees_a_run_that_lost_its_moments(tiny_corpus, tmp_path):
     """Were the optimiser's state not restored, the tests above would fail."""
     spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=3)

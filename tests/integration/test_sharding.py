@@ -64,12 +64,24 @@ SAME: dict[str, tuple[dict[str, Any], float]] = {
     "pure": ({"method": "transponder", "precision": "bf16-pure", "gradient_clipping": 0.3}, 5e-3),
 }
 """Runs to compare, and how far apart their losses and norms may be."""
+BRIEF: dict[str, tuple[dict[str, Any], float]] = {
+    kind: ({"method": method, "steps": 2, "warmup_steps": 0, "evaluate_every": 2}, 1e-6)
+    for kind, method in {
+        "numbers that are no parameters": "mhc",
+        "factors of no dimension": "start-lambdas",
+        "ways": "muddformer",
+        "keys and values of all blocks": "lime",
+        "a stream beside another": "siamese-norm",
+        "a number that follows training": {"name": "prores", "updates": 1},
+    }.items()
+}
+"""Other kinds of states: two updates, the second from what the first made."""
 DEPENDS_ON_PROCESSES = ("validation_galore_perplexity",)
 CLIPPED = {"single numbers, clipped", "pure"}
 
 
 def spec_of(corpus: str, name: str, sharding: str = "none", **more: Any) -> RunSpec:
-    return tiny_spec(corpus, sharding=sharding, **COMMON | SAME[name][0] | more)
+    return tiny_spec(corpus, sharding=sharding, **COMMON | (SAME | BRIEF)[name][0] | more)
 
 
 def run(spec: RunSpec, folder: Path, world: World, listener: Listener = ignore, stop: StopSignal | None = None):
@@ -116,7 +128,7 @@ def two(rank: int, corpus: str, folder: str) -> None:
     """Everything that is looked at with two processes."""
     path = Path(folder)
     with join_world("cpu") as world:
-        for name in SAME:
+        for name in (*SAME, *BRIEF):
             for sharding in ("none", "fsdp"):
                 run(spec_of(corpus, name, sharding), path / sharding, world)
         cut = spec_of(corpus, "recomputed", "fsdp")
@@ -211,6 +223,18 @@ def test_parts_train_as_the_whole(both, tiny_corpus, name):
     mine, others = (read_state(directory.checkpoint_file)["model"] for directory in directories[:2])
     for key, weight in others.items():
         assert (mine[key].double() - weight.double()).abs().max() <= tolerance, key
+
+
+@pytest.mark.parametrize("name", BRIEF)
+def test_parts_of_every_kind_of_state_train_as_the_whole(both, tiny_corpus, name):
+    spec, tolerance = spec_of(tiny_corpus, name), BRIEF[name][1]
+    directories = [RunDirectory.of(both / kind, spec) for kind in ("fsdp", "none")]
+    cut, whole = (directory.metrics() for directory in directories)
+    assert len(cut) == 2 + 1
+    assert_close(cut, whole, tolerance)
+    mine, others = (read_state(directory.checkpoint_file)["model"] for directory in directories)
+    for key, weight in others.items():
+        assert (mine[key] - weight).abs().max() <= tolerance, key
 
 
 def test_going_on_in_another_way(both, tiny_corpus):
