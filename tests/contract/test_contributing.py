@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from initialised import initialised, shaken
 
 from comt_cli.layers.initialise import initialise
+from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.methods import Method, Wiring, methods
 from comt_cli.models.build import empty_network, materialise
@@ -76,6 +79,32 @@ def test_the_example_with_two_streams_starts_as_pre_ln_and_learns(tmp_path):
     leaks = [p for name, p in model.named_parameters() if ".leak." in name]
     assert len(leaks) == 4
     assert all(leak.grad.any() for leak in leaks)
+
+
+def test_the_example_with_two_streams_keeps_the_contract(tmp_path):
+    """Recomputed, decoded on stored keys and values, saved and loaded, and in bf16."""
+    with imported(tmp_path, "two_lanes", blocks("python")[2]) as module:
+        wiring = module.TwoLanes().wiring()
+    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2)
+    plain, saving, loaded = (shaken(initialised(settings, wiring, 1, vocabulary=11)) for _ in range(3))
+    saving.activation_checkpointing = True
+    tokens = torch.arange(8)[None]
+    for model in (plain, saving):
+        model(tokens).square().mean().backward()
+    for (name, one), (_, other) in zip(plain.named_parameters(), saving.named_parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad), name
+    with torch.no_grad():
+        expected = plain(tokens)
+        cache = KeyValueCache(plain.shape, 1, 8, settings.rope_theta, plain.embedding.weight.detach())
+        pieces = [F.linear(plain.hidden(piece, cache), plain.head_weight) for piece in tokens.split([5, 1, 2], 1)]
+        torch.testing.assert_close(torch.cat(pieces, 1), expected, rtol=1e-4, atol=1e-5)
+        torch.save(plain.state_dict(), tmp_path / "model.pt")
+        initialise(loaded, seed=9)
+        loaded.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+        assert torch.equal(loaded(tokens), expected)
+        found = plain.to(torch.bfloat16)(tokens)
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - expected).norm() < 0.05 * expected.norm()
 
 
 def test_the_example_trains_what_it_says(example):
