@@ -166,8 +166,7 @@ class Projections(CarriesGates, Initialised):
             zhat = modulate(product_TC.flatten(0, -2), modulation, filled)
             gated = torch.split(zhat.view(*product_TC.shape[:-1], -1), filled, dim=-1)
             return (*self._without_filling(gated), *self.read_later(product_TC))
-        widths = [*filled, *(len(A) for A in down_projections.values())]
-        parts = torch.split(product_TC[..., : sum(widths)], widths, dim=-1)
+        parts = _split(product_TC, [*filled, *(len(A) for A in down_projections.values())])
         parts = (*self._without_filling(parts[: len(names)]), *parts[len(names) :])
         u = dict(zip(down_projections, parts[len(names) :], strict=True))
         return (
@@ -203,7 +202,7 @@ class Projections(CarriesGates, Initialised):
         return [aligned(width, self.weight) for width in self.widths] if self.aligns_sites else self.widths
 
     def _without_filling(self, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(part[..., :width] for part, width in zip(parts, self.widths, strict=True))
+        return tuple(_first(part, width) for part, width in zip(parts, self.widths, strict=True))
 
     def _down_projections(self) -> dict[str, Tensor]:
         read = {name: self.gate(name).down_projection() for name in self.gates}
@@ -259,6 +258,18 @@ class _JoinedProduct(torch.autograd.Function):
             gradients = iter(torch.autograd.grad(matrix_CD, wanted, dmatrix_CD))
             found = [next(gradients) if needs else None for needs in needs_parts]
         return dx_TD, None, *found
+
+
+def _first(x_TC: Tensor, width: int) -> Tensor:
+    """The first columns: where that is all of them x itself, since even the view of everything is an operation."""
+    return x_TC if x_TC.shape[-1] == width else x_TC[..., :width]
+
+
+def _split(product_TC: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
+    """The product's first columns, so many for each part. A lone part is not split off: uncompiled, its gradient would
+    be copied."""
+    used_TC = _first(product_TC, sum(widths))
+    return torch.split(used_TC, widths, dim=-1) if len(widths) > 1 else (used_TC,)
 
 
 def aligned(width: int, like: Tensor) -> int:
