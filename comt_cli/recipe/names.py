@@ -41,6 +41,9 @@ def disagreements(
             yield from _paper_increases(name, row, recipe, document)
         else:
             yield from _without_paper(name, row, document)
+        for scale in row.notes:
+            if scale not in recipe.scales:
+                yield _not_one_of(scale, recipe.scales, ("rows", name, "notes", scale), document)
     for ablation_name, ablation in recipe.ablations.items():
         yield from _ablation(("ablations", ablation_name), ablation, recipe, methods, document)
     yield from _compared_columns(recipe, document, has_paper=has_paper)

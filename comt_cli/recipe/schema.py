@@ -192,13 +192,14 @@ class Published(Section):
 
 class Row(Section):
     """One method under one name, with the paper's value in every column; `published` is what another paper than the
-    recipe's prints of it."""
+    recipe's prints of it. `notes` say, by scale, what its number alone would not: a footnote of its cells."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
     paper_increase: dict[str, PaperIncrease] = Field(default_factory=dict)
     in_paper: bool = True
     published: Published | None = None
+    notes: dict[ScaleName, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
     settings: Given | None = None
     start: Start | None = None
 

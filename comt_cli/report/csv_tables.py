@@ -59,6 +59,7 @@ def _record(table: Table, entry: Entry) -> dict[str, Any]:
         f"paper_difference_{unit}": entry.paper_difference,
         **({} if entry.published is None else {"published_percent": entry.published}),
         "verdict": entry.verdict.value,
+        **({} if entry.note is None else {"note": entry.note}),
         "extra_parameters_percent": entry.extra_parameters_percent,
         "paper_increase": entry.paper_increase,
         table.task.unit.per_second: entry.speed,

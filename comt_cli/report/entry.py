@@ -16,7 +16,8 @@ class Entry:
     over seeds. `paper_increase` is the paper's parameter increase as it is printed: `1%`, `<1%`; `beside` the mean of
     the metric that is shown beside the column's (`Metric.beside`), over the seeds that are done.
 
-    `published` is the difference in perplexity, in per cent, that another paper prints beside its own baseline.
+    `published` is the difference in perplexity, in per cent, that another paper prints beside its own baseline; `note`
+    what the recipe says of a number of ours.
 
     `direction` is the sign of the paper's difference, 0 where it shows none; `marks` number the table's footnotes.
 
@@ -42,6 +43,7 @@ class Entry:
     speed: float | None
     beside: float | None = None
     published: float | None = None
+    note: str | None = None
     marks: tuple[int, ...] = ()
     best: bool = False
     adjusted: float | None = None

@@ -23,9 +23,11 @@ def cell_remarks(
     metric: Metric,
     paper: float | None,
     published: Published | None = None,
+    note: str | None = None,
 ) -> Iterator[str]:
     """The footnotes of a cell of the metric called `key`: what was chosen for it, seeds that diverged, are absent or
-    have no value, unpaired seeds, a collapsed value of the paper's, what was published elsewhere."""
+    have no value, unpaired seeds, a collapsed value of the paper's, what was published elsewhere, and the
+    recipe's `note` of the row."""
     values = cell.values(key)
     yield from _of_grid(cell)
     if not cell.is_open:
@@ -38,6 +40,8 @@ def cell_remarks(
         yield f"Collapsed in the paper: {limit} is how a run that diverged looks there."
     if published is not None:
         yield f"Published: {published.metric} {published.baseline:g} to {published.value:g} of {published.of}."
+    if note is not None:
+        yield note
 
 
 def _of_grid(cell: Cell) -> Iterator[str]:

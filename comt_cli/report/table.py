@@ -228,6 +228,7 @@ def _entry(
     paper = recipe.rows[row].paper.get(compared) if compared else None
     paper_baseline = recipe.rows[recipe.baseline].paper.get(compared) if compared else None
     published = recipe.rows[row].published
+    note = recipe.rows[row].notes.get(scale) if values else None  # type: ignore[call-overload]
     either_collapsed = metric.collapsed(paper) or metric.collapsed(paper_baseline)
     return Entry(
         cell=cell,
@@ -255,7 +256,8 @@ def _entry(
         speed=cell.average(cell.runs[0].spec.task.unit.per_second),
         published=None if published is None else published.percent,
         beside=None if metric.beside is None else _mean(cell.values(metric.beside)),
-        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, key, apart, metric, paper, published)),
+        note=note,
+        marks=tuple(footnotes.mark(text) for text in cell_remarks(cell, key, apart, metric, paper, published, note)),
     )
 
 

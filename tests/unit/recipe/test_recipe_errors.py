@@ -73,6 +73,8 @@ BROKEN = {
     "paper value of a row not in the paper": ("in_paper: false", "in_paper: false\n    paper: {c4/130m: 1}", "line 27: rows.extra.paper"),
     "increase without a column": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/103m: 1%}", "line 17: rows.plain.paper_increase.c4/103m -> c4/130m"),
     "other papers' numbers of a row in the paper": ("    in_paper: false", "    paper: {c4/130m: 1, c4/250m: 1}\n    published: {of: a network, baseline: 2, value: 1}", "line 27: rows.extra.published"),
+    "note of a scale that is not there": ("    in_paper: false", "    notes: {evening: its maps did not move}\n    in_paper: false", "line 26: rows.extra.notes.evening"),
+    "note that says nothing": ("    in_paper: false", "    notes: {smoke: ''}\n    in_paper: false", "line 26: rows.extra.notes.smoke"),
     "increase of a row not in the paper": ("in_paper: false", "paper_increase: {c4/130m: 1%}\n    in_paper: false", "line 26: rows.extra.paper_increase"),
     "increase as a number": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/130m: 15}", "line 17: rows.plain.paper_increase.c4/130m"),
     "increase without per cent": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/130m: '15'}", "line 17: rows.plain.paper_increase.c4/130m"),

@@ -241,6 +241,26 @@ def test_what_was_published_elsewhere_stands_beside_ours(bench: Bench, numbers: 
     assert found["pre-ln"] is None
 
 
+def test_a_note_of_a_row_is_a_footnote_where_it_has_numbers(bench: Bench) -> None:
+    """At the scale that it is of; what is trained stays the same run."""
+    noted = bench.text.replace("in_paper: false", 'in_paper: false, notes: {smoke: "Its maps did not move."}')
+    before = [spec.id for spec in bench.specs()]
+    bench = replace(bench, text=noted)
+    assert [spec.id for spec in bench.specs()] == before
+    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
+    table = table_of(bench)
+    assert "did not move" not in markdown(table)
+    assert all("note" not in record for record in records(table))
+    bench.done("pre-ln+own", {1: 120.0, 2: 130.0, 3: 126.0})
+    table = table_of(bench)
+    (mark,) = table.entries["pre-ln+own", "tiny"].marks
+    assert f"- [{mark}] Its maps did not move." in markdown(table)
+    assert "Its maps did not move." in latex(table)
+    found = {record["row"]: record["note"] for record in records(table)}
+    assert found == {"post-ln": None, "pre-ln": None, "pre-ln+comt": None, "pre-ln+own": "Its maps did not move."}
+    assert "did not move" not in markdown(table_of(bench, "paper"))
+
+
 def test_a_selection_says_so(mixed: Bench) -> None:
     specs = mixed.specs(rows="pre-ln+comt,post-ln", columns="c4/130m", scale="paper")
     table = build_table(mixed.loaded(), specs, mixed.runs, ["train.steps=20"])
