@@ -49,12 +49,14 @@ def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
         escaped(
             f"Measured on {lines[0]['device']} at commit {', '.join(commits)}. Beside each number its ratio to that "
             f"of {lines[0]['baseline']}, measured in the same run. A step is a forward and a backward pass over "
-            "a batch, or a micro-batch where the recipe has them, and an update. FLOPs: counted. Bytes: what the "
-            "compiled forward and backward passes read and write, as PyTorch's compiler counts it: every input and "
-            "output of a fused kernel, of a matrix product and of an operator of ours; not those of a vocabulary's "
-            "head with its loss and of the update, which are not compiled. Saved: what a forward pass, compiled where "
-            "that is possible, keeps for the backward pass. Steps took turns; a time is the 20th percentile of its "
-            "turns, since other work only slows them, and ± the reach of the ratio's 90 % interval."
+            "a batch, or a micro-batch where the recipe has them, and an update. FLOPs: those of matrix products and "
+            "convolutions in uncompiled code, counted: a mixture of streams or sources is in them where it is written "
+            "as a product, and not where it is written as a sum. Bytes: what the compiled forward and backward passes "
+            "read and write, as PyTorch's compiler counts it: every input and output of a fused kernel, of a matrix "
+            "product and of an operator of ours; not those of a vocabulary's head with its loss and of the update, "
+            "which are not compiled. Saved: what a forward pass, compiled where that is possible, keeps for the "
+            "backward pass. Steps took turns; a time is the 20th percentile of its turns, since other work only slows "
+            "them, and ± the reach of the ratio's 90 % interval."
         ),
     ]
     for column in dict.fromkeys(line["column"] for line in lines):

@@ -121,9 +121,9 @@ def costs_rule(costs: Costs, baseline: str) -> str:
     """What the columns of costs are, and of which device."""
     commits = f" at commit {format.listing(costs.commits)}" if any(costs.commits) else ""
     return (
-        f"FLOPs, bytes that compiled passes read and write, what a forward pass saves for the backward pass, and times "
-        f"of a training step, as these runs train and compiled, over those of {baseline}; ± is the 90 % interval of a "
-        f"ratio of times. Measured on {format.listing(costs.devices)}{commits}."
+        f"FLOPs of matrix products, bytes that compiled passes read and write, what a forward pass saves for the "
+        f"backward pass, and times of a training step, as these runs train and compiled, over those of {baseline}; "
+        f"± is the 90 % interval of a ratio of times. Measured on {format.listing(costs.devices)}{commits}."
     )
 
 
