@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,11 @@ _BYTES = 20 * 4
 _MOST_BYTES = 5 * 10**9
 """Of the weights of one network: what any machine has. Activations are small beside them."""
 _COMPARED = "pre-norm,post-norm,rezero,highway,deepnorm,sas"
+_TRAINED = "ours/modern"
+"""The recipe whose rows are looked at beside the methods as they come: what it compares is trained with these options.
+"""
+_ALSO: tuple[dict[str, Any], ...] = ({"name": "resformer", "learned": True},)
+"""What no recipe trains, and learns something where the method as it comes has nothing that could."""
 _BRANCHES = "linear-relu,gelu-mlp,llama"
 
 
@@ -58,8 +63,8 @@ def diagnose(
         str,
         typer.Option(
             metavar="A,B",
-            help="Methods whose language models' start is compared with Pre-LN's, and followed for 20 updates; all, or "
-            "none.",
+            help="Methods, or rows of the recipe ours/modern, whose language models' start is compared with Pre-LN's, "
+            "and followed for 20 updates; all, or none.",
         ),
     ] = "all",
     out: figure_options.Out = None,
@@ -68,9 +73,10 @@ def diagnose(
     """Look at residual connections before any training, without data: do signals and gradients get through?
 
     Measures the gradient at the input against depth, the stream's norm along the layers, networks with skip paths
-    against such without, and which connections start as the identity; how language models of every method start, beside
-    what their papers say. Checks the printed claims of the chapter on residual connections (Brenndoerfer 2025) in its
-    own set-up, whatever the options say. Takes about two minutes.
+    against such without, and which connections start as the identity; how language models of every method, and of every
+    row of ours/modern, start, beside what their papers say, and what of them is asleep after 20 updates. Checks the
+    printed claims of the chapter on residual connections (Brenndoerfer 2025) in its own set-up, whatever the options
+    say. Takes about two minutes.
 
     Examples:
 
@@ -119,20 +125,31 @@ def _connections(text: str) -> list[str]:
     return names
 
 
-def _methods(text: str) -> list[str]:
-    """The methods for language models that are given; all are those that need no options. Raises `UserError` where
+def _methods(text: str) -> list[dict[str, Any]]:
+    """The methods for language models that are given, each with its options; all are those that need no options, the
+    rows of `_TRAINED`, and `_ALSO`. A name means the method, and the row, that are called so. Raises `UserError` where
     there is no such."""
-    from comt_cli.methods import methods
-    from comt_cli.recipe.load import select
+    from comt_cli.methods import catalogue, in_words, methods
+    from comt_cli.recipe.find import find_recipe
+    from comt_cli.recipe.load import load_recipe, select
 
-    known = [
-        name
+    if text.strip() == "none":
+        return []
+    plain: list[dict[str, Any]] = [
+        {"name": name}
         for name, method in methods("train-lm").items()
         if not any(field.is_required() for field in method.model_fields.values())
     ]
-    if text.strip() in ("all", "none"):
-        return known if text.strip() == "all" else []
-    return select(text, known, "method")
+    rows = load_recipe(find_recipe(_TRAINED), catalogue()).methods
+    named = [
+        *((method["name"], method) for method in plain),
+        *rows.items(),
+        *((in_words(method), method) for method in _ALSO),
+    ]
+    wanted = select(None if text.strip() == "all" else text, dict(named), "method")
+    # A row whose options are all defaults is the method itself: each is there once, beside others of its name.
+    chosen = {in_words(method): method for name, method in reversed(named) if name in wanted}
+    return [chosen[words] for words in sorted(chosen)]
 
 
 def _wirings(names: Iterable[str], setups: Iterable[Setup]) -> dict[str, Wiring]:
@@ -194,7 +211,7 @@ def _measure(
     depths: list[int],
     seeds: list[int],
     width: int | None,
-    started: list[str],
+    started: list[dict[str, Any]],
     out: Path,
 ) -> None:
     """Measure, write the figures and tables into `out` and print them."""

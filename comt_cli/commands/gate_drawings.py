@@ -107,7 +107,7 @@ def _of_tokens(loaded: Loaded, observe: Callable[[], Observation], asked: Asked)
         shares = figures.draw_junction_shares(junction_shares(loaded, on))
         said = caption("junction-shares", "Shares of the residual connections at every junction", trained, shares[1])
         drawings.append(("residual-shares", shares, said))
-    if mixes(loaded) and len(weights := mixing(loaded, on)):  # one block of MUDD has nothing before it to mix
+    if mixes(loaded) and len(weights := mixing(loaded, on)):  # some say so, and mix nothing at this depth
         mixtures = figures.draw_mixing(weights)
         said = caption("mixing", "What is mixed at every junction", trained, mixtures[1])
         drawings.append(("mixing", mixtures, said))

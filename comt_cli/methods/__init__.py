@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,4 +76,36 @@ def method_from(options: Mapping[str, Any]) -> Method:
     return _all_methods()[name].model_validate(given)
 
 
-__all__ = ["Method", "Wiring", "catalogue", "method_from", "methods", "naming_mistakes"]
+def options_in_words(given: Mapping[str, Any]) -> str:
+    """`n 1, dynamic false`: what of a method, as a run has it, are not its defaults; "" where all are."""
+    fields = _all_methods()[given["name"]].model_fields
+    said = []
+    for key, value in given.items():
+        if key == "name" or (not fields[key].is_required() and value == _plain(fields[key].get_default())):
+            continue
+        named = in_words(value) if isinstance(value, Mapping) else json.dumps(value).strip('"')
+        said.append(f"{key.replace('_', ' ')} {named}")
+    return ", ".join(said)
+
+
+def in_words(given: Mapping[str, Any]) -> str:
+    """`hyper-connections (n 1)`: a method, with those of its options that are not its defaults."""
+    options = options_in_words(given)
+    return f"{given['name']} ({options})" if options else str(given["name"])
+
+
+def _plain(default: Any) -> Any:
+    """A default as a run's `spec.json` has it, where a tuple is a list."""
+    return list(default) if isinstance(default, tuple) else default
+
+
+__all__ = [
+    "Method",
+    "Wiring",
+    "catalogue",
+    "in_words",
+    "method_from",
+    "methods",
+    "naming_mistakes",
+    "options_in_words",
+]

@@ -158,17 +158,21 @@ def _start(start: pd.DataFrame) -> Part:
         "asleep": "asleep",
     }
     return Part(
-        "Language models of every method at the start",
+        "Language models of every method at the start, and what is asleep after 20 updates",
         "LLaMA models of four blocks, width 64, in fp64, with the same draws where they share parameters, one seed, "
-        "and what papers or their code say they start as. `from Pre-LN`: |logits - Pre-LN's| over the norm of "
-        "Pre-LN's. The norms' epsilon is 1e-12. `loss` of 256 kinds of random tokens, whose logarithm is 5.55. Of the "
-        "`own` tensors that Pre-LN has not, how many have `no gradient` in the first update, and how many `never` have "
-        "one in 20 updates of Adam: such a part is dead, and a table would say nothing of it. Rates of their own, "
-        "which some methods have, are not used here. `apart`: how far the streams before the last branch are from "
-        "their mean, |H - mean| / |H|, at first and after these updates; `moved`: how far any weight of a mixture is "
-        "then from where it started, by the kind of mixture, where a connection says what it mixes. `asleep`: what no "
-        "training as short as this says anything of, since it has no gradient, or streams are less than 0.005 apart, "
-        "or no weight of a mixture has moved by 0.0001.",
+        "and what papers or their code say they start as: every method as it comes, and, with their options in "
+        "brackets, the rows of the recipe ours/modern and learned ResFormer. `from Pre-LN`: |logits - Pre-LN's| over "
+        "the norm of Pre-LN's. The norms' epsilon is 1e-12. `loss` of 256 kinds of random tokens, whose logarithm "
+        "is 5.55. Of the `own` tensors that Pre-LN has not, how many have `no gradient` in the first update, and how "
+        "many `never` have one in 20 updates of Adam: such a part is dead, and a table would say nothing of it. "
+        "Rates of their own, which some methods have, are not used here. `apart`: how far the streams before the "
+        "last branch are from their mean, |H - mean| / |H|, at first and after these updates; of SiameseNorm's two, "
+        "as they are read, behind their norms. `moved`: how far any weight of a mixture is then from where it "
+        "started, by the kind of mixture, where a connection, attention or the read-out behind the last block says "
+        "what it mixes; SiameseNorm's `x-y` are the shares of the two in what branches read. `asleep`: what these "
+        "updates have not brought to life, since it has no gradient, or streams are less than 0.005 apart, or no "
+        "weight of a mixture has moved by 0.0001. A training as short as this has not measured such a part: that is "
+        "not the same as no effect.",
         start[list(shown)].rename(columns=shown),
     )
 

@@ -7,16 +7,16 @@ Shapes: B batch, T tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.analysis.mixing import recorded_states
-from comt_cli.layers.residual.base import ResidualConnection, Streams
+from comt_cli.analysis.mixing import DISPERSION, READ_OUT, mixtures
 from comt_cli.layers.residual.progressive import FollowsTraining
-from comt_cli.methods import method_from
+from comt_cli.methods import in_words, method_from
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.llama import Llama
@@ -40,46 +40,58 @@ PUBLISHED = {
     "keel": "Post-LN, x times the number of branches",
     "embedding-norm": "Pre-LN on a normalised embedding",
     "start-lambdas": "Pre-LN on a normalised embedding (1 and 0)",
+    "start-lambdas (normalised false)": "Pre-LN",
     "denseformer": "Pre-LN",
     "resformer": "half the block's values, half the first's",
+    "resformer (learned true)": "not said; ours starts at the halves",
     "svformer": "the first block's values in every block",
     "lime": "own keys and values, and random shares of earlier ones",
     "hyper-connections": "Pre-LN",
+    "hyper-connections (dynamic false)": "Pre-LN",
+    "hyper-connections (n 1)": "Pre-LN",
+    "hyper-connections (divide output std true)": "one reading of its sqrt(n): not Pre-LN",
     "identity-hc": "as mHC",
+    "identity-hc (start mhc-lite)": "not Pre-LN (mHC-lite's code)",
     "mhc": "not said",
+    "mhc (start mhc-lite)": "not Pre-LN (mHC-lite's code)",
     "mhc-lite": "not Pre-LN (its code); ours starts as our mHC",
+    "mhc-lite (start mhc-lite)": "not Pre-LN (its code)",
     "attention-residuals": "the mean of all sources: Pre-LN's direction",
+    "attention-residuals (blocks 4)": "the mean of all sources: Pre-LN's direction",
     "delta-attention-residuals": "not said; its code draws the queries",
     "muddformer": "Pre-LN",
     "deep-cross-attention": "Pre-LN, w = 0: relu never gives it a gradient",
     "siamese-norm": "two streams, not Pre-LN",
     "prores": "the identity",
+    "prores (updates 40)": "the identity",
     "rezero": "the identity",
     "layernorm-scaling": "branches scaled by depth, not Pre-LN",
 }
-"""What a method's paper, or its public code, says its model is at the start."""
+"""What a method's paper, or its public code, says its model is at the start, by the method in words."""
 
 
-def starts(names: Sequence[str], seed: int) -> pd.DataFrame:
-    """One row for each of these methods for language models, in fp64, with the same draws where they share parameters:
+def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
+    """One row for each of these methods for language models, each its name and its options, in fp64, with the same
+    draws where they share parameters:
 
-    `method`; `published` (`PUBLISHED`); `parameters`, beyond Pre-LN's; `difference`, |logits - Pre-LN's| over the norm
-    of Pre-LN's, and `loss`, at the start; of the `own` parameters (tensors that Pre-LN has not, or has in another
-    shape) how many are `without_gradient` in the first update, and `never` have one in all `UPDATES`;
-    `dispersion_start` and `dispersion`, |H - mean| / |H| of the streams that the last junction is handed, then and
-    after; `mixing_moved`, how far the weights of mixtures have moved, the largest of each kind: `mix 0.01, read 0.2`;
+    `method`, in words; `published` (`PUBLISHED`); `parameters`, beyond Pre-LN's; `difference`, |logits - Pre-LN's| over
+    the norm of Pre-LN's, and `loss`, at the start; of the `own` parameters (tensors that Pre-LN has not, or has in
+    another shape) how many are `without_gradient` in the first update, and `never` have one in all `UPDATES`;
+    `dispersion_start` and `dispersion`, |H - mean| / |H| of the streams that the last junction is handed
+    (`mixing.DISPERSION`), then and after; `mixing_moved`, how far the weights of mixtures have moved, the largest of
+    each kind: `mix 0.01, read 0.2`;
     `asleep`, what of the method these updates have not brought to life (`_asleep`). NaN, and "": there is no such
     thing.
     """
     random = torch.Generator().manual_seed(seed)
     tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=random)
-    plain = _model("pre-ln", seed)
+    plain = _model({"name": "pre-ln"}, seed)
     shapes = {name: parameter.shape for name, parameter in plain.named_parameters()}
     with torch.no_grad():
         expected_BTV = plain(tokens_BT)
     rows = []
-    for name in names:
-        model = _model(name, seed)
+    for method in methods:
+        name, model = in_words(method), _model(method, seed)
         own = {key: part for key, part in model.named_parameters() if shapes.get(key) != part.shape}
         with torch.no_grad():
             found_BTV = model(tokens_BT)
@@ -117,8 +129,8 @@ def _asleep(never: int, dispersion: float, moved: Mapping[str, float]) -> str:
     return ", ".join(found + sorted(kind for kind, distance in moved.items() if distance < LEAST_MOVED))
 
 
-def _model(name: str, seed: int) -> Llama:
-    model = empty_network(SETTINGS, method_from({"name": name}).wiring(), vocabulary=VOCABULARY)
+def _model(method: Mapping[str, Any], seed: int) -> Llama:
+    model = empty_network(SETTINGS, method_from(method).wiring(), vocabulary=VOCABULARY)
     materialise(model, torch.device("cpu"), seed)
     return model.double()
 
@@ -151,16 +163,15 @@ def least_gradient(model: nn.Module) -> Tensor:
 
 
 def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, dict[str, list[Tensor]]]:
-    """The dispersion of the streams that the last junction is handed, and the weights of all mixtures by their kind."""
-    connections = [module for module in model.modules() if isinstance(module, ResidualConnection)]
-    weights: dict[str, list[Tensor]] = {}
-    with recorded_states(connections) as states, torch.no_grad():
-        model(tokens_BT)
-        for connection, state in zip(connections, states, strict=True):
-            for kind, weight in connection.mixing(state).items():
-                weights.setdefault(kind, []).append(weight)
-    last = states[-1]
-    if not isinstance(last, Streams):
-        return float("nan"), weights
-    apart_BTnD = last.x - last.x.mean(-2, keepdim=True)
-    return (apart_BTnD.norm() / last.x.norm()).item(), weights
+    """The dispersion of the streams that the last junction is handed, the mean over the tokens, and the weights of all
+    mixtures by their kind, those of read-outs apart."""
+    dispersion, weights = float("nan"), dict[str, list[Tensor]]()
+    with torch.no_grad():
+        places = mixtures(model, lambda: model(tokens_BT))
+    for place in places:
+        for kind, weight in place.weights.items():
+            if kind == DISPERSION:
+                dispersion = weight.mean().item()
+            else:
+                weights.setdefault(f"{READ_OUT} {kind}" if place.part == READ_OUT else kind, []).append(weight)
+    return dispersion, weights

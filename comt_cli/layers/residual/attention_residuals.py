@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ReadOut, ResidualConnection, Sources, State, stream_of
 
 EPSILON = 1e-6
 """Of the keys' norm."""
@@ -98,8 +98,8 @@ class AttentionResiduals(ResidualConnection):
         assert isinstance(state, Sources)
         return {"attention": self.attention.weights(self.sources(state))}
 
-    def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
-        return AttentionReadOut(self.junction.width)
+    def read_out(self, norm: Callable[[], nn.Module]) -> ReadOut:
+        return AttentionReadOut(self.junction)
 
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
@@ -111,12 +111,17 @@ class AttentionResiduals(ResidualConnection):
         return Sources(partial_BTD, (*outputs, partial_BTD) if self.ends_block else outputs)
 
 
-class AttentionReadOut(nn.Module):
+class AttentionReadOut(ReadOut):
     """What the final norm reads: a mixture of all sources."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.attention = DepthAttention(width)
+    def __init__(self, junction: Junction) -> None:
+        super().__init__(junction)
+        self.attention = DepthAttention(junction.width)
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """a, of what the final norm reads."""
+        assert isinstance(state, Sources)
+        return {"attention": self.attention.weights(state.outputs)}
 
     def forward(self, state: State) -> Tensor:
         """[B, T, D] of the state behind the last block, whose sum is among its sources."""

@@ -169,9 +169,9 @@ class ResidualConnection(nn.Module):
         assert self.junction.index == 0, "a plain stream behind the first junction"
         return stream_of(state)
 
-    def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module | None:
+    def read_out(self, norm: Callable[[], nn.Module]) -> ReadOut | None:
         """What makes one stream of the state behind the last junction, which this is, where that is more than its
-        stream (`stream_of`): a module of the model's, State -> [B, T, D]. `norm` makes norms like the final one."""
+        stream (`stream_of`): a module of the model's. `norm` makes norms like the final one."""
         return None
 
     def read(self, state: State) -> Tensor:
@@ -184,6 +184,11 @@ class ResidualConnection(nn.Module):
         sources, [targets, sources] or [sources], with [B, T] before where they depend on the token. What analyses
         draw; nothing where a plain sum is all there is."""
         return {}
+
+    def side_by_side(self, state: State) -> Tensor | None:
+        """The streams of the state that this junction is handed, [B, T, n, D], where there are several: what analyses
+        measure the distance of."""
+        return state.x if isinstance(state, Streams) and state.x.shape[-2] > 1 else None
 
     def step(self, state: State, branch: Branch) -> State:
         """The state after this junction. The model hands it on and knows nothing of what is in it, so that recomputing
@@ -200,7 +205,19 @@ class ResidualConnection(nn.Module):
         return own
 
 
-def read_behind(state: State, read_out: nn.Module | None) -> State:
+class ReadOut(nn.Module):
+    """State -> [B, T, D], what the final norm reads: behind the last junction, which is `junction`."""
+
+    def __init__(self, junction: Junction) -> None:
+        super().__init__()
+        self.junction = junction
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """The weights with which the state becomes one stream, as `ResidualConnection.mixing`."""
+        return {}
+
+
+def read_behind(state: State, read_out: ReadOut | None) -> State:
     """What the final norm reads: the state behind the last block, or what the model's read-out makes of it."""
     if read_out is None:
         return state

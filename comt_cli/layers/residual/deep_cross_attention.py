@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ReadOut, ResidualConnection, Sources, State, stream_of
 
 STD = 1e-3
 """Of w at the start: 0 would have no gradient, relu's at 0 being 0."""
@@ -43,6 +43,11 @@ class DepthMixture(Initialised):
         with no_autocast(sources[0]):
             w_1D = wide(self.w)
             return [torch.relu((source_BTD * w_1D).sum(-1, keepdim=True)) for source_BTD in sources]
+
+    def shares(self, sources: Sequence[Tensor]) -> Tensor:
+        """b_s + relu(w . G_s), the mean over the channels, [B, T, S]: what analyses draw."""
+        b_S = 1 + wide(self.offset()).mean(-1)
+        return b_S + torch.cat(self.weights(sources), -1)
 
     def forward(self, sources: Sequence[Tensor]) -> Tensor:
         """Raises ValueError where there are not as many sources as it was made for."""
@@ -109,11 +114,8 @@ class DeepCrossAttention(ResidualConnection):
         if not self.begins_block:
             return {}
         sources = self.sources(state)
-        found = {}
-        for name, mixture in (("queries", self.queries), ("keys", self.keys), ("values", self.values)):
-            b_S = 1 + wide(mixture.offset()).mean(-1)
-            found[name] = b_S + torch.cat(mixture.weights(sources), -1)
-        return found
+        mixtures = {"queries": self.queries, "keys": self.keys, "values": self.values}
+        return {name: mixture.shares(sources) for name, mixture in mixtures.items()}
 
     def step(self, state: State, branch: Branch) -> State:
         if self.begins_block:
@@ -127,17 +129,22 @@ class DeepCrossAttention(ResidualConnection):
         m_BTD = branch(self.norm(state.x)).to(a_BTD.dtype)
         return Sources(state.x + m_BTD, (*state.outputs[:-1], a_BTD + m_BTD))
 
-    def read_out(self, norm: Callable[[], nn.Module]) -> nn.Module:
+    def read_out(self, norm: Callable[[], nn.Module]) -> ReadOut:
         return CrossReadOut(self.junction, self.last)
 
 
-class CrossReadOut(nn.Module):
+class CrossReadOut(ReadOut):
     """What the final norm reads: a mixture of all outputs."""
 
     def __init__(self, junction: Junction, last: int | None) -> None:
-        super().__init__()
+        super().__init__(junction)
         self.last = last
         self.mixture = DepthMixture(junction.width, count_of(junction.layers + 1, last))
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """Each source's weight in what the final norm reads, the mean over the channels."""
+        assert isinstance(state, Sources)
+        return {"stream": self.mixture.shares(told_apart(state.outputs, self.last))}
 
     def forward(self, state: State) -> Tensor:
         """[B, T, D] of the state behind the last block."""

@@ -12,6 +12,8 @@ Shapes: B batch, T tokens, D width, C ways, J sources, K hidden width. Shares an
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, Ways, stream_of
+from comt_cli.layers.residual.base import Branch, Junction, ReadOut, ResidualConnection, Sources, State, Ways, stream_of
 
 WAYS = 4
 
@@ -62,12 +64,13 @@ class MultiwayDense(ResidualConnection):
         self.dense = DenseShares(junction.width, ways, junction.layer + 2) if self.ends_block else None
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Each output's share in what a block behind the first begins with. What the last block's outputs become behind
-        it is not among them."""
+        """Each output's share in what a block behind the first begins with."""
         if not isinstance(state, Ways):
             return {}
-        shares_BTCJ = state.shares + F.one_hot(torch.tensor(len(state.outputs) - 1)).to(state.shares)
-        return dict(zip(("queries", "keys", "values", "stream"), shares_BTCJ.unbind(-2), strict=True))
+        return dict(zip(("queries", "keys", "values", "stream"), _shares(state).unbind(-2), strict=True))
+
+    def read_out(self, norm: Callable[[], nn.Module]) -> ReadOut:
+        return MultiwayReadOut(self.junction)
 
     def step(self, state: State, branch: Branch) -> State:
         x_BTD = stream_of(state)
@@ -85,7 +88,23 @@ class MultiwayDense(ResidualConnection):
             for share_BT, source_BTD in zip(shares_BTJ.unbind(-1), outputs, strict=True):
                 way_BTD = way_BTD + share_BT[..., None] * source_BTD
             mixed.append(way_BTD.to(y_BTD.dtype))
-        if len(mixed) == 1:
-            return mixed[0]
-        queries, keys, values, stream = mixed
+        queries, keys, values, stream = mixed if len(mixed) > 1 else WAYS * mixed
         return Ways(stream, queries, keys, values, outputs, shares_BTCJ.detach())
+
+
+class MultiwayReadOut(ReadOut):
+    """The stream that the last junction mixed, with parameters of its own: there are none here."""
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """Each output's share in that stream."""
+        assert isinstance(state, Ways)
+        return {"stream": _shares(state).squeeze(-2)}
+
+    def forward(self, state: State) -> Tensor:
+        """[B, T, D] of the state behind the last block."""
+        return stream_of(state)
+
+
+def _shares(state: Ways) -> Tensor:
+    """A, [B, T, ways, outputs], the static start with it."""
+    return state.shares + F.one_hot(torch.tensor(len(state.outputs) - 1)).to(state.shares)

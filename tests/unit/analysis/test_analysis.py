@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from comt_cli.analysis.gates import GateValues, channel_frame, gate_values, scalar_frame, summary_frame
-from comt_cli.analysis.mixing import mixing, recorded_states
+from comt_cli.analysis.mixing import DISPERSION, READ_OUT, mixing, recorded_states
 from comt_cli.analysis.residual_stream import residual_stream
 from comt_cli.analysis.text import DEFAULT_TEXT, observed_text, tokens_of
 from comt_cli.analysis.watch import watch
@@ -21,6 +21,7 @@ from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.exchange.loaded_text import describe
 from comt_cli.layers.gates import TransponderGate
 from comt_cli.layers.initialise import initialise
+from comt_cli.layers.residual.siamese_norm import shares_of_sum
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.layers.shared_values import Kept, LayerRouter, SharedValues
 from comt_cli.methods import method_from
@@ -312,6 +313,7 @@ def test_attention_over_depth_is_what_the_junction_makes_of_its_sources():
                 if joint.connection.attention is not None:
                     joint.connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
     changed = mixing(one, observed_text(one, TEXT))
+    assert one_weight(changed, "attention", 3, READ_OUT).shape == (1, 4)  # e, and three blocks
     for _, own in changed.groupby(["layer", "part"]):
         assert own["mean"].sum() == pytest.approx(1)
     assert (changed["std"] > 0).any()
@@ -343,6 +345,32 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
         expected = torch.einsum("btj,jbtd->btd", shares_BTJ, torch.stack(state.outputs))
         torch.testing.assert_close(way_BTD, expected)
         assert (changed.loc[changed["weight"] == name, "std"] > 0).any()
+
+
+def test_what_the_last_mixtures_are_made_of():
+    """At the start MUDD's is the last block's output alone, and DeepCrossAttention's the plain sum."""
+    _, frame = mixture_of(name="muddformer")
+    assert one_weight(frame, "stream", 3, READ_OUT).tolist() == [[0, 0, 0, 1]]
+    assert list(frame["part"].unique()) == ["attention", READ_OUT]
+    _, frame = mixture_of(name="deep-cross-attention")
+    np.testing.assert_allclose(one_weight(frame, "stream", 3, READ_OUT), [[1] * 4], atol=0.01)
+
+
+def test_two_siamese_streams_begin_as_one_and_share_what_branches_read():
+    _, frame = mixture_of(name="siamese-norm")
+    shares = frame[frame["weight"] == "x-y"]
+    assert len(shares) == 2 * 7  # six junctions, and the read-out
+    np.testing.assert_allclose(shares.groupby(["layer", "part"])["mean"].sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(one_weight(frame, "x-y", 1, "attention"), [[0.5, 0.5]], rtol=1e-5)
+    apart = frame[frame["weight"] == DISPERSION]
+    assert len(apart) == 5  # the first junction is handed one stream
+    assert (apart["mean"] > 0).all()
+
+
+def test_shares_of_a_sum_are_taken_along_it():
+    x_BTD, y_BTD = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[-1.0, 5.0]]])
+    # x + y is (2, 5), of which x has 6 and y 23 of 29.
+    torch.testing.assert_close(shares_of_sum(x_BTD, y_BTD), torch.tensor([[[6 / 29, 23 / 29]]]))
 
 
 def mixed_values(weight: str, **options):

@@ -12,7 +12,9 @@ from torch import nn
 from comt_cli.analysis.diagnose import chapter, chapter_depth, measure, start
 from comt_cli.analysis.diagnose.claims import Verdict, same_digits
 from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wiring_named, wirings
+from comt_cli.commands.diagnose import _methods
 from comt_cli.errors import UserError
+from comt_cli.methods import in_words
 from comt_cli.methods.base import RESIDUAL_CONNECTIONS, Wiring, residual_connection
 
 PRE, POST = wiring_named("pre-norm"), wiring_named("post-norm")
@@ -194,3 +196,38 @@ def test_connections_with_options_of_their_own_are_taken():
 )
 def test_what_is_asleep(never, dispersion, moved, said):
     assert start._asleep(never, dispersion, moved) == said
+
+
+def test_what_carries_values_read_outs_and_two_streams_are_followed_too(monkeypatch):
+    monkeypatch.setattr(start, "UPDATES", 2)
+    monkeypatch.setattr(start, "SETTINGS", start.SETTINGS.model_copy(update={"layers": 2}))
+    options = [
+        {"name": "lime"},
+        {"name": "resformer", "learned": True},
+        {"name": "siamese-norm"},
+        {"name": "deep-cross-attention"},
+        {"name": "hyper-connections", "n": 1},
+    ]
+    frame = start.starts(options, 1).set_index("method")
+    moved = {
+        name: {kind.rpartition(" ")[0] for kind in text.split(", ")} for name, text in frame["mixing_moved"].items()
+    }
+    assert moved == {
+        "lime": {"heads"},
+        "resformer (learned true)": {"first-own"},
+        "siamese-norm": {"x-y", "read-out x-y"},
+        "deep-cross-attention": {"queries", "keys", "values", "read-out stream"},
+        "hyper-connections (n 1)": {"mix", "read", "write"},
+    }
+    assert frame["dispersion"].dropna().index.tolist() == ["siamese-norm"]  # one stream cannot be apart
+
+
+def test_what_is_published_of_a_start_is_of_something_that_is_looked_at():
+    looked_at = {in_words(method) for method in _methods("all")}
+    assert start.PUBLISHED.keys() <= looked_at
+    assert {"hyper-connections (dynamic false)", "attention-residuals (blocks 4)"} <= looked_at
+    assert [in_words(method) for method in _methods("mhc-lite,dhc")] == [
+        "hyper-connections",
+        "mhc-lite",
+        "mhc-lite (start mhc-lite)",
+    ]

@@ -173,7 +173,8 @@ def naive_progressive(connections, x_D: Tensor) -> Tensor:
     return x_D
 
 
-def naive_mudd(connections, x_D: Tensor) -> Tensor:
+def naive_mudd(connections, x_D: Tensor, read_out: nn.Module) -> Tensor:
+    assert not [*read_out.parameters()]  # the last junction makes the stream
     X, ways, stream = [x_D], [x_D], x_D
     for i in range(1, LAYERS + 1):
         attention, mlp = connections[2 * i - 2], connections[2 * i - 1]
