@@ -29,12 +29,17 @@ OwnAxes = Annotated[
 
 
 def trained_words(loaded: Loaded) -> str:
-    """A figure's words for its network: the run, or what is known of a model from elsewhere."""
-    if loaded.spec is None:
+    """A figure's words for its network: the run, with its learning rate and the method's options where they are not the
+    defaults, or what is known of a model from elsewhere."""
+    spec = loaded.spec
+    if spec is None:
         return f"{loaded.name}: {loaded.description}"
+    from comt_cli.methods import options_in_words
     from comt_cli.report.trained import of_runs
 
-    return of_runs([loaded.spec])
+    options = options_in_words(spec.method)
+    with_options = f", {spec.method['name']} with {options}" if options else ""
+    return f"{of_runs([spec])}; learning rate {spec.settings.train.learning_rate:g}{with_options}"
 
 
 def figure_folder(loaded: Loaded, out: Path | None, results: Path) -> Path:

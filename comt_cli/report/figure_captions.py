@@ -12,7 +12,7 @@ from comt_cli.report.caption import Caption
 from comt_cli.report.figures.block_gradients import findings as block_findings
 from comt_cli.report.figures.gate_summary import has_saturated
 from comt_cli.report.figures.lines import BROKEN, SHARED, site_names
-from comt_cli.report.figures.mixing import DISPERSION
+from comt_cli.report.figures.mixing import DISPERSION, LINEAR, READ_OUT, SIAMESE
 from comt_cli.report.figures.residual_stream import PAPERS_MEAN
 
 _LINES = "Above a thin line a token and their median, below the map of token and layer."
@@ -154,14 +154,25 @@ def _read_junctions(frame: pd.DataFrame) -> list[str]:
 def _read_mixing(frame: pd.DataFrame) -> list[str]:
     stream = frame[frame["weight"] == "stream"]
     notes = ["Shares in the stream are those behind the branch."] if (stream["part"] == "mlp").any() else []
+    if (frame["part"] == READ_OUT).any():
+        notes.append("The read-out is what the final norm reads behind the last block.")
     of_weights = {
         "heads": "Heads that keys and values come from count from the first block's first head on.",
-        "first-own": "Of values source 0 is the first block, and 1 the block itself.",
+        SIAMESE: "A branch reads s = N_post(x) + N_pre(y), the read-out N_x(x) + N_y(y): of the normed stream x and of "
+        "the free one, y. The share of a part a of s is <a, s> / <s, s>, so that the two add up to 1; norms make both "
+        "equally large but for what they learn, which alone moves the shares from one half.",
+        DISPERSION: "Dispersion, on an axis of its own, is |H - mean| / |H| of the streams that a junction is handed"
+        f"{', behind the norms through which they are read' if (frame['weight'] == SIAMESE).any() else ''}.",
     }
     notes += [note for weight, note in of_weights.items() if (frame["weight"] == weight).any()]
+    line = "A line is a junction, from the first at the top"
+    of_maps = frame[~frame["weight"].isin([SIAMESE, DISPERSION])]["mean"].abs()
+    if not len(of_maps):
+        return [f"{line}; means over the tokens.", *notes]
+    above = ", logarithmic above 1" if of_maps.max() > LINEAR else ""
     return [
-        "A line is a junction, from the first at the top, and a column a source (streams and outputs count from 0, the "
-        "embedding being output 0), or target ← source; means over the tokens, in one scale of colours, white being 0.",
+        f"{line}, and a column a source (streams and outputs count from 0, the embedding being output 0), or target ← "
+        f"source; means over the tokens, in one scale of colours{above}, white being 0 and grey no such source.",
         *notes,
     ]
 
@@ -173,6 +184,9 @@ def _of_mixing(frame: pd.DataFrame, *_: object) -> list[str]:
     if len(mix):
         off = mix[mix["target"] != mix["source"]]["mean"].abs()
         said.append(f"Off the diagonal, mixing matrices have {off.mean():.2g} on average and {off.max():.2g} at most.")
+    read = frame[(frame["weight"] == SIAMESE) & (frame["source"] == 0)]["mean"]
+    if len(read):
+        said.append(f"The normed stream x makes {read.min():.2f} to {read.max():.2f} of what is read.")
     apart = frame[frame["weight"] == DISPERSION]["mean"]
     if len(apart):
         said.append(f"Streams are {apart.min():.2g} to {apart.max():.2g} of their size from their mean.")

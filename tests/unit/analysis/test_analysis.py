@@ -26,6 +26,8 @@ from comt_cli.layers.rotary import rotation_table
 from comt_cli.layers.shared_values import Kept, LayerRouter, SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
+from comt_cli.report.figure_captions import caption
+from comt_cli.report.figures.mixing import draw_mixing
 from comt_cli.tasks.settings.llama import ModelSettings
 
 TEXT = "Once a castle."
@@ -371,6 +373,33 @@ def test_shares_of_a_sum_are_taken_along_it():
     x_BTD, y_BTD = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[-1.0, 5.0]]])
     # x + y is (2, 5), of which x has 6 and y 23 of 29.
     torch.testing.assert_close(shares_of_sum(x_BTD, y_BTD), torch.tensor([[[6 / 29, 23 / 29]]]))
+
+
+def test_what_is_mixed_is_drawn_line_by_line():
+    """Two stacks keep their lines apart; what is read behind the last block is the last; dispersion has no colours."""
+    rows = [
+        (stack, layer, part, weight, 0, source, mean, 0.0)
+        for stack in ("encoder", "decoder")
+        for layer, part, weight, mean in (
+            (1, "attention", "read", 1.0),
+            (1, "mlp", "read", 9.0),
+            (1, "mlp", DISPERSION, 0.1),
+            (1, READ_OUT, "stream", 0.5),
+        )
+        for source in range(1 if weight == DISPERSION else 2)
+    ]
+    columns = ["stack", "layer", "part", "weight", "target", "source", "mean", "std"]
+    frame = pd.DataFrame(rows, columns=columns)
+    figure, drawn = draw_mixing(frame)
+    read, stream, apart, _ = figure.axes
+    named = [f"{stack} {line}" for stack in ("encoder", "decoder") for line in ("1 attention", "1 mlp", "read-out")]
+    assert [label.get_text() for label in read.get_yticklabels()] == named
+    assert [bar.get_width() for bar in apart.patches if bar.get_width() > 0] == [0.1, 0.1]
+    assert apart.get_xlim()[1] < 0.2
+    assert np.ma.getmaskarray(stream.images[0].get_array())[:, 0].tolist() == [True, True, False] * 2
+    said = " ".join(caption("mixing", "x", "y", drawn).reading)
+    assert "logarithmic above 1" in said  # since there is a 9
+    assert "The read-out is" in said
 
 
 def mixed_values(weight: str, **options):
