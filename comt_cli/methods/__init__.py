@@ -83,8 +83,9 @@ def options_in_words(given: Mapping[str, Any]) -> str:
     for key, value in given.items():
         if key == "name" or (not fields[key].is_required() and value == _plain(fields[key].get_default())):
             continue
-        named = in_words(value) if isinstance(value, Mapping) else json.dumps(value).strip('"')
-        said.append(f"{key.replace('_', ' ')} {named}")
+        parts = value if isinstance(value, list) else [value]
+        named = (in_words(part) if isinstance(part, Mapping) else json.dumps(part).strip('"') for part in parts)
+        said.append(f"{key.replace('_', ' ')} {'+'.join(named)}")
     return ", ".join(said)
 
 
