@@ -12,7 +12,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import read_bytes, sha256
 from comt_cli.report import format
 
-_COLOURS = 64
+_COLOURS = 48
 _LARGEST_DIFFERENCE = 2.0
 """Between a figure and itself in few colours: the mean over its pixels, of 255, in any of red, green and blue."""
 _HASH_DIGITS = 12
@@ -63,7 +63,7 @@ class Pictures:
 def embedded(png: bytes) -> tuple[str, int, int]:
     """A PNG as the address of a WebP, a quarter of its size; width and height in pixels.
 
-    Lossless with 64 colours, which are enough for lines and letters; where they are not, as for photographs, lossy with
+    Lossless with 48 colours, which are enough for lines and letters; where they are not, as for photographs, lossy with
     all. The bytes may differ with the version of libwebp.
     """
     from PIL import Image, ImageChops, ImageStat
