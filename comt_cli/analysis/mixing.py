@@ -15,6 +15,7 @@ from comt_cli.analysis.text import Observation
 from comt_cli.analysis.watch import hooked, watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
+from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import Branch, ReadOut, ResidualConnection, State
 from comt_cli.layers.shared_values import SharedValues
 from comt_cli.models.base import Model, TokenBlock
@@ -100,6 +101,7 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
             at, weights = connection.junction, dict(connection.mixing(state))
             streams_BTnD = connection.side_by_side(state)
             if streams_BTnD is not None:
+                streams_BTnD = wide(streams_BTnD)
                 apart_BTnD = streams_BTnD - streams_BTnD.mean(-2, keepdim=True)
                 weights[DISPERSION] = (apart_BTnD.norm(dim=(-1, -2)) / streams_BTnD.norm(dim=(-1, -2)))[..., None]
             found.append(Mixed(at.stack, at.layer, at.part, weights))

@@ -148,7 +148,7 @@ def _methods(text: str) -> list[dict[str, Any]]:
     ]
     wanted = select(None if text.strip() == "all" else text, dict(named), "method")
     # A row whose options are all defaults is the method itself: each is there once, beside others of its name.
-    chosen = {in_words(method): method for name, method in reversed(named) if name in wanted}
+    chosen = {in_words(method): method for name, method in named if name in wanted}
     return [chosen[words] for words in sorted(chosen)]
 
 

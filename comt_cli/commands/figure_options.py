@@ -34,11 +34,11 @@ def trained_words(loaded: Loaded) -> str:
     spec = loaded.spec
     if spec is None:
         return f"{loaded.name}: {loaded.description}"
-    from comt_cli.methods import options_in_words
+    from comt_cli.methods import in_words
     from comt_cli.report.trained import of_runs
 
-    options = options_in_words(spec.method)
-    with_options = f", {spec.method['name']} with {options}" if options else ""
+    method = in_words(spec.method)
+    with_options = "" if method == spec.method["name"] else f", {method}"
     return f"{of_runs([spec])}; learning rate {spec.settings.train.learning_rate:g}{with_options}"
 
 

@@ -108,5 +108,4 @@ __all__ = [
     "method_from",
     "methods",
     "naming_mistakes",
-    "options_in_words",
 ]

@@ -162,7 +162,18 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         key = metrics[column]
         metric = task.metrics[key]
         built = {
-            row: _entry(loaded, collection.cells, collection.cells[row, column], key, metric, scale, footnotes, runs)
+            row: _entry(
+                loaded,
+                collection.cells,
+                collection.cells[row, column],
+                key,
+                metric,
+                scale,
+                footnotes,
+                runs,
+                # A note is of runs with the recipe's settings.
+                None if overrides else recipe.rows[row].notes.get(scale),
+            )
             for row in rows
         }
         best = _best(list(built.values()), recipe.baseline, metric)
@@ -216,6 +227,7 @@ def _entry(
     scale: str,
     footnotes: _Footnotes,
     runs: Path,
+    note: str | None,
 ) -> Entry:
     recipe, unit = loaded.recipe, metric.difference
     row, column = cell.row, cell.column
@@ -228,7 +240,7 @@ def _entry(
     paper = recipe.rows[row].paper.get(compared) if compared else None
     paper_baseline = recipe.rows[recipe.baseline].paper.get(compared) if compared else None
     published = recipe.rows[row].published
-    note = recipe.rows[row].notes.get(scale) if values else None  # type: ignore[call-overload]
+    note = note if values else None
     either_collapsed = metric.collapsed(paper) or metric.collapsed(paper_baseline)
     return Entry(
         cell=cell,

@@ -166,7 +166,8 @@ class ResidualConnection(nn.Module):
     def entered(self, state: State) -> Tensor:
         """The stream that a stack of blocks begins with, [B, T, D]: what its first junction is handed, and no other.
         Behind it the method would begin anew, and the model be the baseline without a word."""
-        assert self.junction.index == 0, "a plain stream behind the first junction"
+        if self.junction.index > 0:
+            raise ValueError(f"junction {self.junction.index} is handed a plain stream, which begins a stack of blocks")
         return stream_of(state)
 
     def read_out(self, norm: Callable[[], nn.Module]) -> ReadOut | None:

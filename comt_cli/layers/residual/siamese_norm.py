@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import Branch, Junction, ReadOut, ResidualConnection, Sources, State
 
 
@@ -83,6 +84,6 @@ class SiameseReadOut(ReadOut):
 def shares_of_sum(*parts_BTD: Tensor) -> Tensor:
     """<part, sum> / <sum, sum> of every part, [B, T, parts]: how much of the sum's length, along its direction, each of
     them makes. They add up to 1; one that points against the sum has a negative share."""
-    parts_BTPD = torch.stack(parts_BTD, -2)
+    parts_BTPD = wide(torch.stack(parts_BTD, -2))
     sum_BTD = parts_BTPD.sum(-2)
     return (parts_BTPD @ sum_BTD.unsqueeze(-1)).squeeze(-1) / sum_BTD.square().sum(-1, keepdim=True)

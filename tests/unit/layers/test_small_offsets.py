@@ -25,9 +25,9 @@ LARGE, SMALL = 2**-3, 2**-10
 MIX = normal(D, D).bfloat16() / D**0.5
 STORES_NO_OFFSETS = {"rezero", "laurel-pa"}
 """Their constants are the numbers themselves: ReZero's has nothing added to it, LAuReL-PA's start at 1 / k."""
-OPTIONS = {
-    "hyper-connections": {"dynamic": False},
-    "start-lambdas": {"start": "graded"},
+OPTIONS: dict[str, list[dict[str, object]]] = {
+    "hyper-connections": [{"dynamic": False}, {"dynamic": True}],
+    "start-lambdas": [{"start": "graded"}],
 }
 
 
@@ -35,7 +35,7 @@ def branch(h_BTD: Tensor, *ways_BTD: Tensor) -> Tensor:
     return torch.tanh(sum(ways_BTD, h_BTD) @ MIX)
 
 
-def steps(name: str) -> Iterator[tuple[ResidualConnection, State]]:
+def steps(name: str, options: dict[str, object]) -> Iterator[tuple[ResidualConnection, State]]:
     """Every connection of three blocks in bf16, and a state that it may be handed. Offsets are `LARGE`: of a
     coefficient that stands alone beside zeros, a product with the stream may be rounded to the stream itself."""
     before: list[ResidualConnection] = []
@@ -44,7 +44,7 @@ def steps(name: str) -> Iterator[tuple[ResidualConnection, State]]:
         norm, part = partial(nn.RMSNorm, D), ("attention", "mlp")[index % 2]
         before = before[-1:] if index % 2 else []
         junction = Junction(D, "decoder", index, 2 * LAYERS, index // 2, LAYERS, part, norm, before)
-        connection = residual_connection(name)(junction, **OPTIONS.get(name, {}))
+        connection = residual_connection(name)(junction, **options)
         initialise(connection, seed=1)
         for module in connection.modules():
             if isinstance(module, Constant) and module.start == 0:
@@ -78,7 +78,7 @@ def offsets() -> Iterator[tuple[str, ResidualConnection, State, str, Constant]]:
     for name in RESIDUAL_CONNECTIONS:
         if name in STORES_NO_OFFSETS:
             continue
-        for connection, state in steps(name):
+        for connection, state in (step for options in OPTIONS.get(name, [{}]) for step in steps(name, options)):
             for path, part in connection.named_modules():
                 if isinstance(part, Constant) and part.start == 0 and part.value.numel():
                     yield name, connection, state, path, part

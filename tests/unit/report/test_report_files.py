@@ -259,6 +259,8 @@ def test_a_note_of_a_row_is_a_footnote_where_it_has_numbers(bench: Bench) -> Non
     found = {record["row"]: record["note"] for record in records(table)}
     assert found == {"post-ln": None, "pre-ln": None, "pre-ln+comt": None, "pre-ln+own": "Its maps did not move."}
     assert "did not move" not in markdown(table_of(bench, "paper"))
+    changed = build_table(bench.loaded(), bench.specs(), bench.runs, ["train.warmup_share=0.2"])
+    assert "did not move" not in markdown(changed)
 
 
 def test_a_selection_says_so(mixed: Bench) -> None:
