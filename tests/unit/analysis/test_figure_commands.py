@@ -66,7 +66,7 @@ def test_analyze_gates_of_scalar_gates(tmp_path) -> None:
     assert result.exit_code == 0, result.output
     assert sorted({path.stem for path in (tmp_path / "here").iterdir()}) == ["gate-summary", "gate-values-by-token"]
     said = (tmp_path / "here" / "gate-summary.txt").read_text(encoding="utf-8")
-    assert "learning rate 0.001, comt with sites v_proj" in said
+    assert "learning rate 0.001, comt (sites v_proj)" in said
     wrong = run("analyze-gates", folder, "--site", "v_proj", "--out", tmp_path / "there")
     assert isinstance(wrong.exception, UserError)
     assert "are scalars" in wrong.exception.message
