@@ -1,6 +1,7 @@
 # Everything a newcomer types. Needs Python 3.11 to 3.13 and make; sets up the rest in .venv, at the versions of constraints.txt.
 #
-#   make PYTHON=python3.12 ...   a particular interpreter; otherwise the first one that fits
+#   make PYTHON=python3.12 ...   a particular interpreter; otherwise that of .venv, or the first one that fits. Where .venv
+#                                has another version, this one gets an environment of its own: .venv-3.12.1
 #   make TORCH_BACKEND=cpu ...   PyTorch's CPU build instead of the one PyPI serves (on Linux: CUDA, several gigabytes);
 #                                needs access to PyTorch's own package index. Also: auto, cu130, rocm6.4, ... (uv's names)
 #
@@ -26,12 +27,21 @@ PYTHON_READY ?=
 DEMO := runs/demo
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+# .venv, unless a PYTHON is named and .venv has another version. One that does not run is refused where it is to be used.
+ifeq ($(origin PYTHON),undefined)
+VENV := .venv
+else
+VENV := $(shell \
+	version() { "$$1" -c 'import sys; print(sys.version.split()[0])' 2>/dev/null; }; \
+	named="$$(version '$(PYTHON)')" || named=none; there="$$(version .venv/bin/python)" || there="$$named"; \
+	[ "$$named" != none ] && [ "$$named" = "$$there" ] && echo .venv || echo ".venv-$$named")
+endif
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done)
 
-BIN := .venv/bin
-SET_UP := .venv/.ready
-LINT_READY := .venv/.ready-lint
+BIN := $(VENV)/bin
+SET_UP := $(VENV)/.ready
+LINT_READY := $(VENV)/.ready-lint
 ifeq ($(PYTHON_READY),)
 READY := $(SET_UP)
 COMT := $(BIN)/comt
@@ -77,6 +87,22 @@ demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minute
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
 	@# In the order of the files: integration tests, the long ones, are not left to the end, where one process has nothing to do.
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+
+# What differs between versions of Python: sums, typing, data classes, help and its texts, archives, pickles, processes,
+# the bytecode that Dynamo reads, the headers that C++ kernels are built with, the NumPy that there is for it.
+VARYING := tests/contract/test_cli.py tests/contract/test_help_examples.py tests/contract/test_doctor.py \
+	tests/contract/test_docs.py tests/contract/test_contributing.py tests/contract/test_methods_page.py \
+	tests/contract/test_results_page.py tests/contract/test_golden_curves.py tests/contract/test_warnings.py \
+	tests/contract/test_packaging.py tests/contract/test_isolation.py tests/contract/test_layering.py \
+	tests/contract/test_surroundings.py tests/integration/test_interruptions.py tests/integration/test_many_processes.py \
+	tests/integration/test_resume.py tests/integration/test_started_runs.py tests/integration/test_started_workers.py \
+	tests/unit/campaign tests/unit/commands tests/unit/data tests/unit/exchange tests/unit/recipe tests/unit/runs \
+	tests/unit/scoring tests/unit/test_installing.py tests/unit/test_sums.py tests/unit/kernels/test_cpu_build.py \
+	tests/unit/kernels/test_operators.py tests/unit/layers/test_dropout.py tests/unit/training/test_compile.py
+
+.PHONY: test-subset
+test-subset: $(READY)  ## Three minutes of tests of what differs between versions of Python; with PYTHON=python3.13, for instance
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(VARYING)
 
 # The part of the suite that computes: kernels, layers, models, the contracts of methods, training to the bit. The rest
 # reads, writes and prints the same on every processor.
@@ -175,7 +201,7 @@ constraints: $(SET_UP)  ## Choose the newest versions that fit and write them to
 
 .PHONY: clean
 clean:  ## Remove environments, caches and built files; keeps runs/ and results/
-	rm -rf .venv .venv-lowest-direct .venv-highest .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find comt_cli tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -183,11 +209,11 @@ $(BIN)/python:
 		echo "comt needs Python 3.11, 3.12 or 3.13, and $${python:-python3} is none of them ($$("$${python:-python3}" --version 2>&1 || true))." >&2; \
 		echo "Install one (for instance apt-get install python3.12 python3.12-venv, or brew install python@3.12), or name it: make PYTHON=/path/to/python3.12" >&2; \
 		exit 1; fi; \
-	"$$python" -m venv --clear .venv || { \
+	"$$python" -m venv --clear $(VENV) || { \
 		echo "$$python could not make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 
 $(SET_UP): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Setting up .venv with $$($(BIN)/python --version) ..."
+	@echo "Setting up $(VENV) with $$($(BIN)/python --version) ..."
 	@$(PIP) install --quiet -c constraints.txt uv
 	@$(UV_INSTALL) --quiet -e '.[gguf]' --group test
 	@$(BIN)/python -m compileall -q comt_cli

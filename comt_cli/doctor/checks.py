@@ -94,7 +94,7 @@ def check_python(version: tuple[int, int] | None = None) -> Finding:
     text = f"{platform.python_implementation()} {platform.python_version()}; supported: {_range(PYTHONS)}"
     if PYTHONS[0] <= (version or sys.version_info[:2]) <= PYTHONS[1]:
         return Finding("ok", text)
-    return Finding("fail", text, "Install Python 3.12, then: make clean setup PYTHON=python3.12")
+    return Finding("fail", text, "Install Python 3.12, then: make clean && make setup PYTHON=python3.12")
 
 
 def check_torch(version: str | None = None) -> Finding:

@@ -17,7 +17,7 @@ from comt_cli.methods import catalogue
 from comt_cli.recipe.load import find_recipe, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_OURS = {".venv", "runs", "build", "dist", "node_modules", ".git"}
+NOT_OURS = {"runs", "build", "dist", "node_modules", ".git"}
 LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 FENCE = re.compile(r"^(```+|~~~+)[^\n]*\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL)
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -34,7 +34,8 @@ def markdown_files() -> list[Path]:
         names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
         found = [ROOT / name for name in names]
     except (OSError, subprocess.CalledProcessError):
-        found = [path for path in ROOT.rglob("*.md") if not NOT_OURS & set(path.relative_to(ROOT).parts)]
+        within = ((path, path.relative_to(ROOT).parts) for path in ROOT.rglob("*.md"))
+        found = [path for path, parts in within if not NOT_OURS & set(parts) and not parts[0].startswith(".venv")]
     return sorted(path for path in found if path.exists())
 
 
