@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comt_cli.benchmarks.shapes import LENGTH, TOKENS, VOCABULARY, Shape
+from comt_cli.sums import added
 
 _ATTENTION_FORWARD, _ATTENTION_BACKWARD = 350e12, 300e12
 """FLOP/s of fused causal attention at these head widths."""
@@ -90,8 +91,8 @@ class LlamaRoofline:
     def plain(self) -> Ratios:
         """Seconds of the step and of the forward pass without gates, everything fused that can be."""
         D, F, L, T, V = self.size.width, self.size.ffn_width, self.size.layers, self.tokens, self.vocabulary
-        forward_products = sum(self.forward_of(product) for product in self.products())
-        products = forward_products + sum(self.backward_of(product) for product in self.products())
+        forward_products = added(self.forward_of(product) for product in self.products())
+        products = forward_products + added(self.backward_of(product) for product in self.products())
         mixing = 4 * T * self.length * D * 0.5  # FLOPs of causal attention
         attention = max(self.passes(D, 4), mixing / _ATTENTION_FORWARD)
         attention_back = max(self.passes(D, 10), 2.5 * mixing / _ATTENTION_BACKWARD)

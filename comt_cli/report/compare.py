@@ -14,6 +14,7 @@ from comt_cli.report.statistics import Paired, Summary, detectable, p_value, pai
 from comt_cli.report.verdict import Outcome, Verdict, judge
 from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
+from comt_cli.sums import added
 from comt_cli.tasks import Task
 from comt_cli.tasks.base import POINTS, DifferenceUnit
 
@@ -278,4 +279,4 @@ def curve(
 
 def _loss_at(curve: Sequence[tuple[float, float]], used: float) -> float | None:
     within = [loss for spent, loss in curve if (1 - LAST) * used <= spent <= used]
-    return sum(within) / len(within) if within else None
+    return added(within) / len(within) if within else None

@@ -11,6 +11,7 @@ from comt_cli.report import format
 from comt_cli.report.entry import Entry
 from comt_cli.report.statistics import ALPHA, Paired, holm
 from comt_cli.runs.directory import RunState
+from comt_cli.sums import added
 from comt_cli.tasks.base import Metric
 
 NOT_RESOLVED = "not resolved"
@@ -121,7 +122,7 @@ def _trend(entries: Sequence[Entry], baselines: Sequence[Entry], metric: Metric)
     if len({rung.flops for rung in rungs}) < LADDER_SIZES:
         return Trend(row, tuple(rungs), None, f"no line: that takes {LADDER_SIZES} sizes")
     line = fitted([rung.flops for rung in rungs], [rung.gain for rung in rungs])
-    return Trend(row, tuple(rungs), line, _verdict(line, sum(rung.gain for rung in rungs)))
+    return Trend(row, tuple(rungs), line, _verdict(line, added(rung.gain for rung in rungs)))
 
 
 def _rung(column: str, flops: float, difference: Paired, metric: Metric) -> Rung:

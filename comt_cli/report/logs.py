@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from comt_cli.sums import added
+
 POINTS = 50
 """At most so many points has a curve: each is the mean of as many logged values in a row."""
 
@@ -30,4 +32,4 @@ def width_for(values: int) -> int:
 def window_means(values: Sequence[tuple[int, float]], width: int) -> list[tuple[int, float]]:
     """The mean of every `width` values in a row, at the step of the last one; the last window may be shorter."""
     groups = [values[begin : begin + width] for begin in range(0, len(values), width)]
-    return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
+    return [(group[-1][0], added(value for _, value in group) / len(group)) for group in groups]

@@ -13,6 +13,7 @@ from comt_cli.report import format
 from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.known import KnownRun, Place, Standing
 from comt_cli.runs.plan import RunSpec, identity_of
+from comt_cli.sums import added
 from comt_cli.tasks import tasks
 
 RecipeOf = Callable[[str, Sequence[str], str], LoadedRecipe | None]
@@ -216,4 +217,4 @@ def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def computing_seconds(rows: Iterable[Mapping[str, Any]]) -> float:
     """How long the training of the runs that ended took."""
-    return sum(row["train_seconds"] for row in rows if isinstance(row["train_seconds"], int | float))
+    return added(row["train_seconds"] for row in rows if isinstance(row["train_seconds"], int | float))

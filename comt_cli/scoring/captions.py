@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from comt_cli.data.captions.treebank import PUNCTUATION, treebank_tokens
+from comt_cli.sums import added
 
 CAPTION_METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")
 
@@ -42,9 +43,11 @@ def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]
     truths = [[words_of(text) for text in texts] for texts in references]
     cider = Cider(references)
     found = dict(zip(CAPTION_METRICS, _bleu(candidates, truths), strict=False))
-    found["rouge_l"] = sum(map(_rouge_l, candidates, truths)) / len(candidates)
+    found["rouge_l"] = added(map(_rouge_l, candidates, truths)) / len(candidates)
     scores = {name: 100 * value for name, value in found.items()}
-    return scores | {"cider": sum(cider.score(text, image) for image, text in enumerate(hypotheses)) / len(hypotheses)}
+    return scores | {
+        "cider": added(cider.score(text, image) for image, text in enumerate(hypotheses)) / len(hypotheses)
+    }
 
 
 def words_of(text: str) -> list[str]:
@@ -148,7 +151,7 @@ class Cider:
     def score(self, hypothesis: str, image: int) -> float:
         """100 times CIDEr-D of a caption of the image with this number: as a rule between 0 and 1000."""
         own, truths = self._vector(hypothesis), self._truths(image)
-        return 100 * 10 * sum(_similarity(own, truth) for truth in truths) / len(truths)
+        return 100 * 10 * added(_similarity(own, truth) for truth in truths) / len(truths)
 
     def _vector(self, text: str) -> _Vector:
         words = words_of(text)
@@ -169,4 +172,4 @@ def _similarity(own: _Vector, truth: _Vector) -> float:
         product / (one * other) if one and other else 0.0
         for product, one, other in zip(products, own.norms, truth.norms, strict=True)
     ]
-    return sum(cosines) / _ORDERS * math.exp(-((own.length - truth.length) ** 2) / (2 * _SIGMA**2))
+    return added(cosines) / _ORDERS * math.exp(-((own.length - truth.length) ** 2) / (2 * _SIGMA**2))

@@ -34,6 +34,7 @@ BASE = {
     "files": {"errors", "files"},
     "line_cache": {"errors", "files", "line_cache"},
     "installing": {"installing"},
+    "sums": {"sums"},
     "words": {"words"},
 }
 EVERYTHING = {*FLOW, *BASE, "report", "doctor", "commands", "app"}

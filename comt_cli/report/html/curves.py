@@ -14,6 +14,7 @@ from comt_cli.report.logs import Log, logged, quantities, width_for, window_mean
 from comt_cli.report.written import Line, Written
 from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.plan import BY_ID
+from comt_cli.sums import added
 
 ROUNDING = 1e-6
 """Relative, of a loss as it is written beside a table: between what the digits there leave out and what two
@@ -115,7 +116,7 @@ def _numbers(log: Mapping[int, Line], key: str) -> dict[int, float]:
 def _series(row: str, seeds: Sequence[Mapping[int, float]], steps: Iterable[int]) -> dict[str, Any]:
     at_steps = [[at[step] for at in seeds] if all(step in at for at in seeds) else [] for step in steps]
     found: dict[str, Any] = {"row": row, "n": len(seeds)}
-    found["mean"] = [float(f"{sum(values) / len(values):.5g}") if values else None for values in at_steps]
+    found["mean"] = [float(f"{added(values) / len(values):.5g}") if values else None for values in at_steps]
     if len(seeds) > 1:
         found["low"] = [min(values, default=None) for values in at_steps]
         found["high"] = [max(values, default=None) for values in at_steps]
