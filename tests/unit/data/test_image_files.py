@@ -85,11 +85,15 @@ def test_damaged_cifar_is_named(cifar: tuple[Any, Path, str]) -> None:
         prepare(ImageDataSettings(images=name, folder=str(folder)))
 
 
-def test_cifar_without_data_and_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_network(self: object) -> None:
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise URLError("no network")
 
-    monkeypatch.setattr(torchvision_datasets().CIFAR10, "download", no_network)
+    monkeypatch.setattr(torchvision_datasets().utils, "_get_redirect_url", refuse)
+
+
+def test_cifar_without_data_and_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_network(monkeypatch)
     with pytest.raises(UserError, match=r"cifar10 is not in .* and cannot be downloaded: .*no network") as caught:
         prepare(ImageDataSettings(images="cifar10"))
     assert str(cache / "images" / "cifar") in caught.value.message
@@ -106,10 +110,7 @@ def test_a_folder_of_cifar_that_is_not_there_is_not_made(tmp_path: Path) -> None
 
 
 def test_a_folder_without_cifar_is_left_as_it_was(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_network(self: object) -> None:
-        raise URLError("no network")
-
-    monkeypatch.setattr(torchvision_datasets().CIFAR10, "download", no_network)
+    no_network(monkeypatch)
     home = tmp_path / "named by mistake"
     home.mkdir()
     with pytest.raises(UserError, match="cannot be downloaded"):
@@ -121,12 +122,7 @@ def test_a_folder_without_cifar_is_left_as_it_was(cache: Path, tmp_path: Path, m
 def test_an_archive_of_cifar_is_unpacked_or_said_to_be_damaged(
     cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    from torchvision.datasets import utils
-
-    def no_network(*_: object, **__: object) -> None:
-        raise URLError("no network")
-
-    monkeypatch.setattr(utils, "_get_redirect_url", no_network)
+    no_network(monkeypatch)
     kind, folder, name = cifar
     archive = folder / kind.filename
     with tarfile.open(archive, "w:gz") as tar:
@@ -150,11 +146,46 @@ def test_an_archive_of_cifar_is_unpacked_or_said_to_be_damaged(
 def test_cifar_is_downloaded_where_it_is_not(cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     kind, folder, name = cifar
     (folder / kind.base_folder).rename(folder / "elsewhere")
-    monkeypatch.setattr(kind, "download", lambda self: (folder / "elsewhere").rename(folder / kind.base_folder))
+
+    def download(url: str, root: Path, filename: str, md5: str) -> None:
+        assert (url, md5) == (kind.url, kind.tgz_md5)
+        with tarfile.open(Path(root) / filename, "w:gz") as tar:
+            tar.add(folder / "elsewhere", kind.base_folder)
+
+    monkeypatch.setattr(torchvision_datasets().utils, "download_url", download)
     said = []
     dataset = prepare(ImageDataSettings(images=name, folder=str(folder)), lambda *words: said.append(words[0]))
     assert len(dataset.train) == IMAGES_A_FILE * len(kind.train_list)
     assert said[0] == f"downloading {name} into {folder}"
+
+
+def test_of_an_archive_of_cifar_only_its_own_files_are_written(
+    cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every Python, whose own `extractall` differs: no links, nothing outside the folder."""
+    kind, folder, name = cifar
+    data = ImageDataSettings(images=name, folder=str(folder))
+    before, base = prepare(data), folder / kind.base_folder
+    files = {path.name for path in base.iterdir()}
+    first, *_ = sorted(files)
+    archive = folder / kind.filename
+    with tarfile.open(archive, "w:gz") as tar:
+        for outside in ("../outside", str(folder / "outside"), f"{base.name}/../outside", f"{base.name}/other"):
+            member = tar.gettarinfo(base / first)
+            member.name = outside
+            with (base / first).open("rb") as content:
+                tar.addfile(member, content)
+        tar.add(base, kind.base_folder)
+        link = tarfile.TarInfo(f"{kind.base_folder}/{first}")
+        link.type, link.linkname = tarfile.SYMTYPE, str(folder / "elsewhere")
+        tar.addfile(link)
+    monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
+    shutil.rmtree(base)
+    assert prepare(data).content_hash == before.content_hash
+    assert {path.name for path in base.iterdir()} == files
+    assert not any(path.is_symlink() for path in base.iterdir())
+    assert {path.name for path in folder.iterdir()} == {archive.name, kind.base_folder}
+    assert not (folder.parent / "outside").exists()
 
 
 def make_imagenet(folder: Path, classes: int = 3) -> None:
