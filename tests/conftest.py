@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import isolation
+import library_warnings
 from parsed_once import parsed_once
 
 _MADE = isolation.isolate()  # before torch, matplotlib and the others read where their caches are
@@ -49,6 +50,12 @@ gc.set_threshold(20_000, 20, 20)
 # Few examples, and the same ones every time: the suite stays quick, and a failure can be seen again.
 settings.register_profile("comt", max_examples=25, deadline=None, derandomize=True, database=None)
 settings.load_profile("comt")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Warnings are errors, but for those that are not about this program."""
+    for rule in library_warnings.rules():
+        config.addinivalue_line("filterwarnings", rule)
 
 
 def pytest_collection_finish() -> None:
