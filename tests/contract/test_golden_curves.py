@@ -131,7 +131,6 @@ def the_compilers_front_end(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("name", [name for name in cases() if name.split("/")[1] not in VARIANTS | IMAGE_VARIANTS])
 def test_the_curve_is_the_committed_one(name, corpus, tmp_path):
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))

@@ -100,7 +100,6 @@ def test_a_fused_run_resumes_to_the_bit(tiny_corpus, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_compiled_equals_eager(tiny_corpus, tmp_path, monkeypatch):
     """Through the compiler's front end (`aot_eager`): one graph, with the kernels in it."""
     compiler = torch.compile

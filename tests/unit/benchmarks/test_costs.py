@@ -144,7 +144,6 @@ def _compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_compiler")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_bytes_are_those_of_inputs_and_outputs_of_fused_code():
     x = torch.zeros(1000)
     with _own_compiled_code():

@@ -225,7 +225,6 @@ def calls(dtype: torch.dtype) -> dict[str, tuple]:
     }
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the checker's own
 @DTYPES
 @pytest.mark.parametrize(
     "name", [f"{op}{end}" for op in ("modulate", "heads", "swiglu", "add_norm") for end in ("", "_backward")]

@@ -13,8 +13,6 @@ from torch._inductor.decomposition import select_decomp_table
 from comt_cli.kernels import embedding as module
 from comt_cli.layers.projection import TokenEmbedding
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-
 IDS = {
     "one of them often": torch.tensor([[3, 0, 3, 3, 1], [3, 3, 7, 3, 10]]),
     "one alone": torch.tensor(5),

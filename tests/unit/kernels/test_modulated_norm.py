@@ -161,7 +161,7 @@ def test_the_same_bits_come_out_every_time(dtype, threads):
     assert all(torch.equal(one, other) for run in runs[1:] for one, other in zip(runs[0], run, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # the checker's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the checker's own
 @pytest.mark.parametrize("gates", [(0, 0), (1, 0), (0, 2)], ids=str)
 @pytest.mark.parametrize("apart", [False, True], ids=["joined", "apart"])
 def test_pytorch_accepts_the_operator(gates, apart):
@@ -234,7 +234,7 @@ def test_a_windows_filters_see_what_a_convolution_sees(dtype, sizes, k, stride, 
         assert relative(one, other) < TOLERANCE[dtype]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
 def test_pytorch_accepts_the_convolution(layout):
     leaves = [normal(0, 2, 4, 5, 6), normal(1, 3, 4, 3, 3), normal(2, 2, 4, 3, 3)]

@@ -107,7 +107,6 @@ def test_gates_without_alpha_are_copied(monkeypatch):
     assert found.ws.data_ptr() != gate.bs.data_ptr()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the checker's own
 @pytest.mark.parametrize("kinds", ["cs", "c", "s"])
 def test_pytorch_accepts_the_operators(monkeypatch, kinds):
     monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
@@ -126,7 +125,6 @@ def test_pytorch_accepts_the_operators(monkeypatch, kinds):
     torch.library.opcheck(torch.ops.comt.modulation_backward.default, (*gradients, *arguments))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_compiled_code_calls_the_operators_once_each(monkeypatch):
     """Forward and backward, and gives what the definition does with some twenty small kernels."""
     monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")

@@ -66,7 +66,7 @@ def flat(arguments: tuple) -> list:
     return [field for each in arguments for field in (each if isinstance(each, Modulation) else [each])]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # the checker's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the checker's own
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("op", ["modulate", "heads", "swiglu", "add_norm"])
 def test_pytorch_accepts_the_operator(op, kind):
@@ -89,7 +89,7 @@ def test_gradients_reach_every_tensor(op, kind):
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # the checker's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the checker's own
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["one-type", "two-types"])
 def test_a_product_that_is_added_as_it_is(dtype):
     """Neither it nor, in the stream's type, a gradient of its own exists; bf16: one rounding, of 2^-9."""

@@ -186,7 +186,6 @@ def test_a_checkpointed_block_draws_its_masks_again():
 
 
 @torch._inductor.config.patch({"cpp.simdlen": 0})
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_compiled_masks_are_equal_and_a_step_compiles_nothing():
     torch.manual_seed(0)
     torch._dynamo.reset()

@@ -74,7 +74,6 @@ def test_values_and_gradients_are_autograds_to_the_bit(dtype, autocast, filled, 
                 assert torch.equal(mine, theirs)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("backend", [None, "aot_eager_decomp_partition"])
 def test_the_joined_matrix_is_not_kept(backend, autocast):

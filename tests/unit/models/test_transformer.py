@@ -353,7 +353,6 @@ def test_units_of_sharding():
     assert {"encoder.0", "encoder.1", "decoder.2", "embedding", "encoder_norm"} <= set(units)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_the_compiler_takes_the_body_as_one_graph():
     update = {"dropout": 0.1, "attention_dropout": 0.1, "encoder_layers": 1, "decoder_layers": 1}
     model = pair_model({"name": "comt", "residual": "laurel-pa"}, SETTINGS.model_copy(update=update))

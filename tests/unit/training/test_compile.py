@@ -23,8 +23,6 @@ from comt_cli.models.build import empty_network, materialise
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.objective import SummedLoss
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-
 
 @pytest.fixture(autouse=True)
 def forget_what_was_compiled():

@@ -119,7 +119,6 @@ def test_the_memory_is_given_back_with_the_run(tiny_corpus, tmp_path, graphs, mo
     assert resets == [0, graphs.passes]  # what other runs compiled is forgotten at the beginning
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_the_compiler_knows_the_options(monkeypatch):
     monkeypatch.setattr(os, "environ", {**os.environ})  # it sets some for the profiler
     torch.compile(torch.sin, options=CAPTURED)  # looks at them at once, and compiles when it is called
