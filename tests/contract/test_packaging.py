@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -118,6 +120,81 @@ def test_ci_calls_make_test():
     text = script.read_text(encoding="utf-8")
     assert "set -euo pipefail" in text
     assert re.search(r"^make test$", text, re.MULTILINE)
+
+
+def program(path, prints):
+    """A program that prints this, or fails where there is nothing to print."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho {prints}\n" if prints else "#!/bin/sh\nexit 127\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("there", "named", "used"),
+    [
+        (None, None, ".venv"),
+        ("3.11.7", None, ".venv"),
+        (None, "3.12.1", ".venv"),
+        ("3.12.1", "3.12.1", ".venv"),
+        ("3.11.7", "3.12.1", ".venv-3.12.1"),
+        ("3.12.4", "3.12.1", ".venv-3.12.1"),
+        ("", "3.12.1", ".venv"),  # its interpreter is gone
+        ("3.11.7", "", ".venv-none"),  # pyenv's shim of a version that is not chosen
+    ],
+)
+@pytest.mark.parametrize("target", ["test", "test-subset", "lint", "demo"])
+def test_a_python_that_is_named_is_the_one_that_is_used(tmp_path, there, named, used, target):
+    """An environment of another version is left alone: it would pass or fail the tests in the other's name."""
+    if there is not None:
+        program(tmp_path / ".venv/bin/python", there)
+    chosen = [] if named is None else [f"PYTHON={program(tmp_path / 'bin/python', named)}"]
+    command = ["make", "-n", "-f", str(ROOT / "Makefile"), "-C", str(tmp_path), target, *chosen]
+    for file in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / file).touch()
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    program_used = {"lint": "mypy", "demo": "comt"}.get(target, "pytest")
+    assert set(re.findall(rf"(\S+)/bin/{program_used}\b", printed)) == {used}
+    assert set(re.findall(r"venv --clear (\S+)", printed)) <= {used}
+
+
+def test_a_python_that_does_not_run_is_refused_though_there_is_an_environment(tmp_path):
+    program(tmp_path / ".venv/bin/python", "3.11.7")
+    shim = program(tmp_path / "bin/python3.12", "")
+    command = ["make", "-f", str(ROOT / "Makefile"), "-C", str(tmp_path), "setup", f"PYTHON={shim}"]
+    for file in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / file).touch()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"comt needs Python 3.11, 3.12 or 3.13, and {shim} is none of them" in done.stderr
+
+
+@pytest.mark.parametrize("lint", ["0", "1"])
+def test_ci_tests_all_on_one_python_and_some_on_every_other_that_runs(tmp_path, lint):
+    calls = tmp_path / "calls"
+    script = shutil.copy(ROOT / ".ci/run", tmp_path / "run")
+    checkout = tmp_path / "checkout"
+    (checkout / ".ci").mkdir(parents=True)
+    shutil.move(script, checkout / ".ci/run")
+    program(checkout / ".venv/bin/python", "3.11")
+    program(tmp_path / "bin/python3.12", "")
+    program(tmp_path / "bin/python3.13", "")
+    pyenv = program(tmp_path / "pyenv/versions/3.12.1/bin/python", "3.12")
+    make = program(tmp_path / "bin/make", "")
+    make.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n[ "$1" != lint ] || exit {lint}\n', encoding="utf-8")
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "PYENV_ROOT": str(tmp_path / "pyenv")}
+    done = subprocess.run(
+        [str(checkout / ".ci/run")], capture_output=True, text=True, check=False, env=environment, cwd="/"
+    )
+    assert done.returncode == int(lint)
+    assert calls.read_text().splitlines() == ["test", f"test-subset PYTHON={pyenv}", "lint"]
+    assert done.stdout.splitlines() == [f"== Python 3.12: {pyenv}", "== Python 3.13: none runs here, skipped"]
+
+
+def test_the_subset_for_other_pythons_is_there():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
+    paths = re.search(r"^VARYING := (.+)$", makefile, re.MULTILINE)[1].split()
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_make_alone_explains_every_target():
