@@ -1,0 +1,261 @@
+"""Numbers that prose quotes are those of the committed results, rounded once.
+
+README's table and what the demo prints are compared to the letter. Every `x [low, high]` of README, results/README.md,
+FINDINGS and the pages of docs and recipes is computed anew from the runs that are committed. It is looked for in the
+tables that its paragraph links to, else its section, and in a line that begins with a row's name in that row alone:
+centre and both ends must be those of one pair of rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+from comt_cli.report.format import value
+from comt_cli.report.ladder import fitted, gain_of
+from comt_cli.report.statistics import Paired, paired_difference
+from comt_cli.report.written import Line, read_lines
+from comt_cli.tasks import tasks
+from comt_cli.tasks.base import Metric
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TABLE = RESULTS / "evening/comt/table3.md"
+
+
+def markdown_tables(text: str) -> list[list[list[str]]]:
+    """Every table of a Markdown text, as rows of cells; the line under the heading is left out."""
+    blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    rows = [[[cell.strip() for cell in line.strip().strip("|").split("|")] for line in b.splitlines()] for b in blocks]
+    return [[row for row in table if not set("".join(row)) <= set(":- ")] for table in rows]
+
+
+def test_the_table_is_the_committed_one():
+    ((heading, *rows),) = markdown_tables(TABLE.read_text(encoding="utf-8"))
+    _, _, results = README.partition("## What comes out")
+    (shown, *shown_rows) = markdown_tables(results)[0]
+    assert set(shown) <= set(heading)
+    places = [heading.index(name) for name in shown]
+    assert [[row[place] for place in places] for row in rows] == shown_rows
+
+
+def test_what_the_demo_prints_is_what_seed_1_gave():
+    with (ROOT / "results/smoke/comt/table3-runs.csv").open(encoding="utf-8") as handle:
+        seed_1 = {run["row"]: run for run in csv.DictReader(handle) if run["seed"] == "1"}
+    (block,) = re.findall(r"^```\n(method .*?)^```", README, re.DOTALL | re.MULTILINE)
+    lines = [line.split() for line in block.splitlines()[1:]]
+    assert len(lines) > 3
+    for row, perplexity, _, bits_per_byte, *_ in lines:
+        assert perplexity == value(float(seed_1[row]["perplexity"]))
+        assert bits_per_byte == value(float(seed_1[row]["bits_per_byte"]), 3)
+
+
+FINDINGS = "results/FINDINGS.md"
+PAGES = ("README.md", "results/README.md", FINDINGS, *(
+    path.relative_to(ROOT).as_posix() for folder in ("docs", "recipes") for path in sorted((ROOT / folder).glob("*.md"))
+))  # fmt: skip
+SUMMARY = "## What does not hold"
+"""Of FINDINGS: each of its lines is taken up below, so its numbers must be printed there, too."""
+
+NUMBER = r"[+-]?\d+(?:\.\d+)?"
+QUOTED = re.compile(
+    rf"(?P<mean>{NUMBER})(?:\s+(?:%|points|BLEU|CIDEr-D))?(?P<way>\s+(?:lower|higher))?\s+"
+    rf"\[(?P<low>{NUMBER}),\s+(?P<high>{NUMBER})\](?!\()"
+)
+LINK = re.compile(r"\]\((?:results/)?((?:evening|smoke)/[a-z-]+/[\w-]+)\.\w+\)")
+BESIDE = re.compile(r"-(?:runs|rates|trials|costs|costs-figure|curves|figure|ladder)$")
+"""What files beside a table's add to its name."""
+ROW = re.compile(r"(?:- |\| )([\w.+-]+)(?: at (\S+))?(?::| \|) ")
+METRICS: dict[str, Metric] = {key: metric for task in tasks().values() for key, metric in task.metrics.items()}
+
+
+@dataclass(frozen=True)
+class Quotation:
+    """A triple as it is printed, in which line, under which heading, in a paragraph of which words; the tables that it
+    may be of, and all of its section, whose metrics it may have."""
+
+    page: str
+    line: int
+    heading: str
+    words: str
+    numbers: tuple[str, str, str]
+    tables: tuple[str, ...]
+    section: tuple[str, ...]
+
+    def is_of(self, found: Paired | None) -> bool:
+        """Whether the three numbers round to what is printed, each at its own decimals."""
+        return found is not None and all(
+            number is not None and float(f"{number:.{len(text.partition('.')[2])}f}") == float(text)
+            for text, number in zip(self.numbers, (found.mean, found.low, found.high), strict=True)
+        )
+
+    def __str__(self) -> str:
+        mean, low, high = self.numbers
+        return f"{self.page}:{self.line}: {mean} [{low}, {high}]"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The shown runs of a table by row and column, then by seed; the key of each column's metric; the baseline."""
+
+    runs: Mapping[tuple[str, str], Mapping[int, Line]]
+    keys: Mapping[str, str]
+    baseline: str
+
+    def apart(
+        self, row: str, other: str, column: str, key: str | None = None, without: int | None = None
+    ) -> Paired | None:
+        """The difference of two rows; of another metric than the shown one, or without a seed, where that is said."""
+        key = key or self.keys[column]
+        ours, theirs = (
+            {seed: float(run[key]) for seed, run in self.runs.get((each, column), {}).items()
+             if seed != without and run.get(key)} for each in (row, other)
+        )  # fmt: skip
+        return paired_difference(ours, theirs, METRICS[key].difference)
+
+
+@functools.cache
+def table(name: str) -> Numbers:
+    """A committed table by its path, `evening/comt/table3`."""
+    cells = read_lines(RESULTS / f"{name}.csv")
+    runs: dict[tuple[str, str], dict[int, Line]] = {}
+    for run in read_lines(RESULTS / f"{name}-runs.csv"):
+        if run["state"] == "done" and run.get("chosen") != "False":
+            runs.setdefault((run["row"], run["column"]), {})[int(run["seed"])] = run
+    return Numbers(runs, {cell["column"]: cell["metric"] for cell in cells}, cells[0]["baseline"])
+
+
+@functools.cache
+def pairs(name: str, key: str | None = None) -> Sequence[Paired]:
+    """The differences of all pairs of rows of a table, at every column; of a metric that its runs may not have."""
+    numbers = table(name)
+    found = (numbers.apart(row, other, column, key) for (row, column), (other, at) in permutations(numbers.runs, 2)
+             if at == column)  # fmt: skip
+    return [each for each in found if each is not None]
+
+
+@functools.cache
+def beside(name: str) -> Sequence[Paired]:
+    """Of a sweep: what its table of rates has of runs that no CSV lists; of a ladder the slopes at each row's rate and
+    at the recipe's, fitted to the gains of the rows over the baseline."""
+    path = RESULTS / f"{name}-rates.csv"
+    if not path.exists():
+        return []
+    rates = read_lines(path)
+    found = []
+    gains: dict[tuple[str, str], dict[str, float]] = {}
+    for line in rates:
+        for kind in ("recipe", "baseline", "own"):
+            of = [line.get(f"{kind}.{key}") for key in ("difference_percent", "interval_low", "interval_high")]
+            if all(of):
+                found.append(Paired(*map(float, of), n=int(line[f"{kind}.n"])))
+                gains.setdefault((line["row"], kind), {})[line["column"]] = gain_of(
+                    float(of[0]), METRICS[line["metric"]]
+                )
+    if (ladder := RESULTS / f"{name}-ladder.csv").exists():
+        flops = {line["column"]: float(line["flops"]) for line in read_lines(ladder)}
+        lines = [fitted([flops[column] for column in each], list(each.values())) for each in gains.values()
+                 if len(each) == len(flops)]  # fmt: skip
+        found += [Paired(line.slope, line.low, line.high, len(flops)) for line in lines]
+    return found
+
+
+ALMANAC = "almanac-en-vi/tiny"
+OTHERWISE = {
+    (FINDINGS, "+1.5 [-0.1, +3.1]"): lambda: table("evening/sas/table3").apart("sas", "baseline", ALMANAC, without=5),
+    (FINDINGS, "+1.8 [+0.2, +3.3]"): lambda: table("evening/sas/table3").apart(
+        "sas", "baseline", ALMANAC, "last_test_bleu_intl"
+    ),
+}
+"""What is said of a part of a table's seeds, or of a metric that no table shows."""
+
+
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Paragraphs, headings, bullets and rows of tables, each with the number of its first line."""
+    start, held = 1, []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if held and (not line.strip() or re.match(r"\s*(?:- |#|\|)", line)):
+            yield start, "\n".join(held)
+            held = []
+        if line.strip():
+            start = start if held else number
+            held.append(line)
+
+
+def linked(text: str) -> dict[str, None]:
+    """The tables that a text links to."""
+    stems = (BESIDE.sub("", stem) for stem in LINK.findall(text))
+    names = dict.fromkeys(name for stem in stems for name in (stem, f"{stem}-sweep"))
+    return {
+        name: None for name in names if (RESULTS / f"{name}-runs.csv").exists() and (RESULTS / f"{name}.csv").exists()
+    }
+
+
+def quotations(page: str, text: str) -> Iterator[Quotation]:
+    """All of a page, in its order."""
+    parts = list(paragraphs(text.replace("\\", "")))
+    headings, of_section = [""], [{}]
+    for _, part in parts:
+        if part.startswith("#"):
+            headings.append(part)
+            of_section.append({})
+        of_section[-1] |= linked(part)
+    section = 0
+    for start, part in parts:
+        section += part.startswith("#")
+        for match in QUOTED.finditer(part):
+            mean = f"-{match['mean']}" if "lower" in (match["way"] or "") else match["mean"]
+            line = start + part[: match.start()].count("\n")
+            whole = tuple(of_section[section])
+            tables, numbers = tuple(linked(part)) or whole, (mean, match["low"], match["high"])
+            yield Quotation(page, line, headings[section], part, numbers, tables, whole)
+
+
+def is_found(one: Quotation, others: Sequence[Quotation]) -> bool:
+    """Whether the committed runs give a quotation of a page, of which `others` are the rest."""
+    if one.page == FINDINGS and one.heading == SUMMARY:
+        return any(one.numbers == each.numbers for each in others if each.heading != SUMMARY)
+    mean, low, high = one.numbers
+    if other := OTHERWISE.get((one.page, f"{mean} [{low}, {high}]")):
+        return one.is_of(other())
+    if begins := ROW.match(one.words):
+        row, column = begins.groups()
+        for numbers in map(table, one.tables):
+            columns = [at for (each, at) in numbers.runs if each == row and column in (None, at)]
+            if columns:
+                return any(one.is_of(numbers.apart(row, numbers.baseline, at)) for at in columns)
+    shown = {key for name in one.section for key in table(name).keys.values()}
+    return any(
+        one.is_of(found)
+        for name in one.tables
+        for found in (*pairs(name), *beside(name), *(each for key in shown for each in pairs(name, key)))
+    )
+
+
+def wrong(page: str, text: str) -> list[str]:
+    """The quotations of a page that no committed run gives."""
+    every = list(quotations(page, text))
+    return [str(one) for one in every if not is_found(one, every)]
+
+
+def test_every_interval_that_prose_quotes_is_that_of_the_runs():
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+    assert sum(len(list(quotations(page, text))) for page, text in texts.items()) > 500
+    assert [each for page, text in texts.items() for each in wrong(page, text)] == []
+
+
+def test_an_interval_that_is_not_is_found():
+    """Rounded twice, of another row, with one end of another."""
+    said = "[table](evening/ours/gate-start.md)\n\n- It has {}.\n"
+    assert wrong(FINDINGS, said.format("-4.5 % [-6.6, -2.4]")) == []
+    assert wrong(FINDINGS, said.format("-4.5 % [-6.7, -2.4]")) == [f"{FINDINGS}:3: -4.5 [-6.7, -2.4]"]
+    section = "[table3.md](evening/comt/table3.md)\n\n- {}: 16.2 % lower \\[-17.6, -14.8\\].\n"
+    assert wrong("results/README.md", section.format("mix-ln")) == []
+    assert wrong("results/README.md", section.format("post-ln")) != []
+    assert wrong("results/README.md", section.format("mix-ln").replace("-14.8", "-15.6")) != []
