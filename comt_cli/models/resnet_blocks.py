@@ -41,7 +41,7 @@ class BlockPlace(NamedTuple):
         return self.stride != 1 or self.d_in != self.d_out
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # the compiler of PyTorch 2.11 hashes it before it has its fields: by identity, then
 class Computed:
     """A branch that has been computed: what a connection is handed, since a skip path may be a projection of what the
     branch reads."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch._inductor.config
 from connection_stacks import D, branch, stack
+from image_method_cases import IMAGE_METHODS, IMAGES, built_resnet
 from method_cases import METHODS, TOKENS, built, wiring_of
 from naive import close, normal
 from tiny_runs import image_spec, tiny_spec, train
@@ -20,6 +21,7 @@ from comt_cli.layers.residual.base import Streams, stream_of
 from comt_cli.layers.residual.hyper_connections import StreamsConnection
 from comt_cli.methods.base import Wiring, residual_connection
 from comt_cli.models.build import empty_network, materialise
+from comt_cli.models.resnet_blocks import Computed
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.objective import SummedLoss
 
@@ -116,6 +118,20 @@ def test_a_compiled_connection_has_the_eager_ones_gradients(name):
         if expected is not None:
             close(mine, expected, atol=1e-9)
     assert any(each is not None and each.any() for each in gradients[0])
+
+
+@pytest.mark.parametrize("name", ["sas-resnet", "scaling-gate", "highway", "rezero"])
+def test_a_connection_of_a_resnet_is_compiled_in_one_graph(name):
+    """It is handed a branch that has been computed, an object that is made within the graph."""
+    model = built_resnet(IMAGE_METHODS[name]).eval()
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="eager", fullgraph=True)(IMAGES)
+        torch.testing.assert_close(compiled, model(IMAGES), rtol=1e-5, atol=1e-6)
+
+
+def test_a_computed_branch_can_be_hashed_before_it_has_its_fields():
+    """As the compiler of PyTorch 2.11 does."""
+    assert isinstance(hash(Computed.__new__(Computed)), int)
 
 
 def test_a_compiled_image_run_trains_and_evaluates_as_an_eager_one(tmp_path, monkeypatch):
