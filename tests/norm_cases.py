@@ -88,8 +88,15 @@ def run(case: Case) -> Results:
     (product, *gates, _, _), kind = case.tensors, case.kind
     y, mean, var = modulated_norm(product, None, *case.tensors[1:], kind.relu, EPSILON)
     kept = product, None, *gates, mean, var
-    *gradients, du = modulated_norm_backward(case.dy, y if kind.relu else None, *kept, kind.relu, EPSILON, kind.skip)
+    through_relu = kind.skip and kind.relu  # else the skip path's gradient is dy, and the operator asks for none
+    *gradients, dskip, du = modulated_norm_backward(
+        case.dy, y if kind.relu else None, *kept, kind.relu, EPSILON, through_relu
+    )
     assert du.shape == (0,)  # u's is in the product's
+    if kind.skip and not kind.relu:
+        assert dskip.shape == (0,)
+        dskip = case.dy
+    gradients.append(dskip)
     found = {"y": y, "mean": mean, "var": var}
     for name, tensor, gradient in zip(NAMES, case.tensors, gradients, strict=True):
         if tensor is None:

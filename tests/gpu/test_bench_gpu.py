@@ -16,8 +16,9 @@ pytestmark = [
 
 
 @pytest.mark.filterwarnings("default")  # the compiler's own
-@pytest.mark.parametrize("what", ["whole", "block"])
-@pytest.mark.parametrize("captured", ["plain-compiled-graphs", "transponder-fused-graphs"])
+@pytest.mark.parametrize(
+    ("captured", "what"), [("plain-compiled-graphs", "whole"), ("transponder-fused-graphs", "block")]
+)
 def test_a_step_in_cuda_graphs_is_the_same_step(captured, what):
     """Both train the same weights, in turns: the losses are equal between any two steps, to rounding in bf16, and fall.
     By block the graph of a layer reads what that of the one before it wrote."""

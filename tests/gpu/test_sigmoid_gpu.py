@@ -58,8 +58,7 @@ def test_every_number():
     assert exact_to_a_few_ulp(both(x, tl.float16)[1][finite], x[finite])
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_specials(value):
-    x = torch.full((1024,), value, device="cuda")
+def test_specials():
+    x = torch.tensor([math.inf, -math.inf, math.nan, 0.0], device="cuda").repeat(256)
     for found in both(x, tl.bfloat16):
-        torch.testing.assert_close(found, torch.sigmoid(x), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(found, torch.sigmoid(x), rtol=2**-22, atol=2**-126, equal_nan=True)
