@@ -9,7 +9,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from triton_cases import DTYPES, KINDS, TOLERANCE, Case, add_norm, assert_agree, heads, make, modulate, swiglu
+from triton_cases import (
+    DTYPES,
+    KINDS,
+    TOLERANCE,
+    Case,
+    add_norm,
+    assert_agree,
+    heads,
+    interpreted_only,
+    make,
+    modulate,
+    swiglu,
+)
 
 from comt_cli.kernels.add_norm import triton as add_norm_kernels
 from comt_cli.kernels.heads import triton as heads_kernels
@@ -37,6 +49,7 @@ WIDTHS = {"modulate": [19, 5], "heads": [18, 6, 6], "swiglu": [19, 19], "add_nor
 OPERATIONS = list(WIDTHS)
 
 
+@interpreted_only
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_types_of_16_bits(operation, dtype):
@@ -44,6 +57,7 @@ def test_types_of_16_bits(operation, dtype):
     assert_agree(run(operation, make(40, WIDTHS[operation], 8, "both", dtype)), TOLERANCE[dtype])
 
 
+@interpreted_only
 @pytest.mark.parametrize("rank", [33, 64])
 def test_wide_bottlenecks(rank):
     """Of several tiles, and in bf16; those that fit into one or two are among `test_any_shape`."""
@@ -154,6 +168,7 @@ def test_kinds_of_gates_at_some_sites(operation, gated, kind):
     assert_agree(run(operation, make(20, WIDTHS[operation], 2, kind, torch.float32, gated)), 1e-5)
 
 
+@interpreted_only
 @given(
     st.sampled_from(OPERATIONS), st.integers(1, 35), st.integers(1, 40), st.integers(1, 20), st.sampled_from(KINDS),
     st.integers(0, 4), st.integers(0, 99),

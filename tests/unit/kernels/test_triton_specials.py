@@ -11,7 +11,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from triton_cases import DEVICE, TOLERANCE, add_norm, assert_agree, assert_same_specials, heads, make, modulate, swiglu
+from triton_cases import (
+    DEVICE,
+    TOLERANCE,
+    add_norm,
+    assert_agree,
+    assert_same_specials,
+    heads,
+    interpreted_only,
+    make,
+    modulate,
+    swiglu,
+)
 
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.modulate.triton import modulate_backward
@@ -92,6 +103,7 @@ def test_special_gradients():
     assert not dws.isfinite().any()
 
 
+@interpreted_only
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_tuned_tiles(operation, dtype):

@@ -24,6 +24,7 @@ from comt_cli.kernels.swiglu import reference as defined_swiglu
 from comt_cli.kernels.swiglu import triton as swiglu_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, conftest.py has them interpreted
+interpreted_only = pytest.mark.skipif(DEVICE == "cuda", reason="compiled for many shapes: tests/gpu has fewer of them")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 KINDS = ("both", "channel", "scalar", "comt")
 
