@@ -73,6 +73,8 @@ def nucleus(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: flo
     # Rounding may lift uniform * mass to mass itself, which is the place behind the last. The last is where the mass is
     # reached: tokens behind it add nothing, and may be such as must not be chosen.
     last_B1 = torch.searchsorted(reached_BV, mass_B1).minimum(count_B1 - 1)
+    # A running sum that a device takes in parts may still rise where nothing is added.
+    last_B1 = last_B1.minimum((p_BV > 0).sum(-1, keepdim=True).sub(1).clamp(min=0))
     return token_BV.gather(-1, place_B1.minimum(last_B1))[:, 0]
 
 
