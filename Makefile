@@ -22,6 +22,7 @@ RESULTS ?= runs/results
 MINUTES ?= 9
 # One more than the two cores that the tests are made for: some of them wait.
 PROCESSES ?= 3
+SEEDS_OF_ROUNDING ?= 1 2 3
 TORCH_BACKEND ?=
 PYTHON_READY ?=
 DEMO := runs/demo
@@ -87,6 +88,14 @@ demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minute
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
 	@# In the order of the files: integration tests, the long ones, are not left to the end, where one process has nothing to do.
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+
+# tests/rounding says what is changed, and what is out of its reach.
+.PHONY: test-rounding
+test-rounding: $(READY)  ## All tests as on other processors: results in other shapes have other last bits; SEEDS_OF_ROUNDING=1 2 3
+	@failed=; for seed in $(SEEDS_OF_ROUNDING); do echo "== seed $$seed"; \
+		COMT_ROUNDING=$$seed PYTHONPATH="$(CURDIR)/tests/rounding$${PYTHONPATH:+:$$PYTHONPATH}" OMP_NUM_THREADS=1 \
+			$(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -o timeout=600 || failed="$$failed $$seed"; \
+	done; [ -z "$$failed" ] || { echo "failed with the seeds:$$failed" >&2; exit 1; }
 
 # What differs between versions of Python: sums, typing, data classes, help and its texts, archives, pickles, processes,
 # the bytecode that Dynamo reads, the headers that C++ kernels are built with, the NumPy that there is for it.

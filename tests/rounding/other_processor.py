@@ -8,8 +8,8 @@ the operator, and the shapes, strides and types of its operands, and on nothing 
     bf16, fp16    a tenth of the entries is moved by one unit in the last place
 
 The same computation in the same shape therefore keeps its bits (resume, causality); in another shape it does not. What
-every processor computes exactly stays exact: sums of integers that can be represented, sums of no more than two numbers,
-and products of which each entry has one term (the identity, a permutation, a selection of rows).
+every processor computes exactly stays exact: sums and products of integers that can be represented, and sums of no more
+than two numbers. So does what an operation of comt's passes on.
 
 The operators are replaced in PyTorch's dispatcher, for the whole process: its threads, processes forked from it, and
 the library calls of compiled code are included. Not reached: the loops that the compiler generates itself (their sums
@@ -43,7 +43,7 @@ SUMS = (
     *("var_mean.correction", "linalg_vector_norm", "linalg_vector_norm.out", "_foreach_norm.Scalar", "logsumexp"),
     *("_softmax", "_softmax.out", "_log_softmax", "_log_softmax.out", "_softmax_backward_data", "cumsum"),
     *("_log_softmax_backward_data", "native_layer_norm", "native_layer_norm_backward", "native_batch_norm"),
-    *("native_batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "embedding_dense_backward"),
+    *("native_batch_norm_backward", "embedding_dense_backward"),
 )
 SEED = os.environ.get("COMT_ROUNDING", "")
 REMEMBERED_BYTES = 2**26
@@ -66,8 +66,11 @@ def change_pytorch() -> None:
             space = space or "aten"
             packet, _, overload = operator.partition(".")
             defined = getattr(getattr(getattr(torch.ops, space), packet, None), overload or "default", None)
-            if defined is None or not torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"{space}::{operator}", "CPU"):
-                continue  # another version of PyTorch, or built without oneDNN
+            full, has_kernel = f"{space}::{operator}", torch._C._dispatch_has_kernel_for_dispatch_key
+            if defined is None or has_kernel(full, "CompositeImplicitAutograd"):
+                continue  # not in this PyTorch, or made of operators that are replaced themselves
+            if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(full, "CPU"):
+                continue  # built without oneDNN
             own = torch.library.get_kernel(defined, "CPU")
             library = torch.library.Library(space, "IMPL")  # type: ignore[no-untyped-call]
             replaced = _replacing(packet, own, is_sum=name in SUMS)
@@ -86,7 +89,7 @@ def _around(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def computed(*given: Any, **named: Any) -> Any:
         result = function(*given, **named)
-        _change(name, result, [*given, *named.values()], is_sum=False)
+        _change(name, result, [*given, *named.values()], is_sum=False, operation=True)
         return result
 
     return computed
@@ -102,26 +105,43 @@ def _replacing(name: str, own: Any, *, is_sum: bool) -> Callable[..., Any]:
     return computed
 
 
-def _change(name: str, result: Any, given: Sequence[Any], *, is_sum: bool) -> None:
-    """Give a result, a tensor or several, its error, in place."""
+def _change(name: str, result: Any, given: Sequence[Any], *, is_sum: bool, operation: bool = False) -> None:
+    """Give a result, a tensor or several, its error, in place.
+
+    operation: one of comt's, of which some results, or entries, are exact beside others that are not: an operand that
+        is passed on, integers, and two results that are one.
+    """
     operands = _tensors(given)
-    for at, tensor in enumerate(_tensors([result])):
-        if tensor.dtype not in _kinds() or tensor.numel() == 0 or any(tensor is each for each in operands if not is_sum):
+    results = _tensors([result])
+    if operation:
+        results = [each for each in results if not any(_passed_on(each, operand) for operand in operands)]
+        before = [(each, _entries(each).copy()) for each in results]
+        twins = [next(i for i, (_, other) in enumerate(before) if _same(other, mine)) for _, mine in before]
+    for at, tensor in enumerate(results):
+        if (
+            tensor.dtype not in _kinds()
+            or tensor.numel() == 0
+            or any(tensor is each for each in operands if not is_sum)
+        ):
             continue
         if is_sum and operands and operands[0].numel() <= 2 * tensor.numel() and tensor.dim() < operands[0].dim():
             continue  # no more than two numbers each
         values = _entries(tensor)
         if _is_exact(values, tensor, operands):
             continue
-        key = repr((name, at, [(tuple(each.shape), each.stride(), each.dtype) for each in (tensor, *operands)]))
+        number = twins[at] if operation else at
+        key = repr((name, number, [(tuple(each.shape), each.stride(), each.dtype) for each in (tensor, *operands)]))
         error = _error(key, tuple(tensor.shape), tensor.dtype.itemsize)
         if tensor.dtype.itemsize == 2:
             largest = {2: 0x7F80, 10: 0x7C00}[_kinds()[tensor.dtype]]  # of what is finite, and one
             magnitudes = values & 0x7FFF
-            values += np.where((magnitudes > 0) & (magnitudes < largest - 1), error, 0).astype(np.uint16)
+            moved = (magnitudes > 0) & (magnitudes < largest - 1)
+            if operation:
+                moved &= ~_integers(_numbers(values, tensor.dtype))
+            values += np.where(moved, error, 0).astype(np.uint16)
         else:
             with np.errstate(all="ignore"):
-                values *= error
+                values *= np.where(_integers(values), 1, error) if operation else error
 
 
 def _error(key: str, shape: tuple[int, ...], itemsize: int) -> Any:
@@ -148,12 +168,34 @@ def _is_exact(values: Any, tensor: Any, operands: Sequence[Any]) -> bool:
     first = _numbers(values.reshape(-1)[:1], tensor.dtype)[0]
     if first != math.floor(first) if math.isfinite(first) else False:
         return False
-    return all(_are_integers(_numbers(_entries(each), each.dtype)) for each in (tensor, *operands) if each.dtype in _kinds())
+    return all(
+        _are_integers(_numbers(_entries(each), each.dtype)) for each in (tensor, *operands) if each.dtype in _kinds()
+    )
 
 
 def _are_integers(numbers: Any) -> bool:
+    return bool(np.all(_integers(numbers)))
+
+
+def _integers(numbers: Any) -> Any:
+    """Which numbers are integers that fp32 represents exactly."""
     with np.errstate(all="ignore"):
-        return bool(np.all(numbers == np.trunc(numbers)) and np.all(np.abs(numbers) < 2**24))
+        return (numbers == np.trunc(numbers)) & (np.abs(numbers) < 2**24)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and bool(np.all(one == other))
+
+
+def _passed_on(tensor: Any, operand: Any) -> bool:
+    """Whether a result is an operand, rounded to the result's type."""
+    if tensor.shape != operand.shape or operand.dtype not in _kinds():
+        return False
+    import torch
+
+    with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+        rounded = operand.to(tensor.dtype)
+    return _same(_entries(rounded), _entries(tensor))
 
 
 def _numbers(values: Any, dtype: Any) -> Any:
