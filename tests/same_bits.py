@@ -6,7 +6,7 @@ comparisons of floats are to rounding. `tests/contract/test_comparisons.py` allo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -31,22 +31,20 @@ class Reason(StrEnum):
 def same_bits(found: Any, expected: Any, reason: Reason) -> bool:
     """Whether two tensors, arrays or numbers, or nested mappings or sequences of them, have the same types, shapes and
     bits; NaN equals NaN, and -0 is not 0."""
-    if not isinstance(reason, Reason):
-        raise TypeError(f"a reason is one of {', '.join(Reason.__members__)}; this is {reason!r}")
-    return _difference(found, expected, "") is None
+    _check(reason)
+    return _difference(found, expected) is None
 
 
 def assert_same_bits(found: Any, expected: Any, reason: Reason, what: str = "") -> None:
     """Fail, with the first difference, unless `same_bits`."""
-    if not isinstance(reason, Reason):
-        raise TypeError(f"a reason is one of {', '.join(Reason.__members__)}; this is {reason!r}")
-    difference = _difference(found, expected, "")
+    _check(reason)
+    difference = _difference(found, expected)
     assert difference is None, f"{what or 'the results'} should have the same bits ({reason}): {difference}"
 
 
 def differ(found: Any, other: Any) -> bool:
     """Whether two results differ in at least one bit: for what is meant to have an effect."""
-    return _difference(found, other, "") is not None
+    return _difference(found, other) is not None
 
 
 def same_integers(found: Any, expected: Any) -> bool:
@@ -58,34 +56,48 @@ def same_integers(found: Any, expected: Any) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def _difference(found: Any, expected: Any, place: str) -> str | None:
-    if isinstance(expected, Mapping):
-        if set(found) != set(expected):
-            return f"{place or 'it'} has other keys: {sorted(set(found) ^ set(expected))}"
-        return _first(_difference(found[key], expected[key], f"{place}[{key!r}]") for key in expected)
-    if isinstance(expected, Sequence) and not isinstance(expected, str | bytes):
-        if len(found) != len(expected):
-            return f"{place or 'it'} has {len(found)} parts, not {len(expected)}"
-        pairs = enumerate(zip(found, expected, strict=True))
-        return _first(_difference(one, other, f"{place}[{i}]") for i, (one, other) in pairs)
+def _check(reason: Reason) -> None:
+    if not isinstance(reason, Reason):
+        raise TypeError(f"a reason is one of {', '.join(Reason.__members__)}; this is {reason!r}")
+
+
+def _difference(found: Any, expected: Any) -> str | None:
+    """The first difference, in words."""
+    one, other = dict(_parts(found, "it")), dict(_parts(expected, "it"))
+    if one.keys() != other.keys():
+        return f"only one of them has {', '.join(sorted(one.keys() ^ other.keys()))}"
+    return next(filter(None, (_unequal(place, one[place], other[place]) for place in one)), None)
+
+
+def _parts(values: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """The tensors, arrays and numbers of nested mappings and sequences, with the place of each."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _parts(value, f"{place}[{key!r}]")
+    elif isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        for i, value in enumerate(values):
+            yield from _parts(value, f"{place}[{i}]")
+    else:
+        yield place, values
+
+
+def _unequal(place: str, found: Any, expected: Any) -> str | None:
     if found is None or expected is None:
-        return None if found is expected else f"{place or 'it'} is {found}, not {expected}"
-    if isinstance(found, torch.Tensor) and isinstance(expected, torch.Tensor) and found.dtype is not expected.dtype:
-        return f"{place or 'it'} is {found.dtype}, not {expected.dtype}"
+        return None if found is expected else f"{place} is {found}, not {expected}"
     one, other = _array(found), _array(expected)
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return f"{place or 'it'} is {one.dtype} {one.shape}, not {other.dtype} {other.shape}"
-    unequal = one != other
+    kinds = [
+        (str(getattr(each, "dtype", np.asarray(each).dtype)).removeprefix("torch."), np.shape(array))
+        for each, array in ((found, one), (expected, other))
+    ]
+    if kinds[0] != kinds[1]:
+        return f"{place} is {kinds[0]}, not {kinds[1]}"
+    unequal = np.asarray(one != other)
     if one.dtype.kind == "f":
-        unequal = (unequal & ~(np.isnan(one) & np.isnan(other))) | (np.signbit(one) != np.signbit(other))
+        unequal = (unequal | (np.signbit(one) != np.signbit(other))) & ~(np.isnan(one) & np.isnan(other))
     if not unequal.any():
         return None
-    at = tuple(int(i) for i in np.argwhere(unequal)[0]) if one.ndim else ()
-    return f"{place or 'it'} differs in {int(unequal.sum())} of {one.size} entries, first at {at}: {one[at]}, not {other[at]}"
-
-
-def _first(differences: Any) -> str | None:
-    return next((each for each in differences if each is not None), None)
+    at = tuple(np.argwhere(unequal)[0].tolist()) if one.ndim else ()
+    return f"{place} differs in {unequal.sum()} of {one.size} entries, first at {at}: {one[at]}, not {other[at]}"
 
 
 def _array(values: Any) -> np.ndarray:

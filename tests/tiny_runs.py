@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from same_bits import Reason, assert_same_bits
 
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import fingerprint
@@ -300,9 +301,7 @@ def assert_same_run(directory: RunDirectory, other: RunDirectory) -> None:
         assert directory.gradients_file.read_bytes() == other.gradients_file.read_bytes()
     assert directory.metrics_table.read_bytes() == other.metrics_table.read_bytes()
     mine, theirs = (torch.load(each.checkpoint_file, weights_only=True) for each in (directory, other))
-    assert mine["model"].keys() == theirs["model"].keys()
-    for name, weight in mine["model"].items():
-        assert torch.equal(weight, theirs["model"][name]), name
+    assert_same_bits(mine["model"], theirs["model"], Reason.RESUMED, "the weights")
     assert untimed(directory) == untimed(other)
 
 

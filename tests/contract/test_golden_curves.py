@@ -34,6 +34,7 @@ import pytest
 import torch
 from image_method_cases import IMAGE_METHODS, IMAGE_VARIANTS
 from method_cases import METHODS, VARIANTS
+from same_bits import Reason, assert_same_bits
 from tiny_runs import StopAt, Stopped, image_spec, tiny_spec, train, write_corpus
 
 from comt_cli.kernels import products
@@ -111,6 +112,7 @@ def kind_of_machine() -> dict[str, str]:
         "instructions": " ".join(
             [torch.backends.cpu.get_cpu_capability(), *(os.environ[name] for name in limits if name in os.environ)]
         ),
+        **({"rounding": os.environ["COMT_ROUNDING"]} if os.environ.get("COMT_ROUNDING") else {}),  # tests/rounding
         "torch": torch.__version__,
         "numpy": np.__version__,
         "compiler": build.find_compiler()[1].partition("\n")[0] if build.available() is None else "none",
@@ -142,7 +144,7 @@ def test_the_curve_is_the_committed_one(name, corpus, tmp_path):
     assert len(found) == len(expected) == (STEPS // 2 if half else STEPS + 1)
     # Curves that were added later, on another machine, say on which.
     if golden.get("elsewhere", {}).get(name, golden["machine"]) == kind_of_machine():
-        assert found == expected
+        assert_same_bits(found, expected, Reason.GOLDEN, name)
     else:
         assert found == pytest.approx(expected, rel=TOLERANCE[name.split("/")[0]])
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from image_method_cases import IMAGES, built_resnet
 from method_cases import SETTINGS, TOKENS, VOCABULARY, built, loss_of
+from same_bits import Reason, assert_same_bits
 from small_networks import SMALL, cases
 from torch import Tensor, nn
 
@@ -389,7 +390,7 @@ def test_tied_embeddings_are_one_matrix():
     same = copy.deepcopy(untied)
     with torch.no_grad():
         same.head.weight.copy_(same.embedding.weight)
-    assert torch.equal(same(TOKENS), tied(TOKENS))
+    torch.testing.assert_close(same(TOKENS), tied(TOKENS))
     loss_of(same).backward()
     torch.testing.assert_close(tied.embedding.weight.grad, same.embedding.weight.grad + same.head.weight.grad)
 
@@ -425,17 +426,17 @@ def test_rezeros_blocks_start_as_their_skip_path():
     model = built_resnet({"name": "rezero"})
     x_BCHW = torch.relu(torch.randn(2, 8, 8, 8, generator=torch.Generator().manual_seed(1)))
     keeps, changes = model.blocks
-    assert torch.equal(keeps(x_BCHW), x_BCHW)
-    assert torch.equal(changes(x_BCHW), F.relu(changes.shortcut(x_BCHW)))
+    assert_same_bits(keeps(x_BCHW), x_BCHW, Reason.IDENTITY)
+    assert_same_bits(changes(x_BCHW), F.relu(changes.shortcut(x_BCHW)), Reason.IDENTITY)
     preact = built_resnet({"name": "rezero"}, ResNetSettings(size="preact-resnet110", width=8, blocks=(2,)))
-    assert torch.equal(preact.blocks[1](x_BCHW), x_BCHW)
+    assert_same_bits(preact.blocks[1](x_BCHW), x_BCHW, Reason.IDENTITY)
 
 
 def test_a_learned_scale_starts_as_plain_addition():
     plain, learned = (
         built_resnet(options) for options in ({"name": "addition"}, {"name": "scaled", "scale": "learned"})
     )
-    assert torch.equal(plain(IMAGES), learned(IMAGES))
+    assert_same_bits(learned(IMAGES), plain(IMAGES), Reason.IDENTITY, "the logits")
 
 
 def gate_maps(model: ResNet) -> list[Tensor]:

@@ -19,6 +19,7 @@ from image_method_cases import built_resnet
 from initialised import shaken
 from method_cases import TOKENS, VOCABULARY, built, projections, wiring_of
 from pydantic import ValidationError
+from same_bits import Reason, assert_same_bits, differ
 from small_networks import KINDS, SMALL, Case, cases, plain_model
 from torch import Tensor, nn
 
@@ -91,7 +92,7 @@ def future_leaks(model: Model, tokens_BT: Tensor) -> list[int]:
         for t in range(tokens_BT.shape[1] - 1):
             changed = tokens_BT.clone()
             changed[:, t + 1 :] = (changed[:, t + 1 :] + 7) % VOCABULARY
-            if not torch.equal(model(changed)[:, : t + 1], before[:, : t + 1]):
+            if differ(model(changed)[:, : t + 1], before[:, : t + 1]):
                 leaks.append(t)
     return leaks
 
@@ -104,7 +105,7 @@ def test_the_future_does_not_leak(case):
     changed = tokens_BT.clone()
     changed[:, 5] = (changed[:, 5] + 1) % VOCABULARY
     with torch.no_grad():  # and the present does arrive
-        assert not torch.equal(model(changed)[:, 5:], model(tokens_BT)[:, 5:])
+        assert differ(model(changed)[:, 5:], model(tokens_BT)[:, 5:])
 
 
 class PoolingGate(ComtGate):
@@ -139,8 +140,8 @@ def test_samples_of_a_batch_do_not_see_each_other_at_evaluation(case):
     with torch.no_grad():
         together, changed = model(*case.batch), model(*others)
         alone = model(*(tensor[:1] for tensor in case.batch))
-    assert torch.equal(changed[0], together[0])
-    assert not torch.equal(changed[1:], together[1:])
+    assert_same_bits(changed[0], together[0], Reason.CAUSAL)
+    assert differ(changed[1:], together[1:])
     # Another shape may sum in another order: 4 blocks of fp32 sums over at most 88 terms of logits of order 1 to 10.
     torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-4)
 
@@ -183,7 +184,7 @@ def test_one_seed_gives_every_method_the_same_network(case):
         if name not in shared:  # ReZero has no norms, DeepNorm no final one, a dropped gamma no weight
             assert name.endswith(("norm.weight", "norm.bias"))
         elif not isinstance(plain.get_submodule(name.rpartition(".")[0]), Projections):
-            assert torch.equal(shared[name], parameter), name
+            assert_same_bits(shared[name], parameter, Reason.SAME_CALL, name)
     model.requires_grad_(False)
     for (path, ours), (_, theirs) in zip(projections(model), projections(plain), strict=True):
         for site in ours.sites:
@@ -193,9 +194,9 @@ def test_one_seed_gives_every_method_the_same_network(case):
             else:
                 torch.testing.assert_close(one / ours.std_of(site), other / theirs.std_of(site)), (path, site)
     again, different = case.built(), case.built(seed=2)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    assert not any(
-        torch.equal(a, b)
+    assert_same_bits(dict(model.named_parameters()), dict(again.named_parameters()), Reason.SAME_CALL)
+    assert all(
+        differ(a, b)
         for (name, a), (_, b) in zip(model.named_parameters(), different.named_parameters(), strict=True)
         # What starts as fixed numbers, as a norm's gain, an alpha or LAuReL's A, has nothing to draw.
         if a.unique().numel() > 1 and not name.endswith("low_rank.A")
@@ -218,7 +219,7 @@ def test_save_and_load(case, tmp_path):
     torch.save(model.state_dict(), tmp_path / "model.pt")
     other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     with torch.no_grad():
-        assert torch.equal(model.eval()(*case.batch), other.eval()(*case.batch))
+        assert_same_bits(other.eval()(*case.batch), model.eval()(*case.batch), Reason.SAVED)
 
 
 # ---- how it is computed
@@ -251,10 +252,9 @@ def test_activation_checkpointing_changes_no_gradient(case):
     saving.activation_checkpointing = True
     for model in (plain, saving):
         case.loss(model).backward()
-    for (name, one), (_, other) in zip(plain.named_parameters(), saving.named_parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad), name  # the same operations, done twice
-    for (name, one), (_, other) in zip(plain.named_buffers(), saving.named_buffers(), strict=True):
-        assert torch.equal(one, other), name
+    one, other = ({name: p.grad for name, p in model.named_parameters()} for model in (plain, saving))
+    assert_same_bits(other, one, Reason.RECOMPUTED, "the gradients")
+    assert_same_bits(dict(saving.named_buffers()), dict(plain.named_buffers()), Reason.RECOMPUTED)
 
 
 @cases(networks=True, stream="maps")

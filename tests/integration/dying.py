@@ -139,7 +139,7 @@ class Nursery:
         with pytest.MonkeyPatch.context() as patch:
             here = Path(__file__).parent  # and the tree that these tests are of, wherever the package is installed
             folders = [str(folder) for folder in (here, here.parent, here.parents[1])]
-            patch.setenv("PYTHONPATH", os.pathsep.join(folders))
+            patch.setenv("PYTHONPATH", os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
             patch.setenv("OMP_NUM_THREADS", "1")
             multiprocessing.forkserver.ensure_running()
 

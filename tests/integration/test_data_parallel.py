@@ -147,7 +147,8 @@ def torchrun(monkeypatch):
 
 
 def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
-    """gloo, DDP's environment and all, in this process; equal to a run without."""
+    """gloo, DDP's environment and all, in this process; equal to a run without, to rounding: DDP keeps gradients
+    elsewhere in memory."""
     spec = tiny_spec(tiny_corpus, steps=4)
     alone = train(spec, tmp_path / "alone")
     torchrun(0, 1)
@@ -157,7 +158,8 @@ def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
         assert torch.distributed.is_initialized()
     assert not torch.distributed.is_initialized()
     train_on(1, [spec], tmp_path / "runs", "cpu")
-    assert RunDirectory.of(tmp_path / "runs", spec).metrics_file.read_bytes() == alone.metrics_file.read_bytes()
+    for mine, other in zip(RunDirectory.of(tmp_path / "runs", spec).metrics(), alone.metrics(), strict=True):
+        assert mine == pytest.approx(other, rel=1e-5)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")

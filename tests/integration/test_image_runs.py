@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from same_bits import Reason, assert_same_bits
 from test_interruptions import After
 from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, image_spec, train, training, untimed
 from worlds import run_together
@@ -180,7 +181,8 @@ def share(rank: int, spec_json: str, runs: str, event: int) -> None:
             assert run.began
             state = read_state(run.directory.checkpoint_file)["model"]
             # The main process's statistics are what is saved, and what all have evaluated with.
-            assert all(torch.equal(buffer, state[name]) for name, buffer in run.model.named_buffers())
+            buffers = dict(run.model.named_buffers())
+            assert_same_bits(buffers, {name: state[name] for name in buffers}, Reason.SAVED, "the statistics")
 
 
 def test_two_processes_train_as_two_micro_batches_do_and_go_on_to_the_bit(nursery, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from pydantic import ValidationError
+from same_bits import Reason, assert_same_bits, differ
 from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
 
 from comt_cli.errors import UserError
@@ -59,7 +60,7 @@ def test_the_best_by_validation_is_kept(tiny_corpus, tmp_path, higher):
     assert result["step"] == 12
     assert result[key] == after[f"validation_{key}"] == best
     final = read_state(run.directory.checkpoint_file)["model"]
-    assert all(torch.equal(final[name], weight) for name, weight in listener.kept[chosen].items())
+    assert_same_bits(final, listener.kept[chosen], Reason.SAVED, "the weights")
     assert not list(run.directory.path.glob("best-*.pt"))
 
 
@@ -85,8 +86,8 @@ def test_the_best_need_not_be_the_last(tiny_corpus, tmp_path, upside_down):
     assert result["chosen_step"] == 3
     assert result["perplexity"] == values[0][1]
     final = read_state(run.directory.checkpoint_file)["model"]
-    assert all(torch.equal(final[name], weight) for name, weight in listener.kept[3].items())
-    assert not all(torch.equal(final[name], weight) for name, weight in listener.kept[12].items())
+    assert_same_bits(final, listener.kept[3], Reason.SAVED, "the weights")
+    assert differ(final, listener.kept[12])
 
 
 def test_the_mean_of_the_last_is_kept(tiny_corpus, tmp_path):

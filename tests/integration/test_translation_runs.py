@@ -312,11 +312,21 @@ def share(rank: int, spec_json: str, runs: str, number: int) -> None:
 
 
 def assert_equal_but_for_rounding(one: RunDirectory, other: RunDirectory) -> None:
-    for first, second in zip(one.metrics(), other.metrics(), strict=True):
+    """Of two words that are equally probable to rounding either may be said: in one sentence of 20, then the scores
+    differ, too."""
+    texts = [{name: text.splitlines() for name, text in outputs(each).items()} for each in (one, other)]
+    assert texts[0].keys() == texts[1].keys()
+    for name, lines in texts[0].items():
+        assert sum(mine != its for mine, its in zip(lines, texts[1][name], strict=True)) <= 1, name
+    lines = [[*each.metrics(), untimed(each)] for each in (one, other)]
+    for first, second in zip(*lines, strict=True):
         assert first.keys() == second.keys()
-        tolerance = 1e-6 if first["step"] == 1 else 1e-4
-        assert second == pytest.approx(first, rel=tolerance, nan_ok=True)
-    assert outputs(one) == outputs(other)
+        for key in first.keys() - {"id", "processes", "evaluation"}:
+            if texts[0] == texts[1] or not re.search("bleu|chrf|slot", key):
+                is_number = isinstance(first[key], int | float)
+                tolerance = 1e-6 if first["step"] == 1 else 1e-4
+                expected = pytest.approx(first[key], rel=tolerance, nan_ok=True) if is_number else first[key]
+                assert second[key] == expected, (key, first["step"])
 
 
 def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, searches, tmp_path):
@@ -331,12 +341,7 @@ def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, search
     assert outputs(together).keys() < outputs(alone).keys()
     run_together(nursery, 2, share, *arguments, 0)
     assert_equal_but_for_rounding(alone, together)
-    result, single = untimed(together), untimed(alone)
-    assert (single.pop("processes"), result.pop("processes")) == (1, 2)
-    for key in single:
-        is_number = isinstance(single[key], int | float)
-        expected = pytest.approx(single[key], rel=1e-4) if is_number else single[key]
-        assert key == "evaluation" or result[key] == expected, key
+    assert [untimed(each)["processes"] for each in (alone, together)] == [1, 2]
 
 
 def test_pairs_that_are_left_out_are_counted_and_named_when_the_run_starts(tmp_path):

@@ -93,7 +93,10 @@ def test_from_training_to_a_score(comt, tmp_path, monkeypatch):
     write_text(Path("references"), "".join(f"{text}\n" for text in texts.references))
     comt("translate", run, "-i", "sources", "-o", "found", "--device", "cpu")
     (folder,) = (path.parent for path in tmp_path.glob("runs/own/micro/sas/tiny/*/result.json"))
-    assert Path("found").read_text() == (folder / "outputs/final/test.txt").read_text(), "as the run translated them"
+    # As the run translated them; of two translations that score the same to rounding, either: in one of 20 perhaps.
+    found, written = (path.read_text().split("\n") for path in (Path("found"), folder / "outputs/final/test.txt"))
+    assert len(found) == len(written) == 20 + 1
+    assert sum(mine != its for mine, its in zip(found, written, strict=True)) <= 1
     shutil.copy(folder / "outputs/final/test.txt", "final")
     scored = json.loads(comt("score", "final", "references", "--metric", "bleu,bleu_tokenised", "--json"))
     assert scored["bleu"] == {"score": results["sas"]["test_bleu"], "signature": signature}

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from same_bits import Reason, assert_same_bits
 
 from comt_cli.errors import StorageError
 from comt_cli.report import figures
@@ -285,7 +286,7 @@ def test_the_lines_are_the_csv() -> None:
         assert median.get_ydata().tolist() == drawn.groupby("layer")[column].median().tolist()
     below = next(axes for axes in figure.axes if axes.images)
     shown = drawn.pivot(index="position", columns="layer", values="cosine").to_numpy()
-    np.testing.assert_array_equal(below.images[0].get_array(), shown)
+    assert_same_bits(below.images[0].get_array(), shown, Reason.MOVED)
     assert below.get_ylabel() == f"token (the first {MAX_LINES} tokens of {MAX_LINES + 3})"
 
 
@@ -313,7 +314,7 @@ def test_a_summary_shows_its_cells_and_leaves_missing_ones_empty() -> None:
     maps = {axes.get_title(): axes.images[0].get_array() for axes in figure.axes if axes.get_title()}
     assert list(maps) == ["scalar: mean", "scalar: standard deviation", "scalar: saturated share"]
     mean = frame.pivot(index="site", columns="layer", values="mean").loc[SITES].to_numpy()
-    np.testing.assert_array_equal(maps["scalar: mean"].filled(), mean)
+    assert_same_bits(maps["scalar: mean"].filled(), mean, Reason.MOVED)
     (panel,) = [axes for axes in figure.axes if axes.get_title() == "scalar: mean"]
     assert panel.texts[0].get_text() == f"{mean[0, 0]:.2f}"
     none, _ = figures.draw_gate_summary(frame.assign(saturation=0.0))

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.text import Text
+from same_bits import Reason, assert_same_bits
 
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
@@ -105,8 +106,8 @@ def test_convolutions_show_the_median_and_the_greatest_and_every_step() -> None:
     np.testing.assert_allclose(mine["median"], seen.median(axis=1))
     np.testing.assert_allclose(mine["greatest"], seen.max(axis=1))
     curves = figure.axes[0].get_lines()[:4]
-    np.testing.assert_array_equal(curves[2].get_ydata(), mine["median"])
-    np.testing.assert_array_equal(curves[3].get_ydata(), mine["greatest"])
+    assert_same_bits(curves[2].get_ydata(), mine["median"], Reason.MOVED)
+    assert_same_bits(curves[3].get_ydata(), mine["greatest"], Reason.MOVED)
     panel = next(axes for axes in figure.axes if axes.get_title() == "(d) row 1")
     (mesh,) = [item for item in panel.collections if isinstance(item, QuadMesh)]
     shown = mesh.get_array()
@@ -148,7 +149,7 @@ def test_lines_over_blocks_are_the_frame_and_stages_are_marked() -> None:
     pd.testing.assert_frame_equal(drawn, frame)
     axes = figure.axes[0]
     for row, curve in zip(["plain", "sas"], axes.get_lines(), strict=False):
-        np.testing.assert_array_equal(curve.get_ydata(), frame.loc[frame["row"] == row, "mean"])
+        assert_same_bits(curve.get_ydata(), frame.loc[frame["row"] == row, "mean"], Reason.MOVED)
     assert [line.get_xdata()[0] for line in axes.get_lines()[2:]] == [18.5, 36.5]
     assert [text.get_text() for text in axes.texts] == ["stage 1", "stage 2", "stage 3"]
     assert "10,000 training images" in axes.get_xlabel()
@@ -156,7 +157,7 @@ def test_lines_over_blocks_are_the_frame_and_stages_are_marked() -> None:
     figure, _ = figures.draw_residual_shares(frame)
     assert [axes.get_title() for axes in figure.axes] == ["α, of x", "β, of F(x)", "(1−α)(1−β), of N(x + F)"]
     for share, axes in zip(SAS, figure.axes, strict=True):
-        np.testing.assert_array_equal(axes.get_lines()[0].get_ydata(), frame.loc[frame["share"] == share, "mean"])
+        assert_same_bits(axes.get_lines()[0].get_ydata(), frame.loc[frame["share"] == share, "mean"], Reason.MOVED)
     assert "10,000 validation images" in figure.get_supxlabel()
 
 
@@ -175,9 +176,9 @@ def test_maps_stand_beside_their_images() -> None:
     frame, shown = maps(2), pixels(2)
     figure, _ = figures.draw_gate_maps(frame, shown)
     panels = [axes for axes in figure.axes if axes.images]
-    np.testing.assert_array_equal(panels[4].images[0].get_array(), shown[1])
+    assert_same_bits(panels[4].images[0].get_array(), shown[1], Reason.MOVED)
     own = frame[(frame["image"] == 1) & (frame["block"] == 2) & (frame["site"] == "conv1")]
-    np.testing.assert_array_equal(panels[6].images[0].get_array(), own["value"].to_numpy().reshape(4, 4))
+    assert_same_bits(panels[6].images[0].get_array(), own["value"].to_numpy().reshape(4, 4), Reason.MOVED)
     whole = frame["value"].min(), frame["value"].max()
     assert {panel.images[0].get_clim() for panel in (*panels[1:4], *panels[5:])} == {whole}
     assert panels[2].get_title() == "block 2\nconv1"

@@ -290,7 +290,7 @@ def test_shares_are_those_of_the_connections_own_equation(method, equation) -> N
     keys = ["stack", "layer", "part", "share", "tokens"]
     assert [*frame[keys].itertuples(index=False, name=None)] == [(*each[:4], each[6]) for each in computed]
     np.testing.assert_allclose(frame["mean"], [each[4] for each in computed], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(frame["std"], [each[5] for each in computed], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(frame["std"], [each[5] for each in computed], rtol=1e-3, atol=1e-5)  # fp32: may be 0
 
 
 def test_what_has_none_says_so() -> None:

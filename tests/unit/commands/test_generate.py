@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
+from decided import draw_with_a_margin
 from typer.testing import CliRunner
 
 from comt_cli.app import app
@@ -81,7 +82,8 @@ def test_one_text_comes_after_its_prompt_and_equals_what_is_not_streamed(run_dir
         assert found["kernels"]
 
 
-def test_the_text_is_the_models(run_directory):
+def test_the_text_is_the_models(run_directory, monkeypatch):
+    draw_with_a_margin(monkeypatch)
     (text,) = as_json(run_directory, "--prompt", "ab", "--max-new-tokens", "8", *GREEDY)["texts"]
     model, ids = load(run_directory, LoadedModel).model, ByteTokenizer().encode("ab")
     for _ in range(8):
@@ -90,11 +92,13 @@ def test_the_text_is_the_models(run_directory):
     assert text["text"] == ByteTokenizer().decode(ids[2:])
 
 
-def test_several_texts_stand_under_each_other(run_directory, tmp_path):
+def test_several_texts_stand_under_each_other(run_directory, tmp_path, monkeypatch):
+    draw_with_a_margin(monkeypatch)
     file = tmp_path / "prompts.txt"
     file.write_text("a longer prompt\n\nb\n", encoding="utf-8")
     arguments = [run_directory, "--prompt", "one", "--prompt", "two", "--prompt-file", file, "--samples", "2"]
-    arguments += ["--max-new-tokens", "5", "--temperature", "2"]
+    drawn = ["--max-new-tokens", "5", "--temperature", "2", "--seed", "1"]
+    arguments += drawn
     texts = as_json(*arguments)["texts"]
     assert [text["prompt"] for text in texts] == [p for p in ("one", "two", "a longer prompt", "b") for _ in "12"]
     result = run(*arguments)
@@ -104,11 +108,12 @@ def test_several_texts_stand_under_each_other(run_directory, tmp_path):
     assert result.stderr.startswith(f"{sum(text['tokens'] for text in texts)} tokens")
     # each sample is another, and each text what it is alone
     assert len({text["text"] for text in texts}) == 8
-    alone = as_json(run_directory, "--prompt", "two", "--max-new-tokens", "5", "--temperature", "2")["texts"]
+    alone = as_json(run_directory, "--prompt", "two", *drawn)["texts"]
     assert alone == [texts[2]]
 
 
 def test_batches_change_nothing(run_directory, monkeypatch):
+    draw_with_a_margin(monkeypatch)
     loaded = load(run_directory, LoadedModel)
     texts = [begin(loaded, ["b", "b", "a king", "b", ""]) for _ in range(2)]
     complete(loaded, texts[0], Sampling(6, 1.5, 0.9, 2))
@@ -158,7 +163,8 @@ def test_precision(run_directory):
     assert found["texts"][0]["tokens"] == 3
 
 
-def test_kernels(run_directory):
+def test_kernels(run_directory, monkeypatch):
+    draw_with_a_margin(monkeypatch)
     arguments = [run_directory, "--prompt", "a", "--max-new-tokens", "6", *GREEDY]
     reference = as_json(*arguments, "--kernels", "reference")
     assert all(reason.startswith("reference") for reason in reference["kernels"].values())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from same_bits import Reason, assert_same_bits, same_integers
 
 from comt_cli.data.captions import dataset as preparation
 from comt_cli.data.captions import mscoco
@@ -113,8 +114,8 @@ def test_a_batch_has_the_pixels_and_the_words(scenes: CaptionDataset) -> None:
     pixels = (batch.regions[2].reshape(6, 6, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(48, 48, 3) + 1) * 127.5
     image = scenes.image("train", 29)
     assert image is not None
-    assert np.array_equal(np.rint(pixels).astype(np.uint8), image)
-    assert np.array_equal(image, SceneRenderer("train").render(drawn_scenes("train", 29, 1))[0])
+    assert same_integers(np.rint(pixels).astype(np.uint8), image)
+    assert same_integers(image, SceneRenderer("train").render(drawn_scenes("train", 29, 1))[0])
     for row, index in enumerate(indices.tolist()):
         text = scenes.texts["train"].references[index // 5][index % 5]
         kept = text.split()[:12]
@@ -189,7 +190,8 @@ def test_what_is_prepared_is_opened_again(scenes: CaptionDataset, monkeypatch: p
     assert again.scenes is not None
     assert again.scenes["train"][3] == next(drawn_scenes("train", 3, 1)).scene
     assert (again.regions, again.features, again.vocabulary_size) == (36, 192, again.tokenizer.vocabulary_size)
-    assert (again.train.batch(np.arange(5)).regions == scenes.train.batch(np.arange(5)).regions).all()
+    regions = [each.train.batch(np.arange(5)).regions for each in (again, scenes)]
+    assert_same_bits(*regions, Reason.SAVED)
 
 
 def test_what_identifies_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

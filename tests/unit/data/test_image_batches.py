@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from same_bits import Reason, assert_same_bits, same_integers
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageSplit
@@ -36,7 +37,7 @@ def test_any_slice_of_the_draws_is_the_same(
     cut = data.draw(st.integers(0, count))
     fewer = data.draw(st.integers(1, numbers))
     parts = [uniform_draws(seed, start, cut, fewer), uniform_draws(seed, start + cut, count - cut, fewer)]
-    assert np.array_equal(whole[:, :fewer], np.concatenate(parts))
+    assert_same_bits(np.concatenate(parts), whole[:, :fewer], Reason.EXACT)
 
 
 def test_draws_are_uniform_and_unrelated() -> None:
@@ -69,10 +70,10 @@ def test_a_step_is_the_same_for_every_number_of_devices(world_size: int, micro: 
         ) as batches:  # fmt: skip
             parts += [batch for step in batches for batch in step]
     indices = sample_indices(1, first * 12, 12, len(side))
-    assert np.array_equal(np.concatenate([part.indices for part in parts]), indices)
-    assert np.array_equal(np.concatenate([part.labels for part in parts]), side.labels[indices])
+    assert same_integers(np.concatenate([part.indices for part in parts]), indices)
+    assert same_integers(np.concatenate([part.labels for part in parts]), side.labels[indices])
     draws = [part.draws for part in parts]
-    assert np.array_equal(np.concatenate(draws), uniform_draws(1, first * 12, 12, 3))  # type: ignore[arg-type]
+    assert_same_bits(np.concatenate(draws), uniform_draws(1, first * 12, 12, 3), Reason.EXACT)  # type: ignore[arg-type]
     assert all(part.pixels is None for part in parts)
 
 

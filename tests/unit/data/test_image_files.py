@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from same_bits import Reason, assert_same_bits, same_integers
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images import imagenet
@@ -67,13 +68,13 @@ def test_cifar_is_what_torchvision_reads(cifar: tuple[Any, Path, str]) -> None:
     dataset = prepare(data)
     for side, train in ((dataset.train, True), (dataset.validation, False)):
         expected = kind(folder, train=train)
-        assert np.array_equal(side.pixels, expected.data)
+        assert same_integers(side.pixels, expected.data)
         assert side.labels.tolist() == expected.targets
     assert list(dataset.class_names) == kind(folder).classes
     assert dataset.fingerprint == fingerprint(data)
     assert dataset.mean == pytest.approx((kind(folder).data / 255).mean((0, 1, 2)))
     fewer = prepare(data.model_copy(update={"train_images": 3}))
-    assert np.array_equal(fewer.train.pixels, dataset.train.pixels[:3])  # type: ignore[index]
+    assert same_integers(fewer.train.pixels, dataset.train.pixels[:3])  # type: ignore[index]
     assert fewer.content_hash != dataset.content_hash == prepare(data).content_hash
 
 
@@ -226,7 +227,7 @@ def test_imagenet_is_read_as_torchvision_would(folder: Path) -> None:
     for index, label, pixels in zip(batch.indices, batch.labels, batch.pixels, strict=True):
         path = Path(dataset.validation.files[index])  # type: ignore[attr-defined]
         assert path.parent.name == dataset.class_names[label]
-        assert np.array_equal(pixels, np.asarray(look(Image.open(path).convert("RGB"))))
+        assert same_integers(pixels, np.asarray(look(Image.open(path).convert("RGB"))))
 
 
 def test_runs_of_one_table_that_crop_and_that_do_not_are_read_apart(folder: Path) -> None:
@@ -261,18 +262,18 @@ def test_parts_of_imagenet_are_cut_by_the_draws(folder: Path) -> None:
     with TrainBatches(dataset.train, seed=3, batch_size=8, micro_batch_size=3, first_step=1, last_step=2) as batches:
         (parts,) = list(batches)
     draws = uniform_draws(3, 8, 8, imagenet.DRAWS)
-    assert np.array_equal(np.concatenate([part.draws for part in parts]), draws)
+    assert_same_bits(np.concatenate([part.draws for part in parts]), draws, Reason.EXACT)
     cut = np.concatenate([part.pixels for part in parts])
     indices = np.concatenate([part.indices for part in parts])
     for index, row, pixels in zip(indices, draws, cut, strict=True):
         image = Image.open(dataset.train.files[index]).convert("RGB")  # type: ignore[attr-defined]
         left, top, right, bottom = imagenet.random_box(image.width, image.height, row)
         expected = functional.resized_crop(image, top, left, bottom - top, right - left, [24, 24])
-        assert np.array_equal(pixels, np.asarray(expected))
+        assert same_integers(pixels, np.asarray(expected))
 
     plain = prepare(settings(folder))
     batch = plain.train.train_batch(indices, 3, 8)
-    assert np.array_equal(batch.pixels, plain.train.batch(indices).pixels)
+    assert same_integers(batch.pixels, plain.train.batch(indices).pixels)
 
 
 def test_random_boxes_are_as_the_paper_draws_them() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from same_bits import Reason, assert_same_bits
 from typer.testing import CliRunner
 
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
@@ -74,9 +75,8 @@ def test_bf16_weights_come_back_bit_for_bit(make_llama, transformers, tmp_path) 
     model = make_llama().to(torch.bfloat16)
     folder = export(model, tmp_path / "out")
     back = read_huggingface(folder).model.state_dict()
-    for name, tensor in model.state_dict().items():
-        assert back[name].dtype == torch.bfloat16
-        assert torch.equal(back[name], tensor)
+    assert {tensor.dtype for tensor in back.values()} == {torch.bfloat16}
+    assert_same_bits(back, model.state_dict(), Reason.SAVED)
     theirs = transformers.LlamaForCausalLM.from_pretrained(folder)
     assert theirs.dtype == torch.bfloat16
 

@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from initialised import initialised, shaken
+from same_bits import Reason, assert_same_bits
 
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.errors import UserError
@@ -61,8 +62,7 @@ def test_transformers_computes_the_same_from_an_export_and_back(library, tmp_pat
     back = load(tmp_path / "theirs", LoadedMaskedModel)
     assert back.model.settings == SETTINGS.model_copy(update={"size": "base", "layers": 2})
     assert back.context_length == 32
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(back.model.state_dict()[name], tensor), name
+    assert_same_bits(back.model.state_dict(), model.state_dict(), Reason.SAVED)
 
 
 @pytest.mark.parametrize("classes", [1, 3])

@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 import torch
+from same_bits import Reason, assert_same_bits
 from tiny_runs import image_spec, pictures, train
 from torch import nn
 
@@ -34,7 +35,7 @@ def test_a_checkpoint_loads_with_its_method(method, save_run, make_llama) -> Non
     for source in (path, str(path), path.parent):
         loaded = load(source, LoadedModel)
         with torch.no_grad():
-            assert torch.equal(loaded.model(TOKENS), make_llama(258, method)(TOKENS))
+            assert_same_bits(loaded.model(TOKENS), make_llama(258, method)(TOKENS), Reason.SAVED)
         assert loaded.name == f"{method['name']}-tiny-seed1"
         assert method["name"] in loaded.description
         assert loaded.context_length == 128
@@ -172,8 +173,7 @@ def test_a_flipped_bit_is_noticed(save_run) -> None:
             noticed += "damaged: its record" in error.message
             continue
         assert state["spec"] == whole["spec"]
-        for name, weight in whole["model"].items():
-            assert torch.equal(state["model"][name], weight), (place, name)
+        assert_same_bits(state["model"], whole["model"], Reason.SAVED, f"with byte {place} damaged")
     assert noticed > len(places) // 2, "nearly all of the file is weights"
 
 
@@ -286,7 +286,7 @@ def test_a_model_of_another_task_loads_without_a_file_for_it(tmp_path, of_images
     assert (loaded.name, loaded.spec) == ("gated-whole-seed1", spec)
     assert "method comt, LLaMA tiny on 4 random symbols" in loaded.description
     tokens = torch.tensor([[1, 2, 0, 1]])
-    assert torch.equal(loaded.model(tokens), model(tokens))
+    assert_same_bits(loaded.model(tokens), model(tokens), Reason.SAVED)
     with pytest.raises(UserError, match="is a checkpoint of comt train-copying, not of a language model") as refused:
         load(path, LoadedModel)
     assert refused.value.hint is None

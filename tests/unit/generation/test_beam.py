@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 import torch
+from decided import search_without_rounding
+from same_bits import Reason, assert_same_bits
 from toy_decoder import BEGIN, END, ToyDecoder
 
 from comt_cli.data.special_tokens import PAD
@@ -44,7 +46,8 @@ def test_a_beam_of_all_prefixes_is_exhaustive_search(alpha, penalty):
         model = ToyDecoder(V, seed, sharpness=1.5)
         found = search(model, width=V**2, alpha=alpha, length_penalty=penalty, limits=limit, n_best=5)
         for source, hypotheses in zip(SOURCES, found, strict=True):
-            expected = every_hypothesis(model, source, limit, penalty, alpha)[:5]
+            *expected, sixth = every_hypothesis(model, source, limit, penalty, alpha)[:6]
+            assert all(one[0] - other[0] > 1e-5 for one, other in itertools.pairwise([*expected, sixth])), "a margin"
             assert [each.tokens for each in hypotheses] == [tokens for _, tokens, _ in expected]
             assert [each.score for each in hypotheses] == pytest.approx([score for score, _, _ in expected], abs=1e-5)
 
@@ -107,15 +110,16 @@ def in_batches(model, sources, order: list[int], size: int) -> list[list[Hypothe
 
 
 @pytest.mark.parametrize("levels", [None, 2], ids=["apart", "many equal"])
-def test_a_sentence_does_not_depend_on_its_batch(many, levels):
+def test_a_sentence_does_not_depend_on_its_batch(many, levels, monkeypatch):
     """Not even where many probabilities are equal."""
+    search_without_rounding(monkeypatch)
     model = ToyDecoder(30, end_bias=1.0, levels=levels, sharpness=1.5)
     as_given = list(range(len(many)))
     by_length = sorted(as_given, key=lambda number: len(many[number]))
     shuffled = torch.randperm(len(many), generator=torch.Generator().manual_seed(1)).tolist()
     alone = in_batches(model, many, as_given, 1)
     for order, size in itertools.product((as_given, by_length, shuffled), (7, 64)):
-        assert in_batches(model, many, order, size) == alone  # the numbers too, to the last bit
+        assert in_batches(model, many, order, size) == alone  # the numbers too
 
 
 def test_padded_columns_change_nothing():
@@ -123,7 +127,8 @@ def test_padded_columns_change_nothing():
     assert search(model, columns=9, n_best=3) == search(model, n_best=3)
 
 
-def test_n_best_are_distinct_sorted_and_begin_with_the_best():
+def test_n_best_are_distinct_sorted_and_begin_with_the_best(monkeypatch):
+    search_without_rounding(monkeypatch)
     for seed in range(5):
         model = ToyDecoder(25, seed, end_bias=0.5)
         several, one = search(model, width=4, n_best=4, limits=12), search(model, width=4, n_best=1, limits=12)
@@ -216,6 +221,6 @@ def test_of_equal_values_the_first_are_taken():
     values_BN = torch.tensor([[1.0, 3, 3, 2, 3, 2], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0]])
     values_BC, index_BC = top(values_BN, 4)
     assert index_BC.tolist() == [[1, 2, 4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
-    assert torch.equal(values_BC, values_BN.gather(1, index_BC))
+    assert_same_bits(values_BC, values_BN.gather(1, index_BC), Reason.MOVED)
     assert top(values_BN[1:2], 4)[1].tolist() == [[0, 1, 2, 3]]  # without equals
     assert top(values_BN, 9)[1].shape == (3, 6)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 from comt_cli.kernels import modulated_norm, window_convolution
 from comt_cli.kernels.cpu import build
 
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+"""Of the largest. bf16: half a unit of at most 2^-7 and a neighbour, of a result and of what it is computed from."""
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp32", "bf16"])
 NAMES = ("product", "u", "window", "A", "b", "weight", "bias", "skip")
 PARAMETERS = NAMES[2:7]
@@ -110,7 +112,7 @@ def test_columns_that_are_no_business_of_it_get_no_gradient():
     )
     (gradient,) = torch.autograd.grad(y, product, normal(3, 20, 5))
     assert gradient[:, :7].abs().min() > 0
-    assert torch.equal(gradient[:, 7:], torch.zeros(20, 2))
+    assert_same_bits(gradient[:, 7:], torch.zeros(20, 2), Reason.EXACT)
 
 
 def test_a_mean_far_above_the_deviation_loses_no_digits_of_the_variance():
@@ -138,7 +140,7 @@ def test_a_channel_that_is_constant_and_a_nan_come_through(dtype):
     product[:, 0] = 2
     product[7, 1] = torch.nan
     y, _, var = modulated_norm.modulated_norm(product, None, None, None, None, None, torch.ones(3), None, True, EPSILON)
-    assert torch.equal(y[:, 0], torch.ones(40, dtype=dtype))
+    assert_same_bits(y[:, 0], torch.ones(40, dtype=dtype), Reason.EXACT)
     assert var[0] == 0
     assert y[:, 1].isnan().all()
     assert y[:, 2].isfinite().all()
@@ -158,7 +160,8 @@ def test_the_same_bits_come_out_every_time(dtype, threads):
             runs.append((y, mean, var, *torch.autograd.grad(y, leaves, normal(9, *y.shape, dtype=dtype))))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(one, other) for run in runs[1:] for one, other in zip(runs[0], run, strict=True))
+    for run in runs[1:]:
+        assert_same_bits(run, runs[0], Reason.SAME_CALL)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the checker's own

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from same_bits import Reason, assert_same_bits
 from triton_cases import (
     DTYPES,
     KINDS,
@@ -98,9 +99,11 @@ def test_one_gradient_for_the_stream_and_a_product_without_gates(dtype):
     dx, dproduct, *_, dgain = add_norm_kernels.add_norm_backward(*kept, case.product, case.gates, gain)
     shared, nothing, *_, dgain_then = add_norm_kernels.add_norm_backward(*kept, None, case.gates, gain)
     assert nothing.shape == (0,)
-    assert torch.equal(dx, dproduct)
-    assert torch.equal(dx, shared)
-    assert torch.equal(dgain, dgain_then)
+    assert_same_bits(dproduct, dx, Reason.IDENTITY)
+    # Without the product the kernel is compiled anew, and may fuse other products with sums.
+    unit = torch.finfo(dtype).eps
+    torch.testing.assert_close(shared, dx, rtol=2 * unit, atol=1e-6)
+    torch.testing.assert_close(dgain_then, dgain, rtol=1e-5, atol=1e-5)
 
 
 def test_the_norm_is_of_what_was_written():
@@ -128,14 +131,13 @@ def test_no_rows_of_heads():
     assert [tuple(tensor.shape) for tensor in outputs] == [(0, 36), (0, 24), (0, 24), (0, 12)]
     dproduct, dWc, dws = heads_kernels.heads_backward(*outputs[:3], *outputs, *how, case.product.shape[1])
     assert dproduct.shape == case.product.shape
-    assert torch.equal(dWc, torch.zeros_like(case.gates.Wc))
-    assert torch.equal(dws, torch.zeros_like(case.gates.ws))
+    assert_same_bits([dWc, dws], [torch.zeros_like(each) for each in case.gates[:2]], Reason.EXACT)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_same_bits_each_time(operation):
     first, second = (run(operation, make(40, WIDTHS[operation], 2, "both", torch.float32))[0] for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_same_bits(second, first, Reason.SAME_CALL)
 
 
 def test_weights_of_a_wider_type_than_the_product():

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from initialised import shaken
 from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, wiring_of
+from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 from comt_cli.errors import UserError
@@ -97,7 +98,7 @@ def test_padding_is_not_seen():
         cache = cache_for(model, len(rows), 16)
         cache.begin(LENGTHS)
         found.append(torch.cat([logits(model, tokens, cache)[:, -1:], logits(model, TOKENS[:, :1], cache)], dim=1))
-    assert torch.equal(*found)
+    assert_same_bits(*found, Reason.CAUSAL)
 
 
 def test_positions_count_from_the_first_token():
@@ -107,10 +108,9 @@ def test_positions_count_from_the_first_token():
     cos_BTE, sin_BTE = cache.rotation(12)
     assert cos_BTE.shape == (3, 12, HEAD_WIDTH // 2)
     position_B = torch.tensor([[0] * 7 + [0, 1, 2, 3, 4], list(range(12)), [0] * 12])
-    assert torch.equal(cos_BTE, cos_SE[position_B])
-    assert torch.equal(sin_BTE, sin_SE[position_B])
+    assert_same_bits([cos_BTE, sin_BTE], [cos_SE[position_B], sin_SE[position_B]], Reason.MOVED)
     cache.advance(12)
-    assert torch.equal(cache.rotation(1)[0], cos_SE[torch.tensor([[5], [12], [1]])])
+    assert_same_bits(cache.rotation(1)[0], cos_SE[torch.tensor([[5], [12], [1]])], Reason.MOVED)
 
 
 def test_what_is_visible_by_hand():
@@ -152,7 +152,7 @@ def test_rewound_columns_are_written_again():
     cache.rewind(6)
     logits(model, TOKENS[:, 2:4], cache)
     cache.rewind(6)
-    assert torch.equal(logits(model, TOKENS[:, 6:8], cache), expected)
+    assert_same_bits(logits(model, TOKENS[:, 6:8], cache), expected, Reason.SAME_CALL)
 
 
 def test_begin_forgets_the_padding_and_the_texts_before():

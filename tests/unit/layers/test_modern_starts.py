@@ -9,6 +9,7 @@ import torch
 from connection_stacks import D, branch, connections_of, stack
 from method_cases import SETTINGS, TOKENS, built, loss_of, projections, wiring_of
 from naive import normal
+from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.analysis.diagnose.start import LEAST_APART, least_gradient
@@ -122,11 +123,11 @@ def test_others_start_elsewhere(name):
 def test_a_progressive_network_is_the_identity_at_first_and_pre_ln_at_last():
     plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", "prores"))
     with torch.no_grad():
-        assert torch.equal(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))))
+        assert_same_bits(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))), Reason.IDENTITY)
         for block in model.blocks:
             for joint in block.joints:
                 joint.connection.share.at_update(1000 * SETTINGS.shape().layers)
-        assert torch.equal(model(TOKENS), plain(TOKENS))
+        assert_same_bits(model(TOKENS), plain(TOKENS), Reason.IDENTITY)
 
 
 # ---- what a dead mechanism looks like
@@ -234,7 +235,8 @@ def test_the_check_catches_streams_that_never_part(monkeypatch):
         return torch.full_like(A_m, 1 / self.n) + self.A_m(), *others
 
     monkeypatch.setattr(HyperConnection, "coefficients", read_alike)
-    assert dispersion(trained_a_little(ALIVE["static"])) < 1e-9
+    # Adam divides by |g| + 1e-8: gradients that differ by rounding make steps that differ by 1e-10 or more.
+    assert dispersion(trained_a_little(ALIVE["static"])) < 1e-6 < LEAST_APART
 
 
 def test_queries_and_maps_survive_the_model_wide_start():

@@ -9,6 +9,7 @@ import torch
 from caption_cases import BATCH, DIMENSIONS, MASK, REGIONS, SETTINGS
 from initialised import initialised, shaken
 from pair_method_cases import TARGET, VOCABULARY, loss_of_logits
+from same_bits import Reason, assert_same_bits, same_integers
 
 from comt_cli.generation.beam import beam_search
 from comt_cli.generation.drawn import drawn_sequences
@@ -61,16 +62,16 @@ def test_what_words_depend_on(name):
         for t in range(TARGET.shape[1] - 1):
             changed = TARGET.clone()
             changed[:, t + 1 :] = changed[:, t + 1 :] % (VOCABULARY - 1) + 1
-            assert torch.equal(model(REGIONS, MASK, changed)[:, : t + 1], before[:, : t + 1])
+            assert_same_bits(model(REGIONS, MASK, changed)[:, : t + 1], before[:, : t + 1], Reason.CAUSAL)
         noise = torch.where(MASK[..., None], REGIONS, 1e3)
-        assert torch.equal(model(noise, MASK, TARGET), before)
+        assert_same_bits(model(noise, MASK, TARGET), before, Reason.CAUSAL)
         padded = [torch.nn.functional.pad(REGIONS, (0, 0, 0, 2), value=7.0), torch.nn.functional.pad(MASK, (0, 2))]
         close(model(*padded, TARGET), before)
         close(model(REGIONS[1:2, :4], MASK[1:2, :4], TARGET[1:2]), before[1:2])
         changed = REGIONS.clone()
         changed[2, 5] += 1
         after = model(changed, MASK, TARGET)
-        assert torch.equal(after[:2], before[:2])
+        assert_same_bits(after[:2], before[:2], Reason.CAUSAL)
         assert (after[2] != before[2]).any(dim=-1).all(), "every word sees all regions"
 
 
@@ -86,7 +87,7 @@ def test_regions_are_a_set_unless_their_places_are_learned():
 
 def test_a_blind_captioner_says_the_same_of_all_images():
     model = captioner(settings=SETTINGS.model_copy(update={"cross_attention": False}))
-    assert torch.equal(model(*BATCH), model(REGIONS + 1, MASK, TARGET))
+    assert_same_bits(model(*BATCH), model(REGIONS + 1, MASK, TARGET), Reason.CAUSAL)
     loss_of_logits(model(*BATCH)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert not model.regions.weight.grad.any()
@@ -120,7 +121,7 @@ def test_decoding_is_the_forward_pass(name):
             begin=2,
             end=1,
         )
-        assert torch.equal(alone[0], drawn[image, 1:, : alone.shape[2]])
+        assert same_integers(alone[0], drawn[image, 1:, : alone.shape[2]])
 
 
 def test_captions_are_drawn_as_likely_as_they_are():

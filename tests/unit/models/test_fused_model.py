@@ -13,6 +13,7 @@ import reference_kernels
 import torch
 from initialised import shaken
 from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, projections, wiring_of
+from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 from comt_cli.kernels.choice import Choice
@@ -172,15 +173,16 @@ def test_freezing_changes_nothing_and_is_undone(name):
         expected = plain(TOKENS)
         for _, module in projections(plain):
             module.freeze()
-        assert torch.equal(plain(TOKENS), expected)
+        # float64: the same sums over weights in another layout
+        torch.testing.assert_close(plain(TOKENS), expected, rtol=1e-11, atol=1e-11)
         plain.load_state_dict({name: 1.1 * value for name, value in plain.state_dict().items()})
-        assert not torch.equal(plain(TOKENS), expected), "what was loaded would not be seen"
+        assert not torch.allclose(plain(TOKENS), expected, rtol=1e-6), "what was loaded would not be seen"
         for _, module in projections(plain):
             module.freeze()
         expected = plain(TOKENS)
         for parameter in plain.parameters():
             parameter.mul_(1.1)
-        assert not torch.equal(plain.train()(TOKENS), expected), "training would not see its own updates"
+        assert not torch.allclose(plain.train()(TOKENS), expected, rtol=1e-6), "training would not see its own updates"
         for _, module in projections(plain):
             module.freeze()
         assert plain.float()(TOKENS).dtype == torch.float32
@@ -192,7 +194,7 @@ def test_frozen_gates_lie_as_the_kernels_pack_them():
         before = module.modulation()
         module.freeze()
         after = module.modulation()
-        assert torch.equal(after.Wc, before.Wc)
+        assert_same_bits(after.Wc, before.Wc, Reason.MOVED)
         assert (before.Wc.stride(1), after.Wc.stride(0)) == (1, 1)
         assert after.Wc.stride(1) == len(after.Wc)
 

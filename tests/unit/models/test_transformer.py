@@ -11,6 +11,7 @@ import torch
 from method_cases import wiring_of
 from pair_method_cases import SETTINGS, SOURCE, TARGET, VOCABULARY, pair_loss, pair_model
 from pydantic import ValidationError
+from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
@@ -247,7 +248,7 @@ def test_sas_with_fixed_shares_is_the_named_architecture(fixed, architecture):
     """Exactly: with zeros and ones nothing is rounded."""
     sas = pair_model(Wiring(partial(SelfAdaptiveScaling, fixed=fixed)))
     named = pair_model(Wiring(architecture))
-    assert torch.equal(sas(SOURCE, TARGET), named(SOURCE, TARGET))
+    assert_same_bits(sas(SOURCE, TARGET), named(SOURCE, TARGET), Reason.IDENTITY)
     pair_loss(sas).backward()
     pair_loss(named).backward()
     gradients = {name: parameter.grad for name, parameter in sas.named_parameters()}
@@ -286,7 +287,7 @@ def test_units_that_adjust_by_nothing_are_not_there():
             for name, parameter in eau.named_parameters():
                 if ".W3." in name:
                     parameter.zero_()
-            assert torch.equal(eau(SOURCE, TARGET), plain(SOURCE, TARGET))
+            assert_same_bits(eau(SOURCE, TARGET), plain(SOURCE, TARGET), Reason.IDENTITY)
 
 
 def test_grc_of_the_feed_forward_networks_alone():

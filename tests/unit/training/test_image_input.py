@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from same_bits import Reason, assert_same_bits, same_integers
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSplit
 from comt_cli.data.images.settings import Augmentation
@@ -80,7 +81,7 @@ def test_the_same_for_every_micro_batch(augmentation: Augmentation) -> None:
         look(as_batch(dataset, INDICES[begin:end], uniform_draws(2, 40 + begin, end - begin, 3)))[0]
         for begin, end in ((0, 1), (1, 5), (5, 7))
     ]
-    assert torch.equal(whole, torch.cat(parts))
+    assert_same_bits(torch.cat(parts), whole, Reason.EXACT)
 
 
 def test_images_that_come_with_their_batch_are_mirrored() -> None:
@@ -101,7 +102,7 @@ def test_a_person_sees_the_very_bytes() -> None:
     dataset = make_dataset()
     look = ImageInput(dataset, "train", "none", CPU)
     x, _ = look(as_batch(dataset, INDICES, None))
-    assert np.array_equal(look.shown(x), dataset.train.pixels[INDICES])  # type: ignore[index]
+    assert same_integers(look.shown(x), dataset.train.pixels[INDICES])  # type: ignore[index]
 
 
 def test_the_pixels_are_not_changed() -> None:
@@ -109,7 +110,7 @@ def test_the_pixels_are_not_changed() -> None:
     assert dataset.train.pixels is not None
     before = dataset.train.pixels.copy()
     ImageInput(dataset, "train", "crop", CPU)(as_batch(dataset, INDICES, uniform_draws(0, 0, 7, 3)))
-    assert np.array_equal(dataset.train.pixels, before)
+    assert same_integers(dataset.train.pixels, before)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["images on the device", "images with their batch"])

@@ -1,0 +1,85 @@
+"""Floats are compared to rounding; their bits only by `same_bits`, which asks for the reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from same_bits import Reason, assert_same_bits, differ, same_bits, same_integers
+
+TESTS = Path(__file__).parents[1]
+ELSEWHERE = {"equal": "torch", "array_equal": "np", "assert_array_equal": "testing", "assert_equal": "testing"}
+"""Functions that compare bits, and the last name of the module they are called by."""
+TOLERANCES = ({"rtol", "atol"}, {"rel", "abs"})
+
+
+def comparisons(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every comparison of bits that goes around `same_bits`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in ELSEWHERE:
+            module = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            if module == ELSEWHERE[node.attr]:
+                yield node.lineno, f"{module}.{node.attr}"
+        if isinstance(node, ast.Call):
+            zero = {
+                each.arg for each in node.keywords if isinstance(each.value, ast.Constant) and each.value.value == 0
+            }
+            if any(both <= zero for both in TOLERANCES):
+                yield node.lineno, "tolerances of zero"
+
+
+def test_bits_are_compared_in_one_place():
+    found = [
+        f"{path.relative_to(TESTS)}:{line}: {what}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if path.name != "same_bits.py"
+        for line, what in comparisons(path.read_text(encoding="utf-8"))
+    ]
+    assert found == [], "use same_bits, with its reason, or a tolerance that follows from the arithmetic"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "assert torch.equal(a, b)",
+        "all(map(torch.equal, a, b))",
+        "np.array_equal(a, b)",
+        "np.testing.assert_array_equal(a, b)",
+        "torch.testing.assert_close(a, b, rtol=0, atol=0.0)",
+        "pytest.approx(1, rel=0, abs=0)",
+    ],
+)
+def test_ways_around_are_seen(source):
+    assert len(list(comparisons(source))) == 1
+
+
+@pytest.mark.parametrize("source", ["torch.testing.assert_close(a, b, rtol=0, atol=1e-6)", "frame.equals(other)"])
+def test_other_comparisons_are_left_alone(source):
+    assert list(comparisons(source)) == []
+
+
+def test_every_difference_is_seen():
+    ones = torch.ones(2, 3)
+    for other in (ones * (1 + 2**-23), ones.double(), ones[:1], torch.tensor([[1, 1, 1], [1, 1, float("nan")]])):
+        assert differ(ones, other)
+        with pytest.raises(AssertionError, match=r"the gate should have the same bits"):
+            assert_same_bits({"w": [ones]}, {"w": [other]}, Reason.SAVED, "the gate")
+    nan = torch.full((2,), float("nan"))
+    assert same_bits({"a": nan, "b": None}, {"a": nan.clone(), "b": None}, Reason.SAME_CALL)
+    assert differ(torch.zeros(1), -torch.zeros(1))
+    assert differ({"a": ones}, {"b": ones})
+    assert differ([ones], [ones, ones])
+    assert differ(np.float32(0.1), np.float64(0.1))
+
+
+def test_a_reason_is_asked_for_and_floats_are_no_integers():
+    with pytest.raises(TypeError, match="a reason is one of SAME_CALL"):
+        assert_same_bits(1.0, 1.0, "they look alike")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="compare them to rounding"):
+        same_integers(torch.ones(2), torch.ones(2))
+    assert same_integers(torch.arange(3), [0, 1, 2])
+    assert not same_integers(torch.arange(3), [0, 1, 3])

@@ -1,0 +1,53 @@
+"""Texts that are chosen by scores, on processors whose scores differ in their last bits.
+
+Scores that depend on the shape of a batch are the same to rounding. The tokens they choose are the same only where each
+choice has a margin, which is asserted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from same_bits import same_integers
+from torch import Tensor
+
+from comt_cli.generation.sampling import Sampler
+
+NEAR = 1e-5
+"""Of the greatest logit: some ten times what fp32 rounds in a small network."""
+
+
+def draw_with_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on every token that is drawn is asserted to be the same from logits that are moved by `NEAR`."""
+    draw = Sampler.draw
+
+    def checked(self: Sampler, logits_BV: Tensor, step: int) -> Tensor:
+        token_B = draw(self, logits_BV, step)
+        most, generator = NEAR * logits_BV.abs().max(), torch.Generator().manual_seed(step)
+        for _ in range(4):
+            moved = most * torch.empty(logits_BV.shape).uniform_(-1, 1, generator=generator)
+            assert same_integers(draw(self, logits_BV + moved, step), token_B), "the margin is too small for this test"
+        return token_B
+
+    monkeypatch.setattr(Sampler, "draw", checked)
+
+
+def search_without_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search's log-probabilities become distances from the likeliest token: the scores of a table decoder are then
+    the same on every processor, whatever the batch, and equal ones are equal.
+
+    What is left out is the sum over the vocabulary, whose last bits may depend on the number of rows.
+    """
+    monkeypatch.setattr(Tensor, "log_softmax", lambda logits, dim: logits - logits.amax(dim, keepdim=True))
+
+
+def assert_same_but_for_ties(found: Sequence[tuple[float, str]], expected: Sequence[tuple[float, str]]) -> None:
+    """Scores and texts of a sentence, the best first: the scores to rounding (fp32, over some layers and tokens), the
+    texts in the same order but where scores are that near. The last may tie with one that is not there."""
+    scores = [score for score, _ in expected]
+    assert [score for score, _ in found] == pytest.approx(scores, rel=2e-5)
+    for score, text in found:
+        as_good = [other for value, other in expected if value == pytest.approx(score, rel=2e-5)]
+        assert text in as_good or (len(expected) > 1 and score == pytest.approx(scores[-1], rel=2e-5))
