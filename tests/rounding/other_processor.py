@@ -184,7 +184,11 @@ def _integers(numbers: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and bool(np.all(one == other))
+    """Whether two arrays have the same bits, those of NaN included."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    bits = f"u{one.dtype.itemsize}"
+    return bool(np.all(one.view(bits) == other.view(bits)))
 
 
 def _passed_on(tensor: Any, operand: Any) -> bool:
