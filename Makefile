@@ -153,9 +153,10 @@ test-range: $(SET_UP)  ## What computes, with the oldest and with the newest PyT
 			|| failed="$$failed $$end"; \
 	done; [ -z "$$failed" ] || { echo "failed with:$$failed" >&2; exit 1; }
 
+# And those of Triton's kernels that are interpreted elsewhere. Compiling takes longest: who has nothing to do takes from
+# the others.
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device; on a machine with 16 cores, PROCESSES=12
-	@# And those of Triton's kernels that are interpreted elsewhere. Compiling takes longest: who has nothing to do takes from the others.
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist worksteal tests/gpu \
 		tests/unit/kernels/test_triton_gates.py tests/unit/kernels/test_triton_specials.py
 
