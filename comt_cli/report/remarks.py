@@ -152,6 +152,17 @@ def multipliers(runs: Iterable[Run]) -> Iterator[str]:
         yield f"Large fp32 matrices were multiplied by {format.listing(sorted(found))}: times are not comparable."
 
 
+def numerics(runs: Iterable[Run]) -> Iterator[str]:
+    """That runs were trained by code of several numerical versions (`NUMERICS`); that of older runs is unknown."""
+    found = {str(run.result.get("numerics") or "unknown") for run in runs if run.result}
+    if len(found) > 1:
+        versions = format.listing(sorted(found))
+        yield (
+            f"Trained by code of several numerical versions ({versions}): their last digits differ, which training "
+            "amplifies."
+        )
+
+
 def other_settings(specs: Sequence[RunSpec], baseline: str) -> Iterator[str]:
     """Rows that train under other settings than the baseline of their column, and which settings those are."""
     references = {spec.column: spec for spec in specs if spec.row == baseline}

@@ -43,6 +43,10 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 PYTORCH, ONEDNN = "PyTorch", "oneDNN"
 """The `products` of a result: the library that multiplied large fp32 matrices."""
+NUMERICS = 1
+"""Version of what trains, as far as it decides bits: kernels, the order of sums, the optimiser, starting values, the
+order of samples. Raised by every change after which the same settings give other bits; ids stay. A result without one
+is older than this record: its version is unknown."""
 READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading a run directory that is damaged, or of another version, can raise."""
 

@@ -23,7 +23,7 @@ from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.recipe.settings import Training
-from comt_cli.runs.directory import PYTORCH, RunDirectory, read_lines
+from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
 from comt_cli.training.checkpoint import Counters
 from comt_cli.training.devices import device_name, peak_memory_bytes
 from comt_cli.training.evaluation import Evaluation
@@ -149,6 +149,7 @@ def record_environment(
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "step": step,
         "comt": __version__,
+        "numerics": NUMERICS,
         "git_commit": git_commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -173,7 +174,7 @@ def record_environment(
     return entry
 
 
-DECIDES_BITS = ("device", "processes", "threads", "torch", "products", "captured", "sharding", "kernels")
+DECIDES_BITS = ("numerics", "device", "processes", "threads", "torch", "products", "captured", "sharding", "kernels")
 """What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 
 
@@ -181,9 +182,9 @@ def _recorded(start: dict[str, Any], key: str) -> Any:
     """The recorded value of a setting that affects bitwise reproducibility.
 
     Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured, and without one
-    of products these were PyTorch's. Of the kernels
-    only those count that are not the reference, and not the reasons, which change with every measurement. Starts that
-    record them as one text had none.
+    of products these were PyTorch's; without a numerical version it is another, unknown one. Of the kernels only those
+    count that are not the reference, and not the reasons, which change with every measurement. Starts that record them
+    as one text had none.
     """
     if key != "kernels":
         return start.get(key, {"captured": False, "products": PYTORCH}.get(key, "none"))
@@ -286,6 +287,7 @@ def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any])
         "waiting_share": round(counters.waiting_seconds / max(counters.seconds, 1e-9), 5),
         "device": environment.get("device"),
         "products": environment.get("products"),
+        "numerics": environment.get("numerics"),
         "processes": world.size,
         "git_commit": environment.get("git_commit"),
         "mixed_environment": bool(environment.get("differs")),

@@ -8,6 +8,9 @@ bit, with one thread; elsewhere libraries sum in another order, and they hold wi
     python tests/contract/test_golden_curves.py --add         record those that are not there yet
     python tests/contract/test_golden_curves.py               how far today's code, on this machine, is from them all
 
+Curves that change on the machine that recorded them are recorded only after `NUMERICS` was raised: every run says by
+which version it was trained.
+
 The suite trains each method as it is published, most for the first half of their steps; the program trains its variants
 too, and all of them to the end. Recording is a decision: the commit says why the numbers change.
 """
@@ -39,7 +42,7 @@ from tiny_runs import StopAt, Stopped, image_spec, tiny_spec, train, write_corpu
 
 from comt_cli.kernels import products
 from comt_cli.kernels.cpu import build
-from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.directory import NUMERICS, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import pick_device
 from comt_cli.training.events import ignore
@@ -160,12 +163,33 @@ def test_the_curve_is_nearly_that_with_the_products_that_this_machine_takes(name
 
 def test_every_curve_is_committed_and_no_two_are_one():
     """Two methods that train alike would be one network under two names, or a curve that pins nothing."""
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))["curves"]
+    recorded = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert recorded["numerics"] == NUMERICS, "record the curves of this version"
+    golden = recorded["curves"]
     assert golden.keys() == cases().keys()
     assert all(len(set(losses)) == STEPS + 1 for losses in golden.values())
     own = {name: losses for name, losses in golden.items() if not name.startswith("compiled/")}
     alike = [name for name, losses in own.items() if sum(losses == other for other in own.values()) > 1]
     assert alike == []
+
+
+def must_be_raised(golden: dict[str, Any], curves: dict[str, list[float]], machine: Any) -> list[str]:
+    """Names of the curves that changed on the machine that recorded them, while the numerical version did not."""
+    if golden["numerics"] != NUMERICS:
+        return []
+    return [
+        name
+        for name, losses in golden["curves"].items()
+        if golden.get("elsewhere", {}).get(name, golden["machine"]) == machine and curves.get(name, losses) != losses
+    ]
+
+
+def test_curves_that_change_need_another_version():
+    golden = {"numerics": NUMERICS, "machine": "here", "elsewhere": {"b": "there"}, "curves": {"a": [1.0], "b": [2.0]}}
+    assert must_be_raised(golden, {"a": [1.0], "b": [2.5], "c": [1.0]}, "here") == []
+    assert must_be_raised(golden, {"a": [1.5], "b": [2.0]}, "here") == ["a"]
+    assert must_be_raised(golden, {"a": [1.5], "b": [2.5]}, "there") == ["b"]
+    assert must_be_raised(golden | {"numerics": NUMERICS - 1}, {"a": [1.5]}, "here") == []
 
 
 def _lines(entries: dict[str, Any]) -> str:
@@ -187,9 +211,12 @@ def main(record: bool, add: bool) -> None:
             print(f"{name:40} {curves[name][0]:.4f} to {curves[name][-2]:.4f}", flush=True)
     if record or add:
         here = kind_of_machine()
+        if changed := must_be_raised(golden, curves, here):
+            sys.exit(f"{', '.join(changed)} changed: raise NUMERICS in comt_cli/runs/directory.py, then record.")
         elsewhere = golden.get("elsewhere", {}) | dict.fromkeys(curves, here) if add else {}
         every = golden["curves"] | curves if add else curves
         parts = [
+            f'"numerics": {NUMERICS}',
             f'"machine": {json.dumps(golden["machine"] if add else here)}',
             *([f'"elsewhere": {_lines(elsewhere)}'] if elsewhere else []),
             f'"curves": {_lines({name: every[name] for name in cases()})}',

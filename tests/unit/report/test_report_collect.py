@@ -145,6 +145,23 @@ def test_runs_that_were_multiplied_by_two_libraries_are_told(bench: Bench) -> No
     assert told in build_table(bench.loaded(), bench.specs(), bench.runs).notes
 
 
+def test_code_of_several_numerical_versions_is_told(bench: Bench) -> None:
+    """A result without a version is older than the record, and its version unknown."""
+
+    def told() -> list[str]:
+        notes = build_table(bench.loaded(), bench.specs(), bench.runs).notes
+        return [note for note in notes if "numerical versions" in note]
+
+    bench.done("pre-ln", {1: 100.0, 2: 110.0})
+    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0})
+    assert told() == []
+    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, numerics=1)
+    (note,) = told()
+    assert note.startswith("Trained by code of several numerical versions (1 and unknown):")
+    bench.done("pre-ln", {1: 100.0, 2: 110.0}, numerics=1)
+    assert told() == []
+
+
 def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:
     """Two of them in a column are both named: such numbers are not comparable."""
     signed = {"signature": "first", "signatures": {"perplexity": "first", "other": "second"}}
