@@ -6,9 +6,10 @@ It is made from the files below the results folder alone, so that it can be made
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +19,7 @@ from comt_cli.report import format
 from comt_cli.report.markdown import escaped
 from comt_cli.report.statistics import ALPHA, POWER, detectable
 from comt_cli.report.verdict import Verdict, excludes_published, stands
-from comt_cli.report.written import Line, Written, WrittenCell, scales_below, written_below
+from comt_cli.report.written import Line, Written, WrittenCell, read_lines, scales_below, written_below
 from comt_cli.tasks import Task, tasks
 from comt_cli.tasks.base import DifferenceUnit
 
@@ -39,6 +40,8 @@ _SCALES = {
     ),
     "paper": "The published sizes, texts and lengths.",
 }
+SUPERSEDED = "superseded.csv"
+"""Below the results: runs of one id that ended with several numbers, of which the tables keep one."""
 _DEFAULT = Path("runs/results")
 """The folder that the command line means where none is named."""
 
@@ -144,7 +147,7 @@ def summary(results: Path, scale: str, written: Sequence[Written]) -> Iterator[s
     there = [task for task in tasks().values() if any(one.task is task for one in written)]
     about = [_SCALES[scale], *(task.at_scale[scale] for task in there if scale in task.at_scale)]
     yield from (" ".join(about), "")
-    yield from (f"- {line}" for line in _provenance(written))
+    yield from (f"- {line}" for line in _provenance(results, written))
     yield ""
     if tables:
         if any(cell.direction for one in tables for cell in one.cells):
@@ -152,11 +155,12 @@ def summary(results: Path, scale: str, written: Sequence[Written]) -> Iterator[s
         yield from (*_counts(results, tables), "")
 
 
-def _provenance(written: Sequence[Written]) -> Iterator[str]:
+def _provenance(results: Path, written: Sequence[Written]) -> Iterator[str]:
     """Devices, networks, data, how much of it, seeds, commits: of the runs that ended, each counted once."""
     ended = {run["id"]: (one.task, run) for one in written for run in one.runs if run["state"] in ("done", "diverged")}
     runs = [run for _, run in ended.values()]
-    yield f"{format.plural(len(runs), 'run')}; tables that ask for the same training share it."
+    again = _trained_again(results, written[0].scale, ended)
+    yield f"{format.plural(len(runs), 'run')}; tables that ask for the same training share it.{again}"
     yield f"Devices: {_distinct(runs, 'device') or 'not recorded'}."
     for task in tasks().values():
         own = [run for of, run in ended.values() if of is task]
@@ -164,6 +168,23 @@ def _provenance(written: Sequence[Written]) -> Iterator[str]:
             yield template.format_map(_Columns(task, own))
     yield f"Seeds: {format.seeds(int(seed) for seed in _values(runs, 'seed')) or 'none'}."
     yield f"Commits: {_distinct(runs, 'git_commit') or 'not recorded'}."
+
+
+def _trained_again(results: Path, scale: str, shown: Container[str]) -> str:
+    """Of the runs that are `shown`, those of which a table of this scale once had another number, as `superseded.csv`
+    has it, and how far the two are apart. Nothing where there are none."""
+    path = results / SUPERSEDED
+    lines = [line for line in (read_lines(path) if path.is_file() else ())
+             if line["id"] in shown and f" {scale}/" in f" {line['tables']}"]  # fmt: skip
+    if not lines:
+        return ""
+    ends = [(float(line["before"]), float(line["after"])) for line in lines]
+    apart = sorted(100 * (max(pair) / min(pair) - 1) for pair in ends)
+    return (
+        f" {len(lines)} of them had been trained twice, for tables that were made in separate clones, by code that "
+        f"rounds otherwise, to [two numbers]({SUPERSEDED}) that are {median(apart):.2g} % apart in the middle and "
+        f"{apart[-1]:.2g} % at most: all tables show that of the newer commit."
+    )
 
 
 class _Columns(dict[str, "_Column"]):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from comt_cli.report.written import read_lines
+
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 PLACES = {"row", "column", "recipe", "command", "scale", "state", "chosen", "learning_rate", "grid.train.learning_rate"}
@@ -39,3 +41,17 @@ def test_every_run_has_one_number():
                             apart[line[run]] = f"{head[at]} is {before} in {there}, {value} in {name}"
     assert len({run for run, *_ in first}) > 1_500
     assert not apart, f"{len(apart)} runs have two numbers:\n" + "\n".join(f"{run}: {apart[run]}" for run in apart)
+
+
+def test_numbers_that_were_replaced_are_told_from_those_that_stand():
+    """`superseded.csv` has the number that every table shows now, and another that none shows."""
+    lines = {line["id"]: line for line in read_lines(RESULTS / "superseded.csv")}
+    shown: dict[str, set[str]] = {run: set() for run in lines}
+    for path in RESULTS.glob("*/*/*.csv"):
+        if path.stem.endswith(("-runs", "-trials")):
+            for run in read_lines(path):
+                if run["id"] in lines and run["state"] == "done":
+                    shown[run["id"]].add(run[lines[run["id"]]["metric"]])
+    assert len(lines) == 67
+    assert {run: {line["after"]} for run, line in lines.items()} == shown
+    assert [run for run, line in lines.items() if line["before"] == line["after"]] == []

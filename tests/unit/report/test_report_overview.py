@@ -17,7 +17,7 @@ from comt_cli.errors import UserError
 from comt_cli.report.overview import _DEFAULT, _GROUPS, write_overview
 from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
-from comt_cli.report.written import written_below
+from comt_cli.report.written import read_lines, written_below
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -47,6 +47,23 @@ def test_it_says_on_what_the_results_were_made(written: Bench) -> None:
     ):
         assert f"\n{line}\n" in text
     assert "It is no evidence about networks of the papers' sizes" in text
+
+
+def test_it_says_which_runs_had_another_number_before(written: Bench) -> None:
+    (table,) = (written.results / "smoke/comt").glob("*-runs.csv")
+    first, second, *_ = (line["id"] for line in read_lines(table) if line["state"] == "done")
+    lines = [
+        f"{first},50,40,evening/comt/table9 smoke/comt/table9",
+        f"{second},100,101,smoke/comt/table9",
+        f"{second},100,900,evening/comt/table9",  # of another scale
+        "0123456789ab,100,900,smoke/comt/table9",  # no table shows it
+    ]
+    (written.results / "superseded.csv").write_text("\n".join(["id,before,after,tables", *lines, ""]))
+    assert (
+        "\n- 10 runs; tables that ask for the same training share it. 2 of them had been trained twice, for tables "
+        "that were made in separate clones, by code that rounds otherwise, to [two numbers](superseded.csv) that are "
+        "13 % apart in the middle and 25 % at most: all tables show that of the newer commit.\n"
+    ) in page(written)
 
 
 def test_it_counts_and_tells_what_agrees_and_what_does_not(written: Bench) -> None:
