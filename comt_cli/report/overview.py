@@ -42,6 +42,8 @@ _SCALES = {
 }
 SUPERSEDED = "superseded.csv"
 """Below the results: runs of one id that ended with several numbers, of which the tables keep one."""
+NOT_ARCHIVED = "not-archived.csv"
+"""Below a scale: the runs of its tables that no archive has."""
 _DEFAULT = Path("runs/results")
 """The folder that the command line means where none is named."""
 
@@ -168,6 +170,7 @@ def _provenance(results: Path, written: Sequence[Written]) -> Iterator[str]:
             yield template.format_map(_Columns(task, own))
     yield f"Seeds: {format.seeds(int(seed) for seed in _values(runs, 'seed')) or 'none'}."
     yield f"Commits: {_distinct(runs, 'git_commit') or 'not recorded'}."
+    yield from _archives(results, results / written[0].scale)
 
 
 def _trained_again(results: Path, scale: str, shown: Container[str]) -> str:
@@ -185,6 +188,17 @@ def _trained_again(results: Path, scale: str, shown: Container[str]) -> str:
         f"rounds otherwise, to [two numbers]({SUPERSEDED}) that are {median(apart):.2g} % apart in the middle and "
         f"{apart[-1]:.2g} % at most: all tables show that of the newer commit."
     )
+
+
+def _archives(results: Path, folder: Path) -> Iterator[str]:
+    """The archives of run directories beside a scale's tables, and how many runs they lack, where there are any."""
+    if archives := sorted(folder.glob("*.tar.xz")):
+        links, path = format.listing(_link(results, each, each.name) for each in archives), folder / NOT_ARCHIVED
+        lack = ""
+        if path.is_file():
+            count, link = len(read_lines(path)), _link(results, path, path.name)
+            lack = f"; {count} that tables or trials show are in none ({link})"
+        yield f"Run directories, without weights: {links}{lack}."
 
 
 class _Columns(dict[str, "_Column"]):

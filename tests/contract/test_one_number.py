@@ -9,7 +9,10 @@ from comt_cli.report.written import read_lines
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
-PLACES = {"row", "column", "recipe", "command", "scale", "state", "chosen", "learning_rate", "grid.train.learning_rate"}
+PLACES = {
+    *("row", "column", "recipe", "command", "scale", "state", "tables"),
+    *("chosen", "learning_rate", "grid.train.learning_rate"),
+}
 """Where a run stands: each table says it in its own words, and calls missing what it does not share."""
 MEASURED = {
     *("train_seconds", "tokens_per_second", "images_per_second", "examples_per_second", "mfu"),

@@ -66,6 +66,16 @@ def test_it_says_which_runs_had_another_number_before(written: Bench) -> None:
     ) in page(written)
 
 
+def test_it_links_to_the_archives_and_says_what_they_lack(written: Bench) -> None:
+    smoke = written.results / "smoke"
+    assert "Run directories" not in page(written)
+    (smoke / "runs.tar.xz").touch()
+    assert "\n- Run directories, without weights: [runs.tar.xz](smoke/runs.tar.xz).\n" in page(written)
+    (smoke / "not-archived.csv").write_text("id,row\n0123456789ab,a\n1123456789ab,b\n")
+    lack = "2 that tables or trials show are in none ([not-archived.csv](smoke/not-archived.csv))"
+    assert f": [runs.tar.xz](smoke/runs.tar.xz); {lack}.\n" in page(written)
+
+
 def test_it_counts_and_tells_what_agrees_and_what_does_not(written: Bench) -> None:
     text = page(written)
     assert "**Of 2 published directions at scale smoke: agree 1, diverged 1.**" in text
