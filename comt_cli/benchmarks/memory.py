@@ -25,14 +25,15 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> 
     kept: dict[int, int] = {}
     alive: list[Tensor] = []  # a storage freed within the pass would give its address to another
 
-    def pack(tensor: Tensor) -> Tensor:
+    # Gives nothing: a tensor would be kept by the node of the graph that the tensor itself keeps, a cycle through C++
+    # that no collector sees, and with it all that the pass has saved.
+    def pack(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
             alive.append(tensor.detach())
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda nothing: nothing):
         result = forward()
     del result
     return sum(kept.values())

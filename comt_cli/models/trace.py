@@ -111,9 +111,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kept: dict[int, Tensor] = {}
 
         def keep(tensor: Tensor) -> Tensor:
+            apart = tensor.detach()  # itself, it would keep the graph alive that keeps it, and no collector sees that
             if not ignored(tensor):
-                kept.setdefault(tensor.untyped_storage()._cdata, tensor)
-            return tensor
+                kept.setdefault(tensor.untyped_storage()._cdata, apart)
+            return apart
 
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             output = run()

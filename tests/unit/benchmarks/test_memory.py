@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import partial
 
 import pytest
@@ -66,6 +68,23 @@ def test_temporaries_do_not_share_an_address_by_chance():
         return y
 
     assert saved_bytes(forward, [x]) == 5 * 4 * 1000
+
+
+@pytest.mark.parametrize("keeps_output", [True, False], ids=["an output", "an input"])
+def test_what_was_saved_can_be_freed(keeps_output):
+    """A node that keeps its own output must not keep itself alive by it."""
+    saved: list[weakref.ref[Tensor]] = []
+    w = torch.randn(3, 7, requires_grad=True)
+
+    def forward() -> Tensor:
+        x = torch.randn(5, 3) @ w
+        y = x.exp() if keeps_output else x.square()
+        saved.extend(map(weakref.ref, (x, y)))
+        return y.sum()
+
+    assert saved_bytes(forward, [w]) == 4 * (5 * 3 + 5 * 7)
+    gc.collect()
+    assert [reference() for reference in saved] == [None, None]
 
 
 def test_peaks_are_known_on_cuda_alone():
