@@ -27,7 +27,7 @@ from torch import Tensor
 from comt_cli.benchmarks.failures import failed
 from comt_cli.benchmarks.memory import free, mebibytes, saved_bytes
 from comt_cli.benchmarks.origin import origin_on
-from comt_cli.benchmarks.rounds import Part, Times, compared, in_turns, stopwatch_for, unsettled
+from comt_cli.benchmarks.rounds import GoOn, Part, Times, always, compared, in_turns, stopwatch_for, unsettled
 from comt_cli.benchmarks.variants import noise
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.accounting import cost_of
@@ -50,18 +50,22 @@ _VERSIONS = 16
 
 
 def measure_costs(
-    specs: Sequence[RunSpec], baseline: str, device: torch.device, rounds: int
+    specs: Sequence[RunSpec], baseline: str, device: torch.device, rounds: int, go_on: GoOn = always
 ) -> Iterator[str | list[Row]]:
     """Measure the step of every spec, one a row of one column of a recipe, the row `baseline` among them; yields lines
     of progress, and last the rows.
 
     A row that cannot be built is reported (`failures.Failed`), and the others are measured; without the baseline there
     is nothing to compare with, and so no row. All networks are there at once, and so must fit in the device's memory.
+    `go_on` is asked before each row is built, before the steps are compiled, and before each turn (`rounds.in_turns`).
     """
     prepare_process(device, deterministic=all(spec.settings.train.deterministic for spec in specs))
     steps: dict[str, _Step] = {}
     with _own_compiled_code():
-        for spec in specs:
+        for spec in sorted(specs, key=lambda spec: spec.row != baseline):  # first that without which there is no row
+            if not go_on():
+                yield f"{spec.row}, {spec.column}: left out for want of time"
+                continue
             begin, problem = time.perf_counter(), None
             try:
                 steps[spec.row] = _Step(spec, device)
@@ -70,9 +74,11 @@ def measure_costs(
             if problem is not None:
                 free(device)  # the error's trace is gone, and with it what it held
             yield problem or f"{spec.row}, {spec.column}: ready after {time.perf_counter() - begin:.1f} s"
-        if baseline in steps:
+        if baseline in steps and not go_on():
+            yield f"timing the rows of {specs[0].column}: left out for want of time"
+        elif baseline in steps:
             try:
-                yield from _timed(steps, baseline, device, rounds)
+                yield from _timed(steps, baseline, device, rounds, go_on)
             except Exception as error:
                 yield failed(f"timing the rows of {specs[0].column}", error)
     steps.clear()
@@ -80,11 +86,13 @@ def measure_costs(
     free(device)
 
 
-def _timed(steps: Mapping[str, _Step], baseline: str, device: torch.device, rounds: int) -> Iterator[str | list[Row]]:
+def _timed(
+    steps: Mapping[str, _Step], baseline: str, device: torch.device, rounds: int, go_on: GoOn
+) -> Iterator[str | list[Row]]:
     torch._dynamo.reset()  # each was compiled by itself: now all of them, from what the compiler has kept on disk
     parts = {(how, row): part for row, step in steps.items() for how, part in step.parts().items()}
     prepare_compiler(versions=_VERSIONS * len(steps), keep_others=True)
-    for news in in_turns(parts, rounds, stopwatch_for(device), warm_up=2):
+    for news in in_turns(parts, rounds, stopwatch_for(device), warm_up=2, go_on=go_on):
         if isinstance(news, int):
             yield f"round {news}{f' of {rounds}' if news <= rounds else ', to settle the times'}"
             continue

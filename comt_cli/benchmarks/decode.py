@@ -18,7 +18,7 @@ from comt_cli.benchmarks.failures import failed
 from comt_cli.benchmarks.goals import decode_goal, goal_device
 from comt_cli.benchmarks.memory import free
 from comt_cli.benchmarks.origin import origin_on
-from comt_cli.benchmarks.rounds import Part, Times, all_turns, compared, quickest, stopwatch_for, unsettled
+from comt_cli.benchmarks.rounds import GoOn, Part, Times, Turns, always, compared, quickest, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.models.build import empty_network, materialise, wiring_of
@@ -50,18 +50,19 @@ def run_decode_benchmark(
     batches: Sequence[int],
     device: torch.device,
     rounds: int,
-    go_on: Callable[[], bool] = lambda: True,
+    go_on: GoOn = always,
     prompt: int | None = None,
 ) -> Iterator[str | list[Row]]:
-    """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each: where it says no,
-    a line names what is left out. Prompts have `PROMPT` tokens if not said. What fails is reported (`Failed`), and the
-    rest is measured."""
+    """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each and each turn:
+    where it says no, a line names what is left out. Prompts have `PROMPT` tokens if not said. What fails is reported
+    (`Failed`), and the rest is measured."""
+    turns = Turns(device, rounds, go_on)
 
     def build(shape: Shape, dtype: str, models: dict[str, Llama]) -> Iterator[str]:
         return _models(shape, variants, DTYPES[dtype], device, f"{shape.size} {dtype}", models)
 
     def measure(shape: Shape, dtype: str, batch: int, models: dict[str, Llama]) -> Iterator[str | list[Row]]:
-        return _measure(shape, dtype, batch, models, device, rounds, prompt or PROMPT)
+        return _measure(shape, dtype, batch, models, turns, prompt or PROMPT)
 
     yield from over_batches(shapes, dtypes, batches, device, go_on, build, measure)
 
@@ -71,7 +72,7 @@ def over_batches(
     dtypes: Sequence[str],
     batches: Sequence[int],
     device: torch.device,
-    go_on: Callable[[], bool],
+    go_on: GoOn,
     build: Callable[[Shape, str, dict[str, M]], Iterator[str]],
     measure: Callable[[Shape, str, int, dict[str, M]], Iterator[str | list[Row]]],
 ) -> Iterator[str | list[Row]]:
@@ -81,6 +82,9 @@ def over_batches(
         for shape in shapes:
             for dtype in dtypes:
                 models: dict[str, M] = {}
+                if not go_on():
+                    yield f"{shape.size} {dtype}: left out for want of time"
+                    continue
                 try:
                     yield from build(shape, dtype, models)
                 except Exception as error:
@@ -153,9 +157,9 @@ def _models(
 
 
 def _measure(
-    shape: Shape, dtype: str, batch: int, models: dict[str, Llama], device: torch.device, rounds: int, prompt: int
+    shape: Shape, dtype: str, batch: int, models: dict[str, Llama], turns: Turns, prompt: int
 ) -> Iterator[str | list[Row]]:
-    generator = torch.Generator().manual_seed(0)
+    device, generator = turns.device, torch.Generator().manual_seed(0)
     vocabulary = shape.dimensions["vocabulary"]
     prompts_BT = torch.randint(0, vocabulary, (batch, prompt), generator=generator).to(device)
     tokens_B = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -179,7 +183,7 @@ def _measure(
         parts |= {(kind, name): part for kind, part in own.items()}
     if not ready:
         return
-    times = all_turns(parts, rounds, stopwatch_for(device))
+    times = turns.of(parts)
     if (still := unsettled(times)) is not None:
         yield f"{shape.size} {dtype} batch {batch}: {still}"
     decode, prefill = (

@@ -21,7 +21,7 @@ from comt_cli.benchmarks.goals import BEAM, translation_goals
 from comt_cli.benchmarks.memory import mebibytes, peak_of
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.peers import BEGIN, END, Marian
-from comt_cli.benchmarks.rounds import all_turns, compared, stopwatch_for, unsettled
+from comt_cli.benchmarks.rounds import GoOn, Turns, always, compared, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.subjects import TRANSLATION
 from comt_cli.data.special_tokens import PAD
@@ -48,17 +48,18 @@ def run_translation_benchmark(
     batches: Sequence[int],
     device: torch.device,
     rounds: int,
-    go_on: Callable[[], bool] = lambda: True,
+    go_on: GoOn = always,
     tokens: int | None = None,
 ) -> Iterator[str | list[Row]]:
     """As `run_decode_benchmark`, of translators: a batch is so many sentences of `tokens` tokens, `TOKENS` if
     not given."""
+    turns = Turns(device, rounds, go_on)
 
     def build(shape: Shape, dtype: str, found: dict[str, Search]) -> Iterator[str]:
         return _searches(shape, variants, dtype, device, found)
 
     def measure(shape: Shape, dtype: str, batch: int, found: dict[str, Search]) -> Iterator[str | list[Row]]:
-        return _measure(shape, dtype, batch, found, device, rounds, tokens or TOKENS)
+        return _measure(shape, dtype, batch, found, turns, tokens or TOKENS)
 
     yield from over_batches(shapes, dtypes, batches, device, go_on, build, measure)
 
@@ -106,9 +107,10 @@ def _theirs(model: Marian, source_BS: Tensor, beam: int, tokens: int) -> list[li
 
 
 def _measure(
-    shape: Shape, dtype: str, batch: int, found: dict[str, Search], device: torch.device, rounds: int, tokens: int
+    shape: Shape, dtype: str, batch: int, found: dict[str, Search], turns: Turns, tokens: int
 ) -> Iterator[str | list[Row]]:
-    generator, vocabulary = torch.Generator().manual_seed(0), shape.dimensions["vocabulary"]
+    device, vocabulary = turns.device, shape.dimensions["vocabulary"]
+    generator = torch.Generator().manual_seed(0)
     source_BS = torch.randint(BEGIN + 1, vocabulary, (batch, tokens), generator=generator).to(device)
     what = f"{shape.size} {dtype} batch {batch}"
     parts: dict[tuple[int, str], Callable[[], list[list[int]]]] = {}
@@ -129,7 +131,7 @@ def _measure(
     uncached, cached = (parts.get((BEAM, name)) for name in ("plain-uncached", "plain"))
     if uncached and cached and (differ := sum(map(list.__ne__, uncached(), cached()))):
         yield f"{what}: {differ} of {batch} translations differ without the cache: equal but for rounding"
-    times, origin = all_turns(parts, rounds, stopwatch_for(device)), origin_on(device)
+    times, origin = turns.of(parts), origin_on(device)
     if (still := unsettled(times)) is not None:
         yield f"{what}: {still}"
     rows = []

@@ -21,14 +21,11 @@ from comt_cli.benchmarks.kernel_cases import DTYPES, Case, Part, case, groups
 from comt_cli.benchmarks.memory import free, saved_bytes
 from comt_cli.benchmarks.names import GATES
 from comt_cli.benchmarks.origin import origin_on
-from comt_cli.benchmarks.rounds import Times, all_turns, compared, reliability, stopwatch_for, unsettled
+from comt_cli.benchmarks.rounds import GoOn, Times, Turns, always, compared, reliability, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import choice
 from comt_cli.training.devices import prepare_process
 from comt_cli.training.objective import prepare_compiler
-
-ALWAYS: Callable[[], bool] = lambda: True  # noqa: E731 - what is asked before each group, where nothing limits the time
-
 
 Row = dict[str, Any]
 News = str | list[Row]
@@ -41,12 +38,13 @@ def run_kernel_benchmark(
     dtypes: Sequence[str],
     device: torch.device,
     rounds: int,
-    go_on: Callable[[], bool] = ALWAYS,
+    go_on: GoOn = always,
 ) -> Iterator[News]:
-    """Measure every operation on every shape in every type; yields lines of progress, and the rows of
-    each group of variants that took turns. `go_on` is asked before each group. What fails is reported (`Failed`), and
+    """Measure every operation on every shape in every type; yields lines of progress, and the rows of each group of
+    variants that took turns. `go_on` is asked before each group and each turn. What fails is reported (`Failed`), and
     the rest is measured."""
     prepare_process(device)
+    turns = Turns(device, rounds, go_on)
     for shape in shapes:
         for dtype in dtypes:
             for op in ops:
@@ -56,7 +54,7 @@ def run_kernel_benchmark(
                         yield f"{what}: left out for want of time"
                         continue
                     try:
-                        yield from _group(op, part, shape, gates, dtype, device, rounds)
+                        yield from _group(op, part, shape, gates, dtype, turns)
                     except Exception as error:  # one kernel that fails must not lose the others
                         yield failed(what, error)
                     free(device)
@@ -67,11 +65,11 @@ def run_gemm_benchmark(
     dtypes: Sequence[str],
     device: torch.device,
     rounds: int,
-    go_on: Callable[[], bool] = ALWAYS,
+    go_on: GoOn = always,
 ) -> Iterator[News]:
     """The model's matrix products with and without columns for u (`gemm`), as rows whose op is `gemm`."""
     prepare_process(device)
-    seen = set()
+    turns, seen = Turns(device, rounds, go_on), set()
     for shape in shapes:
         for dtype in dtypes:
             for product in gemm.products(shape, device):
@@ -84,19 +82,21 @@ def run_gemm_benchmark(
                     yield f"{what}: left out for want of time"
                     continue
                 try:
-                    yield _products(product, shape.units, dtype, device, rounds)
+                    rows = _products(product, shape.units, dtype, turns)
+                    yield rows
                 except Exception as error:
                     yield failed(what, error)
                 else:
-                    yield f"{what}: measured"
+                    yield f"{what}: measured in {rows[0]['rounds']} rounds"
                 free(device)
 
 
-def _products(product: gemm.Product, tokens: int, dtype: str, device: torch.device, rounds: int) -> list[Row]:
+def _products(product: gemm.Product, tokens: int, dtype: str, turns: Turns) -> list[Row]:
+    device = turns.device
     forms = gemm.forms(product, tokens, DTYPES[dtype], device)
     parts = {(*name, "forward"): form.forward for name, form in forms.items()}
     parts |= {(*name, "step"): form.step for name, form in forms.items()}
-    times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
+    times = turns.of(parts, head_start=True)
     plain = ("none", "plain")
     return [
         _row(device, "gemm", product.name, tokens, product.N, each, dtype, variant, times, plain, None)
@@ -104,11 +104,9 @@ def _products(product: gemm.Product, tokens: int, dtype: str, device: torch.devi
     ]
 
 
-def _group(
-    op: str, part: Part, shape: Shape, gates: Sequence[str], dtype: str, device: torch.device, rounds: int
-) -> Iterator[News]:
+def _group(op: str, part: Part, shape: Shape, gates: Sequence[str], dtype: str, turns: Turns) -> Iterator[News]:
     torch._dynamo.reset()
-    begin = time.perf_counter()
+    device, begin = turns.device, time.perf_counter()
     what = f"{shape.size} {dtype} {op} {part}"
     parts: dict[tuple[str, str, str], Callable[[], object]] = {}
     saved: dict[tuple[str, str], int] = {}
@@ -138,7 +136,7 @@ def _group(
             parts[kind, variant, "forward"], parts[kind, variant, "step"] = form, step
     if not saved:
         return
-    times = all_turns(parts, rounds, stopwatch_for(device, head_start=True))
+    times = turns.of(parts, head_start=True)
     built, length = shape.built, shape.dimensions["length"]
     name = f"d{built.width}-f{built.ffn_width}-h{built.heads}-b{shape.batch}x{length}-{part}"
     plain = ("none", "reference-compiled")

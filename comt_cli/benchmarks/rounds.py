@@ -10,8 +10,10 @@ of all of them. The order turns round with every round, so that none always come
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,11 +21,16 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from comt_cli.benchmarks.failures import Outcome
+from comt_cli.errors import RunInterrupted
 from comt_cli.training.devices import synchronise
+from comt_cli.training.processes import StopSignal
 
 Part = Callable[[], object]
 """One thing to time: a whole step, a forward pass, one kernel."""
 Key = TypeVar("Key", bound=Hashable)
+GoOn = Callable[[], bool]
+"""Asked before what takes long, whether there is time for it."""
 
 PERCENT = 20
 """The percentile of a variant's turns that is its time."""
@@ -31,10 +38,59 @@ SETTLED = 0.03
 """Times have settled when the 90 % interval of each is at most so wide, as a part of the time."""
 _RELIABILITY = ("spread", "uncertainty", "settled")
 """How the columns of `reliability` end, which verdicts on goals are made of."""
-PATIENCE = 2.0
-"""Rounds beyond those asked for, for want of settled times, end when they have taken so many times as long as those."""
+PATIENCE = 1
+"""Rounds beyond those asked for, for want of settled times, are at most so many times as many as those."""
 _HEAD_START = 8192
 """Side of the square matrix product (1.5 ms on an H200) that keeps a GPU busy while the host queues what is timed."""
+
+
+def always() -> bool:
+    """Nothing limits the time."""
+    return True
+
+
+class Deadline:
+    """A point in time, the seconds to it, and as a `GoOn` whether there are any. Asking raises `KeyboardInterrupt` once
+    `stop` has received a signal: where it is asked, nothing is half done."""
+
+    def __init__(self, seconds: float, stop: StopSignal | None = None, clock: Callable[[], float] = time.monotonic):
+        self._end, self._stop, self._clock = clock() + seconds, stop, clock
+
+    def left(self) -> float:
+        """Seconds; below 0 when it has passed."""
+        if self._stop is not None and self._stop.number is not None:
+            raise KeyboardInterrupt
+        return self._end - self._clock()
+
+    def __call__(self) -> bool:
+        return self.left() > 0
+
+
+@contextlib.contextmanager
+def measuring(outcome: Outcome, seconds: float | None) -> Iterator[Deadline]:
+    """What measures within this context asks the deadline, which so many seconds from now or a signal brings.
+
+    Raises:
+        RunInterrupted: a signal came; what whole rounds had measured has been passed on.
+        NotMeasured: see `Outcome.end`.
+    """
+
+    def announce(
+        again: bool,
+    ) -> None:  # in a signal's handler: past the buffer, of which it may have interrupted a line
+        with contextlib.suppress(OSError):
+            os.write(2, b"stopping at once\n" if again else b"stopping after the turn at hand; again: at once\n")
+
+    with StopSignal(announce) as stop:
+        try:
+            yield Deadline(math.inf if seconds is None else seconds, stop)
+        except KeyboardInterrupt:
+            if stop.number is None:
+                raise
+    if stop.number is not None:
+        when = f"after {outcome.rows} rows, those cut short unsettled" if outcome.rows else "before a round was whole"
+        raise RunInterrupted(f"stopped {when}", "The same command measures all of it anew.", stop.number)
+    outcome.end()
 
 
 class Stopwatch(Protocol):
@@ -110,9 +166,15 @@ def interval(n: int) -> tuple[int | None, int]:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that one part took, one number a round."""
+    """Seconds that one part took, one number a round; `cut_short`: of fewer rounds than were asked for."""
 
     seconds: tuple[float, ...]
+    cut_short: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are enough of them, for so wide an interval."""
+        return not self.cut_short and self.uncertainty <= SETTLED
 
     @property
     def undisturbed(self) -> float:
@@ -161,52 +223,62 @@ class Times:
 
 
 def in_turns(
-    parts: Mapping[Key, Part],
-    rounds: int,
-    stopwatch: Stopwatch,
-    warm_up: int = 1,
-    go_on: Callable[[], bool] = lambda: True,
+    parts: Mapping[Key, Part], rounds: int, stopwatch: Stopwatch, warm_up: int = 1, go_on: GoOn = always
 ) -> Iterator[int | dict[Key, Times]]:
     """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
-    `SETTLED` or `PATIENCE` is at its end; no further round begins where `go_on`, asked after each, says no. Yields the
-    number of each finished round (from 1), and last the times of every part."""
-    taken: dict[Key, list[float]] = {key: [] for key in parts}
-    for _ in range(warm_up):
-        for part in parts.values():
+    settled, at most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round
+    ends at once unless it is the first, and none begins. Yields the number of each finished round (from 1), and last
+    the times of every part in the rounds that were finished, also where a `KeyboardInterrupt` ended them.
+
+    Raises:
+        KeyboardInterrupt: before there was one.
+    """
+    taken: list[dict[Key, float]] = []
+    try:
+        for part in [*parts.values()] * warm_up:
+            go_on()  # which may raise it
             part()
-    number, seconds, most = 0, 0.0, math.inf
-    while seconds < most and (number == 0 or go_on()):
-        keys = list(parts)
-        for key in reversed(keys) if number % 2 else keys:
-            taken[key].append(stopwatch.seconds(parts[key]))
-            seconds += taken[key][-1]
-        number += 1
-        yield number
-        if number == rounds:
-            most = (1 + PATIENCE) * seconds
-        if number >= rounds and unsettled(_times(taken)) is None:
-            break
-    yield _times(taken)
+        while len(taken) < rounds * (1 + PATIENCE) and (len(taken) < rounds or unsettled(_times(taken, rounds))):
+            turns: dict[Key, float] = {}
+            for key in [*parts][:: -1 if len(taken) % 2 else 1]:
+                if not go_on() and taken:
+                    raise KeyboardInterrupt  # time that is up ends it in the same way
+                turns[key] = stopwatch.seconds(parts[key])
+            taken.append(turns)
+            yield len(taken)
+    except KeyboardInterrupt:
+        if not taken:
+            raise
+    yield _times(taken, rounds)
 
 
-def _times(taken: Mapping[Key, list[float]]) -> dict[Key, Times]:
-    return {key: Times(tuple(seconds)) for key, seconds in taken.items()}
+def _times(taken: list[dict[Key, float]], asked: int) -> dict[Key, Times]:
+    return {key: Times(tuple(turns[key] for turns in taken), len(taken) < asked) for key in taken[0]}
 
 
-def all_turns(parts: Mapping[Key, Part], rounds: int, stopwatch: Stopwatch, warm_up: int = 1) -> dict[Key, Times]:
-    """`in_turns` without the news."""
-    *_, times = in_turns(parts, rounds, stopwatch, warm_up)
-    assert isinstance(times, dict)
-    return times
+@dataclass(frozen=True)
+class Turns:
+    """Has parts take turns on a device, as `in_turns` does, without the news."""
+
+    device: torch.device
+    rounds: int
+    go_on: GoOn = always
+
+    def of(self, parts: Mapping[Key, Part], *, head_start: bool = False) -> dict[Key, Times]:
+        """The times of every part."""
+        *_, times = in_turns(parts, self.rounds, stopwatch_for(self.device, head_start=head_start), go_on=self.go_on)
+        assert isinstance(times, dict)
+        return times
 
 
 def unsettled(times: Mapping[Key, Times]) -> str | None:
     """None where all times have settled, else a phrase about the least certain."""
-    worst, rounds = max((each.uncertainty, len(each.seconds)) for each in times.values())
-    if worst <= SETTLED:
+    if all(each.settled for each in times.values()):
         return None
+    worst, rounds = max((each.uncertainty, len(each.seconds)) for each in times.values())
     extent = "too few for an interval" if worst == math.inf else f"to {100 * worst:.0f} % of a time"
-    return f"not settled after {rounds} rounds ({extent})"
+    cut = "cut short and " if any(each.cut_short for each in times.values()) else ""
+    return f"{cut}not settled after {rounds} round{'s' if rounds > 1 else ''} ({extent})"
 
 
 def quickest(times: Mapping[Key, Times], of: list[Key]) -> Key | None:
@@ -238,6 +310,6 @@ def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
     values = (
         round(max(each.spread for each in of), 3),
         round(reach, 4) if reach < math.inf else None,
-        all(each.uncertainty <= SETTLED for each in of),
+        all(each.settled for each in of),
     )
     return dict(zip((f"{name}_{each}" for each in _RELIABILITY), values, strict=True))

@@ -10,7 +10,6 @@ import bisect
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
 from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, OPS, TRANSLATION_VARIANTS
 from comt_cli.benchmarks.roofline import PREDICTED, Roofline
+from comt_cli.benchmarks.rounds import Deadline, GoOn
 from comt_cli.benchmarks.shapes import LLAMAS, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import (
@@ -40,7 +40,6 @@ from comt_cli.benchmarks.variants import CompileWhat, is_compiled
 from comt_cli.recipe.settings import Precision
 
 News = str | list[Any]
-GoOn = Callable[[], bool]
 WANTED_STEPS: dict[tuple[str, str], tuple[str, ...]] = {
     ("step", "cuda"): (
         "transformers-compiled",
@@ -91,18 +90,6 @@ class Stage:
     seconds: float
     run: Callable[[GoOn], Iterator[News]]
     most: float | None = None
-
-
-class Deadline:
-    """A point in time, and the seconds to it."""
-
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._end = clock() + seconds
-
-    def left(self) -> float:
-        """Seconds; below 0 when it has passed."""
-        return self._end - self._clock()
 
 
 def reach(stages: Sequence[Stage], seconds: float) -> str:

@@ -12,7 +12,7 @@ Goals are at most, those of speeds and `mfu` at least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -21,7 +21,7 @@ from comt_cli.benchmarks.memory import mebibytes
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.peers import PEERS
 from comt_cli.benchmarks.roofline import predicted_step_ratio
-from comt_cli.benchmarks.rounds import compared, quickest, reliability
+from comt_cli.benchmarks.rounds import GoOn, always, compared, quickest, reliability
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import Timed, steps_in_turns
 from comt_cli.benchmarks.subjects import ARITHMETIC, NONDETERMINISTIC, SUBJECTS, Subject, subject_of
@@ -67,7 +67,7 @@ def run_step_benchmark(
     device: torch.device,
     rounds: int,
     compile_what: CompileWhat = "whole",
-    go_on: Callable[[], bool] = lambda: True,
+    go_on: GoOn = always,
 ) -> Iterator[str | list[Row]]:
     """Measure `variants` on `device`; yields lines of progress, and last the rows. Where `go_on` says no, no further
     variant is built and no further round begins.

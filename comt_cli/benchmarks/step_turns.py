@@ -10,7 +10,7 @@ import torch
 
 from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.memory import free, peak_beyond, saved_bytes
-from comt_cli.benchmarks.rounds import Part, Times, in_turns, stopwatch_for, unsettled
+from comt_cli.benchmarks.rounds import GoOn, Part, Times, in_turns, stopwatch_for, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.subjects import GRAPHS
 from comt_cli.benchmarks.variants import Prepared, Unavailable, Variants
@@ -43,11 +43,11 @@ def steps_in_turns(
     make: Callable[[Shape], Variants],
     device: torch.device,
     rounds: int,
-    go_on: Callable[[], bool],
+    go_on: GoOn,
 ) -> Iterator[str | Timed]:
     """Build `variants` with what `make` gives for a shape, and time them on `device` in so many rounds, or more
     (`rounds.in_turns`); yields lines of progress, and last what was timed. `go_on` is asked before each variant and
-    each round but the first: where it says no, what is built is timed as often as it is.
+    each turn: where it says no, what is built is timed in one whole round, if there was none.
 
     Where a batch does not fit in the device's memory it is halved for all; the subject's optional variants are left out
     instead. A variant that fails is reported (`Failed`), and the others are timed.
@@ -74,7 +74,7 @@ def steps_in_turns(
     free(device)
 
 
-def _timed(builder: Variants, variants: Sequence[str], rounds: int, go_on: Callable[[], bool]) -> Iterator[str | Timed]:
+def _timed(builder: Variants, variants: Sequence[str], rounds: int, go_on: GoOn) -> Iterator[str | Timed]:
     shape, device, optional = builder.shape, builder.device, builder.subject.optional
     what = f"{shape.size} {builder.precision}"
     ready: dict[str, Prepared] = {}
@@ -126,7 +126,7 @@ def _turns(
     parts: Mapping[tuple[str, str], Part],
     rounds: int,
     device: torch.device,
-    go_on: Callable[[], bool],
+    go_on: GoOn,
 ) -> Generator[str, None, dict[tuple[str, str], Times]]:
     """`in_turns`, told line by line; returns the times."""
     times: dict[tuple[str, str], Times] = {}

@@ -11,6 +11,7 @@ import typer
 from comt_cli.commands import options
 from comt_cli.commands.examples import Verb, VerbGroup
 from comt_cli.commands.loading import loading
+from comt_cli.errors import UserError
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -48,8 +49,17 @@ Rounds = Annotated[
     int,
     typer.Option(
         min=3,
-        help="Rounds; each times every variant once. Up to twice as many more follow until the times have settled. "
+        help="Rounds; each times every variant once. Up to as many more follow until the times have settled. "
         "With fewer than 14 in all there is no interval, no verdict, and nothing for `kernels: auto` to go by.",
+    ),
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is "
+        "written, as not settled, and what is left out is said. Ctrl-C does the same at once.",
     ),
 ]
 
@@ -92,6 +102,7 @@ def step(
             "(quicker to compile where there are many).",
         ),
     ] = Compiled.whole,
+    seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -129,6 +140,7 @@ def step(
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
     check_variants(named or (), chosen)
     loading("PyTorch and the benchmarks", device)
+    from comt_cli.benchmarks.rounds import measuring
     from comt_cli.benchmarks.step import run_step_benchmark, step_plan
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
@@ -136,9 +148,9 @@ def step(
     where = pick_device(device)
     plan = step_plan(where.type, named, precisions, chosen, peers_needed=variants is not None)
     record = Record(results)
-    for subject, shape, kind, of_size in plan:
-        record.add(subject.page, run_step_benchmark(shape, kind, of_size, where, rounds, compiled.value))
-    record.end()
+    with measuring(record.outcome, seconds) as go_on:
+        for subject, shape, kind, of_size in plan:
+            record.add(subject.page, run_step_benchmark(shape, kind, of_size, where, rounds, compiled.value, go_on))
 
 
 @app.command(cls=Verb)
@@ -159,6 +171,7 @@ def kernels(
             "--gemm", help="Time the model's matrix products with and without columns for gates, and nothing else."
         ),
     ] = False,
+    seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -174,7 +187,6 @@ def kernels(
     """
     from comt_cli.benchmarks.names import DTYPES, GATES, OPS
     from comt_cli.benchmarks.subjects import LANGUAGE
-    from comt_cli.errors import UserError
     from comt_cli.recipe.load import select
 
     if gemm and (ops is not None or gates is not None):
@@ -185,19 +197,20 @@ def kernels(
     operations = select(ops, OPS, "operation")
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
+    from comt_cli.benchmarks.rounds import measuring
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
     usual = LANGUAGE.gpu_sizes if where.type == "cuda" else ("bench", "smoke")
     shapes = [LANGUAGE.shapes[size] for size in named or usual]
-    if gemm:
-        news = run_gemm_benchmark(shapes, types, where, rounds)
-    else:
-        news = run_kernel_benchmark(shapes, operations, kinds, types, where, rounds)
     record = Record(results)
-    record.add("kernels", news)
-    record.end()
+    with measuring(record.outcome, seconds) as go_on:
+        if gemm:
+            news = run_gemm_benchmark(shapes, types, where, rounds, go_on)
+        else:
+            news = run_kernel_benchmark(shapes, operations, kinds, types, where, rounds, go_on)
+        record.add("kernels", news)
 
 
 @app.command(cls=Verb)
@@ -232,6 +245,7 @@ def decode(
         ),
     ] = None,
     rounds: Rounds = 15,
+    seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -259,19 +273,20 @@ def decode(
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.decode import run_decode_benchmark
     from comt_cli.benchmarks.decode_translation import run_translation_benchmark
+    from comt_cli.benchmarks.rounds import measuring
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     where, record = pick_device(device), Record(results)
     run = {"decode": run_decode_benchmark, "decode-translation": run_translation_benchmark}
-    for each in DECODED:
-        wanted = named or each.subject.default_sizes(where.type)
-        shapes = [each.subject.shapes[size] for size in wanted if size in each.subject.shapes]
-        of_these = [name for name in chosen if name in each.variants]
-        if shapes and of_these:
-            how = types or [each.dtype], batches or each.batches, where, rounds
-            record.add(each.page, run[each.page](shapes, of_these, *how))
-    record.end()
+    with measuring(record.outcome, seconds) as go_on:
+        for each in DECODED:
+            wanted = named or each.subject.default_sizes(where.type)
+            shapes = [each.subject.shapes[size] for size in wanted if size in each.subject.shapes]
+            of_these = [name for name in chosen if name in each.variants]
+            if shapes and of_these:
+                how = types or [each.dtype], batches or each.batches, where, rounds, go_on
+                record.add(each.page, run[each.page](shapes, of_these, *how))
 
 
 @app.command(cls=Verb)
@@ -283,6 +298,7 @@ def costs(
     set_: options.Set = None,
     also: options.Also = None,
     rounds: Rounds = 15,
+    seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another device has measured.")] = False,
@@ -301,7 +317,7 @@ def costs(
     """
     from comt_cli.commands.recipe_costs import costs_of
 
-    costs_of(recipe, scale, rows, columns, set_, also, rounds, device, results, overwrite=overwrite)
+    costs_of(recipe, scale, rows, columns, set_, also, rounds, seconds, device, results, overwrite=overwrite)
 
 
 @app.command(cls=Verb)
@@ -346,7 +362,6 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
       comt bench page
     """
     from comt_cli.commands.bench_pages import pages
-    from comt_cli.errors import UserError
     from comt_cli.report.benchmark import renew_page
 
     found = {path: page for name, page in pages().items() for path in sorted((results / "bench").glob(f"*/{name}.csv"))}
@@ -362,15 +377,18 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 
 @app.command("all", cls=Verb)
 def everything(
-    minutes: Annotated[float, typer.Option(min=0, help="Begin nothing that is not likely to end within so many.")] = 9,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="--seconds, by the minute: 9 if neither is given.", show_default=False)
+    ] = None,
     rounds: Rounds = 15,
+    seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Measure everything, the most wanted first, as much of it as the minutes allow. What `make bench` calls.
 
-    What was measured is written after each part, so that stopping early loses only the part at hand. When the minutes
-    are up, no further round of a training step begins, settled or not. How far they are likely to reach is said first.
+    No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
+    loses little. How far the minutes are likely to reach is said first.
     By estimates, which for a GPU are guesses so far, all goals take about 31 minutes on two CPU cores, and 49 on a GPU:
     there nine do for the steps of three sizes, twenty for those of all five and of ResNet-18 and some of decoding.
 
@@ -378,25 +396,29 @@ def everything(
 
       comt bench all --minutes 9
     """
+    if minutes is not None and seconds is not None:
+        raise UserError("--minutes and --seconds limit the same", "Leave one of them out.")
+    limit = 60 * (9 if minutes is None else minutes) if seconds is None else seconds
     loading("PyTorch and the benchmarks", device)
-    from comt_cli.benchmarks.stages import Deadline, reach, run_stages, stages_for
+    from comt_cli.benchmarks.rounds import measuring
+    from comt_cli.benchmarks.stages import reach, run_stages, stages_for
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     record = Record(results)
     written: dict[Path, None] = {}
     stages = stages_for(pick_device(device), rounds)
-    typer.echo(reach(stages, 60 * minutes), err=True)
-    for kind, news in run_stages(stages, Deadline(60 * minutes)):
-        written.update(dict.fromkeys(record.add(kind, [news], quiet=True)))
-    for path in written:
-        typer.echo(f"wrote {path}")
-    record.end()
+    typer.echo(reach(stages, limit), err=True)
+    with measuring(record.outcome, limit) as deadline:
+        try:
+            for kind, news in run_stages(stages, deadline):
+                written.update(dict.fromkeys(record.add(kind, [news], quiet=True)))
+        finally:
+            for path in written:
+                typer.echo(f"wrote {path}")
 
 
 def _batches(text: str) -> list[int]:
-    from comt_cli.errors import UserError
-
     try:
         batches = [int(part) for part in text.split(",")]
     except ValueError:

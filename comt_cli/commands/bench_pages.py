@@ -67,28 +67,31 @@ class Record:
     def __init__(self, results: Path) -> None:
         from comt_cli.benchmarks.failures import Outcome
 
-        self._results, self._pages, self._outcome = results, pages(), Outcome()
+        self._results, self._pages, self.outcome = results, pages(), Outcome()
 
     def add(self, page: str, news: Iterable[str | list[Any]], *, quiet: bool = False) -> list[Path]:
-        """All of `news`; the files of a page, which is shown at the end unless `quiet`. Rows that would replace a part
-        of a run of more variants are shown and not written."""
+        """All of `news`; the files of a page, which is shown at the end unless `quiet`, however that comes. Rows that
+        would replace a part of a run of more variants, or one of enough rounds by too few, are shown and not written.
+        """
         written: list[Path] = []
-        for each in news:
-            self._outcome.add(each)
-            if isinstance(each, str):
-                typer.echo(each, err=True)
-            elif each:
-                files, narrower = write_benchmark(self._pages[page], each, self._results)
-                written = files or written
-                if narrower:
-                    typer.echo(markdown(replace(self._pages[page], said=(), meanings={}), narrower))
-                    has_more = f"{page}.csv below {self._results / 'bench'} has a run of more variants"
-                    typer.echo(f"not written, since {has_more}: delete it, or choose another --results", err=True)
-                self._keep(page, each)
-        for path in [] if quiet else written:
-            if path.suffix == ".md":
-                typer.echo(path.read_text(encoding="utf-8"))
-            typer.echo(f"wrote {path}")
+        try:
+            for each in news:
+                self.outcome.add(each)
+                if isinstance(each, str):
+                    typer.echo(each, err=True)
+                elif each:
+                    files, lesser = write_benchmark(self._pages[page], each, self._results)
+                    written = files or written
+                    if lesser:
+                        typer.echo(markdown(replace(self._pages[page], said=(), meanings={}), lesser))
+                        has_more = f"{page}.csv below {self._results / 'bench'} has a run of more variants or rounds"
+                        typer.echo(f"not written, since {has_more}: delete it, or choose another --results", err=True)
+                    self._keep(page, each)
+        finally:
+            for path in [] if quiet else written:
+                if path.suffix == ".md":
+                    typer.echo(path.read_text(encoding="utf-8"))
+                typer.echo(f"wrote {path}")
         return written
 
     def _keep(self, page: str, rows: list[Any]) -> None:
@@ -103,7 +106,3 @@ class Record:
                 merge_rows(self._pages[page], rows, path)
             except (OSError, StorageError, ValueError, csv.Error) as error:  # the results have them all the same
                 typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)
-
-    def end(self) -> None:
-        """Raises `NotMeasured` where something failed, or there is not one row."""
-        self._outcome.end()

@@ -21,6 +21,7 @@ def costs_of(
     set_: list[str] | None,
     also: list[str] | None,
     turns: int,
+    seconds: float | None,
     device: str | None,
     results: Path,
     *,
@@ -29,8 +30,8 @@ def costs_of(
     """Measure the rows of a recipe at a scale and write them after each column.
 
     Raises:
-        UserError: the recipe or the selection is wrong, what is there is of another device, or something was not
-            measured.
+        UserError: the recipe or the selection is wrong, what is there is of another device, something was not
+            measured, or a signal came (`measuring`).
         StorageError: a file cannot be written.
     """
     from comt_cli.report.write import costs_file
@@ -54,6 +55,7 @@ def costs_of(
     from comt_cli.benchmarks.costs import measure_costs
     from comt_cli.benchmarks.failures import Outcome
     from comt_cli.benchmarks.origin import origin_on
+    from comt_cli.benchmarks.rounds import measuring
     from comt_cli.report.costs import network_key, other_device
     from comt_cli.report.costs_page import write_costs
     from comt_cli.training.devices import pick_device
@@ -63,28 +65,30 @@ def costs_of(
         raise UserError(f"{path} was measured on {other}", "--results DIR writes elsewhere, --overwrite in its place.")
     written: dict[Path, None] = {}
     known: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for column, specs in first.items():
-        keys = {row: network_key(spec) for row, spec in specs.items()}
-        networks = tuple(f"{row} {key}" for row, key in keys.items())
-        measured = [known[networks]] if networks in known else measure_costs([*specs.values()], baseline, where, turns)
-        for news in measured:
-            outcome.add(news)
-            if isinstance(news, str):
-                typer.echo(news, err=True)
-                continue
-            known[networks] = news  # another column may show another number of the same runs
-            own = [
-                {
-                    **row,
-                    "column": column,
-                    "scale": scale,
-                    "network": keys[row["row"]],
-                    "baseline_network": keys[baseline],
-                }
-                for row in news
-            ]
-            files = write_costs(path, own, loaded.recipe.title, list(loaded.recipe.rows), list(loaded.columns(scale)))
-            written.update(dict.fromkeys(files))
-    for each in written:
-        typer.echo(f"wrote {each}")
-    outcome.end()
+    with measuring(outcome, seconds) as go_on:
+        try:
+            for column, specs in first.items():
+                keys = {row: network_key(spec) for row, spec in specs.items()}
+                networks = tuple(f"{row} {key}" for row, key in keys.items())
+                there = [known[networks]] if networks in known else None
+                for news in there or measure_costs([*specs.values()], baseline, where, turns, go_on):
+                    outcome.add(news)
+                    if isinstance(news, str):
+                        typer.echo(news, err=True)
+                        continue
+                    known[networks] = news  # another column may show another number of the same runs
+                    own = [
+                        {
+                            **row,
+                            "column": column,
+                            "scale": scale,
+                            "network": keys[row["row"]],
+                            "baseline_network": keys[baseline],
+                        }
+                        for row in news
+                    ]
+                    order = list(loaded.recipe.rows), list(loaded.columns(scale))
+                    written.update(dict.fromkeys(write_costs(path, own, loaded.recipe.title, *order)))
+        finally:
+            for each in written:
+                typer.echo(f"wrote {each}")

@@ -109,8 +109,8 @@ def write_benchmark(
     """Merge `rows`, all of one device, into `<results>/bench/<device>/<name>.csv`, and write the page and figure anew.
 
     A row replaces an older one with the same key; all others stay. Rows of a run that lacks variants which the file has
-    of the same turns are not written: verdicts of a whole run are relative to all of its variants. Returns the files,
-    and the rows that were not written.
+    of the same turns are not written: verdicts of a whole run are relative to all of its variants; nor are those that
+    `merge_rows` leaves out. Returns the files, and the rows that were not written.
     """
     path = results / "bench" / device_folder(str(rows[0]["device"])) / f"{page.name}.csv"
     there: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
@@ -120,21 +120,30 @@ def write_benchmark(
     ours = {_key(page, row) for row in rows}
     is_whole = [there.get(_turns(page, row), set()) <= ours for row in rows]
     whole = [row for row, has_all in zip(rows, is_whole, strict=True) if has_all]
-    narrower = [_as_text(row) for row, has_all in zip(rows, is_whole, strict=True) if not has_all]
-    if not whole:
-        return [], narrower
-    merge_rows(page, whole, path)
-    return [path, *write_page(page, path)], narrower
+    lesser = [_as_text(row) for row, has_all in zip(rows, is_whole, strict=True) if not has_all]
+    left_out = merge_rows(page, whole, path) if whole else []
+    return [path, *write_page(page, path)] if len(left_out) < len(whole) else [], lesser + left_out
 
 
-def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, str]]:
     """Add `rows` to the CSV at `path`, which need not be there yet: each replaces an older one with the same key. Lines
-    that lack a part of the key are dropped: nobody knows what they are of."""
+    that lack a part of the key are dropped: nobody knows what they are of. A run of too few rounds for an interval does
+    not replace one that has it: its rows are returned."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
     merged = {key: row for row in _read(path, columns) if all(key := _key(page, row))}
-    merged.update({_key(page, row): row for row in map(_as_text, rows)})
-    _write(page, path, columns, list(merged.values()))
+    found = {_key(page, row): row for row in map(_as_text, rows)}
+    intervals = [name for name in columns if name.endswith("_uncertainty")]
+    lesser = {
+        _turns(page, row)
+        for key, row in found.items()
+        if any(merged.get(key, {}).get(name) and not row[name] for name in intervals)
+    }
+    left_out = [row for row in found.values() if _turns(page, row) in lesser]
+    if len(left_out) < len(found):
+        merged.update({key: row for key, row in found.items() if _turns(page, row) not in lesser})
+        _write(page, path, columns, list(merged.values()))
+    return left_out
 
 
 def renew_page(page: Page, path: Path) -> list[Path]:

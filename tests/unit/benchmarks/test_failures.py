@@ -12,8 +12,9 @@ from typer.testing import Result
 
 from comt_cli.benchmarks import decode, kernels, names, stages
 from comt_cli.benchmarks.failures import Failed, NotMeasured, failed
+from comt_cli.benchmarks.rounds import Deadline
 from comt_cli.benchmarks.shapes import LLAMAS
-from comt_cli.benchmarks.stages import Deadline, Stage, run_stages, stages_for
+from comt_cli.benchmarks.stages import Stage, run_stages, stages_for
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import GRAPHS, IMAGES, LANGUAGE, SUBJECTS, TRANSLATION
 from comt_cli.benchmarks.variants import Variants
@@ -147,7 +148,7 @@ def test_a_stage_may_be_bounded():
             now[0] += 10
         yield "done"
 
-    list(run_stages([Stage("kernels", "a", 5, asks, most=15)], Deadline(100, lambda: now[0])))
+    list(run_stages([Stage("kernels", "a", 5, asks, most=15)], Deadline(100, clock=lambda: now[0])))
     assert told == [True, True, False, False]
 
 

@@ -101,6 +101,29 @@ def test_a_run_of_some_variants_replaces_no_part_of_a_whole_one(tmp_path):
     assert write_benchmark(PAGE, [measured(name, 8.0, "ccc") for name in VARIANTS], tmp_path)[1] == []
 
 
+def test_too_few_rounds_replace_none_that_have_an_interval(tmp_path):
+    """Whatever cut them short, and in the cache of `kernels: auto` (`merge_rows`) too. Of the best one's own ratio
+    there is always an interval; what took turns with it stays or goes as one."""
+
+    def run(commit: str, gated: float | None, precision: str = "fp32") -> list[dict[str, Any]]:
+        return [
+            measured("plain", 10.0, commit, precision, ratio_uncertainty=0.0),
+            measured("gated", 11.0, commit, precision, ratio_uncertainty=gated),
+        ]
+
+    path = write_benchmark(PAGE, run("aaa", 0.02), tmp_path)[0][0]
+    before = path.read_bytes()
+    files, lesser = write_benchmark(PAGE, run("bbb", None), tmp_path)
+    assert (files, [row["variant"] for row in lesser]) == ([], ["plain", "gated"])
+    assert path.read_bytes() == before
+    files, lesser = write_benchmark(PAGE, [*run("bbb", None), *run("bbb", None, "bf16")], tmp_path)
+    assert [row["precision"] for row in lesser] == ["fp32", "fp32"]
+    assert {(row["precision"], row["git_commit"]) for row in rows_of(files[0])} == {("fp32", "aaa"), ("bf16", "bbb")}
+    assert [row["variant"] for row in merge_rows(PAGE, run("ccc", None), path)] == ["plain", "gated"]
+    assert merge_rows(PAGE, [*run("ccc", 0.9), *run("ccc", None, "bf16")], path) == []
+    assert {row["git_commit"] for row in rows_of(path)} == {"ccc"}
+
+
 def test_beams_and_gates_take_turns_too():
     from comt_cli.commands.bench_pages import pages
 
