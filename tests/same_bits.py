@@ -86,7 +86,7 @@ def _unequal(place: str, found: Any, expected: Any) -> str | None:
         return None if found is expected else f"{place} is {found}, not {expected}"
     one, other = _array(found), _array(expected)
     kinds = [
-        (str(getattr(each, "dtype", np.asarray(each).dtype)).removeprefix("torch."), np.shape(array))
+        (str(getattr(each, "dtype", array.dtype)).removeprefix("torch."), array.shape)
         for each, array in ((found, one), (expected, other))
     ]
     if kinds[0] != kinds[1]:

@@ -142,7 +142,7 @@ MADE = {
     "contents of image folders": (
         ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py", "images/statistics.py"),
         IMAGE_FORMAT,
-        (4, "975818578c45bcaa"),
+        (4, "7a04e2bf8e768a65"),
     ),
 }
 
