@@ -8,8 +8,8 @@ the operator, and the shapes, strides and types of its operands, and on nothing 
     bf16, fp16    a tenth of the entries is moved by one unit in the last place
 
 The same computation in the same shape therefore keeps its bits (resume, causality); in another shape it does not. What
-every processor computes exactly stays exact: sums and products of integers that can be represented, and sums of no more
-than two numbers. So does what an operation of comt's passes on.
+every processor computes exactly stays exact: sums and products of integers (or sixteenths) that can be represented, and
+sums of no more than two numbers. So does what an operation of comt's passes on.
 
 The operators are replaced in PyTorch's dispatcher, for the whole process: its threads, processes forked from it, and
 the library calls of compiled code are included. Not reached: the loops that the compiler generates itself (their sums
@@ -164,13 +164,12 @@ def _error(key: str, shape: tuple[int, ...], itemsize: int) -> Any:
 
 
 def _is_exact(values: Any, tensor: Any, operands: Sequence[Any]) -> bool:
-    """Whether any processor finds these very bits: integers of integers."""
-    first = _numbers(values.reshape(-1)[:1], tensor.dtype)[0]
-    if first != math.floor(first) if math.isfinite(first) else False:
+    """Whether any processor finds these very bits: of operands in sixteenths, a result in 256ths."""
+    first = 256 * float(_numbers(values.reshape(-1)[:1], tensor.dtype)[0])
+    if math.isfinite(first) and first != math.floor(first):
         return False
-    return all(
-        _are_integers(_numbers(_entries(each), each.dtype)) for each in (tensor, *operands) if each.dtype in _kinds()
-    )
+    given = [(16, each) for each in operands if each.dtype in _kinds()]
+    return all(_are_integers(size * _numbers(_entries(each), each.dtype)) for size, each in ((256, tensor), *given))
 
 
 def _are_integers(numbers: Any) -> bool:
