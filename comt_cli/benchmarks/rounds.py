@@ -75,9 +75,8 @@ def measuring(outcome: Outcome, seconds: float | None) -> Iterator[Deadline]:
         NotMeasured: see `Outcome.end`.
     """
 
-    def announce(
-        again: bool,
-    ) -> None:  # in a signal's handler: past the buffer, of which it may have interrupted a line
+    def announce(again: bool) -> None:
+        # In a signal's handler: past the buffer, of which it may have interrupted a line.
         with contextlib.suppress(OSError):
             os.write(2, b"stopping at once\n" if again else b"stopping after the turn at hand; again: at once\n")
 

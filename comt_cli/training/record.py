@@ -287,7 +287,7 @@ def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any])
         "waiting_share": round(counters.waiting_seconds / max(counters.seconds, 1e-9), 5),
         "device": environment.get("device"),
         "products": environment.get("products"),
-        "numerics": environment.get("numerics"),
+        "numerics": None if "numerics" in environment.get("differs", ()) else environment.get("numerics"),
         "processes": world.size,
         "git_commit": environment.get("git_commit"),
         "mixed_environment": bool(environment.get("differs")),

@@ -213,6 +213,8 @@ def main(record: bool, add: bool) -> None:
     """Record the curves, all or those that are missing, or print each one's greatest relative distance from what is
     recorded."""
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    if add and golden["numerics"] != NUMERICS:
+        sys.exit(f"The curves are of numerical version {golden['numerics']}, not {NUMERICS}: --record them all.")
     compiler = torch.compile
     torch.compile = lambda function, **how: compiler(function, backend="aot_eager", **how)  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:

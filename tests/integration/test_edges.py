@@ -26,8 +26,9 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.runs.directory import ONEDNN, PYTORCH, RunDirectory
+from comt_cli.runs.directory import NUMERICS, ONEDNN, PYTORCH, RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training import record as training_record
 from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Event, Note, RunStarted, StepReport
@@ -353,6 +354,19 @@ def test_resuming_with_products_of_another_library_is_said(tiny_corpus, tmp_path
     directory.environment_file.write_text(json.dumps([first]))
     differs = now != (before or PYTORCH)
     assert record(step=2)["differs"] == (["products"] if differs else [])
+
+
+def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_path, monkeypatch):
+    spec = tiny_spec(tiny_corpus, steps=6, log_every=1, save_every=2)
+    assert train(spec, tmp_path / "whole").result()["numerics"] == NUMERICS
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "resumed", listener=StopAt(4))
+    monkeypatch.setattr(training_record, "NUMERICS", NUMERICS + 1)
+    directory = train(spec, tmp_path / "resumed")
+    assert [start["numerics"] for start in environment(directory)] == [NUMERICS, NUMERICS + 1]
+    assert environment(directory)[-1]["differs"] == ["numerics"]
+    assert directory.result()["numerics"] is None
+    assert directory.result()["mixed_environment"] is True
 
 
 def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypatch):
