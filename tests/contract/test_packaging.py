@@ -122,6 +122,13 @@ def test_ci_calls_make_test():
     assert re.search(r"^make test$", text, re.MULTILINE)
 
 
+@pytest.fixture(autouse=True)
+def not_within_make(monkeypatch):
+    """`make test PYTHON=...` hands its variables on to every make that is started below it."""
+    for name in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON", "PYTHON_READY"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def program(path, prints):
     """A program that prints this, or fails where there is nothing to print."""
     path.parent.mkdir(parents=True, exist_ok=True)
