@@ -41,9 +41,9 @@ COMMON = {
     "evaluate_every": 4, "evaluation_batch_size": 5,
 }  # fmt: skip
 SAME: dict[str, tuple[dict[str, Any], float]] = {
-    "single numbers, clipped": ({"method": "transponder", "gradient_clipping": 0.3}, 1e-6),
-    "recomputed": ({"method": "transponder", "activation_checkpointing": True, "micro_batch_size": 2}, 1e-6),
-    "a memory, recomputed": ({"method": "laurel-pa", "activation_checkpointing": True}, 1e-6),
+    "single numbers, clipped": ({"method": "transponder", "gradient_clipping": 0.3}, 4e-6),
+    "recomputed": ({"method": "transponder", "activation_checkpointing": True, "micro_batch_size": 2}, 4e-6),
+    "a memory, recomputed": ({"method": "laurel-pa", "activation_checkpointing": True}, 4e-6),
     "tied, gates, accumulated": (
         {
             "method": "comt",
@@ -52,19 +52,20 @@ SAME: dict[str, tuple[dict[str, Any], float]] = {
             "weight_decay": 0.3,
             "micro_batch_size": 2,
         },
-        1e-6,
+        4e-6,
     ),
-    "mixed": ({"method": "transponder", "precision": "bf16-mixed", "micro_batch_size": 2}, 1e-6),
+    "mixed": ({"method": "transponder", "precision": "bf16-mixed", "micro_batch_size": 2}, 4e-6),
     "streams, recomputed": (
         {"method": {"name": "comt", "residual": "hyper-connections"}, "activation_checkpointing": True},
-        1e-6,
+        4e-6,
     ),
-    "sources, accumulated": ({"method": "attention-residuals", "micro_batch_size": 2}, 1e-6),
-    "values of another block": ({"method": {"name": "resformer", "learned": True}}, 1e-6),
-    "fused, recomputed": ({"method": "comt", "kernels": "fused", "activation_checkpointing": True, "seed": 3}, 1e-6),
-    "pure": ({"method": "transponder", "precision": "bf16-pure", "gradient_clipping": 0.3}, 5e-3),
+    "sources, accumulated": ({"method": "attention-residuals", "micro_batch_size": 2}, 4e-6),
+    "values of another block": ({"method": {"name": "resformer", "learned": True}}, 4e-6),
+    "fused, recomputed": ({"method": "comt", "kernels": "fused", "activation_checkpointing": True, "seed": 3}, 4e-6),
+    "pure": ({"method": "transponder", "precision": "bf16-pure", "gradient_clipping": 0.3}, 1e-2),
 }
-"""Runs to compare, and how far apart their losses and norms may be."""
+"""Runs to compare, and how far apart their losses and norms may be: in fp32 some 2^-22 for each of a few sums, of which
+that of a norm is taken in parts; in bf16 one unit in the last place, 2^-7."""
 BRIEF: dict[str, tuple[dict[str, Any], float]] = {
     kind: ({"method": method, "steps": 2, "warmup_steps": 0, "evaluate_every": 2}, 1e-6)
     for kind, method in {
@@ -218,7 +219,10 @@ def test_parts_train_as_the_whole(both, tiny_corpus, name):
     # One process adds the rows up in another order; in bf16 that alone is 2^-8 of every number.
     rounding = 1e-2 if "bf16" in spec.settings.train.precision else 1e-5
     assert_close(cut, alone, max(tolerance, rounding), but=DEPENDS_ON_PROCESSES)
-    assert cut[0]["loss"] == pytest.approx(alone[0]["loss"], rel=1e-6), "the initial weights are those of one process"
+    initial = 1e-4 if "bf16" in spec.settings.train.precision else 4e-6  # other weights would be 1e-2 off
+    assert cut[0]["loss"] == pytest.approx(alone[0]["loss"], rel=initial), (
+        "the initial weights are those of one process"
+    )
     if name in CLIPPED:
         assert min(line["gradient_norm"] for line in cut[:4]) > 2 * 0.3, "nothing would be clipped"
     mine, others = (read_state(directory.checkpoint_file)["model"] for directory in directories[:2])
