@@ -12,9 +12,15 @@ every processor computes exactly stays exact: sums and products of integers (or 
 sums of no more than two numbers. So does what an operation of comt's passes on.
 
 The operators are replaced in PyTorch's dispatcher, for the whole process: its threads, processes forked from it, and
-the library calls of compiled code are included. Not reached: the loops that the compiler generates itself (their sums
-and their exponentials), PyTorch's fused loops (the optimiser's, layer norm's statistics are reached, its scaling is
-not), sums between processes (gloo), Triton's interpreter, NumPy's and SciPy's own products.
+the library calls of compiled code are included. Not reached:
+
+    - the number of threads, which is no part of what e depends on;
+    - element-wise functions (exp, tanh, addcmul) and PyTorch's fused loops, such as the optimiser's;
+    - the loops that the compiler generates itself, their sums too;
+    - what an operation of comt's writes into an operand (the gradients that the cross-entropy leaves in its logits);
+    - losses of `nll_loss`, `index_add_`, `scatter_add_`, and the running statistics of batch norm;
+    - the larger relative error of a sum that cancels: e is relative to the result;
+    - sums between processes (gloo), Triton's interpreter, NumPy's and SciPy's own products.
 """
 
 from __future__ import annotations
@@ -49,14 +55,14 @@ SEED = os.environ.get("COMT_ROUNDING", "")
 REMEMBERED_BYTES = 2**26
 """Errors of so many bytes are kept, by shape; then the memory is emptied."""
 
-_LIBRARIES: list[Any] = []
-"""The operators stay replaced as long as these live."""
+REPLACED: dict[str, Any] = {}
+"""By name, the libraries that replace the operators: these stay replaced as long as they live."""
 _errors: dict[str, Any] = {}
 _remembered = 0
 
 
 def change_pytorch() -> None:
-    """Replace PyTorch's operators on the CPU by themselves with another last bit."""
+    """Replace PyTorch's operators on the CPU by themselves with another last bit; `REPLACED` has their names then."""
     import torch
 
     with warnings.catch_warnings():  # that an operator is replaced
@@ -73,9 +79,9 @@ def change_pytorch() -> None:
                 continue  # built without oneDNN
             own = torch.library.get_kernel(defined, "CPU")
             library = torch.library.Library(space, "IMPL")  # type: ignore[no-untyped-call]
-            replaced = _replacing(packet, own, is_sum=name in SUMS)
-            library.impl(operator, replaced, "CPU", with_keyset=True, allow_override=True)
-            _LIBRARIES.append(library)
+            computed = _replacing(packet, own)
+            library.impl(operator, computed, "CPU", with_keyset=True, allow_override=True)
+            REPLACED[name] = library
 
 
 def change_operation(module: ModuleType) -> None:
@@ -89,23 +95,23 @@ def _around(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def computed(*given: Any, **named: Any) -> Any:
         result = function(*given, **named)
-        _change(name, result, [*given, *named.values()], is_sum=False, operation=True)
+        _change(name, result, [*given, *named.values()], operation=True)
         return result
 
     return computed
 
 
-def _replacing(name: str, own: Any, *, is_sum: bool) -> Callable[..., Any]:
+def _replacing(name: str, own: Any) -> Callable[..., Any]:
     def computed(keys: Any, *given: Any, **named: Any) -> Any:
         result = own.call_boxed(keys, *given, **named)
         operands = [*given, *(value for key, value in named.items() if key != "out")]
-        _change(name, result, operands, is_sum=is_sum)
+        _change(name, result, operands)
         return result
 
     return computed
 
 
-def _change(name: str, result: Any, given: Sequence[Any], *, is_sum: bool, operation: bool = False) -> None:
+def _change(name: str, result: Any, given: Sequence[Any], *, operation: bool = False) -> None:
     """Give a result, a tensor or several, its error, in place.
 
     operation: one of comt's, of which some results, or entries, are exact beside others that are not: an operand that
@@ -118,16 +124,12 @@ def _change(name: str, result: Any, given: Sequence[Any], *, is_sum: bool, opera
         before = [(each, _entries(each).copy()) for each in results]
         twins = [next(i for i, (_, other) in enumerate(before) if _same(other, mine)) for _, mine in before]
     for at, tensor in enumerate(results):
-        if (
-            tensor.dtype not in _kinds()
-            or tensor.numel() == 0
-            or any(tensor is each for each in operands if not is_sum)
-        ):
+        if tensor.dtype not in _kinds() or tensor.numel() == 0:
             continue
-        if is_sum and operands and operands[0].numel() <= 2 * tensor.numel() and tensor.dim() < operands[0].dim():
+        if name in ("sum", "mean") and operands[0].numel() <= 2 * tensor.numel():
             continue  # no more than two numbers each
         values = _entries(tensor)
-        if _is_exact(values, tensor, operands):
+        if _is_exact(values, tensor, [each for each in operands if each is not tensor]):
             continue
         number = twins[at] if operation else at
         key = repr((name, number, [(tuple(each.shape), each.stride(), each.dtype) for each in (tensor, *operands)]))
