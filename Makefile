@@ -55,6 +55,10 @@ PYTEST := $(PYTHON_READY) -m pytest -p xdist.plugin -p pytest_timeout -p _hypoth
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
 endif
 
+# In the order of the files: integration tests, the long ones, are not left to the end, where one process has nothing to do.
+SHARED_OUT := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+RUN_TESTS := OMP_NUM_THREADS=1 $(PYTEST) $(SHARED_OUT)
+
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A setting of pip's, from its environment variable or its files, with commas between several values.
 pip_setting = { echo "$${$(2):-}"; $(PIP) config get global.$(1) 2>/dev/null || true; } | xargs -n1 | awk '!seen[$$0]++' | paste -sd, -
@@ -68,10 +72,10 @@ UV_INSTALL := $(UV) pip install --compile-bytecode --python $(BIN)/python -c con
 
 .PHONY: help
 help:  ## This list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 .PHONY: setup
-setup: $(SET_UP)  ## Set up .venv, nothing else
+setup: $(SET_UP)  ## Set up the environment, nothing else
 
 .PHONY: demo
 demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minutes on two cores
@@ -86,15 +90,14 @@ demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minute
 
 .PHONY: test
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
-	@# In the order of the files: integration tests, the long ones, are not left to the end, where one process has nothing to do.
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(RUN_TESTS)
 
 # tests/rounding says what is changed, and what is out of its reach.
 .PHONY: test-rounding
 test-rounding: $(READY)  ## All tests as on other processors: results in other shapes have other last bits; SEEDS_OF_ROUNDING=1 2 3
 	@failed=; for seed in $(SEEDS_OF_ROUNDING); do echo "== seed $$seed"; \
-		COMT_ROUNDING=$$seed PYTHONPATH="$(CURDIR)/tests/rounding$${PYTHONPATH:+:$$PYTHONPATH}" OMP_NUM_THREADS=1 \
-			$(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -o timeout=600 || failed="$$failed $$seed"; \
+		COMT_ROUNDING=$$seed PYTHONPATH="$(CURDIR)/tests/rounding$${PYTHONPATH:+:$$PYTHONPATH}" \
+			$(RUN_TESTS) -o timeout=600 || failed="$$failed $$seed"; \
 	done; [ -z "$$failed" ] || { echo "failed with the seeds:$$failed" >&2; exit 1; }
 
 # What differs between versions of Python: sums, typing, data classes, help and its texts, archives, pickles, processes,
@@ -111,7 +114,7 @@ VARYING := tests/contract/test_cli.py tests/contract/test_help_examples.py tests
 
 .PHONY: test-subset
 test-subset: $(READY)  ## Three minutes of tests of what differs between versions of Python; with PYTHON=python3.13, for instance
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(VARYING)
+	$(RUN_TESTS) $(VARYING)
 
 # The part of the suite that computes: kernels, layers, models, the contracts of methods, training to the bit. The rest
 # reads, writes and prints the same on every processor.
@@ -134,7 +137,7 @@ test-isas: $(READY)  ## What computes, as on older processors: without AVX2, wit
 			echo "== $$aten: skipped, this processor has no $$needs"; continue; fi; \
 		echo "== $$aten (oneDNN $$onednn, MKL $$mkl, OpenBLAS $$openblas)"; \
 		ATEN_CPU_CAPABILITY=$$aten ONEDNN_MAX_CPU_ISA=$$onednn MKL_ENABLE_INSTRUCTIONS=$$mkl OPENBLAS_CORETYPE=$$openblas \
-			OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COMPUTING) \
+			$(RUN_TESTS) $(COMPUTING) \
 			|| failed="$$failed $$aten"; \
 	done; [ -z "$$failed" ] || { echo "failed as:$$failed" >&2; exit 1; }
 
@@ -148,12 +151,12 @@ test-range: $(SET_UP)  ## What computes, with the oldest and with the newest PyT
 		$(UV) pip install --quiet --compile-bytecode --python "$$venv/bin/python" --resolution "$$end" \
 			-c "$$venv/constraints.txt" -e '.[gguf]' --group test || { failed="$$failed $$end"; continue; }; \
 		echo "== $$($(BIN)/uv pip freeze --python "$$venv/bin/python" | grep -E '^(torch|torchvision|triton|numpy)==' | xargs)"; \
-		OMP_NUM_THREADS=1 "$$venv/bin/pytest" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder \
+		OMP_NUM_THREADS=1 "$$venv/bin/pytest" $(SHARED_OUT) \
 			-W "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning" $(COMPUTING) \
 			|| failed="$$failed $$end"; \
 	done; [ -z "$$failed" ] || { echo "failed with:$$failed" >&2; exit 1; }
 
-# And those of Triton's kernels that are interpreted elsewhere. Compiling takes longest: who has nothing to do takes from
+# And of the tests of Triton's kernels, interpreted elsewhere, those whose results a GPU may change: rows with gaps, NaN. Compiling takes longest: who has nothing to do takes from
 # the others.
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device; on a machine with 16 cores, PROCESSES=12

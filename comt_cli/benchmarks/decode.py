@@ -8,6 +8,7 @@ Ratios are to `best_plain`, for the reading to the quicker plain one there; the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -168,6 +169,9 @@ def _measure(
     parts: dict[tuple[str, str], Part] = {}
     ready = []
     for name, model in models.items():
+        if not turns.go_on():
+            yield f"{shape.size} {dtype} batch {batch}: left out for want of time"
+            return
         try:
             decoder = Decoder(model, batch, prompt + STEPS, graph=graph)
             own = {"prefill": _prefill(decoder, prompts_BT)} if reads else {}
@@ -193,7 +197,7 @@ def _measure(
     origin = origin_on(device)
     rows = []
     for name in ready:
-        per_step = Times(tuple(seconds / STEPS for seconds in decode[name].seconds))
+        per_step = dataclasses.replace(decode[name], seconds=tuple(seconds / STEPS for seconds in decode[name].seconds))
         rows.append(
             {
                 **{"device": origin.device, "size": shape.size, "shape": f"{shape.network}-v{vocabulary}"},

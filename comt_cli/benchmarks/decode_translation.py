@@ -117,6 +117,9 @@ def _measure(
     peaks: dict[tuple[int, str], int] = {}
     wanted = [(width, name) for name in found for width in BEAMS.get(name, (BEAM,))]
     for beam, name in wanted:
+        if not turns.go_on():
+            yield f"{what}: left out for want of time"
+            return
         part = partial(found[name], source_BS, beam, tokens)
         try:
             peaks[beam, name] = peak_of(part, device)

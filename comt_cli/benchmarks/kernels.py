@@ -82,23 +82,26 @@ def run_gemm_benchmark(
                     yield f"{what}: left out for want of time"
                     continue
                 try:
-                    rows = _products(product, shape.units, dtype, turns)
+                    times, rows = _products(product, shape.units, dtype, turns)
                     yield rows
                 except Exception as error:
                     yield failed(what, error)
                 else:
-                    yield f"{what}: measured in {rows[0]['rounds']} rounds"
+                    said = unsettled(times) or f"measured in {rows[0]['rounds']} rounds"
+                    yield f"{what}: {said}"
                 free(device)
 
 
-def _products(product: gemm.Product, tokens: int, dtype: str, turns: Turns) -> list[Row]:
+def _products(
+    product: gemm.Product, tokens: int, dtype: str, turns: Turns
+) -> tuple[dict[tuple[str, str, str], Times], list[Row]]:
     device = turns.device
     forms = gemm.forms(product, tokens, DTYPES[dtype], device)
     parts = {(*name, "forward"): form.forward for name, form in forms.items()}
     parts |= {(*name, "step"): form.step for name, form in forms.items()}
     times = turns.of(parts, head_start=True)
     plain = ("none", "plain")
-    return [
+    return times, [
         _row(device, "gemm", product.name, tokens, product.N, each, dtype, variant, times, plain, None)
         for each, variant in forms
     ]
@@ -126,6 +129,9 @@ def _group(op: str, part: Part, shape: Shape, gates: Sequence[str], dtype: str, 
         prepare_compiler(versions=64, keep_others=True)
         forms["reference-compiled"] = torch.compile(forms["reference"], dynamic=False, fullgraph=True)
         for variant, form in forms.items():
+            if not turns.go_on():
+                yield f"{what}: left out for want of time"
+                return
             try:
                 step = _step(form, built)
                 step()

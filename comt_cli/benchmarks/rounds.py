@@ -10,10 +10,8 @@ of all of them. The order turns round with every round, so that none always come
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,10 +19,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from comt_cli.benchmarks.failures import Outcome
-from comt_cli.errors import RunInterrupted
 from comt_cli.training.devices import synchronise
-from comt_cli.training.processes import StopSignal
 
 Part = Callable[[], object]
 """One thing to time: a whole step, a forward pass, one kernel."""
@@ -47,49 +42,6 @@ _HEAD_START = 8192
 def always() -> bool:
     """Nothing limits the time."""
     return True
-
-
-class Deadline:
-    """A point in time, the seconds to it, and as a `GoOn` whether there are any. Asking raises `KeyboardInterrupt` once
-    `stop` has received a signal: where it is asked, nothing is half done."""
-
-    def __init__(self, seconds: float, stop: StopSignal | None = None, clock: Callable[[], float] = time.monotonic):
-        self._end, self._stop, self._clock = clock() + seconds, stop, clock
-
-    def left(self) -> float:
-        """Seconds; below 0 when it has passed."""
-        if self._stop is not None and self._stop.number is not None:
-            raise KeyboardInterrupt
-        return self._end - self._clock()
-
-    def __call__(self) -> bool:
-        return self.left() > 0
-
-
-@contextlib.contextmanager
-def measuring(outcome: Outcome, seconds: float | None) -> Iterator[Deadline]:
-    """What measures within this context asks the deadline, which so many seconds from now or a signal brings.
-
-    Raises:
-        RunInterrupted: a signal came; what whole rounds had measured has been passed on.
-        NotMeasured: see `Outcome.end`.
-    """
-
-    def announce(again: bool) -> None:
-        # In a signal's handler: past the buffer, of which it may have interrupted a line.
-        with contextlib.suppress(OSError):
-            os.write(2, b"stopping at once\n" if again else b"stopping after the turn at hand; again: at once\n")
-
-    with StopSignal(announce) as stop:
-        try:
-            yield Deadline(math.inf if seconds is None else seconds, stop)
-        except KeyboardInterrupt:
-            if stop.number is None:
-                raise
-    if stop.number is not None:
-        when = f"after {outcome.rows} rows, those cut short unsettled" if outcome.rows else "before a round was whole"
-        raise RunInterrupted(f"stopped {when}", "The same command measures all of it anew.", stop.number)
-    outcome.end()
 
 
 class Stopwatch(Protocol):
@@ -241,8 +193,10 @@ def in_turns(
             turns: dict[Key, float] = {}
             for key in [*parts][:: -1 if len(taken) % 2 else 1]:
                 if not go_on() and taken:
-                    raise KeyboardInterrupt  # time that is up ends it in the same way
+                    break
                 turns[key] = stopwatch.seconds(parts[key])
+            if len(turns) < len(parts):
+                break
             taken.append(turns)
             yield len(taken)
     except KeyboardInterrupt:

@@ -21,9 +21,10 @@ from comt_cli.benchmarks.decode import BATCHES, run_decode_benchmark
 from comt_cli.benchmarks.decode_translation import run_translation_benchmark
 from comt_cli.benchmarks.failures import Failed, failed
 from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
+from comt_cli.benchmarks.limits import Deadline
 from comt_cli.benchmarks.names import DECODE_VARIANTS, GATES, OPS, TRANSLATION_VARIANTS
 from comt_cli.benchmarks.roofline import PREDICTED, Roofline
-from comt_cli.benchmarks.rounds import Deadline, GoOn
+from comt_cli.benchmarks.rounds import GoOn
 from comt_cli.benchmarks.shapes import LLAMAS, Shape
 from comt_cli.benchmarks.step import run_step_benchmark
 from comt_cli.benchmarks.subjects import (

@@ -70,7 +70,7 @@ def run_step_benchmark(
     go_on: GoOn = always,
 ) -> Iterator[str | list[Row]]:
     """Measure `variants` on `device`; yields lines of progress, and last the rows. Where `go_on` says no, no further
-    variant is built and no further round begins.
+    variant is built, and a round ends unless it is the first.
 
     Where a batch does not fit in the device's memory it is halved for all; the uncompiled variants and other
     libraries' (`Subject.optional`) are left out instead. A variant that fails is reported (`Failed`), and the others

@@ -59,7 +59,7 @@ Seconds = Annotated[
         min=0,
         metavar="N",
         help="After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is "
-        "written, as not settled, and what is left out is said. Ctrl-C does the same at once.",
+        "written, as not settled, and what is left out is said. Ctrl-C ends a first round too, without a result.",
     ),
 ]
 
@@ -140,7 +140,7 @@ def step(
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
     check_variants(named or (), chosen)
     loading("PyTorch and the benchmarks", device)
-    from comt_cli.benchmarks.rounds import measuring
+    from comt_cli.benchmarks.limits import measuring
     from comt_cli.benchmarks.step import run_step_benchmark, step_plan
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
@@ -197,7 +197,7 @@ def kernels(
     operations = select(ops, OPS, "operation")
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
-    from comt_cli.benchmarks.rounds import measuring
+    from comt_cli.benchmarks.limits import measuring
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
@@ -273,7 +273,7 @@ def decode(
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.decode import run_decode_benchmark
     from comt_cli.benchmarks.decode_translation import run_translation_benchmark
-    from comt_cli.benchmarks.rounds import measuring
+    from comt_cli.benchmarks.limits import measuring
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
@@ -400,7 +400,7 @@ def everything(
         raise UserError("--minutes and --seconds limit the same", "Leave one of them out.")
     limit = 60 * (9 if minutes is None else minutes) if seconds is None else seconds
     loading("PyTorch and the benchmarks", device)
-    from comt_cli.benchmarks.rounds import measuring
+    from comt_cli.benchmarks.limits import measuring
     from comt_cli.benchmarks.stages import reach, run_stages, stages_for
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device

@@ -103,6 +103,7 @@ class Record:
             folder = device_folder(f"{rows[0]['device']} {rows[0]['device_class']}")
             path = measurements.own_folder() / folder / f"{page}.csv"
             try:
-                merge_rows(self._pages[page], rows, path)
+                if merge_rows(self._pages[page], rows, path):
+                    typer.echo("`kernels: auto` keeps to a longer measurement, of which there is an interval", err=True)
             except (OSError, StorageError, ValueError, csv.Error) as error:  # the results have them all the same
                 typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)

@@ -54,8 +54,8 @@ def costs_of(
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.costs import measure_costs
     from comt_cli.benchmarks.failures import Outcome
+    from comt_cli.benchmarks.limits import measuring
     from comt_cli.benchmarks.origin import origin_on
-    from comt_cli.benchmarks.rounds import measuring
     from comt_cli.report.costs import network_key, other_device
     from comt_cli.report.costs_page import write_costs
     from comt_cli.training.devices import pick_device
@@ -88,7 +88,10 @@ def costs_of(
                         for row in news
                     ]
                     order = list(loaded.recipe.rows), list(loaded.columns(scale))
-                    written.update(dict.fromkeys(write_costs(path, own, loaded.recipe.title, *order)))
+                    files, kept = write_costs(path, own, loaded.recipe.title, *order)
+                    written.update(dict.fromkeys(files))
+                    for name in kept:
+                        typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
         finally:
             for each in written:
                 typer.echo(f"wrote {each}")

@@ -70,11 +70,9 @@ def nucleus(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: flo
     count_B1 = (reached_BV < top_p).sum(-1, keepdim=True).add(1).clamp(max=p_BV.shape[-1])
     mass_B1 = reached_BV.gather(-1, count_B1 - 1)
     place_B1 = torch.searchsorted(reached_BV, uniform_B[:, None].float() * mass_B1, right=True)
-    # Rounding may lift uniform * mass to mass itself, which is the place behind the last. The last is where the mass is
-    # reached: tokens behind it add nothing, and may be such as must not be chosen.
-    last_B1 = torch.searchsorted(reached_BV, mass_B1).minimum(count_B1 - 1)
-    # A running sum that a device takes in parts may still rise where nothing is added.
-    last_B1 = last_B1.minimum((p_BV > 0).sum(-1, keepdim=True).sub(1).clamp(min=0))
+    # Rounding may lift uniform * mass to mass itself, which is the place behind the last; and a running sum that a
+    # device takes in parts may rise where a token of probability 0, which must not be chosen, adds nothing.
+    last_B1 = (p_BV > 0).sum(-1, keepdim=True).sub(1).clamp(min=0).minimum(count_B1 - 1)
     return token_BV.gather(-1, place_B1.minimum(last_B1))[:, 0]
 
 

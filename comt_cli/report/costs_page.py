@@ -14,9 +14,10 @@ from comt_cli.report.markdown import escaped, pipes
 
 def write_costs(
     path: Path, rows: Sequence[Mapping[str, Any]], title: str, order: Sequence[str], columns: Sequence[str]
-) -> list[Path]:
+) -> tuple[list[Path], list[str]]:
     """Write what was measured and its page, rows and columns in these orders; rows that were not measured this time
-    stay, where they are of the same device and of the same baseline.
+    stay, where they are of the same device and of the same baseline. A column measured in too few rounds for intervals
+    does not replace rows that have them. Returns the files, and the columns that were not written.
 
     Raises:
         UserError: the file that is there is none of these.
@@ -30,6 +31,16 @@ def write_costs(
         if line["device"] == rows[0]["device"]
         and (own := (line["baseline"], line["baseline_network"])) == beside.get(line["column"], own)
     }
+    intervals = {name: name.removesuffix("_uncertainty") for name in rows[0] if name.endswith("_uncertainty")}
+    lesser = {
+        line["column"]
+        for line in measured
+        if (older := lines.get((line["row"], line["column"])))
+        and any(older.get(name) and line[ratio] and not line[name] for name, ratio in intervals.items())
+    }
+    measured = [line for line in measured if line["column"] not in lesser]
+    if not measured:
+        return [], sorted(lesser)
     lines |= {(line["row"], line["column"]): line for line in measured}
     at, under = ({name: number for number, name in enumerate(names)} for names in (order, columns))
     ordered = sorted(lines, key=lambda of: (under.get(of[1], len(under)), at.get(of[0], len(at))))
@@ -38,7 +49,7 @@ def write_costs(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, csv_text(found))
     write_text(page, _page(found, title))
-    return [path, page]
+    return [path, page], sorted(lesser)
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
@@ -82,5 +93,9 @@ def _beside(line: Mapping[str, str], name: str, ratio: str, error: str | None = 
         return "-"
     if not line[ratio]:
         return f"{float(line[name]):,.1f}"
-    reach = f" ± {100 * float(line[error]):.1f} %" if error is not None and line[error] and float(line[error]) else ""
+    reach = ""
+    if error is not None and not line[error]:
+        reach = ", not settled"
+    elif error is not None and float(line[error]):
+        reach = f" ± {100 * float(line[error]):.1f} %"
     return f"{float(line[name]):,.1f} ({float(line[ratio]):.3f}{reach})"

@@ -158,8 +158,8 @@ def numerics(runs: Iterable[Run]) -> Iterator[str]:
     if len(found) > 1:
         versions = format.listing(sorted(found))
         yield (
-            f"Trained by code of several numerical versions ({versions}): their last digits differ, which training "
-            "amplifies."
+            f"Trained by code of several numerical versions ({versions}): equal settings may end in other last digits, "
+            "which training amplifies."
         )
 
 

@@ -46,7 +46,8 @@ PYTORCH, ONEDNN = "PyTorch", "oneDNN"
 NUMERICS = 1
 """Version of what trains, as far as it decides bits: kernels, the order of sums, the optimiser, starting values, the
 order of samples. Raised by every change after which the same settings give other bits; ids stay. A result without one
-is older than this record, or was resumed by another version: its version is unknown."""
+is older than this record, or was resumed by another version: its version is unknown. It is of that run alone, not of
+one that it started from."""
 READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading a run directory that is damaged, or of another version, can raise."""
 

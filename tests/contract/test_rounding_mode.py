@@ -1,4 +1,4 @@
-"""What `make test-rounding` changes, and what it leaves. Without these tests it could be green since it changes nothing."""
+"""What `make test-rounding` changes, and what it leaves: without these tests it could be green because it is off."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import pytest
 from test_costs import RECIPE
 
 from comt_cli.benchmarks import rounds, stages
-from comt_cli.benchmarks.rounds import ClockStopwatch, Deadline
+from comt_cli.benchmarks.limits import Deadline
+from comt_cli.benchmarks.rounds import ClockStopwatch
 from comt_cli.benchmarks.stages import Stage
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels import measurements
@@ -85,11 +86,11 @@ def test_a_signal(arguments, number, bench, tmp_path, monkeypatch, capfd):
     assert error.exit_status == 128 + number
     rows = written(tmp_path)
     check_rows(rows)
-    assert f"stopped after {len(rows)} rows, those cut short unsettled" in str(error)
+    assert f"interrupted: rows measured: {len(rows)}, those cut short not settled" in str(error)
     assert counted.turns == 2 * counted.of_a_round + 1
     assert re.search(r"cut short and not settled after 2 rounds|measured in 2 rounds", result.output)
     assert re.search(r"^wrote .*\.csv$", result.output, re.MULTILINE)
-    assert capfd.readouterr().err == "stopping after the turn at hand; again: at once\n"
+    assert capfd.readouterr().err == "stopping after the part at hand; again: at once\n"
     assert signal.getsignal(number) is before
 
 
@@ -104,7 +105,7 @@ def test_a_signal_before_a_round_is_whole(arguments, bench, tmp_path, monkeypatc
     monkeypatch.setattr(ClockStopwatch, "seconds", stopped)
     result = bench(*arguments)
     assert isinstance(result.exception, RunInterrupted)
-    assert "stopped before a round was whole" in str(result.exception)
+    assert "nothing was measured in a whole round" in str(result.exception)
     assert not [*tmp_path.glob("*/*/*.csv")]
 
 

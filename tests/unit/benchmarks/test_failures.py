@@ -12,7 +12,7 @@ from typer.testing import Result
 
 from comt_cli.benchmarks import decode, kernels, names, stages
 from comt_cli.benchmarks.failures import Failed, NotMeasured, failed
-from comt_cli.benchmarks.rounds import Deadline
+from comt_cli.benchmarks.limits import Deadline
 from comt_cli.benchmarks.shapes import LLAMAS
 from comt_cli.benchmarks.stages import Stage, run_stages, stages_for
 from comt_cli.benchmarks.step import run_step_benchmark

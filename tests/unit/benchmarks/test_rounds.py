@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comt_cli.benchmarks import rounds as rounds_module
+from comt_cli.benchmarks.limits import Deadline
 from comt_cli.benchmarks.rounds import (
     PATIENCE,
     SETTLED,
     ClockStopwatch,
-    Deadline,
     Times,
     compared,
     in_turns,

@@ -90,6 +90,17 @@ def test_a_table_has_the_costs_that_lie_beside_it(trained: Bench) -> None:
     assert "feedc0ffee00" in page
 
 
+def test_fewer_rounds_replace_no_interval(trained: Bench) -> None:
+    write(trained, measured(trained))
+    path = costs_file(trained.results, "smoke", trained.loaded())
+    before = path.read_text(encoding="utf-8")
+    lesser = [row | {"compiled_step_ratio_uncertainty": None} for row in measured(trained)]
+    assert write_costs(path, lesser, "A title", list(STEPS), ["tiny"]) == ([], ["tiny"])
+    assert path.read_text(encoding="utf-8") == before
+    uncompiled = [row | {"compiled_step_ratio": None} for row in lesser]
+    assert write_costs(path, uncompiled, "A title", list(STEPS), ["tiny"])[1] == []
+
+
 def test_another_network_is_not_the_one_that_was_measured(trained: Bench) -> None:
     write(trained, measured(trained))
     path = costs_file(trained.results, "smoke", trained.loaded())
