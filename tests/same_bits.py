@@ -18,14 +18,14 @@ class Reason(StrEnum):
     """Why two results have the same bits on every processor."""
 
     SAME_CALL = "the same call in the same shape, twice"
-    RESUMED = "a run that was stopped and resumed, and one that was not"
+    SAME_RUN = "the same training, whatever stopped it, watched it or captured it"
     SAVED = "what was saved, and what is loaded"
     RECOMPUTED = "activations that are computed again in the backward pass"
     CAUSAL = "the same call with other inputs at later positions, or in other rows, of which this result is independent"
     IDENTITY = "a factor of exactly one, or an addition of exactly zero, at the start"
     GOLDEN = "a golden curve on the processor that recorded it"
     MOVED = "values that are copied, selected or moved, not computed"
-    EXACT = "sums of integers, constants, and rounding to a type: IEEE 754 leaves no choice"
+    EXACT = "sums of integers, constants, one operation for each element, rounding to a type: IEEE 754 leaves no choice"
 
 
 def same_bits(found: Any, expected: Any, reason: Reason) -> bool:
@@ -83,7 +83,7 @@ def _parts(values: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 def _unequal(place: str, found: Any, expected: Any) -> str | None:
     if found is None or expected is None:
-        return None if found is expected else f"{place} is {found}, not {expected}"
+        return f"{place} is None: nothing is compared" if found is expected else f"{place} is {found}, not {expected}"
     one, other = _array(found), _array(expected)
     kinds = [
         (str(getattr(each, "dtype", array.dtype)).removeprefix("torch."), array.shape)

@@ -12,8 +12,8 @@ import torch
 from same_bits import Reason, assert_same_bits, differ, same_bits, same_integers
 
 TESTS = Path(__file__).parents[1]
-ELSEWHERE = {"equal": "torch", "array_equal": "np", "assert_array_equal": "testing", "assert_equal": "testing"}
-"""Functions that compare bits, and the last name of the module they are called by."""
+ELSEWHERE = {"equal", "equals", "array_equal", "assert_array_equal", "assert_equal"}
+"""Functions and methods that compare bits."""
 TOLERANCES = ({"rtol", "atol"}, {"rel", "abs"})
 
 
@@ -21,14 +21,20 @@ def comparisons(source: str) -> Iterator[tuple[int, str]]:
     """Line and text of every comparison of bits that goes around `same_bits`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in ELSEWHERE:
-            module = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
-            if module == ELSEWHERE[node.attr]:
-                yield node.lineno, f"{module}.{node.attr}"
+            yield node.lineno, node.attr
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, each.name) for each in node.names if each.name in ELSEWHERE)
         if isinstance(node, ast.Call):
             zero = {
                 each.arg for each in node.keywords if isinstance(each.value, ast.Constant) and each.value.value == 0
             }
-            if any(both <= zero for both in TOLERANCES):
+            said = {each.arg for each in node.keywords}
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if (
+                any(both <= zero for both in TOLERANCES)
+                or "check_exact" in said
+                or (name == "assert_allclose" and "rtol" in zero and "atol" not in said)
+            ):
                 yield node.lineno, "tolerances of zero"
 
 
@@ -48,6 +54,12 @@ def test_bits_are_compared_in_one_place():
         "assert torch.equal(a, b)",
         "all(map(torch.equal, a, b))",
         "np.array_equal(a, b)",
+        "numpy.array_equal(a, b)",
+        "a.equal(b)",
+        "from torch import equal",
+        "frame.equals(other)",
+        "np.testing.assert_allclose(a, b, rtol=0)",
+        "assert_frame_equal(frame, other, check_exact=True)",
         "np.testing.assert_array_equal(a, b)",
         "torch.testing.assert_close(a, b, rtol=0, atol=0.0)",
         "pytest.approx(1, rel=0, abs=0)",
@@ -57,7 +69,7 @@ def test_ways_around_are_seen(source):
     assert len(list(comparisons(source))) == 1
 
 
-@pytest.mark.parametrize("source", ["torch.testing.assert_close(a, b, rtol=0, atol=1e-6)", "frame.equals(other)"])
+@pytest.mark.parametrize("source", ["torch.testing.assert_close(a, b, rtol=0, atol=1e-6)", "a == b"])
 def test_other_comparisons_are_left_alone(source):
     assert list(comparisons(source)) == []
 
@@ -69,7 +81,8 @@ def test_every_difference_is_seen():
         with pytest.raises(AssertionError, match=r"the gate should have the same bits"):
             assert_same_bits({"w": [ones]}, {"w": [other]}, Reason.SAVED, "the gate")
     nan = torch.full((2,), float("nan"))
-    assert same_bits({"a": nan, "b": None}, {"a": nan.clone(), "b": None}, Reason.SAME_CALL)
+    assert same_bits({"a": nan}, {"a": nan.clone()}, Reason.SAME_CALL)
+    assert not same_bits({"a": nan, "b": None}, {"a": nan, "b": None}, Reason.SAME_CALL), "a gradient that is missing"
     assert differ(torch.zeros(1), -torch.zeros(1))
     assert differ({"a": ones}, {"b": ones})
     assert differ([ones], [ones, ones])

@@ -179,7 +179,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):
     whole = runs_below(folder / "runs")["gated"]
     assert len((killed / "environment.json").read_text().split('"started"')) == 3
     assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    assert_same_bits(weights(killed), weights(whole), Reason.RESUMED, "the weights")
+    assert_same_bits(weights(killed), weights(whole), Reason.SAME_RUN, "the weights")
 
 
 LANGUAGE = """\

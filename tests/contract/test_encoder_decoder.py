@@ -19,7 +19,7 @@ from pair_method_cases import (
     pair_loss,
     pair_model,
 )
-from same_bits import Reason, assert_same_bits, differ
+from same_bits import Reason, assert_same_bits, same_bits
 from small_networks import representative
 from torch import Tensor
 
@@ -55,7 +55,7 @@ def future_leaks(model: Transformer) -> list[int]:
         for t in range(TARGET.shape[1] - 1):
             changed = TARGET.clone()
             changed[:, t + 1 :] = changed[:, t + 1 :] % (VOCABULARY - 1) + 1
-            if differ(model(SOURCE, changed)[:, : t + 1], before[:, : t + 1]):
+            if not same_bits(model(SOURCE, changed)[:, : t + 1], before[:, : t + 1], Reason.CAUSAL):
                 leaks.append(t)
     return leaks
 

@@ -149,7 +149,7 @@ def test_the_curve_is_the_committed_one(name, corpus, tmp_path):
     expected = golden["curves"][name][: STEPS // 2 if half else None]
     assert len(found) == len(expected) == (STEPS // 2 if half else STEPS + 1)
     # Curves that were added later, on another machine, say on which.
-    if is_here(golden.get("elsewhere", {}).get(name, golden["machine"]), kind_of_machine()):
+    if golden.get("elsewhere", {}).get(name, golden["machine"]) == kind_of_machine():
         assert_same_bits(found, expected, Reason.GOLDEN, name)
     else:
         assert found == pytest.approx(expected, rel=TOLERANCE[name.split("/")[0]])
@@ -176,32 +176,25 @@ def test_every_curve_is_committed_and_no_two_are_one():
     assert alike == []
 
 
-def is_here(recorded: dict[str, str], here: dict[str, str]) -> bool:
-    """Whether a curve was recorded on this kind of machine: older curves do not say which flags it had."""
-    return recorded.items() <= here.items() and here.keys() - recorded.keys() <= {"flags"}
-
-
-def must_be_raised(golden: dict[str, Any], curves: dict[str, list[float]], machine: dict[str, str]) -> list[str]:
+def changed_here(golden: dict[str, Any], curves: dict[str, list[float]], machine: dict[str, str]) -> list[str]:
     """Names of the curves that changed on the machine that recorded them, while the numerical version did not."""
     if golden["numerics"] != NUMERICS:
         return []
     return [
         name
         for name, losses in golden["curves"].items()
-        if is_here(golden.get("elsewhere", {}).get(name, golden["machine"]), machine)
-        and curves.get(name, losses) != losses
+        if golden.get("elsewhere", {}).get(name, golden["machine"]) == machine and curves.get(name, losses) != losses
     ]
 
 
 def test_curves_that_change_need_another_version():
     here, there = ({"processor": name, "flags": "all"} for name in ("this", "that"))
     golden = {"numerics": NUMERICS, "machine": here, "elsewhere": {"b": there}, "curves": {"a": [1.0], "b": [2.0]}}
-    assert must_be_raised(golden, {"a": [1.0], "b": [2.5], "c": [1.0]}, here) == []
-    assert must_be_raised(golden, {"a": [1.5], "b": [2.0]}, here) == ["a"]
-    assert must_be_raised(golden, {"a": [1.5], "b": [2.5]}, there) == ["b"]
-    assert must_be_raised(golden | {"numerics": NUMERICS - 1}, {"a": [1.5]}, here) == []
-    assert must_be_raised(golden | {"machine": {"processor": "this"}}, {"a": [1.5]}, here) == ["a"]
-    assert must_be_raised(golden | {"machine": here | {"flags": "not recorded"}}, {"a": [1.5]}, here) == []
+    assert changed_here(golden, {"a": [1.0], "b": [2.5], "c": [1.0]}, here) == []
+    assert changed_here(golden, {"a": [1.5], "b": [2.0]}, here) == ["a"]
+    assert changed_here(golden, {"a": [1.5], "b": [2.5]}, there) == ["b"]
+    assert changed_here(golden | {"numerics": NUMERICS - 1}, {"a": [1.5]}, here) == []
+    assert changed_here(golden | {"machine": here | {"flags": "not recorded"}}, {"a": [1.5]}, here) == []
 
 
 def _lines(entries: dict[str, Any]) -> str:
@@ -225,7 +218,7 @@ def main(record: bool, add: bool) -> None:
             print(f"{name:40} {curves[name][0]:.4f} to {curves[name][-2]:.4f}", flush=True)
     if record or add:
         here = kind_of_machine()
-        if changed := must_be_raised(golden, curves, here):
+        if changed := changed_here(golden, curves, here):
             sys.exit(f"{', '.join(changed)} changed: raise NUMERICS in comt_cli/runs/directory.py, then record.")
         elsewhere = golden.get("elsewhere", {}) | dict.fromkeys(curves, here) if add else {}
         every = golden["curves"] | curves if add else curves

@@ -18,6 +18,8 @@ RESULTS = ROOT / "results"
 
 COMMITTED = (RESULTS / "index.html").read_text(encoding="utf-8")
 PAYLOAD = re.compile(r'(?<=src="data:image/webp;base64,)[^"]*')
+WITHOUT_PIXELS = PAYLOAD.sub("", COMMITTED)
+"""A parser takes as long for the pixels as for all the rest."""
 LARGEST = 7 * 2**20
 
 
@@ -31,7 +33,7 @@ def test_the_page_is_todays(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(pictures, "embedded", unpacked)
     made = page_text(Path("results")).splitlines()
-    committed = PAYLOAD.sub("", COMMITTED).splitlines()
+    committed = WITHOUT_PIXELS.splitlines()
     other = [(ours, theirs) for ours, theirs in zip(made, committed, strict=False) if ours != theirs]
     assert other[:3] == [], "comt report --html --results results writes it anew"
     assert len(made) == len(committed)
@@ -55,7 +57,7 @@ def test_every_figure_is_on_it_and_looks_as_it_should():
 
 
 def test_it_has_every_table():
-    text = Page(COMMITTED)
+    text = Page(WITHOUT_PIXELS)
     ids = set(text.ids())
     tables = [path for path in RESULTS.glob("*/*/*.md") if path.with_name(f"{path.stem}-runs.csv").exists()]
     assert tables
@@ -64,7 +66,7 @@ def test_it_has_every_table():
 
 
 def test_it_needs_nothing_else_and_its_links_lead_somewhere():
-    assert loads(COMMITTED) == []
-    assert dead_links(COMMITTED, RESULTS) == []
+    assert loads(WITHOUT_PIXELS) == []
+    assert dead_links(WITHOUT_PIXELS, RESULTS) == []
     assert len(COMMITTED) < LARGEST
     assert str(ROOT) not in COMMITTED

@@ -227,7 +227,9 @@ def test_parts_train_as_the_whole(both, tiny_corpus, name):
         assert min(line["gradient_norm"] for line in cut[:4]) > 2 * 0.3, "nothing would be clipped"
     mine, others = (read_state(directory.checkpoint_file)["model"] for directory in directories[:2])
     for key, weight in others.items():
-        assert (mine[key].double() - weight.double()).abs().max() <= tolerance, key
+        apart = (mine[key].double() - weight.double()).abs()
+        assert apart.max() <= tolerance, key
+        assert apart.mean() <= tolerance / 20, key  # in bf16 training moves a weight by half a tolerance
 
 
 @pytest.mark.parametrize("name", BRIEF)

@@ -19,13 +19,13 @@ PYTHON = "3.11.7"
 MAKERS = ("sentencepiece", "numpy", "pillow", "matplotlib")
 """The packages that decide what comes out."""
 
-LARGE = 16
-"""Pictures with more pixels a side are of the same renderer, and rendering them takes as long as all the rest: of these
-the content is taken from the results, and only the ids of their runs are held to it."""
+LARGE, MANY = 16, 20_000
+"""Pictures with more pixels a side, and more of them, are of the same renderer, and rendering them takes as long as all
+the rest: of these the content is taken from the results, and only the ids of their runs are held to it."""
 
 
-def committed() -> list[tuple[str, str, set[str], set[str]]]:
-    """Recipe, scale, content hashes and ids of the runs that were trained, of every committed file that says its
+def committed() -> list[tuple[str, str, set[str], set[str], str]]:
+    """Recipe, scale, content hashes, ids and seeds of the runs that were trained, of every committed file that says its
     recipe."""
     found = []
     for path in sorted((ROOT / "results").glob("*/*/*-runs.csv")):
@@ -33,18 +33,19 @@ def committed() -> list[tuple[str, str, set[str], set[str]]]:
             rows = list(csv.DictReader(file))
         if rows and rows[0].get("recipe"):
             contents, ids = ({row[key] for row in rows if row["data_content"]} for key in ("data_content", "id"))
-            found.append((rows[0]["recipe"], rows[0]["scale"], contents, ids))
+            seeds = ",".join(sorted({row["seed"] for row in rows}, key=int))
+            found.append((rows[0]["recipe"], rows[0]["scale"], contents, ids, seeds))
     return found
 
 
-def planned(recipe: str, scale: str) -> list[RunSpec]:
-    """All runs that its table may show: of a sweep with trials those at every point."""
-    plan = plan_recipe(recipe, scale, seeds="1-15")
+def planned(recipe: str, scale: str, seeds: str) -> list[RunSpec]:
+    """All runs of these seeds that its table may show: of a sweep with trials those at every point."""
+    plan = plan_recipe(recipe, scale, seeds=seeds)
     if not plan.loaded.has_trials(scale):
         return plan.specs
     points = plan.loaded.grids[scale].points
     said = [[f"{key}={value}" for key, (value, _) in point.items()] for point in points]
-    return [spec for each in said for spec in plan_recipe(recipe, scale, each, seeds="1-15").specs]
+    return [spec for each in said for spec in plan_recipe(recipe, scale, each, seeds=seeds).specs]
 
 
 def pinned(package: str) -> set[str]:
@@ -64,12 +65,13 @@ def test_committed_results_are_of_todays_data(monkeypatch):
     files = committed()
     assert files
     made: dict[str, str] = {}
-    for recipe, scale, contents, ids in files:
-        specs = planned(recipe, scale)
+    for recipe, scale, contents, ids, seeds in files:
+        specs = planned(recipe, scale, seeds)
         for spec in specs:
             if spec.data_fingerprint in made:
                 continue
-            if getattr(spec.settings.data, "size", 0) > LARGE:
+            data = spec.settings.data
+            if getattr(data, "size", 0) > LARGE or getattr(data, "train_images", 0) > MANY:
                 (made[spec.data_fingerprint],) = contents
             else:
                 made[spec.data_fingerprint] = spec.task.prepare(spec.settings).content_hash

@@ -486,7 +486,7 @@ def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch)
         directory.metrics_file.read_bytes() == (tmp_path / "whole" / spec.relative_path / "metrics.jsonl").read_bytes()
     )
     assert again["progress"]["step"] == whole["progress"]["step"] > stopped_at
-    assert_same_bits(again["model"], whole["model"], Reason.RESUMED, "the weights")
+    assert_same_bits(again["model"], whole["model"], Reason.SAME_RUN, "the weights")
 
 
 def stop_after(spec: RunSpec, directory: RunDirectory, step: int) -> dict:

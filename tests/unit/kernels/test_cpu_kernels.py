@@ -2,7 +2,7 @@
 
 Errors are relative to the largest element of a tensor. fp32: 1e-5; everything is computed in fp32 (2^-24 a rounding),
 the logistic function to 6e-7, and the longest sums here have some 200 terms. bf16: 1e-2; inputs are the same numbers
-on both sides, a result is rounded once (2^-9, 0.2 %), and gradients that are computed from rounded results (q, k, v and
+on both sides, a result is rounded once (2^-8, 0.2 %), and gradients that are computed from rounded results (q, k, v and
 y) inherit two more such errors.
 """
 
@@ -244,7 +244,7 @@ LAYOUTS = {
 
 
 def assert_layouts_give_the_same(run, T: int, n: int, dtype: torch.dtype, **more) -> None:
-    """To the next number of the type, which a gradient may have been computed from."""
+    """To rounding: a layout decides in which order a product is summed."""
     by_rows, *others = (
         run(Problem(dtype, layout=layout, **more), T, n)[0] for layout in (lambda W: W, *LAYOUTS.values())
     )
@@ -368,7 +368,7 @@ def test_one_gradient_for_the_stream_and_a_product_without_gates(T, n, dtype):
     dx, dproduct, *_, dgain = add_norm_cpu.add_norm_backward(*kept, product, NO_GATES, gain[0])
     shared, nothing, *_, dgain_then = add_norm_cpu.add_norm_backward(*kept, None, NO_GATES, gain[0])
     assert nothing.shape == (0,)
-    assert_same_bits(dproduct, dx, Reason.IDENTITY)
+    assert_same_bits(dproduct, dx, Reason.MOVED)
     # Without the product the compiler may fuse other products with sums.
     torch.testing.assert_close(shared, dx, rtol=2**-6 if dtype is torch.bfloat16 else 1e-6, atol=1e-6)
     torch.testing.assert_close(dgain_then, dgain, rtol=1e-5, atol=1e-5)

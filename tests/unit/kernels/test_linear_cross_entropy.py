@@ -1,7 +1,7 @@
 """The blocked head and loss, in PyTorch and in C++, against `F.cross_entropy` on the whole matrix of logits.
 
 Tolerances. float64 and float32: two orders of summing at most 40 products and 60 exponentials, some tens of roundings.
-bfloat16 has 8 significant bits: products are rounded to 2^-9 relative, and logits of size 3 so to about 0.01, which
+bfloat16 has 8 significant bits: products are rounded to 2^-8 relative, and logits of size 3 so to about 0.01, which
 is the error of a gradient of size 1.
 """
 
@@ -119,7 +119,7 @@ def test_a_bias_is_added_to_every_row(wanted, dtype, rows, small_blocks):
     with torch.no_grad():
         without = linear_cross_entropy(h, W, targets, wanted, 0.1, b)
     # Products without a gradient may be of another order; in bf16 they are rounded to it.
-    torch.testing.assert_close(without, found.detach(), rtol=TOLERANCE[dtype], atol=0)
+    torch.testing.assert_close(without, found.detach(), rtol=2e-3 if dtype is torch.bfloat16 else 1e-5, atol=0)
 
 
 def test_gradcheck(small_blocks):

@@ -3,7 +3,7 @@
 Errors are relative to the largest element of a tensor; of the parameters' gradients, sums over the same pixels, to the
 largest of all (a norm undoes what all gates have in common, so that a gate's sum may nearly cancel). fp32: 2e-5, sums
 of a few hundred terms in fp32 (2^-24 a rounding) and a logistic function good to 6e-7. bf16: 1e-2; inputs are the same
-numbers on both sides, a result is rounded once (2^-9), and the nine taps of a window gate once each. Where ReLU
+numbers on both sides, a result is rounded once (2^-8), and the nine taps of a window gate once each. Where ReLU
 follows, both sides let the gradient of the same pixels through: one that rounding moves across zero would differ by all
 of it.
 """

@@ -86,7 +86,7 @@ def test_the_kernel_is_the_definition(widths, rank, kinds, filling):
 
 
 def test_parameters_of_16_bits(monkeypatch):
-    """The matrices are fp32 then, and not rounded; gradients are rounded once, to 2^-9."""
+    """The matrices are fp32 then, and not rounded; gradients are rounded once, to 2^-8."""
     each = gates([37, 20], 8, "cs", torch.bfloat16)
     expected = expected_of(each, [40, 20])
     monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")

@@ -92,7 +92,7 @@ def test_gradients_reach_every_tensor(op, kind):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the checker's own
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["one-type", "two-types"])
 def test_a_product_that_is_added_as_it_is(dtype):
-    """Neither it nor, in the stream's type, a gradient of its own exists; bf16: one rounding, of 2^-9."""
+    """Neither it nor, in the stream's type, a gradient of its own exists; bf16: one rounding, of 2^-8."""
     x, gain, product = normal(T, D, seed=3), normal(D, seed=4), normal(T, D).detach().to(dtype).requires_grad_()
     arguments = x, product, Modulation(None, None, 1.0, 0, (False,)), gain, 1e-5
     torch.library.opcheck(torch.ops.comt.add_norm.default, tuple(flat(arguments)))

@@ -4,7 +4,7 @@ Tiles are small, so that a few dozen pixels have several programs, row blocks an
 lies around the product is NaN, and so are its padding columns: who reads them is found out.
 
 Tolerances are of the largest element. fp32: sums of at most a few hundred products, 2^-24 each, and rstd of about 1/2.
-bf16: y and the gradients of product and skip are rounded once, to 2^-9 (the interpreter cuts: 2^-8), A's has factors
+bf16: y and the gradients of product and skip are rounded once, to 2^-8 (the interpreter cuts: 2^-7), A's has factors
 rounded so, and a ReLU passes where y was positive before it was rounded, which is where it is now.
 """
 

@@ -98,7 +98,7 @@ def test_states_of_groups_are_saved_by_parameter():
     for _ in range(2):
         step(model, one)
         step(again, other)
-    assert_same_bits([*again.parameters()], [*model.parameters()], Reason.RESUMED)
+    assert_same_bits([*again.parameters()], [*model.parameters()], Reason.SAME_RUN)
 
 
 def test_a_group_must_be_of_the_model():
