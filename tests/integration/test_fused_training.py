@@ -67,7 +67,7 @@ def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path, monkey
     monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
     short = {"data": {"sequence_length": 12}, "batch_size": 2, "model": {**SHAPE, "layers": 1}, "evaluation_tokens": 30}
-    options = {**OPTIONS, "steps": 3, "method": method, **short}
+    options = {**OPTIONS, "steps": 4, "method": method, **short}
     expected = train(tiny_spec(tiny_corpus, kernels="reference", **options), tmp_path / "reference")
     found = train(tiny_spec(tiny_corpus, kernels="fused", **options), tmp_path / "fused")
     assert fused_ops(found) - {"loss"} == {"heads", "swiglu", "add_norm"}

@@ -69,9 +69,7 @@ def _settling(monkeypatch):
     monkeypatch.setattr(step_turns, "peak_beyond", lambda part, device: part() and None)
     warm_up()
     gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    gc.freeze()  # for good, as conftest.py does: later collections need not go through it either
 
 
 def alive() -> int:
