@@ -201,6 +201,7 @@ def test_ci_tests_all_on_one_python_and_some_on_every_other_that_runs(tmp_path, 
 def test_the_subset_for_other_pythons_is_there():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
     paths = re.search(r"^VARYING := (.+)$", makefile, re.MULTILINE)[1].split()
+    paths = [path.partition("::")[0] for path in paths if not path.startswith("-")]
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
