@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -68,9 +69,13 @@ class Page(HTMLParser):
         return [attributes["href"] for tag, attributes in self.elements if tag == "a"]
 
 
+read = functools.lru_cache(maxsize=2)(Page)
+"""A page, parsed once: of the results' it takes seconds."""
+
+
 def loads(html: str) -> list[str]:
     """What a browser would fetch for this page: everything that is not part of it."""
-    page = Page(html)
+    page = read(html)
     found = []
     for tag, attributes in page.elements:
         found += [
@@ -89,7 +94,7 @@ def loads(html: str) -> list[str]:
 
 def dead_links(html: str, folder: Path) -> list[str]:
     """Addresses that lead nowhere: within the page, or to files beside it."""
-    page = Page(html)
+    page = read(html)
     ids = set(page.ids())
     return [
         address
