@@ -113,7 +113,8 @@ def test_what_is_reported_is_computed_on_other_sequences_than_what_chose(tuned):
         result = json.loads(path.read_text(encoding="utf-8"))
         if result["state"] == "done":
             assert result["test_evaluation"]["tokens"] > 0
-            assert result["test_perplexity"] != result["perplexity"]
+            # Of a rate that is far too large the perplexity may be no number of the type, and so be left out.
+            assert result["test_loss"] != result["loss"]
 
 
 def test_a_sweep_that_was_stopped_goes_on_where_it_was(tuned, monkeypatch):
