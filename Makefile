@@ -157,8 +157,8 @@ test-range: $(SET_UP)  ## What computes, with the oldest and with the newest PyT
 			|| failed="$$failed $$end"; \
 	done; [ -z "$$failed" ] || { echo "failed with:$$failed" >&2; exit 1; }
 
-# And of the tests of Triton's kernels, interpreted elsewhere, those whose results a GPU may change: rows with gaps, NaN. Compiling takes longest: who has nothing to do takes from
-# the others.
+# And the interpreted tests of Triton's kernels whose results a GPU may change: rows with gaps, NaN. Compiling takes
+# longest: who has nothing to do takes from the others.
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device; on a machine with 16 cores, PROCESSES=12
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist worksteal tests/gpu \

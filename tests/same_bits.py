@@ -25,12 +25,12 @@ class Reason(StrEnum):
     IDENTITY = "a factor of exactly one, or an addition of exactly zero, at the start"
     GOLDEN = "a golden curve on the processor that recorded it"
     MOVED = "values that are copied, selected or moved, not computed"
-    EXACT = "sums of integers, constants, one operation for each element, rounding to a type: IEEE 754 leaves no choice"
+    EXACT = "sums of integers, constants, one sum or product an element, rounding to a type: IEEE 754 leaves no choice"
 
 
 def same_bits(found: Any, expected: Any, reason: Reason) -> bool:
     """Whether two tensors, arrays or numbers, or nested mappings or sequences of them, have the same types, shapes and
-    bits; NaN equals NaN, and -0 is not 0."""
+    bits; NaN equals NaN, and -0 is not 0. A None in both, such as a gradient that is missing, is a TypeError."""
     _check(reason)
     return _difference(found, expected) is None
 
@@ -83,7 +83,9 @@ def _parts(values: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 def _unequal(place: str, found: Any, expected: Any) -> str | None:
     if found is None or expected is None:
-        return f"{place} is None: nothing is compared" if found is expected else f"{place} is {found}, not {expected}"
+        if found is expected:
+            raise TypeError(f"{place} is None in both: nothing is compared")
+        return f"{place} is {found}, not {expected}"
     one, other = _array(found), _array(expected)
     kinds = [
         (str(getattr(each, "dtype", array.dtype)).removeprefix("torch."), array.shape)

@@ -171,10 +171,10 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
 def _circumstances(side: Side) -> dict[str, Any]:
     """Data, device, commit and kernels of the runs; several values are joined."""
     found: dict[str, Any] = {}
-    for key in ("data_content", "device", "git_commit"):
+    for key in ("data_content", "device", "git_commit", "numerics"):
         found[key] = ", ".join(sorted({str(result.get(key, "not recorded")) for result in side.results.values()}))
     last = [_environment(directory) for directory in side.directories.values()]
-    unknown = dict.fromkeys(("torch", "compiled", "sharding", "numerics"), "not recorded")
+    unknown = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
     # Starts without a record of CUDA graphs had none, and their products were PyTorch's.
     for key, otherwise in {**unknown, "captured": False, "products": PYTORCH}.items():
         found[key] = ", ".join(sorted({str(each.get(key, otherwise)) for each in last}))

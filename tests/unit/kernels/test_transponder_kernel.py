@@ -1,7 +1,7 @@
 """Transponder's fused gates, forward and closed-form backward, against autograd on the definition.
 
 Tolerances. float64: sums of at most a few hundred products, 1e-11 relative to the largest element. bfloat16: 8
-significant bits, and a chain of about ten rounded operations: 2^-9 * 10 = 0.02 of the largest element, doubled.
+significant bits, and a chain of about ten rounded operations: 2^-8 * 10 = 0.04 of the largest element.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_gradcheck():
 def test_bfloat16():
     arguments = inputs((64,), 48, 8, torch.bfloat16)
     assert modulate(*arguments).dtype == torch.bfloat16
-    # du, dB and dalpha are sums of many rounded terms of either sign: an error of 2^-9 a term, of terms that cancel.
+    # du, dB and dalpha are sums of many rounded terms of either sign: an error of 2^-8 a term, of terms that cancel.
     assert_agree(arguments, 0.05)
 
 

@@ -32,8 +32,8 @@ KINDS = ("both", "channel", "scalar", "comt")
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 """Of the largest element. float32: sums of at most a few hundred products, 2^-24 each. 16 bits: a result is rounded
 once, to 2^-8 (the interpreter cuts instead of rounding: 2^-7), and so is each factor of the sums for dWc and du, in
-bf16 for both types; where p is near a constant, as it is, these roundings add up rather than cancel: 2^-8 + 2 * 2^-8,
-doubled."""
+bf16 for both types; where p is near a constant, as it is, these roundings add up rather than cancel, to half of their
+greatest size in the middle: 2^-8 + 2 * 2^-8, and some room."""
 
 
 @dataclass

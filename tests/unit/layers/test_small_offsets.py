@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 from naive import normal
-from same_bits import Reason, same_bits
+from same_bits import differ
 from torch import Tensor, nn
 
 from comt_cli.layers.initialise import initialise
@@ -69,7 +69,7 @@ def without_effect(constant: Constant, result: Callable[[], State]) -> list[int]
         kept = constant.value.clone()
         constant.value.view(-1)[index] += SMALL
         after = tensors_of(result())
-        if same_bits(after, before, Reason.SAME_CALL):
+        if not differ(after, before):
             found.append(index)
         constant.value.copy_(kept)
     return found

@@ -97,7 +97,13 @@ def test_fewer_rounds_replace_no_interval(trained: Bench) -> None:
     lesser = [row | {"compiled_step_ratio_uncertainty": None} for row in measured(trained)]
     assert write_costs(path, lesser, "A title", list(STEPS), ["tiny"]) == ([], ["tiny"])
     assert path.read_text(encoding="utf-8") == before
-    uncompiled = [row | {"compiled_step_ratio": None} for row in lesser]
+
+
+def test_what_is_no_longer_compiled_replaces_what_was(trained: Bench) -> None:
+    write(trained, measured(trained))
+    path = costs_file(trained.results, "smoke", trained.loaded())
+    none = {"compiled_step_ratio": None, "compiled_step_ratio_uncertainty": None}
+    uncompiled = [row | none for row in measured(trained)]
     assert write_costs(path, uncompiled, "A title", list(STEPS), ["tiny"])[1] == []
 
 
