@@ -49,7 +49,7 @@ CHANGED: dict[str, Callable[[], Tensor]] = {
     "baddbmm_": lambda: random(2, 5, 7).baddbmm_(random(2, 5, 9), random(2, 9, 7)),
     "mv": lambda: random(50, 9) @ random(9),
     "addmv": lambda: torch.addmv(random(5), random(5, 9), random(9)),
-    "dot": lambda: random(50) @ random(50).flip(0),
+    "dot": lambda: torch.stack([random(n) @ random(n).flip(0) for n in range(30, 50)]),
     "linear": lambda: F.linear(random(5, 9), random(7, 9), random(7)),
     "convolution": lambda: F.conv2d(random(*IMAGE), random(*FILTERS)),
     "convolution backward": lambda: gradients(F.conv2d, IMAGE, FILTERS),
