@@ -172,7 +172,7 @@ def _circumstances(side: Side) -> dict[str, Any]:
     """Data, device, commit and kernels of the runs; several values are joined."""
     found: dict[str, Any] = {}
     for key in ("data_content", "device", "git_commit", "numerics"):
-        found[key] = ", ".join(sorted({str(result.get(key, "not recorded")) for result in side.results.values()}))
+        found[key] = ", ".join(sorted({str(result.get(key) or "not recorded") for result in side.results.values()}))
     last = [_environment(directory) for directory in side.directories.values()]
     unknown = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
     # Starts without a record of CUDA graphs had none, and their products were PyTorch's.
