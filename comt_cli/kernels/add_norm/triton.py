@@ -1,13 +1,23 @@
 """The stream plus a gated site, and its RMSNorm; and the gradients from those of both.
 
-Shapes as in `gates`, and D channels of the stream and of the site. With zhat the gated site:
+Shapes as in `kernels.triton.gates`, and D channels of the stream and of the site. With zhat the gated site:
     y = x + zhat     yhat = y rstd     n = yhat gain     rstd = 1 / sqrt(mean(y^2) + epsilon)
     dx = dzhat = dy + rstd (dn gain - yhat mean(dn gain yhat))     dgain = sum over rows of dn yhat
 y is rounded to the type of x before anything is computed from it, so that the backward pass, which reads y, sees the
-same. A row is walked along twice, the first time for its mean; or it is one tile, and y stays in registers.
+same.
+
+Without a channel gate a program owns whole rows, and nothing is read twice. With one it walks along its rows and reads y
+again; but for few rows, as in decoding, whose logits are sums of R products. The backward pass then takes the rows' means
+first, and then owns channels, as in `gates`.
 """
 
+# Triton knows tuples as long as it can count, and builds them by adding.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
+
+import math
 
 import torch
 import triton
@@ -17,15 +27,28 @@ from torch import Tensor
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import (
-    add_up,
     aligned,
     gate_gradient,
-    prepare,
-    store_du,
-    store_dws,
+    gradient_matrix,
+    load_p,
+    logit_matrix,
+    no_sum,
+    ordered_channels,
+    row_gate,
+    scalar_factor,
+    sigmoid,
+    store_dWc,
+    store_parts,
     tile_gate,
-    zero_columns,
 )
+from comt_cli.kernels.triton.sums import Parts
+from comt_cli.kernels.triton.tiles import Tile
+
+FEW_ROWS = 64
+"""Up to so many rows have a program each: with more, programs of 16 fill a GPU."""
+
+WIDEST_ROW = 16384
+"""The widest row that a program keeps in its registers."""
 
 
 def add_norm(
@@ -33,26 +56,25 @@ def add_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, [T, D], in the type of x; n, [T, D], in that of the product; rstd, [T], in fp32."""
     x_TD, product_TC, gain_D = launch.unit_stride(x_TD), launch.unit_stride(product_TC), gain_D.contiguous()
-    T, D = x_TD.shape
-    gates = launch.Gates(modulation, [D])
+    (T, D), layout = x_TD.shape, launch.Layout(modulation, x_TD.shape[1:])
     y_TD, n_TD = x_TD.new_empty(T, D), product_TC.new_empty(T, D)
     rstd_T = x_TD.new_empty(T, dtype=torch.float32)
-    if T == 0:
-        return y_TD, n_TD, rstd_T
-    tile = launch.options("add_norm", D, gates.rank, product_TC.dtype, T)
-    with torch.cuda.device_of(product_TC):
-        _add_norm[(triton.cdiv(T, tile.rows),)](
-            gates.source(product_TC, gates.sites[0]),
-            x_TD,
-            gain_D,
-            (y_TD, n_TD, rstd_T),
+    if T:
+        tile = layout.tile("add_norm")
+        by_rows = layout.kind != "channel" or T <= FEW_ROWS
+        if by_rows:
+            tile = _of_rows(tile, D, one=T <= FEW_ROWS)
+        launch.run(
+            _add_norm_rows if by_rows else _add_norm,
+            (triton.cdiv(T, tile.rows),),
+            (product_TC, x_TD, gain_D, y_TD, n_TD, rstd_T),
+            layout.gate(layout.sites[0]),
             (product_TC.stride(0), x_TD.stride(0)),
-            T,
-            D,
+            (T, D),
             epsilon,
-            gates.scale,
-            IS_WHOLE=tile.channels >= D,
-            **gates.constants(tile, product_TC, x_TD),
+            layout.scale,
+            tile=tile,
+            **layout.constants(tile, product_TC, x_TD, columns=(D,)),
         )
     return y_TD, n_TD, rstd_T
 
@@ -73,220 +95,285 @@ def add_norm_backward(
     """
     is_dx = product_TC is None
     product_TC = y_TD if product_TC is None else product_TC
-    dy_TD, dn_TD, y_TD, product_TC = (launch.unit_stride(tensor) for tensor in (dy_TD, dn_TD, y_TD, product_TC))
-    (T, C), D = product_TC.shape, y_TD.shape[-1]
-    gates = launch.Gates(modulation, [D])
-    tile = launch.options("add_norm_backward", D, gates.rank, product_TC.dtype, T)
-    count, blocks = launch.groups(product_TC, tile, gates)
-    sums = launch.Sums(gates, count)
-    dgain_GD = gain_D.new_empty(count, D, dtype=torch.float32)
+    dy_TD, dn_TD, y_TD, product_TC = (launch.unit_stride(each) for each in (dy_TD, dn_TD, y_TD, product_TC))
+    rstd_T, gain_D = rstd_T.contiguous(), gain_D.contiguous()
+    (T, D), layout = y_TD.shape, launch.Layout(modulation, y_TD.shape[1:])
     dx_TD = y_TD.new_empty(T, D)
-    dproduct_TC = dx_TD if is_dx else product_TC.new_empty(T, C)  # the same numbers are then written there twice
+    dproduct_TC = dx_TD if is_dx else product_TC.new_empty(product_TC.shape)
+    tile = layout.tile("add_norm_backward")
+    columns, mean_T = 1, None
+    if layout.kind == "channel":
+        columns = triton.cdiv(D, tile.channels)
+        mean_T = _means(dn_TD, y_TD, rstd_T, gain_D)
+    else:
+        tile = _of_rows(tile, D)
+    groups, blocks = launch.groups(product_TC, tile, columns)
+    parts = Parts(layout, product_TC, groups, (columns,))
+    dgain_GD = gain_D.new_empty(groups, D, dtype=torch.float32)
     if T:
-        with torch.cuda.device_of(product_TC):
-            _add_norm_backward[(count,)](
-                gates.source(product_TC, gates.sites[0]),
-                (dy_TD, dn_TD, y_TD, rstd_T.contiguous(), gain_D.contiguous()),
-                sums.target(dproduct_TC, gates.sites[0]),
-                (dx_TD, dgain_GD),
-                (product_TC.stride(0), dproduct_TC.stride(0)),
-                (dy_TD.stride(0), dn_TD.stride(0), y_TD.stride(0)),
-                (T, D, blocks),
-                (gates.used, C),
-                gates.scale,
-                **gates.constants(tile, product_TC, dproduct_TC, dy_TD, dn_TD, y_TD),
-            )
-    return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, *sums.total_with(product_TC, dgain_GD)
+        launch.run(
+            _add_norm_backward_rows if mean_T is None else _add_norm_backward,
+            (groups, columns),
+            (product_TC, dy_TD, dn_TD, y_TD, rstd_T, mean_T, gain_D),
+            (dx_TD, None if is_dx else dproduct_TC, dgain_GD),
+            layout.gate(layout.sites[0]),
+            parts.tensors,
+            (product_TC.stride(0), dy_TD.stride(0), dn_TD.stride(0), y_TD.stride(0), dproduct_TC.stride(0)),
+            (T, D, blocks),
+            layout.scale,
+            tile=tile,
+            **layout.constants(tile, product_TC, dproduct_TC, dy_TD, dn_TD, y_TD, columns=(D,)),
+        )
+    dWc, dws, dgain_D = parts.finish(product_TC, D, dproduct_TC, dgain_GD)
+    return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, dWc, dws, dgain_D
+
+
+def _of_rows(tile: Tile, D: int, *, one: bool = False) -> Tile:
+    """The tile with as many rows of D channels as it is for, or with one, whose threads then have 8 channels or more."""
+    width = max(16, triton.next_power_of_2(D))
+    if width > WIDEST_ROW:
+        raise ValueError(f"rows of {D} channels: a program takes at most {WIDEST_ROW}")
+    if one:
+        return tile._replace(rows=1, channels=width, warps=max(1, min(16, width // 256)))
+    return tile._replace(rows=max(1, tile.channels // width), channels=width)
+
+
+def _means(dn_TD: Tensor, y_TD: Tensor, rstd_T: Tensor, gain_D: Tensor) -> Tensor:
+    """rstd^3 mean(dn gain y), [T]: of which y takes dx nearer."""
+    T, D = y_TD.shape
+    mean_T = torch.empty_like(rstd_T)
+    if T:
+        tile = _of_rows(Tile(0, 4096, 4), D)
+        launch.run(
+            _store_means,
+            (triton.cdiv(T, tile.rows),),
+            (dn_TD, y_TD, rstd_T, gain_D, mean_T),
+            (dn_TD.stride(0), y_TD.stride(0)),
+            (T, D),
+            tile=tile,
+            UNIT=math.gcd(launch.LONGEST_VECTOR, dn_TD.stride(0), y_TD.stride(0), D),
+        )
+    return mean_T
 
 
 @triton.jit
-def _add_norm(
-    site,
-    x_ptr,
-    gain_ptr,
-    results,
-    strides,
-    T,
-    D,
-    epsilon,
-    scale,
-    IS_WHOLE: tl.constexpr,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """A row block."""
-    z_ptr, u_ptr, Wc_ptr, ws_ptr = site
-    y_ptr, n_ptr, rstd_ptr = results
-    product_stride = aligned(strides[0], UNIT)
-    x_stride = aligned(strides[1], UNIT)
+def _store_norm(n_ptr, gain_ptr, y, rstd, channels, D, inside):
+    """Writes n of a tile y. `n_ptr` is that of its rows."""
+    gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)
+    rows = tl.arange(0, y.shape[0])
+    tl.store(
+        n_ptr + rows[:, None] * D + channels[None, :], y.to(tl.float32) * rstd[:, None] * gain[None, :], mask=inside
+    )
+
+
+@triton.jit
+def _whole_rows_factor(gate, rows_ptr, stride, channels, inside_N, inside_T, scale, R: tl.constexpr, BL: tl.constexpr):
+    """The factor of whole rows, [BT, BN] or [BT, 1]. A channel gate's logits are sums of R products: tensor cores take 16
+    rows."""
+    factor = tl.full([inside_T.shape[0], 1], 1.0, tl.float32)
+    if gate[1] is not None or gate[3] is not None:
+        p = load_p(rows_ptr + gate[0], stride, inside_T, R, BL)
+        factor = scalar_factor(gate, p, scale, R, BL)[:, None]
+        if gate[1] is not None:
+            lane = tl.arange(0, BL)
+            logits = tl.zeros([inside_T.shape[0], inside_N.shape[0]], tl.float32)
+            for r in tl.static_range(R):
+                p_r = tl.sum(tl.where((lane == r)[None, :], p, 0.0), 1)
+                Wc_r = tl.load(gate[1] + (gate[2] + channels) * R + r, mask=inside_N, other=0.0).to(tl.float32)
+                logits += p_r[:, None] * Wc_r[None, :]
+            factor = factor * (scale * sigmoid(logits))
+    return factor
+
+
+@triton.jit
+def _add_norm_rows(
+    tensors, gate, strides, sizes, epsilon, scale,
+    BT: tl.constexpr, BN: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BT whole rows."""
+    product_ptr, x_ptr, gain_ptr, y_ptr, n_ptr, rstd_ptr = tensors
+    stride, x_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT)
+    T, D = sizes
+    D = aligned(D, UNIT)
     row = tl.program_id(0).to(tl.int64) * BT
-    rows = tl.arange(0, BT)
-    inside_T = rows < T - row
-    z_ptr += row * product_stride
-    x_ptr += row * x_stride
-    y_ptr += row * D
-    n_ptr += row * D
-    gate = prepare(u_ptr + row * product_stride, product_stride, Wc_ptr, ws_ptr, inside_T, R, BR, TYPE)
-    sources = z_ptr, x_ptr, product_stride, x_stride
-    if IS_WHOLE:
-        channels = tl.arange(0, BN)
-        y = _joined(sources, y_ptr, D, channels, inside_T, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
-        rstd = 1 / tl.sqrt(tl.sum(y * y, 1) / D + epsilon)
-        _store_norm(n_ptr, D, y, rstd, gain_ptr, channels, inside_T)
-    else:
-        squares = tl.zeros([BT], tl.float32)
-        for start in range(0, D, BN):
-            channels = start + tl.arange(0, BN)
-            y = _joined(sources, y_ptr, D, channels, inside_T, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
-            squares += tl.sum(y * y, 1)
-        rstd = 1 / tl.sqrt(squares / D + epsilon)
-        tl.debug_barrier()  # y comes back from memory, perhaps to another thread than wrote it
-        for start in range(0, D, BN):
-            channels = start + tl.arange(0, BN)
-            inside = inside_T[:, None] & (channels < D)[None, :]
-            y = tl.load(y_ptr + rows[:, None] * D + channels[None, :], mask=inside, other=0.0).to(tl.float32)
-            _store_norm(n_ptr, D, y, rstd, gain_ptr, channels, inside_T)
+    rows, channels = tl.arange(0, BT), tl.arange(0, BN)
+    inside_T, inside_N = rows < T - row, channels < D
+    inside = inside_T[:, None] & inside_N[None, :]
+    source = product_ptr + row * stride
+    z = tl.load(source + rows[:, None] * stride + channels[None, :], mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + (row + rows)[:, None] * x_stride + channels[None, :], mask=inside, other=0.0)
+    factor = _whole_rows_factor(gate, source, stride, channels, inside_N, inside_T, scale, R, BL)
+    y = (x.to(tl.float32) + z * factor).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + (row + rows)[:, None] * D + channels[None, :], y, mask=inside)
+    y = tl.where(inside, y.to(tl.float32), 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(y * y, 1) / D + epsilon)
+    _store_norm(n_ptr + row * D, gain_ptr, y, rstd, channels, D, inside)
     tl.store(rstd_ptr + row + rows, rstd, mask=inside_T)
 
 
 @triton.jit
-def _joined(
-    sources,
-    y_ptr,
-    D,
-    channels,
-    inside_T,
-    gate,
-    Wc_ptr,
-    ws_ptr,
-    scale,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-):
-    """y of a tile, [BT, BN] in fp32, as it was rounded when written."""
-    z_ptr, x_ptr, product_stride, x_stride = sources
-    rows = tl.arange(0, inside_T.shape[0])
-    inside_N = channels < D
-    inside = inside_T[:, None] & inside_N[None, :]
-    z = tl.load(z_ptr + rows[:, None] * product_stride + channels[None, :], mask=inside, other=0.0)
-    x = tl.load(x_ptr + rows[:, None] * x_stride + channels[None, :], mask=inside, other=0.0)
-    zhat = z.to(tl.float32) * tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)[0]
-    y = (x.to(tl.float32) + zhat).to(y_ptr.dtype.element_ty)
-    tl.store(y_ptr + rows[:, None] * D + channels[None, :], y, mask=inside)
-    return tl.where(inside, y.to(tl.float32), 0.0)
-
-
-@triton.jit
-def _store_norm(n_ptr, D, y, rstd, gain_ptr, channels, inside_T):
-    """Writes n of a tile y."""
-    rows = tl.arange(0, inside_T.shape[0])
-    inside_N = channels < D
-    gain = tl.load(gain_ptr + channels, mask=inside_N, other=0.0).to(tl.float32)
-    n = y * rstd[:, None] * gain[None, :]
-    tl.store(n_ptr + rows[:, None] * D + channels[None, :], n, mask=inside_T[:, None] & inside_N[None, :])
-
-
-@triton.jit
-def _add_norm_backward(  # noqa: PLR0915 - one walk along a row
-    site,
-    sources,
-    gradients,
-    results,
-    strides,
-    source_strides,
-    sizes,
-    rest,
-    scale,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """A group of `blocks` row blocks."""
-    z_ptr, u_ptr, Wc_ptr, ws_ptr = site
-    dy_ptr, dn_ptr, y_ptr, rstd_ptr, gain_ptr = sources
-    dz_ptr, du_ptr, dWc_ptr, dWc_stride, dws_ptr, dws_stride = gradients
-    dx_ptr, dgain_ptr = results
-    product_stride = aligned(strides[0], UNIT)
-    dproduct_stride = aligned(strides[1], UNIT)
-    dy_stride = aligned(source_strides[0], UNIT)
-    dn_stride = aligned(source_strides[1], UNIT)
-    y_stride = aligned(source_strides[2], UNIT)
-    T, D, blocks = sizes
-    group = tl.program_id(0).to(tl.int64)
+def _add_norm(
+    tensors, gate, strides, sizes, epsilon, scale,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BT rows whose site has a channel gate, BN channels at a time in tiles of W."""
+    product_ptr, x_ptr, gain_ptr, y_ptr, n_ptr, rstd_ptr = tensors
+    TYPE: tl.constexpr = product_ptr.dtype.element_ty
+    stride, x_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT)
+    T, D = sizes
+    D = aligned(D, UNIT)
+    row = tl.program_id(0).to(tl.int64) * BT
     rows = tl.arange(0, BT)
-    dgain_ptr += group * D
-    if dWc_ptr is not None:
-        dWc_ptr += group * dWc_stride
-    dws = tl.zeros([BR], tl.float32)
+    inside_T = rows < T - row
+    source = product_ptr + row * stride
+    x_rows, y_rows = x_ptr + row * x_stride, y_ptr + row * D
+    of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+    squares = tl.zeros([BT], tl.float32)
+    for first in range(0, D, BN):
+        read = ()
+        for i in tl.static_range(BN // W):
+            channels = first + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (channels < D)[None, :]
+            read = read + (tl.load(source + rows[:, None] * stride + channels[None, :], mask=inside, other=0.0),)
+            read = read + (tl.load(x_rows + rows[:, None] * x_stride + channels[None, :], mask=inside, other=0.0),)
+        for i in tl.static_range(BN // W):
+            channels = first + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (channels < D)[None, :]
+            order = first + i * W + ordered_channels()
+            logits = logit_matrix(gate, order, order < D, R, TYPE)
+            zhat = read[2 * i].to(tl.float32) * tile_gate(gate, of_rows, logits, TYPE)[1]
+            y = (read[2 * i + 1].to(tl.float32) + zhat).to(y_ptr.dtype.element_ty)
+            tl.store(y_rows + rows[:, None] * D + channels[None, :], y, mask=inside)
+            y = tl.where(inside, y.to(tl.float32), 0.0)
+            squares += tl.sum(y * y, 1)
+    rstd = 1 / tl.sqrt(squares / D + epsilon)
+    tl.debug_barrier()  # y comes back from memory, perhaps to another thread than wrote it
+    for first in range(0, D, BN):
+        channels = first + tl.arange(0, BN)
+        inside = inside_T[:, None] & (channels < D)[None, :]
+        y = tl.load(y_rows + rows[:, None] * D + channels[None, :], mask=inside, other=0.0)
+        _store_norm(n_ptr + row * D, gain_ptr, y, rstd, channels, D, inside)
+    tl.store(rstd_ptr + row + rows, rstd, mask=inside_T)
+
+
+@triton.jit
+def _store_means(tensors, strides, sizes, BT: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr):
+    """Of BT whole rows."""
+    dn_ptr, y_ptr, rstd_ptr, gain_ptr, mean_ptr = tensors
+    T, D = sizes
+    D = aligned(D, UNIT)
+    rows = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
+    channels = tl.arange(0, BN)
+    inside = (rows < T)[:, None] & (channels < D)[None, :]
+    dn = tl.load(dn_ptr + rows[:, None] * aligned(strides[0], UNIT) + channels[None, :], mask=inside, other=0.0)
+    y = tl.load(y_ptr + rows[:, None] * aligned(strides[1], UNIT) + channels[None, :], mask=inside, other=0.0)
+    gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)
+    rstd = tl.load(rstd_ptr + rows, mask=rows < T, other=0.0)
+    sums = tl.sum(dn.to(tl.float32) * gain[None, :] * y.to(tl.float32), 1)
+    tl.store(mean_ptr + rows, sums / D * rstd * rstd * rstd, mask=rows < T)
+
+
+@triton.jit
+def _add_norm_backward(
+    tensors, results, gate, sums, strides, sizes, scale,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BN channels, of a site with a channel gate, in a group of `blocks` row blocks, in tiles of W."""
+    product_ptr, dy_ptr, dn_ptr, y_ptr, rstd_ptr, mean_ptr, gain_ptr = tensors
+    dx_ptr, dproduct_ptr, dgain_ptr = results
+    dWc_ptr, parts = sums
+    TYPE: tl.constexpr = product_ptr.dtype.element_ty
+    stride, dy_stride, dn_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT), aligned(strides[2], UNIT)
+    y_stride, dz_stride = aligned(strides[3], UNIT), aligned(strides[4], UNIT)
+    T, D, blocks = sizes
+    D = aligned(D, UNIT)
+    group, column = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    rows = tl.arange(0, BT)
+    matrices = ()
+    added = ()
+    for i in tl.static_range(BN // W):
+        order = column * BN + i * W + ordered_channels()
+        matrices = matrices + (logit_matrix(gate, order, order < D, R, TYPE),)
+        matrices = matrices + (gradient_matrix(gate, order, order < D, R, TYPE),)
+        added = added + (no_sum(gate, W), tl.zeros([BT, W], tl.float32))
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        z_row = z_ptr + row * product_stride
-        dz_row = dz_ptr + row * dproduct_stride
-        dy_row = dy_ptr + row * dy_stride
-        dn_row = dn_ptr + row * dn_stride
-        y_row = y_ptr + row * y_stride
-        dx_row = dx_ptr + row * D
-        rstd = tl.load(rstd_ptr + row + rows, mask=inside_T, other=0.0)
-        mean = tl.zeros([BT], tl.float32)
-        for start in range(0, D, BN):
-            channels = start + tl.arange(0, BN)
-            inside_N = channels < D
-            inside = inside_T[:, None] & inside_N[None, :]
-            dn = tl.load(dn_row + rows[:, None] * dn_stride + channels[None, :], mask=inside, other=0.0)
-            y = tl.load(y_row + rows[:, None] * y_stride + channels[None, :], mask=inside, other=0.0)
-            gain = tl.load(gain_ptr + channels, mask=inside_N, other=0.0).to(tl.float32)
-            yhat = y.to(tl.float32) * rstd[:, None]
-            mean += tl.sum(tl.where(inside, dn.to(tl.float32) * gain[None, :] * yhat, 0.0), 1)
-        mean = mean / D
-        gate = prepare(u_ptr + row * product_stride, product_stride, Wc_ptr, ws_ptr, inside_T, R, BR, TYPE)
-        dp = tl.zeros([BT, BR], tl.float32)
+        source = product_ptr + row * stride
+        at = (row + rows)[:, None]
+        rstd = tl.load(rstd_ptr + row + rows, mask=inside_T, other=0.0)[:, None]
+        mean = tl.load(mean_ptr + row + rows, mask=inside_T, other=0.0)[:, None]
+        of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        dp = no_sum(gate, BT)
         total = tl.zeros([BT], tl.float32)
-        for start in range(0, D, BN):
-            channels = start + tl.arange(0, BN)
-            inside_N = channels < D
-            inside = inside_T[:, None] & inside_N[None, :]
-            dn = tl.load(dn_row + rows[:, None] * dn_stride + channels[None, :], mask=inside, other=0.0)
-            y = tl.load(y_row + rows[:, None] * y_stride + channels[None, :], mask=inside, other=0.0)
-            dy = tl.load(dy_row + rows[:, None] * dy_stride + channels[None, :], mask=inside, other=0.0)
-            z = tl.load(z_row + rows[:, None] * product_stride + channels[None, :], mask=inside, other=0.0)
-            gain = tl.load(gain_ptr + channels, mask=inside_N, other=0.0).to(tl.float32)
-            dn = dn.to(tl.float32)
-            yhat = y.to(tl.float32) * rstd[:, None]
-            dgain = tl.sum(tl.where(inside, dn * yhat, 0.0), 0)
-            add_up(dgain_ptr + channels, dgain, inside_N, block > 0)
-            dx = dy.to(tl.float32) + rstd[:, None] * (dn * gain[None, :] - yhat * mean[:, None])
-            tl.store(dx_row + rows[:, None] * D + channels[None, :], dx, mask=inside)
-            tile = tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
-            dz = dx * tile[0]
-            tl.store(dz_row + rows[:, None] * dproduct_stride + channels[None, :], dz, mask=inside)
-            dp, total = gate_gradient(
-                dz * z.to(tl.float32),
-                channels,
-                inside_T,
-                inside_N,
-                gate,
-                tile,
-                dp,
-                total,
-                Wc_ptr,
-                ws_ptr,
-                dWc_ptr,
-                block > 0,
-                R,
-                BR,
-                TYPE,
-            )
-        du_row = du_ptr + row * dproduct_stride
-        dws = store_du(du_row, dproduct_stride, inside_T, gate, dp, total, dws, Wc_ptr, ws_ptr, R, BR)
-        zero_columns(dz_row, dproduct_stride, inside_T, rest[0], rest[1], BR)
-        tl.debug_barrier()  # the next block reads what other threads have added to dWc and dgain
-    store_dws(dws_ptr, dws_stride, dws, R, BR)
+        before = added
+        added = ()
+        for i in tl.static_range(BN // W):
+            channels = column * BN + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (channels < D)[None, :]
+            across = channels[None, :]
+            dn = tl.load(dn_ptr + at * dn_stride + across, mask=inside, other=0.0).to(tl.float32)
+            y = tl.load(y_ptr + at * y_stride + across, mask=inside, other=0.0).to(tl.float32)
+            dy = tl.load(dy_ptr + at * dy_stride + across, mask=inside, other=0.0).to(tl.float32)
+            z = tl.load(source + rows[:, None] * stride + across, mask=inside, other=0.0).to(tl.float32)
+            gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)
+            t, factor = tile_gate(gate, of_rows, matrices[2 * i], TYPE)
+            dn *= rstd
+            dx = dy + dn * gain[None, :] - y * mean
+            dz = dx * factor
+            tl.store(dx_ptr + at * D + across, dx, mask=inside)
+            tl.store(dproduct_ptr + at * dz_stride + across, dz, mask=inside)
+            h = dz * z
+            more, dW = gate_gradient(gate, of_rows, h, t, matrices[2 * i + 1], TYPE)
+            dp += more
+            total += tl.sum(h, 1)
+            added = added + (before[2 * i] + dW, before[2 * i + 1] + dn * y)
+        store_parts(gate, parts, column, T, row, dp, total, inside_T, R)
+    for i in tl.static_range(BN // W):
+        order = column * BN + i * W + ordered_channels()
+        store_dWc(gate, dWc_ptr, group * D + order, order < D, added[2 * i], R)
+        channels = column * BN + i * W + tl.arange(0, W)
+        tl.store(dgain_ptr + group * D + channels, tl.sum(added[2 * i + 1], 0), mask=channels < D)
+
+
+@triton.jit
+def _add_norm_backward_rows(
+    tensors, results, gate, sums, strides, sizes, scale,
+    BT: tl.constexpr, BN: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """A group of `blocks` row blocks, BT whole rows each."""
+    product_ptr, dy_ptr, dn_ptr, y_ptr, rstd_ptr, _, gain_ptr = tensors
+    dx_ptr, dproduct_ptr, dgain_ptr = results
+    stride, dy_stride, dn_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT), aligned(strides[2], UNIT)
+    y_stride, dz_stride = aligned(strides[3], UNIT), aligned(strides[4], UNIT)
+    T, D, blocks = sizes
+    D = aligned(D, UNIT)
+    group = tl.program_id(0).to(tl.int64)
+    rows, channels = tl.arange(0, BT), tl.arange(0, BN)
+    gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)[None, :]
+    across = channels[None, :]
+    dgain = tl.zeros([BT, BN], tl.float32)
+    for block in range(blocks):
+        row = (group * blocks + block) * BT
+        inside_T = rows < T - row
+        inside = inside_T[:, None] & (channels < D)[None, :]
+        at = (row + rows)[:, None]
+        source = product_ptr + row * stride
+        dn = tl.load(dn_ptr + at * dn_stride + across, mask=inside, other=0.0).to(tl.float32)
+        y = tl.load(y_ptr + at * y_stride + across, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + at * dy_stride + across, mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_ptr + row + rows, mask=inside_T, other=0.0)[:, None]
+        yhat = y * rstd
+        both = dn * yhat
+        dgain += both
+        mean = tl.sum(both * gain, 1)[:, None] / D
+        dx = dy + rstd * (dn * gain - yhat * mean)
+        tl.store(dx_ptr + at * D + across, dx, mask=inside)
+        dz = dx * row_gate(source, stride, gate, inside_T, scale, R, BL, tl.float32)[2][:, None]
+        if dproduct_ptr is not None:
+            tl.store(dproduct_ptr + at * dz_stride + across, dz, mask=inside)
+        if gate[3] is not None:
+            z = tl.load(source + rows[:, None] * stride + across, mask=inside, other=0.0).to(tl.float32)
+            total = tl.sum(tl.where(inside, dz * z, 0.0), 1)
+            tl.store(sums[1][1] + row + rows, total, mask=inside_T)
+    tl.store(dgain_ptr + group * D + channels, tl.sum(dgain, 0), mask=channels < D)

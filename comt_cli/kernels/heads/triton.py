@@ -1,21 +1,37 @@
-"""Queries, keys and values: gated, q and k rotated (RoPE), in one launch; and the gradients from those of the outputs.
+"""Queries, keys and values: gated, q and k turned by rotary positions; and the gradients from those of all three.
 
-Shapes as in `gates`, and P positions, E half the width of a head. Channels i and i + E of a head turn together:
-    q1 = a cos - b sin     q2 = b cos + a sin     of a, b = zhat1, zhat2
-A tile is BN such pairs, taken across the heads of a site: two tiles of channels, so that nothing is shuffled. The
-backward pass needs no z: turning q and dq back gives zhat and its gradient, and h is their product.
+Shapes as in `kernels.triton.gates`, and P positions, E pairs of channels of a head: channels i and i + E turn together.
+With c, s the cosine and sine of a row's position and a pair's angle, zhat_i and zhat_(i + E) the gated pair:
+    q_i = zhat_i c - zhat_(i + E) s     q_(i + E) = zhat_(i + E) c + zhat_i s
+The backward pass turns G and q back: dzhat and zhat of a gate's equations. rowsum(h) is the same before and after.
+A program owns pairs of channels of one site: for heads of 64 channels 32 pairs are a whole line.
 """
+
+# Triton knows tuples as long as it can count, and builds them by adding.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned, gate_gradient, prepare, store_du, store_dws, tile_gate, zero_columns
+from comt_cli.kernels.triton.gates import (
+    aligned,
+    gate_gradient,
+    gradient_matrix,
+    logit_matrix,
+    no_sum,
+    ordered_channels,
+    row_gate,
+    store_dWc,
+    store_parts,
+    tile_gate,
+)
+from comt_cli.kernels.triton.sums import Parts
 
 
 def heads(
@@ -24,30 +40,25 @@ def heads(
     """Return q, [T, heads 2 E], k and v, [T, kv_heads 2 E], and a copy of u, [T, S R]. See `reference`."""
     product_TC, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (product_TC, cos_PE, sin_PE))
     T, E = len(product_TC), cos_PE.shape[-1]
-    widths = [2 * E * each for each in (heads, kv_heads, kv_heads)]
-    gates = launch.Gates(modulation, widths)
-    qkv = [product_TC.new_empty(T, width) for width in widths]
+    layout = launch.Layout(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
+    q_TN, k_TN, v_TN = (product_TC.new_empty(T, site.width) for site in layout.sites)
     u_TU = product_TC.new_empty(T, modulation.columns)
-    q_TN, k_TN, v_TN = qkv
-    if T == 0:
-        return q_TN, k_TN, v_TN, u_TU
-    tile = launch.options("heads", widths[0], gates.rank, product_TC.dtype, T)
-    shares, span = launch.spans(T, max(heads, kv_heads) * E, tile, len(widths))
-    q, k, v = (
-        (*gates.source(product_TC, site), out_TN, u_TU[:, site.u :], site.width // 2)
-        for site, out_TN in zip(gates.sites, qkv, strict=True)
-    )
-    with torch.cuda.device_of(product_TC):
-        _heads[triton.cdiv(T, tile.rows), shares, len(widths)](
-            q,
-            k,
-            v,
-            (cos_PE, sin_PE, cos_PE.stride(0), sin_PE.stride(0), len(cos_PE)),
-            (product_TC.stride(0), u_TU.stride(0)),
-            (T, span),
-            gates.scale,
+    if T:
+        tile = layout.tile("heads")
+        counts = _columns(layout, tile)
+        groups, blocks = launch.groups(product_TC, tile, sum(counts))
+        launch.run(
+            _heads,
+            (sum(counts), groups),
+            (product_TC, cos_PE, sin_PE, u_TU),
+            (q_TN, k_TN, v_TN),
+            *(layout.gate(site) for site in layout.sites),
+            (product_TC.stride(0), cos_PE.stride(0), sin_PE.stride(0), modulation.columns),
+            (T, len(cos_PE), blocks, heads * E, kv_heads * E, counts[0], counts[0] + counts[1]),
+            layout.scale,
+            tile=tile,
             E=E,
-            **gates.constants(tile, product_TC, *qkv),
+            **_constants(layout, tile, product_TC, q_TN, k_TN),
         )
     return q_TN, k_TN, v_TN, u_TU
 
@@ -72,38 +83,41 @@ def heads_backward(
     outputs = [launch.unit_stride(tensor) for tensor in (q_TN, k_TN, v_TN)]
     u_TU, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (u_TU, cos_PE, sin_PE))
     T, E = len(q_TN), cos_PE.shape[-1]
-    gates = launch.Gates(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
-    tile = launch.options("heads_backward", gates.sites[0].width, gates.rank, q_TN.dtype, T)
-    count, blocks = launch.groups(q_TN, tile, gates, len(gates.sites))
-    sums = launch.Sums(gates, count)
+    layout = launch.Layout(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
+    tile = layout.tile("heads_backward")
+    counts = _columns(layout, tile)
+    groups, blocks = launch.groups(q_TN, tile, sum(counts))
+    parts = Parts(layout, q_TN, groups, counts)
     dproduct_TC = q_TN.new_empty(T, columns)
-    if T == 0:
-        return dproduct_TC, *sums.total(q_TN)
-    q, k, v = (
-        (
-            (out_TN, u_TU[:, site.u :], *gates.matrices(site), G_TN),
-            sums.target(dproduct_TC, site),
-            out_TN.stride(0),
-            G_TN.stride(0),
-            site.width // 2,
-        )
-        for site, out_TN, G_TN in zip(gates.sites, outputs, gradients, strict=True)
-    )
-    with torch.cuda.device_of(q_TN):
-        _heads_backward[count, len(gates.sites)](
-            q,
-            k,
-            v,
-            dproduct_TC,
-            (cos_PE, sin_PE, cos_PE.stride(0), sin_PE.stride(0), len(cos_PE)),
-            (u_TU.stride(0), dproduct_TC.stride(0)),
-            (T, blocks),
-            (gates.used, columns),
-            gates.scale,
+    if T:
+        launch.run(
+            _heads_backward,
+            (sum(counts), groups),
+            (u_TU, cos_PE, sin_PE, dproduct_TC),
+            *((*pair, *(each.stride(0) for each in pair)) for pair in zip(outputs, gradients, strict=True)),
+            *(layout.gate(site, 0) for site in layout.sites),
+            parts.tensors,
+            (u_TU.stride(0), cos_PE.stride(0), sin_PE.stride(0), columns),
+            (T, len(cos_PE), blocks, heads * E, kv_heads * E, counts[0], counts[0] + counts[1]),
+            (layout.channels, *parts.firsts),
+            layout.scale,
+            tile=tile,
             E=E,
-            **gates.constants(tile, q_TN, dproduct_TC, *gradients, *outputs),
+            **_constants(layout, tile, dproduct_TC, *gradients, *outputs),
         )
-    return dproduct_TC, *sums.total(q_TN)
+    dWc, dws = parts.finish(u_TU, 0, dproduct_TC)
+    return dproduct_TC, dWc, dws
+
+
+def _columns(layout: launch.Layout, tile: launch.Tile) -> list[int]:
+    """Programs that share a row block, for each site."""
+    return [triton.cdiv(site.width, tile.channels) for site in layout.sites]
+
+
+def _constants(layout: launch.Layout, tile: launch.Tile, *tensors: Tensor) -> dict[str, int]:
+    """A tile of W pairs has twice as many channels, so that gated ones are those of 32 pairs."""
+    constants = layout.constants(tile, *tensors)
+    return constants if layout.kind == "channel" else {**constants, "W": tile.channels // 2}
 
 
 @triton.jit
@@ -112,227 +126,219 @@ def _turn(first, second, cos, sin):
 
 
 @triton.jit
-def _pairs(tile, pairs, BN: tl.constexpr, E: tl.constexpr):
-    """The angle, the first channel of each pair of a tile, and whether there is such a pair."""
-    pair = tile * BN + tl.arange(0, BN)
-    return pair % E, pair // E * (2 * E) + pair % E, pair < pairs
+def _pair_channels(pair, E: tl.constexpr):
+    """The first channel of each pair."""
+    return pair // E * (2 * E) + pair % E
 
 
 @triton.jit
-def _angles(tables, positions, angle, inside):
-    """cos and sin of a tile's pairs, in fp32."""
-    cos_ptr, sin_ptr, cos_stride, sin_stride, _ = tables
-    cos = tl.load(cos_ptr + positions[:, None] * cos_stride + angle[None, :], mask=inside, other=0.0)
-    sin = tl.load(sin_ptr + positions[:, None] * sin_stride + angle[None, :], mask=inside, other=0.0)
+def _angles(tables, strides, P, row, pair, inside, BT: tl.constexpr, E: tl.constexpr):
+    """cos and sin of BT rows' positions and of these pairs, in fp32."""
+    positions = ((row + tl.arange(0, BT)) % P).to(tl.int32)[:, None]
+    angle = (pair % E)[None, :]
+    cos = tl.load(tables[0] + positions * strides[1] + angle, mask=inside, other=0.0)
+    sin = tl.load(tables[1] + positions * strides[2] + angle, mask=inside, other=0.0)
     return cos.to(tl.float32), sin.to(tl.float32)
 
 
 @triton.jit
 def _site(
-    site,
-    tables,
-    strides,
-    sizes,
-    scale,
-    ROTATED: tl.constexpr,
-    E: tl.constexpr,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """`span` tiles of a row block of one site."""
-    z_ptr, u_ptr, Wc_ptr, ws_ptr, out_ptr, u_copy_ptr, pairs = site
-    T, span = sizes
-    product_stride = aligned(strides[0], UNIT)
-    out_stride = 2 * pairs
-    row = tl.program_id(0).to(tl.int64) * BT
+    tensors, first, out_ptr, gate, strides, sizes, pairs, column, scale, TURNS: tl.constexpr, E: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BN channels of a site, those of BN / 2 pairs, in a group of `blocks` row blocks."""
+    product_ptr, cos_ptr, sin_ptr, copy_ptr = tensors
+    TYPE: tl.constexpr = product_ptr.dtype.element_ty
+    stride, out_stride = aligned(strides[0], UNIT), aligned(2 * pairs, UNIT)
+    T, P, blocks, width = sizes
+    group = tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
-    inside_T = rows < T - row
-    z_ptr += row * product_stride
-    u_ptr += row * product_stride
-    out_ptr += row * out_stride
-    positions = (row + rows) % tables[4]
-    gate = prepare(u_ptr, product_stride, Wc_ptr, ws_ptr, inside_T, R, BR, TYPE)
-    share = tl.program_id(1)
-    if Wc_ptr is not None or ws_ptr is not None:  # noqa: SIM102 - known when the kernel is compiled, the other is not
-        if share == 0:
-            lane = tl.arange(0, BR)
-            copied = inside_T[:, None] & (lane < R)[None, :]
-            u = tl.load(u_ptr + rows[:, None] * product_stride + lane[None, :], mask=copied, other=0.0)
-            tl.store(u_copy_ptr + row * strides[1] + rows[:, None] * strides[1] + lane[None, :], u, mask=copied)
-    for tile in range(share * span, share * span + span):
-        angle, channels, inside_N = _pairs(tile, pairs, BN, E)
-        inside = inside_T[:, None] & inside_N[None, :]
-        z = z_ptr + rows[:, None] * product_stride + channels[None, :]
-        a = tl.load(z, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(z + E, mask=inside, other=0.0).to(tl.float32)
-        a *= tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)[0]
-        b *= tile_gate(channels + E, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)[0]
-        if ROTATED:
-            cos, sin = _angles(tables, positions, angle, inside)
-            a, b = _turn(a, b, cos, sin)
-        out = out_ptr + rows[:, None] * out_stride + channels[None, :]
-        tl.store(out, a, mask=inside)
-        tl.store(out + E, b, mask=inside)
+    logits = ()
+    for i in tl.static_range(BN // (2 * W)):
+        pair = column * (BN // 2) + i * W + ordered_channels()
+        channels = _pair_channels(pair, E)
+        logits = logits + (logit_matrix(gate, channels, pair < pairs, R, TYPE),)
+        logits = logits + (logit_matrix(gate, channels + E, pair < pairs, R, TYPE),)
+    for block in range(blocks):
+        row = (group * blocks + block) * BT
+        inside_T = rows < T - row
+        source = product_ptr + row * stride
+        z = ()
+        for i in tl.static_range(BN // (2 * W)):
+            pair = column * (BN // 2) + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (pair < pairs)[None, :]
+            z_ptr = source + first + rows[:, None] * stride + _pair_channels(pair, E)[None, :]
+            z = z + (tl.load(z_ptr, mask=inside, other=0.0), tl.load(z_ptr + E, mask=inside, other=0.0))
+        of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        for i in tl.static_range(BN // (2 * W)):
+            pair = column * (BN // 2) + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (pair < pairs)[None, :]
+            a = z[2 * i].to(tl.float32) * tile_gate(gate, of_rows, logits[2 * i], TYPE)[1]
+            b = z[2 * i + 1].to(tl.float32) * tile_gate(gate, of_rows, logits[2 * i + 1], TYPE)[1]
+            if TURNS:
+                cos, sin = _angles((cos_ptr, sin_ptr), strides, P, row, pair, inside, BT, E)
+                a, b = _turn(a, b, cos, sin)
+            out = out_ptr + (row + rows)[:, None] * out_stride + _pair_channels(pair, E)[None, :]
+            tl.store(out, a, mask=inside)
+            tl.store(out + E, b, mask=inside)
+        if gate[1] is not None or gate[3] is not None:  # noqa: SIM102 - known when the kernel is compiled, the other is not
+            if column == 0:
+                lane = tl.arange(0, BL)
+                copied = inside_T[:, None] & (lane < R)[None, :]
+                u = tl.load(source + gate[0] + rows[:, None] * stride + lane[None, :], mask=copied, other=0.0)
+                target = copy_ptr + (row + rows)[:, None] * strides[3] + (gate[0] - width) + lane[None, :]
+                tl.store(target, u, mask=copied)
 
 
 @triton.jit
 def _heads(
-    q,
-    k,
-    v,
-    tables,
-    strides,
-    sizes,
-    scale,
-    E: tl.constexpr,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """Every site has programs of its own: the third number of the grid."""
-    site = tl.program_id(2)
-    if site == 0:
-        _site(q, tables, strides, sizes, scale, True, E, R, BR, TYPE, BT, BN, UNIT)
-    elif site == 1:
-        _site(k, tables, strides, sizes, scale, True, E, R, BR, TYPE, BT, BN, UNIT)
+    tensors, outs, q, k, v, strides, sizes, scale, E: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """Every site has programs of its own."""
+    T, P, blocks, q_pairs, kv_pairs, k_column, v_column = sizes
+    q_width, kv_width = aligned(2 * q_pairs, UNIT), aligned(2 * kv_pairs, UNIT)
+    size = (T, P, blocks, q_width + 2 * kv_width)
+    column = tl.program_id(0)
+    if column < k_column:
+        _site(tensors, 0, outs[0], q, strides, size, q_pairs, column, scale, True, E, BT, BN, W, R, BL, UNIT)
+    elif column < v_column:
+        column -= k_column
+        _site(tensors, q_width, outs[1], k, strides, size, kv_pairs, column, scale, True, E, BT, BN, W, R, BL, UNIT)
     else:
-        _site(v, tables, strides, sizes, scale, False, E, R, BR, TYPE, BT, BN, UNIT)
+        column, first = column - v_column, q_width + kv_width
+        _site(tensors, first, outs[2], v, strides, size, kv_pairs, column, scale, False, E, BT, BN, W, R, BL, UNIT)
 
 
 @triton.jit
 def _site_backward(
-    site,
-    tables,
-    strides,
-    sizes,
-    scale,
-    ROTATED: tl.constexpr,
+    tensors, first, out, gate, sums, strides, sizes, pairs, column, first_part, scale, TURNS: tl.constexpr,
     E: tl.constexpr,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """A group of `blocks` row blocks of one site."""
-    activations, gradients, out_stride, G_stride, pairs = site
-    out_ptr, u_ptr, Wc_ptr, ws_ptr, G_ptr = activations
-    dz_ptr, du_ptr, dWc_ptr, dWc_stride, dws_ptr, dws_stride = gradients
-    u_stride = strides[0]
-    dproduct_stride = aligned(strides[1], UNIT)
-    out_stride = aligned(out_stride, UNIT)
-    G_stride = aligned(G_stride, UNIT)
-    T, blocks = sizes
-    group = tl.program_id(0).to(tl.int64)
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BN channels of a site, those of BN / 2 pairs, in a group of `blocks` row blocks."""
+    u_ptr, cos_ptr, sin_ptr, dproduct_ptr = tensors
+    out_ptr, G_ptr, out_stride, G_stride = out
+    dWc_ptr, parts = sums
+    TYPE: tl.constexpr = out_ptr.dtype.element_ty
+    out_stride, G_stride, dz_stride = aligned(out_stride, UNIT), aligned(G_stride, UNIT), aligned(strides[3], UNIT)
+    T, P, blocks, Mg = sizes
+    group = tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
-    if dWc_ptr is not None:
-        dWc_ptr += group * dWc_stride
-    dws = tl.zeros([BR], tl.float32)
+    matrices = ()
+    dWc = ()
+    for i in tl.static_range(BN // (2 * W)):
+        pair = column * (BN // 2) + i * W + ordered_channels()
+        for half in tl.static_range(2):
+            channels = _pair_channels(pair, E) + half * E
+            matrices = matrices + (logit_matrix(gate, channels, pair < pairs, R, TYPE),)
+            matrices = matrices + (gradient_matrix(gate, channels, pair < pairs, R, TYPE),)
+            dWc = dWc + (no_sum(gate, W),)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        G_row = G_ptr + row * G_stride
-        out_row = out_ptr + row * out_stride
-        dz_row = dz_ptr + row * dproduct_stride
-        positions = (row + rows) % tables[4]
-        gate = prepare(u_ptr + row * u_stride, u_stride, Wc_ptr, ws_ptr, inside_T, R, BR, TYPE)
-        dp = tl.zeros([BT, BR], tl.float32)
+        of_rows = row_gate(u_ptr + row * strides[0], strides[0], gate, inside_T, scale, R, BL, TYPE)
+        dp = no_sum(gate, BT)
         total = tl.zeros([BT], tl.float32)
-        for tile in range(tl.cdiv(pairs, BN)):
-            angle, channels, inside_N = _pairs(tile, pairs, BN, E)
-            inside = inside_T[:, None] & inside_N[None, :]
-            G = G_row + rows[:, None] * G_stride + channels[None, :]
-            out = out_row + rows[:, None] * out_stride + channels[None, :]
-            Ga = tl.load(G, mask=inside, other=0.0).to(tl.float32)
-            Gb = tl.load(G + E, mask=inside, other=0.0).to(tl.float32)
-            a = tl.load(out, mask=inside, other=0.0).to(tl.float32)
-            b = tl.load(out + E, mask=inside, other=0.0).to(tl.float32)
-            if ROTATED:
-                cos, sin = _angles(tables, positions, angle, inside)
-                Ga, Gb = _turn(Ga, Gb, cos, -sin)
-                a, b = _turn(a, b, cos, -sin)
-            dz = dz_row + rows[:, None] * dproduct_stride + channels[None, :]
-            tile_a = tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
-            tl.store(dz, Ga * tile_a[0], mask=inside)
-            dp, total = gate_gradient(
-                Ga * a,
-                channels,
-                inside_T,
-                inside_N,
-                gate,
-                tile_a,
-                dp,
-                total,
-                Wc_ptr,
-                ws_ptr,
-                dWc_ptr,
-                block > 0,
-                R,
-                BR,
-                TYPE,
-            )
-            tile_b = tile_gate(channels + E, inside_N, gate, Wc_ptr, ws_ptr, scale, R, BR, TYPE)
-            tl.store(dz + E, Gb * tile_b[0], mask=inside)
-            dp, total = gate_gradient(
-                Gb * b,
-                channels + E,
-                inside_T,
-                inside_N,
-                gate,
-                tile_b,
-                dp,
-                total,
-                Wc_ptr,
-                ws_ptr,
-                dWc_ptr,
-                block > 0,
-                R,
-                BR,
-                TYPE,
-            )
-        du_row = du_ptr + row * dproduct_stride
-        dws = store_du(du_row, dproduct_stride, inside_T, gate, dp, total, dws, Wc_ptr, ws_ptr, R, BR)
-        tl.debug_barrier()  # the next block reads what other threads have added to dWc
-    store_dws(dws_ptr, dws_stride, dws, R, BR)
+        before = dWc
+        dWc = ()
+        for i in tl.static_range(BN // (2 * W)):
+            pair = column * (BN // 2) + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (pair < pairs)[None, :]
+            channels = _pair_channels(pair, E)[None, :]
+            G = G_ptr + (row + rows)[:, None] * G_stride + channels
+            dza = tl.load(G, mask=inside, other=0.0).to(tl.float32)
+            dzb = tl.load(G + E, mask=inside, other=0.0).to(tl.float32)
+            if TURNS:
+                cos, sin = _angles((cos_ptr, sin_ptr), strides, P, row, pair, inside, BT, E)
+                dza, dzb = _turn(dza, dzb, cos, -sin)
+            ha = tl.zeros([1, 1], tl.float32)
+            hb = tl.zeros([1, 1], tl.float32)
+            if gate[1] is not None or gate[3] is not None:
+                z = out_ptr + (row + rows)[:, None] * out_stride + channels
+                za = tl.load(z, mask=inside, other=0.0).to(tl.float32)
+                zb = tl.load(z + E, mask=inside, other=0.0).to(tl.float32)
+                if TURNS:
+                    za, zb = _turn(za, zb, cos, -sin)
+                ha, hb = dza * za, dzb * zb
+                total += tl.sum(ha + hb, 1)
+            dz = dproduct_ptr + (row + rows)[:, None] * dz_stride + first + channels
+            t, factor = tile_gate(gate, of_rows, matrices[4 * i], TYPE)
+            tl.store(dz, dza * factor, mask=inside)
+            more, dW = gate_gradient(gate, of_rows, ha, t, matrices[4 * i + 1], TYPE)
+            dp += more
+            dWc = dWc + (before[2 * i] + dW,)
+            t, factor = tile_gate(gate, of_rows, matrices[4 * i + 2], TYPE)
+            tl.store(dz + E, dzb * factor, mask=inside)
+            more, dW = gate_gradient(gate, of_rows, hb, t, matrices[4 * i + 3], TYPE)
+            dp += more
+            dWc = dWc + (before[2 * i + 1] + dW,)
+        store_parts(gate, parts, first_part + column, T, row, dp, total, inside_T, R)
+    for i in tl.static_range(BN // (2 * W)):
+        pair = column * (BN // 2) + i * W + ordered_channels()
+        for half in tl.static_range(2):
+            channels = group * Mg + _pair_channels(pair, E) + half * E
+            store_dWc(gate, dWc_ptr, channels, pair < pairs, dWc[2 * i + half], R)
 
 
 @triton.jit
 def _heads_backward(
-    q,
-    k,
-    v,
-    dproduct_ptr,
-    tables,
-    strides,
-    sizes,
-    rest,
-    scale,
-    E: tl.constexpr,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """Every site has programs of its own: the second number of the grid."""
-    site = tl.program_id(1)
-    if site == 0:
-        _site_backward(q, tables, strides, sizes, scale, True, E, R, BR, TYPE, BT, BN, UNIT)
-    elif site == 1:
-        _site_backward(k, tables, strides, sizes, scale, True, E, R, BR, TYPE, BT, BN, UNIT)
+    tensors, q_out, k_out, v_out, q, k, v, sums, strides, sizes, firsts, scale, E: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """Every site has programs of its own."""
+    T, P, blocks, q_pairs, kv_pairs, k_column, v_column = sizes
+    Mg, q_part, k_part, v_part = firsts
+    size = (T, P, blocks, Mg)
+    q_width, kv_width = aligned(2 * q_pairs, UNIT), aligned(2 * kv_pairs, UNIT)
+    column = tl.program_id(0)
+    if column < k_column:
+        _site_backward(
+            tensors, 0, q_out, q, sums, strides, size, q_pairs, column, q_part, scale, True, E, BT, BN, W, R, BL, UNIT
+        )
+    elif column < v_column:
+        column -= k_column
+        _site_backward(
+            tensors,
+            q_width,
+            k_out,
+            k,
+            sums,
+            strides,
+            size,
+            kv_pairs,
+            column,
+            k_part,
+            scale,
+            True,
+            E,
+            BT,
+            BN,
+            W,
+            R,
+            BL,
+            UNIT,
+        )
     else:
-        _site_backward(v, tables, strides, sizes, scale, False, E, R, BR, TYPE, BT, BN, UNIT)
-        T, blocks = sizes
-        for block in range(blocks):
-            row = (tl.program_id(0).to(tl.int64) * blocks + block) * BT
-            inside_T = tl.arange(0, BT) < T - row
-            zero_columns(dproduct_ptr + row * strides[1], strides[1], inside_T, rest[0], rest[1], BR)
+        column, first = column - v_column, q_width + kv_width
+        _site_backward(
+            tensors,
+            first,
+            v_out,
+            v,
+            sums,
+            strides,
+            size,
+            kv_pairs,
+            column,
+            v_part,
+            scale,
+            False,
+            E,
+            BT,
+            BN,
+            W,
+            R,
+            BL,
+            UNIT,
+        )

@@ -1,13 +1,16 @@
 """silu(gate) * up of two gated sites, and the gradients from those of the result.
 
-Shapes as in `gates`, and F channels of each site. With a, b the gated halves, zhat of gate and up:
+Shapes as in `kernels.triton.gates`, and F channels of each site. With a, b the gated halves, zhat of gate and up:
     h = a sigmoid(a) b     da = dh b s (1 + a (1 - s))     db = dh a s     s = sigmoid(a)
 The backward pass reads the product again and gates it anew: nothing is kept but what an ungated SwiGLU keeps.
 """
 
+# Triton knows tuples as long as it can count, and builds them by adding.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -17,32 +20,38 @@ from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import (
     aligned,
     gate_gradient,
-    prepare,
+    gradient_matrix,
+    logit_matrix,
+    no_sum,
+    ordered_channels,
+    row_gate,
     sigmoid,
-    store_du,
-    store_dws,
+    store_dWc,
+    store_parts,
     tile_gate,
-    zero_columns,
 )
+from comt_cli.kernels.triton.sums import Parts
 
 
 def swiglu(product_TC: Tensor, modulation: Modulation, width: int, padded: int) -> Tensor:
     """Return h, [T, padded], in the type of the product, with zeros from column `width` on. See `reference`."""
     product_TC = launch.unit_stride(product_TC)
-    T, gates = len(product_TC), launch.Gates(modulation, [width, width])
+    T, layout = len(product_TC), launch.Layout(modulation, (width, width))
     h_TF = product_TC.new_empty(T, padded)
-    if T == 0:
-        return h_TF
-    tile = launch.options("swiglu", width, gates.rank, product_TC.dtype, T)
-    shares, span = launch.spans(T, padded, tile)
-    with torch.cuda.device_of(product_TC):
-        _swiglu[triton.cdiv(T, tile.rows), shares](
-            *(gates.source(product_TC, site) for site in gates.sites),
-            h_TF,
-            (product_TC.stride(0), h_TF.stride(0)),
-            (T, width, padded, span),
-            gates.scale,
-            **gates.constants(tile, product_TC, h_TF, channels=(width, padded)),
+    if T:
+        tile = layout.tile("swiglu")
+        columns = triton.cdiv(padded, tile.channels)
+        groups, blocks = launch.groups(product_TC, tile, columns)
+        launch.run(
+            _swiglu,
+            (columns, groups),
+            (product_TC, h_TF),
+            *(layout.gate(site) for site in layout.sites),
+            (product_TC.stride(0), padded),
+            (T, width, padded, blocks),
+            layout.scale,
+            tile=tile,
+            **layout.constants(tile, product_TC, columns=(width, padded)),
         )
     return h_TF
 
@@ -52,178 +61,136 @@ def swiglu_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32."""
     dh_TF, product_TC = launch.unit_stride(dh_TF), launch.unit_stride(product_TC)
-    (T, C), gates = product_TC.shape, launch.Gates(modulation, [width, width])
-    tile = launch.options("swiglu_backward", width, gates.rank, product_TC.dtype, T)
-    count, blocks = launch.groups(product_TC, tile, gates)
-    sums = launch.Sums(gates, count)
-    dproduct_TC = product_TC.new_empty(T, C)
-    if T == 0:
-        return dproduct_TC, *sums.total(product_TC)
-    with torch.cuda.device_of(product_TC):
-        _swiglu_backward[(count,)](
-            *((gates.source(product_TC, site), sums.target(dproduct_TC, site)) for site in gates.sites),
-            dh_TF,
-            dproduct_TC,
+    T, layout = len(product_TC), launch.Layout(modulation, (width, width))
+    tile = layout.tile("swiglu_backward")
+    columns = triton.cdiv(width, tile.channels)
+    groups, blocks = launch.groups(product_TC, tile, columns)
+    parts = Parts(layout, product_TC, groups, (columns, columns))
+    dproduct_TC = product_TC.new_empty(product_TC.shape)
+    if T:
+        launch.run(
+            _swiglu_backward,
+            (columns, groups),
+            (product_TC, dh_TF, dproduct_TC),
+            *(layout.gate(site) for site in layout.sites),
+            parts.tensors,
             (product_TC.stride(0), dh_TF.stride(0), dproduct_TC.stride(0)),
-            (T, width, blocks),
-            (gates.used, C),
-            gates.scale,
-            **gates.constants(tile, product_TC, dh_TF, dproduct_TC, channels=(width,)),
+            (T, width, blocks, layout.channels, parts.firsts[1]),
+            layout.scale,
+            tile=tile,
+            **layout.constants(tile, product_TC, dh_TF, dproduct_TC, columns=(width,)),
         )
-    return dproduct_TC, *sums.total(product_TC)
+    dWc, dws = parts.finish(product_TC, layout.width, dproduct_TC)
+    return dproduct_TC, dWc, dws
 
 
 @triton.jit
 def _swiglu(
-    gate_site,
-    up_site,
-    h_ptr,
-    strides,
-    sizes,
-    scale,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """`span` tiles of a row block."""
-    a_ptr, ua_ptr, Wca_ptr, wsa_ptr = gate_site
-    b_ptr, ub_ptr, Wcb_ptr, wsb_ptr = up_site
-    T, F, padded, span = sizes
-    F = aligned(F, UNIT)  # whole vectors lie inside or outside
-    padded = aligned(padded, UNIT)
-    product_stride = aligned(strides[0], UNIT)
-    h_stride = aligned(strides[1], UNIT)
-    row = tl.program_id(0).to(tl.int64) * BT
+    tensors, gate, up, strides, sizes, scale,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BN channels of both sites in a group of `blocks` row blocks, in tiles of W."""
+    product_ptr, h_ptr = tensors
+    TYPE: tl.constexpr = product_ptr.dtype.element_ty
+    stride, h_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT)
+    T, F, padded, blocks = sizes
+    F, padded = aligned(F, UNIT), aligned(padded, UNIT)  # whole vectors lie inside or outside
+    first, group = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
-    inside_T = rows < T - row
-    a_ptr += row * product_stride
-    b_ptr += row * product_stride
-    h_ptr += row * h_stride
-    gate_a = prepare(ua_ptr + row * product_stride, product_stride, Wca_ptr, wsa_ptr, inside_T, R, BR, TYPE)
-    gate_b = prepare(ub_ptr + row * product_stride, product_stride, Wcb_ptr, wsb_ptr, inside_T, R, BR, TYPE)
-    share = tl.program_id(1) * span
-    for tile in range(share, share + span):
-        channels = tile * BN + tl.arange(0, BN)
-        inside_N = channels < F
-        inside = inside_T[:, None] & inside_N[None, :]
-        z = rows[:, None] * product_stride + channels[None, :]
-        a = tl.load(a_ptr + z, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(b_ptr + z, mask=inside, other=0.0).to(tl.float32)
-        a *= tile_gate(channels, inside_N, gate_a, Wca_ptr, wsa_ptr, scale, R, BR, TYPE)[0]
-        b *= tile_gate(channels, inside_N, gate_b, Wcb_ptr, wsb_ptr, scale, R, BR, TYPE)[0]
-        h = tl.where(inside, a * sigmoid(a) * b, 0.0)
-        written = inside_T[:, None] & (channels < padded)[None, :]
-        tl.store(h_ptr + rows[:, None] * h_stride + channels[None, :], h, mask=written)
-
-
-@triton.jit
-def _swiglu_backward(  # noqa: PLR0915 - one walk along a row
-    gate_site,
-    up_site,
-    dh_ptr,
-    dproduct_ptr,
-    strides,
-    sizes,
-    rest,
-    scale,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """A group of `blocks` row blocks, all channels of both sites."""
-    a_ptr, ua_ptr, Wca_ptr, wsa_ptr = gate_site[0]
-    b_ptr, ub_ptr, Wcb_ptr, wsb_ptr = up_site[0]
-    da_ptr, dua_ptr, dWca_ptr, dWca_stride, dwsa_ptr, dwsa_stride = gate_site[1]
-    db_ptr, dub_ptr, dWcb_ptr, dWcb_stride, dwsb_ptr, dwsb_stride = up_site[1]
-    T, F, blocks = sizes
-    F = aligned(F, UNIT)
-    product_stride = aligned(strides[0], UNIT)
-    dh_stride = aligned(strides[1], UNIT)
-    dproduct_stride = aligned(strides[2], UNIT)
-    group = tl.program_id(0).to(tl.int64)
-    rows = tl.arange(0, BT)
-    if dWca_ptr is not None:
-        dWca_ptr += group * dWca_stride
-    if dWcb_ptr is not None:
-        dWcb_ptr += group * dWcb_stride
-    dwsa = tl.zeros([BR], tl.float32)
-    dwsb = tl.zeros([BR], tl.float32)
+    Wa = ()
+    Wb = ()
+    for i in tl.static_range(BN // W):
+        order = first + i * W + ordered_channels()
+        Wa = Wa + (logit_matrix(gate, order, order < F, R, TYPE),)
+        Wb = Wb + (logit_matrix(up, order, order < F, R, TYPE),)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        source = row * product_stride
-        target = row * dproduct_stride
-        dh_row = dh_ptr + row * dh_stride
-        gate_a = prepare(ua_ptr + source, product_stride, Wca_ptr, wsa_ptr, inside_T, R, BR, TYPE)
-        gate_b = prepare(ub_ptr + source, product_stride, Wcb_ptr, wsb_ptr, inside_T, R, BR, TYPE)
-        dpa = tl.zeros([BT, BR], tl.float32)
-        dpb = tl.zeros([BT, BR], tl.float32)
-        total_a = tl.zeros([BT], tl.float32)
-        total_b = tl.zeros([BT], tl.float32)
-        for start in range(0, F, BN):
-            channels = start + tl.arange(0, BN)
-            inside_N = channels < F
-            inside = inside_T[:, None] & inside_N[None, :]
-            z = rows[:, None] * product_stride + channels[None, :]
-            a = tl.load(a_ptr + source + z, mask=inside, other=0.0).to(tl.float32)
-            b = tl.load(b_ptr + source + z, mask=inside, other=0.0).to(tl.float32)
-            dh = tl.load(dh_row + rows[:, None] * dh_stride + channels[None, :], mask=inside, other=0.0)
-            dh = dh.to(tl.float32)
-            tile_a = tile_gate(channels, inside_N, gate_a, Wca_ptr, wsa_ptr, scale, R, BR, TYPE)
-            tile_b = tile_gate(channels, inside_N, gate_b, Wcb_ptr, wsb_ptr, scale, R, BR, TYPE)
-            a *= tile_a[0]
-            b *= tile_b[0]
+        source = product_ptr + row * stride
+        z = ()
+        for i in tl.static_range(BN // W):
+            channels = first + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (channels < F)[None, :]
+            a_ptr = source + rows[:, None] * stride + channels[None, :]
+            z = z + (tl.load(a_ptr, mask=inside, other=0.0), tl.load(a_ptr + F, mask=inside, other=0.0))
+        gate_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        up_rows = row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
+        for i in tl.static_range(BN // W):
+            channels = first + i * W + tl.arange(0, W)
+            a = z[2 * i].to(tl.float32) * tile_gate(gate, gate_rows, Wa[i], TYPE)[1]
+            b = z[2 * i + 1].to(tl.float32) * tile_gate(up, up_rows, Wb[i], TYPE)[1]
+            h = tl.where((channels < F)[None, :], a * sigmoid(a) * b, 0.0)
+            written = inside_T[:, None] & (channels < padded)[None, :]
+            tl.store(h_ptr + (row + rows)[:, None] * h_stride + channels[None, :], h, mask=written)
+
+
+@triton.jit
+def _swiglu_backward(
+    tensors, gate, up, sums, strides, sizes, scale,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BN channels of both sites in a group of `blocks` row blocks, in tiles of W."""
+    product_ptr, dh_ptr, dproduct_ptr = tensors
+    dWc_ptr, parts = sums
+    TYPE: tl.constexpr = product_ptr.dtype.element_ty
+    stride, dh_stride, dz_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT), aligned(strides[2], UNIT)
+    T, F, blocks, Mg, up_parts = sizes
+    F = aligned(F, UNIT)
+    column, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    rows = tl.arange(0, BT)
+    Wa = ()
+    Wb = ()
+    dWa = ()
+    dWb = ()
+    for i in tl.static_range(BN // W):
+        order = column * BN + i * W + ordered_channels()
+        Wa = Wa + (logit_matrix(gate, order, order < F, R, TYPE), gradient_matrix(gate, order, order < F, R, TYPE))
+        Wb = Wb + (logit_matrix(up, order, order < F, R, TYPE), gradient_matrix(up, order, order < F, R, TYPE))
+        dWa = dWa + (no_sum(gate, W),)
+        dWb = dWb + (no_sum(up, W),)
+    for block in range(blocks):
+        row = (group * blocks + block) * BT
+        inside_T = rows < T - row
+        source = product_ptr + row * stride
+        gate_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        up_rows = row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
+        dpa = no_sum(gate, BT)
+        dpb = no_sum(up, BT)
+        ha = tl.zeros([BT], tl.float32)
+        hb = tl.zeros([BT], tl.float32)
+        dWa_then, dWb_then = dWa, dWb
+        dWa = ()
+        dWb = ()
+        for i in tl.static_range(BN // W):
+            channels = column * BN + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (channels < F)[None, :]
+            a_ptr = source + rows[:, None] * stride + channels[None, :]
+            dh_at = dh_ptr + (row + rows)[:, None] * dh_stride + channels[None, :]
+            za = tl.load(a_ptr, mask=inside, other=0.0).to(tl.float32)
+            zb = tl.load(a_ptr + F, mask=inside, other=0.0).to(tl.float32)
+            dh = tl.load(dh_at, mask=inside, other=0.0).to(tl.float32)
+            ta, fa = tile_gate(gate, gate_rows, Wa[2 * i], TYPE)
+            tb, fb = tile_gate(up, up_rows, Wb[2 * i], TYPE)
+            a, b = za * fa, zb * fb
             s = sigmoid(a)
-            da = dh * b * s * (1 + a * (1 - s))
-            db = dh * a * s
-            dz = rows[:, None] * dproduct_stride + channels[None, :]
-            tl.store(da_ptr + target + dz, da * tile_a[0], mask=inside)
-            dpa, total_a = gate_gradient(
-                da * a,
-                channels,
-                inside_T,
-                inside_N,
-                gate_a,
-                tile_a,
-                dpa,
-                total_a,
-                Wca_ptr,
-                wsa_ptr,
-                dWca_ptr,
-                block > 0,
-                R,
-                BR,
-                TYPE,
-            )
-            tl.store(db_ptr + target + dz, db * tile_b[0], mask=inside)
-            dpb, total_b = gate_gradient(
-                db * b,
-                channels,
-                inside_T,
-                inside_N,
-                gate_b,
-                tile_b,
-                dpb,
-                total_b,
-                Wcb_ptr,
-                wsb_ptr,
-                dWcb_ptr,
-                block > 0,
-                R,
-                BR,
-                TYPE,
-            )
-        du = dua_ptr + target
-        dwsa = store_du(du, dproduct_stride, inside_T, gate_a, dpa, total_a, dwsa, Wca_ptr, wsa_ptr, R, BR)
-        du = dub_ptr + target
-        dwsb = store_du(du, dproduct_stride, inside_T, gate_b, dpb, total_b, dwsb, Wcb_ptr, wsb_ptr, R, BR)
-        zero_columns(dproduct_ptr + target, dproduct_stride, inside_T, rest[0], rest[1], BR)
-        tl.debug_barrier()  # the next block reads what other threads have added to dWc
-    store_dws(dwsa_ptr, dwsa_stride, dwsa, R, BR)
-    store_dws(dwsb_ptr, dwsb_stride, dwsb, R, BR)
+            dhs = dh * s
+            dza = dhs * b * (1 + a * (1 - s)) * fa
+            dzb = dhs * a * fb
+            da_ptr = dproduct_ptr + (row + rows)[:, None] * dz_stride + channels[None, :]
+            tl.store(da_ptr, dza, mask=inside)
+            tl.store(da_ptr + F, dzb, mask=inside)
+            za, zb = dza * za, dzb * zb
+            dp, dW = gate_gradient(gate, gate_rows, za, ta, Wa[2 * i + 1], TYPE)
+            dpa += dp
+            dWa = dWa + (dWa_then[i] + dW,)
+            dp, dW = gate_gradient(up, up_rows, zb, tb, Wb[2 * i + 1], TYPE)
+            dpb += dp
+            dWb = dWb + (dWb_then[i] + dW,)
+            ha += tl.sum(za, 1)
+            hb += tl.sum(zb, 1)
+        store_parts(gate, parts, column, T, row, dpa, ha, inside_T, R)
+        store_parts(up, parts, up_parts + column, T, row, dpb, hb, inside_T, R)
+    for i in tl.static_range(BN // W):
+        order = column * BN + i * W + ordered_channels()
+        store_dWc(gate, dWc_ptr, group * Mg + order, order < F, dWa[i], R)
+        store_dWc(up, dWc_ptr, group * Mg + order, order < F, dWb[i], R)

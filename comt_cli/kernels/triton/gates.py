@@ -1,17 +1,25 @@
-"""What the kernels of this package share: the gate of a tile of activations, and its gradient.
+"""The gate of a tile of activations, and its gradient: what the operations' kernels share.
 
-Shapes: T rows, N channels of a site, R bottleneck columns; BT, BN the rows and channels of a tile, BR = R rounded up to
-a power of two that the tensor cores take. With scale c:
+Shapes: T rows, N channels of a site, R bottleneck columns; BT rows and W channels of a tile. With scale c:
     p = sigmoid(u)   sc = sigmoid(p Wc^T)   ss = sigmoid(p ws^T)   factor = c sc * c ss   zhat = z factor
     dz = dzhat factor      h = dzhat zhat      e = h (1 - sc)      es = rowsum(h) (1 - ss)
     dWc = e^T p            dws = es^T p        du = (e Wc + es ws) p (1 - p)
+What is computed is t = tanh(x / 2) = 2 sigmoid(x) - 1 of half the logits, from half of Wc: factor = k t + k, where
+k = c ss c / 2 (c / 2 without ws), and 2 e = h - h t, so that e Wc and 2 dWc are products of it.
 
-A program owns rows: it computes their p once and walks along the channels. So e Wc and rowsum(h) are sums in its
-registers, and one pass over the activations gives every gradient. What is summed over rows, dWc and dws, a program sums
-over its group of row blocks in memory that is its own; the groups' sums are added afterwards, in a fixed order.
+A program owns W channels and walks down rows. So Wc is loaded once and dWc stays in registers. A row's e Wc and
+rowsum(h) are complete only when all programs are done: they leave in parts, one for each block of channels, and
+`sums.finish` adds them in a fixed order and makes du and dws of them.
 
-A pointer that is None says that the site has no such gate, and then nothing of it is compiled.
-Masked lanes hold zeros, and sums over them are guarded once more by `tl.where`, since 0 * Inf is NaN.
+A channel gate's tile is [16 rows for each warp, 32 channels]. One or two warps: a product of 64 rows in four would be
+the warp group's (wgmma), which takes its factors from shared memory and is waited for. The tensor cores give a thread of
+warp w rows 16 w + 8 i + g and columns 8 j + 2 q + b (i < 2, g < 8, j, q < 4, b < 2), where loads of 16 bytes give it
+rows 8 W i + 8 w + g and columns 8 q + 2 j + b, W the number of warps. So Wc's channels and p's rows stand in the order
+of the tensor cores ("ordered"), and what a product gives lies where z and its gradient lie, without a way through
+shared memory.
+
+A pointer that is None says that the site has no such gate, and then nothing of it is compiled. Rows beyond the last have
+u = 0 and activations of zero: p is 1/2 there, so that an infinite weight does not make NaN of it.
 """
 
 # ruff: noqa: SIM300 - a type in capitals is an argument here, not the constant to compare with
@@ -24,8 +32,8 @@ import triton.language as tl
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Triton's interpreter keeps bf16 as integers, and would multiply those."""
 
-PACKED = tl.constexpr(8)
-"""Up to so many columns, a 16-bit p and what its rounding lost stand side by side in one product of depth 16."""
+LANES = tl.constexpr(8)
+"""The widest bottleneck of a channel gate: p and what its rounding lost stand side by side in one product of depth 16."""
 
 
 @triton.jit
@@ -57,27 +65,25 @@ def sigmoid(x):
 
 
 @triton.jit
-def _gate_sigmoid(logits, TYPE: tl.constexpr):
-    """sigmoid of the channel gate's logits, [BT, BN]: the only sigmoid of a gate that every element needs.
+def _half_tanh(half, TYPE: tl.constexpr):
+    """tanh of half the logits: the only special function of a gate that every element needs.
 
     The special-function unit takes 16 operands a clock, and two for each sigmoid would bound these kernels. For bf16
-    one is enough: sigmoid(x) = (1 + tanh(x / 2)) / 2, where PTX gives tanh.approx a relative error of 2^-11, so that
-    the error here is |tanh(x / 2)| 2^-12. Why that is enough, and where it is not:
+    one is enough: PTX gives tanh.approx a relative error of 2^-11, so that of sc it is |t| 2^-12:
     - At the start logits lie around 0: the error vanishes there, and is 2^-13 at |x| = 1.
     - zhat is rounded to bf16, by half a unit in the last place: 2^-9 to 2^-8 of itself. This error is less while
-      sc > 1/8. So it is beside the rounding of e = h (1 - sc) to bf16, while sc < 7/8.
+      sc > 1/8. So it is beside the rounding of e to bf16, while sc < 7/8.
     - Nearer to 0 or 1 it is not small beside sc or 1 - sc, though still 2^-12 beside z or h. From about |x| = 9 on tanh
       is 1: the gate is quite shut or open, and the element teaches it nothing, where h times 1e-4 would be right.
-    fp16 rounds eight times as finely as bf16, not coarser than this error: like fp32 it gets the exact form.
-    Infinite logits give 0 and 1, NaN stays NaN.
+    fp16 rounds eight times as finely as bf16, not coarser than this error: like fp32 it gets 2 sigmoid - 1, whose error is
+    some 2^-23. Infinite logits give -1 and 1, NaN stays NaN.
     """
     if INTERPRETED or TYPE != tl.bfloat16:
-        return sigmoid(logits)
+        return 2 * sigmoid(2 * half) - 1
     else:
-        tanh = tl.inline_asm_elementwise(
-            "tanh.approx.f32 $0, $1;", "=f,f", [logits * 0.5], dtype=tl.float32, is_pure=True, pack=1
+        return tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [half], dtype=tl.float32, is_pure=True, pack=1
         )
-        return tanh * 0.5 + 0.5
 
 
 @triton.jit
@@ -98,176 +104,175 @@ def matmul(a, b, TYPE: tl.constexpr):
 
 
 @triton.jit
-def _lanes(R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
-    """The column of p that each of the BR lanes holds; those from R on hold none."""
-    lane = tl.arange(0, BR)
-    if R <= PACKED and TYPE != tl.float32:
-        return lane % PACKED
+def _from_cores(x):
+    """[16 W, 32] as the tensor cores give it, in the order of rows and channels in memory."""
+    W: tl.constexpr = x.shape[0] // 16
+    x = tl.reshape(x, [W, 2, 8, 4, 4, 2])  # w i g j q b
+    return tl.reshape(tl.permute(x, [1, 0, 2, 4, 3, 5]), [16 * W, 32])  # i w g q j b
+
+
+@triton.jit
+def _to_cores(x):
+    """The inverse: [16 W, 32] from memory, ordered."""
+    W: tl.constexpr = x.shape[0] // 16
+    x = tl.reshape(x, [2, W, 8, 4, 4, 2])  # i w g q j b
+    return tl.reshape(tl.permute(x, [1, 0, 2, 4, 3, 5]), [16 * W, 32])  # w i g j q b
+
+
+@triton.jit
+def _ordered_rows(x):
+    """The rows of [16 W, K], ordered."""
+    if x.shape[0] == 16:
+        return x
     else:
-        return lane
+        W: tl.constexpr = x.shape[0] // 16
+        x = tl.permute(tl.reshape(x, [2, W, 8, x.shape[1]]), [1, 0, 2, 3])
+        return tl.reshape(x, [16 * W, x.shape[3]])
 
 
 @triton.jit
-def _load_scalar(ws_ptr, R: tl.constexpr, BR: tl.constexpr):
-    """The site's row of ws, [BR] in fp32, zeros beyond R."""
-    lane = tl.arange(0, BR)
-    return tl.load(ws_ptr + lane, mask=lane < R, other=0.0).to(tl.float32)
+def ordered(BT: tl.constexpr):
+    """The row in memory of each row of a tile that is ordered."""
+    rows = tl.arange(0, BT)
+    return rows // 8 % 2 * (BT // 2) + rows // 16 * 8 + rows % 8
 
 
 @triton.jit
-def prepare(u_ptr, u_stride, Wc_ptr, ws_ptr, inside_T, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
-    """What a row block's tiles need of its gate: p, [BT, BR] in fp32; p in one or two factors of TYPE; ss, [BT].
-
-    p in bf16 alone would make the logits wrong in the third digit, so what its rounding lost is a factor of its own.
-    """
-    BT: tl.constexpr = inside_T.shape[0]
-    p = tl.zeros([BT, BR], tl.float32)
-    ss = tl.full([BT], 1.0, tl.float32)
-    if Wc_ptr is not None or ws_ptr is not None:
-        column = _lanes(R, BR, TYPE)
-        inside = inside_T[:, None] & (column < R)[None, :]
-        u = u_ptr + tl.arange(0, BT)[:, None] * u_stride + column[None, :]
-        p = tl.where(inside, sigmoid(tl.load(u, mask=inside, other=0.0).to(tl.float32)), 0.0)
-    if ws_ptr is not None:
-        ss = sigmoid(tl.sum(p * _load_scalar(ws_ptr, R, BR)[None, :], 1))
-    high = p.to(TYPE)
-    low = (p - high.to(tl.float32)).to(TYPE)
-    if R <= PACKED and TYPE != tl.float32:
-        high = tl.where((tl.arange(0, BR) < PACKED)[None, :], high, low)
-    return p, high, low, ss
+def ordered_channels():
+    """The channel in memory of each of a tile's 32 channels (or pairs of channels) that are ordered."""
+    n = tl.arange(0, 32)
+    return n // 2 % 4 * 8 + n // 8 * 2 + n % 2
 
 
 @triton.jit
-def _load_channel(Wc_ptr, channels, inside_N, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
-    """The channels' rows of Wc, [BN, BR], with lanes as p has them."""
-    column = _lanes(R, BR, TYPE)
-    inside = inside_N[:, None] & (column < R)[None, :]
-    return tl.load(Wc_ptr + channels[:, None] * R + column[None, :], mask=inside, other=0.0).to(TYPE)
+def _half_Wc(gate, channels, inside_N, R: tl.constexpr):
+    _, Wc_ptr, first, _, _ = gate
+    lane = tl.arange(0, LANES)
+    inside = inside_N[:, None] & (lane < R)[None, :]
+    Wc = tl.load(Wc_ptr + (first + channels)[:, None] * R + lane[None, :], mask=inside, other=0.0)
+    return Wc.to(tl.float32) * 0.5
 
 
 @triton.jit
-def _channel(high, low, Wc, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
-    """sc = sigmoid(p Wc^T), [BT, BN]. An infinite Wc meets only the high part of p: the low one has both signs."""
-    if TYPE == tl.float32:
-        logits = matmul(high, tl.trans(Wc), TYPE)
+def logit_matrix(gate, channels, inside_N, R: tl.constexpr, TYPE: tl.constexpr):
+    """Half of the rows of Wc for 32 ordered channels, each column twice, [32, 16]: for p and for what its rounding lost.
+    An infinite weight meets only p itself: the other has both signs. [1, 1] without a channel gate."""
+    if gate[1] is None:
+        return tl.zeros([1, 1], TYPE)
     else:
-        wide = Wc.to(tl.float32)
-        finite = tl.where(tl.abs(wide) == float("inf"), 0.0, wide)
-        if R <= PACKED:
-            both = tl.where((tl.arange(0, BR) < PACKED)[None, :], wide, finite)
-            logits = matmul(high, tl.trans(both.to(TYPE)), TYPE)
-        else:
-            logits = matmul(low, tl.trans(finite.to(TYPE)), TYPE) + matmul(high, tl.trans(Wc), TYPE)
-    return _gate_sigmoid(logits, TYPE)
+        half = _half_Wc(gate, channels, inside_N, R)
+        finite = tl.where(tl.abs(half) == float("inf"), 0.0, half)
+        return tl.reshape(tl.join(half.to(TYPE), finite.to(TYPE)), [32, 2 * LANES])
 
 
 @triton.jit
-def _channel_of_a_row(p, Wc_ptr, channels, inside_N, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
-    """sc of a lone row, [1, BN], in fp32: tensor cores take 16 rows, and would compute 15 for nothing."""
-    lane = tl.arange(0, BR)
-    logits = tl.zeros([1, inside_N.shape[0]], tl.float32)
-    for k in tl.static_range(R):
-        p_k = tl.sum(tl.where((lane == k)[None, :], p, 0.0), 1)
-        Wc_k = tl.load(Wc_ptr + channels * R + k, mask=inside_N, other=0.0).to(tl.float32)
-        logits += p_k[:, None] * Wc_k[None, :]
-    return _gate_sigmoid(logits, TYPE)
+def gradient_matrix(gate, channels, inside_N, R: tl.constexpr, TYPE: tl.constexpr):
+    """The same rows, each column once, [32, 8], in the type that products of gradients have: fp16 has not the range."""
+    if gate[1] is None:
+        return tl.zeros([1, 1], TYPE)
+    else:
+        return _half_Wc(gate, channels, inside_N, R).to(tl.float32 if TYPE == tl.float32 else tl.bfloat16)
 
 
 @triton.jit
-def tile_gate(channels, inside_N, gate, Wc_ptr, ws_ptr, scale, R: tl.constexpr, BR: tl.constexpr, TYPE: tl.constexpr):
-    """The factor of a tile, [BT, BN], 1 without gates; sc; and the channels' Wc. `gate` is what `prepare` gave.
+def load_p(u_ptr, stride, inside_T, R: tl.constexpr, BL: tl.constexpr):
+    """sigmoid(u) of BT rows, [BT, BL] in fp32, zeros from lane R on."""
+    rows, lane = tl.arange(0, inside_T.shape[0]), tl.arange(0, BL)
+    inside = inside_T[:, None] & (lane < R)[None, :]
+    u = tl.load(u_ptr + rows[:, None] * stride + lane[None, :], mask=inside, other=0.0)
+    return tl.where((lane < R)[None, :], sigmoid(u.to(tl.float32)), 0.0)
 
-    The last two are for `gate_gradient`, which has nothing to compute again then. Without a channel gate they are
-    zeros, [1, 1]; so is Wc of a lone row, which only forward kernels have.
+
+@triton.jit
+def load_ws(ws_ptr, site, R: tl.constexpr, BL: tl.constexpr):
+    """A site's row of ws, [BL] in fp32, zeros from lane R on."""
+    lane = tl.arange(0, BL)
+    return tl.load(ws_ptr + site * R + lane, mask=lane < R, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def scalar_factor(gate, p, scale, R: tl.constexpr, BL: tl.constexpr):
+    """c ss of BT rows; 1 without a scalar gate."""
+    if gate[3] is None:
+        return tl.full([p.shape[0]], 1.0, tl.float32)
+    else:
+        return scale * sigmoid(tl.sum(p * load_ws(gate[3], gate[4], R, BL)[None, :], 1))
+
+
+@triton.jit
+def row_gate(rows_ptr, stride, gate, inside_T, scale, R: tl.constexpr, BL: tl.constexpr, TYPE: tl.constexpr):
+    """What a gate's tiles need of BT rows: p beside what its rounding lost, [BT, 16], and p, [BT, 8], both ordered, for
+    `matmul`; and k, [BT]. Without a channel gate k is the factor itself, and there is no p.
+
+    p in bf16 alone would make the logits wrong in the third digit.
     """
-    p, high, low, ss = gate
-    factor = tl.full([ss.shape[0], inside_N.shape[0]], 1.0, tl.float32)
-    sc = tl.zeros([1, 1], tl.float32)
-    Wc = tl.zeros([1, 1], TYPE)
-    if Wc_ptr is not None:
-        if ss.shape[0] == 1:
-            sc = _channel_of_a_row(p, Wc_ptr, channels, inside_N, R, BR, TYPE)
-        else:
-            Wc = _load_channel(Wc_ptr, channels, inside_N, R, BR, TYPE)
-            sc = _channel(high, low, Wc, R, BR, TYPE)
-        factor = scale * sc
-    if ws_ptr is not None:
-        factor = factor * (scale * ss)[:, None]
-    return factor, sc, Wc
-
-
-@triton.jit
-def add_up(pointers, value, mask, again):
-    """Writes a group's sum, or adds to it where its program has been there before (`again`)."""
-    tl.store(pointers, value + tl.load(pointers, mask=mask & again, other=0.0), mask=mask)
-
-
-@triton.jit
-def gate_gradient(
-    h,
-    channels,
-    inside_T,
-    inside_N,
-    gate,
-    tile,
-    dp,
-    total,
-    Wc_ptr,
-    ws_ptr,
-    dWc_ptr,
-    again,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    TYPE: tl.constexpr,
-):
-    """dp = e Wc and total = rowsum(h) with this tile's part added. Writes its part of dWc. `tile` is its `tile_gate`.
-
-    The factors of these sums are rounded to bf16 where the storage has 16 bits: fp16 has not the range for h.
-    """
-    GRADIENT: tl.constexpr = tl.float32 if TYPE == tl.float32 else tl.bfloat16
-    inside = inside_T[:, None] & inside_N[None, :]
-    if ws_ptr is not None:
-        total += tl.sum(tl.where(inside, h, 0.0), 1)
-    if Wc_ptr is not None:
-        _, sc, Wc = tile
-        e = tl.where(inside, h * (1 - sc), 0.0)
-        dp += matmul(e, Wc, GRADIENT)
-        lane = tl.arange(0, BR)
-        pointers = dWc_ptr + channels[:, None] * R + lane[None, :]
-        add_up(pointers, matmul(tl.trans(e), gate[0], GRADIENT), inside_N[:, None] & (lane < R)[None, :], again)
-    return dp, total
-
-
-@triton.jit
-def store_du(du_ptr, du_stride, inside_T, gate, dp, total, dws, Wc_ptr, ws_ptr, R: tl.constexpr, BR: tl.constexpr):
-    """Writes du of a row block after its last tile, and returns dws, [BR], with the block's part added."""
     BT: tl.constexpr = inside_T.shape[0]
-    p, _, _, ss = gate
-    if ws_ptr is not None:
-        es = tl.where(inside_T, total * (1 - ss), 0.0)
-        dws += tl.sum(es[:, None] * p, 0)
-        dp += es[:, None] * _load_scalar(ws_ptr, R, BR)[None, :]
-    if Wc_ptr is not None or ws_ptr is not None:
-        lane = tl.arange(0, BR)
-        du = du_ptr + tl.arange(0, BT)[:, None] * du_stride + lane[None, :]
-        tl.store(du, dp * (p * (1 - p)), mask=inside_T[:, None] & (lane < R)[None, :])
-    return dws
+    both = tl.zeros([1, 1], TYPE)
+    rounded = tl.zeros([1, 1], TYPE)
+    k = tl.full([BT], 1.0, tl.float32)
+    if gate[1] is not None or gate[3] is not None:
+        p = load_p(rows_ptr + gate[0], stride, inside_T, R, BL)
+        k = scalar_factor(gate, p, scale, R, BL)
+        if gate[1] is not None:
+            k *= 0.5 * scale
+            rounded = p.to(TYPE)
+            lost = (p - rounded.to(tl.float32)).to(TYPE)
+            both = _ordered_rows(tl.reshape(tl.join(rounded, lost), [BT, 2 * LANES]))
+            rounded = _ordered_rows(rounded)
+    return both, rounded, k
 
 
 @triton.jit
-def store_dws(dws_ptr, dws_stride, dws, R: tl.constexpr, BR: tl.constexpr):
-    """Writes dws of this program's group, if there is one."""
-    if dws_ptr is not None:
-        lane = tl.arange(0, BR)
-        tl.store(dws_ptr + tl.program_id(0).to(tl.int64) * dws_stride + lane, dws, mask=lane < R)
+def tile_gate(gate, of_rows, logits, TYPE: tl.constexpr):
+    """t and the factor of a tile, [BT, 32], in memory's order; without a channel gate the factor is [BT, 1]. `of_rows` is
+    what `row_gate` gave, `logits` the `logit_matrix`."""
+    both, _, k = of_rows
+    if gate[1] is None:
+        return tl.zeros([1, 1], tl.float32), k[:, None]
+    else:
+        t = _half_tanh(_from_cores(matmul(both, tl.trans(logits), TYPE)), TYPE)
+        return t, t * k[:, None] + k[:, None]
 
 
 @triton.jit
-def zero_columns(ptr, stride, inside_T, first, last, BR: tl.constexpr):
-    """Writes zeros into columns first to last - 1 of a row block: gradients of what a kernel does not read."""
+def gate_gradient(gate, of_rows, h, t, gradient, TYPE: tl.constexpr):
+    """e Wc, [BT, 8], and 2 e^T p, [32, 8], of a tile, both ordered; [1, 1] without a channel gate. `gradient` is the
+    `gradient_matrix`."""
+    if gate[1] is None:
+        return tl.zeros([1, 1], tl.float32), tl.zeros([1, 1], tl.float32)
+    else:
+        GRADIENT: tl.constexpr = tl.float32 if TYPE == tl.float32 else tl.bfloat16
+        e = _to_cores((h - h * t).to(GRADIENT))
+        return matmul(e, gradient, GRADIENT), matmul(tl.trans(e), of_rows[1], GRADIENT)
+
+
+@triton.jit
+def store_parts(gate, parts, block, T, row, dp, total, inside_T, R: tl.constexpr):
+    """Writes what BT rows have of e Wc and of rowsum(h) in a block of channels."""
+    dp_ptr, total_ptr = parts
     BT: tl.constexpr = inside_T.shape[0]
-    for start in range(first, last, BR):
-        columns = start + tl.arange(0, BR)
-        inside = inside_T[:, None] & (columns < last)[None, :]
-        zeros = tl.zeros([BT, BR], tl.float32)
-        tl.store(ptr + tl.arange(0, BT)[:, None] * stride + columns[None, :], zeros, mask=inside)
+    at = block.to(tl.int64) * T + row
+    if gate[1] is not None:
+        order, lane = ordered(BT), tl.arange(0, LANES)
+        written = (order < T - row)[:, None] & (lane < R)[None, :]
+        tl.store(dp_ptr + (at + order)[:, None] * R + lane[None, :], dp, mask=written)
+    if gate[3] is not None:
+        tl.store(total_ptr + at + tl.arange(0, BT), total, mask=inside_T)
+
+
+@triton.jit
+def no_sum(gate, rows: tl.constexpr):
+    """Where e Wc of so many rows, or 2 dWc of so many channels, is summed, [rows, 8]; [1, 1] without a channel gate."""
+    if gate[1] is None:
+        return tl.zeros([1, 1], tl.float32)
+    else:
+        return tl.zeros([rows, LANES], tl.float32)
+
+
+@triton.jit
+def store_dWc(gate, dWc_ptr, channels, inside_N, dWc, R: tl.constexpr):
+    """Writes what a group of rows has of dWc for 32 ordered channels."""
+    if gate[1] is not None:
+        lane = tl.arange(0, LANES)
+        inside = inside_N[:, None] & (lane < R)[None, :]
+        tl.store(dWc_ptr + (gate[2] + channels)[:, None] * R + lane[None, :], dWc * 0.5, mask=inside)

@@ -7,7 +7,6 @@ multiplies its zero with it would spread it over a tile.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -25,9 +24,9 @@ from triton_cases import (
     swiglu,
 )
 
-from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.modulate.triton import modulate_backward
 from comt_cli.kernels.triton import launch
+from comt_cli.kernels.triton.tiles import TILES, Tile
 
 # NumPy, which interprets, says that 0 * Inf is invalid and that exp overflows; both are the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero):RuntimeWarning")
@@ -83,11 +82,10 @@ def test_special_bottlenecks(operation, value, dtype):
     assert_same_specials(call(case))
 
 
-@pytest.mark.parametrize("rank", [4, 9])
 @SPECIAL
-def test_special_second_layers(value, dtype, rank):
+def test_special_second_layers(value, dtype):
     """An infinite weight opens or shuts a gate for good: the output stays finite."""
-    case = make(21, [37], rank, "both", dtype)
+    case = make(21, [37], 4, "both", dtype)
     case.gates.Wc[5, 1] = value
     mine, right = modulate(case)
     assert_same_specials((mine, right))
@@ -108,46 +106,42 @@ def test_special_gradients():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_tuned_tiles(operation, dtype):
-    """The tiles that GPUs get, wider than everything here."""
+    """The tiles that GPUs get, most of them wider than everything here."""
     call, widths = OPERATIONS[operation]
     assert_agree(call(make(40, widths, 8, "both", dtype)), TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("kind", ["both", "comt"])
-def test_rows_of_one_tile(kind, monkeypatch):
-    """Decoding's few rows, a program each; and blocks of rows whose y stays in registers, or comes back from memory."""
-    backward = launch.Options(16, 16, 4, 1)
-    for tile in (launch.Options(1, 64, 4, 1), launch.Options(16, 64, 4, 1), launch.Options(16, 16, 4, 1)):
-        monkeypatch.setattr(launch, "options", lambda kernel, *_, tile=tile: tile if kernel == "add_norm" else backward)
-        assert_agree(add_norm(make(19, [37], 8, kind, torch.bfloat16)), TOLERANCE[torch.bfloat16])
+@pytest.mark.parametrize("rows", [19, 70])
+def test_few_rows_and_many(kind, rows):
+    """Those of decoding have a program each; others blocks, whose y comes back from memory with a channel gate."""
+    assert_agree(add_norm(make(rows, [37], 8, kind, torch.bfloat16)), TOLERANCE[torch.bfloat16])
 
 
-def test_few_rows_have_a_program_each():
-    few = launch.options("add_norm", 2048, 8, torch.bfloat16, 16)
-    assert (few.rows, few.channels) == (1, 2048)
-    assert launch.options("add_norm", 2048, 8, torch.bfloat16, 65536).rows > 1
-    assert launch.options("add_norm", 2048, 64, torch.bfloat16, 16).rows > 1  # Wc would not fit into registers
+@pytest.mark.parametrize(("kernel", "kind"), TILES)
+def test_every_tile(kernel, kind, monkeypatch):
+    """All that are tried on a user's card."""
+    call, widths = OPERATIONS[kernel.removesuffix("_backward")]
+    for each in TILES[kernel, kind]:
+        monkeypatch.setitem(TILES, (kernel, kind), (each,))
+        gates = {"channel": "both", "scalar": "comt", "none": "both"}[kind]
+        case = make(70, widths, 8, gates, torch.bfloat16, gated=[kind != "none"] * len(widths))
+        assert_agree(call(case), TOLERANCE[torch.bfloat16])
 
 
-def test_backward_programs_all_run_at_a_time():
-    """As many as fit on a multiprocessor with every register taken, or those allowed; more without a channel gate."""
-    cpu, tile = torch.device("cpu"), launch.Options(64, 16, 4, 2)
-    gates = launch.Gates(Modulation(torch.zeros(16, 8), torch.zeros(1, 8), 2.0, 8, (True,)), [16])
-    assert launch.backward_programs(cpu, tile, gates) == 2 * launch.PROCESSORS
-    assert launch.backward_programs(cpu, replace(tile, registers=168), gates) == 3 * launch.PROCESSORS
-    scalar = launch.Gates(Modulation(None, torch.zeros(1, 8), 2.0, 8, (True,)), [16])
-    assert launch.backward_programs(cpu, tile, scalar) == 8 * launch.PROCESSORS
-    count, blocks = launch.groups(torch.empty(65536, 1, device="meta"), tile, gates)
-    assert count <= 264
-    assert (count - 1) * blocks * 64 < 65536 <= count * blocks * 64
+def test_walkers_fill_a_gpu():
+    """As many programs as are resident, where they share row blocks; without residents one for every tile."""
+    rows = torch.empty(65536, 1, device="meta")
+    assert launch.groups(rows, Tile(32, 64, 2, 4), 22) == (24, 86)  # 24 x 22 = 528 = 4 x 132
+    assert launch.groups(rows, Tile(8, 512, 4), 3) == (8192, 1)
+    assert launch.groups(rows[:0], Tile(32, 64, 2, 4), 22) == (0, 1)
 
 
-def test_tuned_tiles_are_what_the_compiler_takes():
-    for kernel in ("modulate", "heads", "swiglu", "add_norm"):
-        for direction in ("", "_backward"):
-            for dtype in TOLERANCE:
-                for rank in (1, 8, 9, 16, 17, 64, 128):
-                    tile = launch.options(kernel + direction, 512, rank, dtype, 65536)
-                    for size in (tile.rows, tile.channels):  # powers of two, and enough for the tensor cores
-                        assert size >= launch.LEAST_DOT
-                        assert size & (size - 1) == 0
+def test_tiles_are_what_the_compiler_takes():
+    """Powers of two; with a channel gate 16 rows a warp, and never the four warps of a warp group's product."""
+    for (_, kind), tiles in TILES.items():
+        for each in tiles:
+            assert each.rows & (each.rows - 1) == each.channels & (each.channels - 1) == 0
+            if kind == "channel":
+                assert each.rows == 16 * each.warps < 64
+                assert each.channels % 64 == 0

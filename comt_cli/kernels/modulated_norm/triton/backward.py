@@ -35,6 +35,7 @@ from comt_cli.kernels.modulated_norm.triton.common import (
     PROGRAMS,
     Operands,
     Tile,
+    add_up,
     groups,
     load_first,
     load_statistics,
@@ -43,10 +44,11 @@ from comt_cli.kernels.modulated_norm.triton.common import (
     operands,
     store_tile,
     window_gate,
+    zero_columns,
 )
 from comt_cli.kernels.modulated_norm.triton.sums import Norm, arguments, load_dm, load_rows, strides, sums_over_pixels
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import add_up, aligned, sigmoid, zero_columns
+from comt_cli.kernels.triton.gates import aligned, sigmoid
 from comt_cli.kernels.triton.sums import add_groups
 
 

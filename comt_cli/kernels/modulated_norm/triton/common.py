@@ -22,6 +22,12 @@ from torch import Tensor
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import sigmoid
 
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+"""What the kernels can store."""
+
+LEAST_DOT = 16
+"""The smallest side of a product that the tensor cores take."""
+
 PROGRAMS = 1056
 """Programs that share the pixels, at most: eight for each of an H200's 132 processors."""
 
@@ -58,14 +64,14 @@ def tile(kernel: str, C: int, pixel: bool, dtype: torch.dtype) -> Tile:
     16 elements a thread, and 8 where sums over pixels of a pixel gate stay in registers too: so on Hopper (compute
     capability 9.0) hardly anything spills, which is the compiler's count, not a measurement. fp32 takes more.
     """
-    width, elements = max(launch.LEAST_DOT, triton.next_power_of_2(C)), 2048
+    width, elements = max(LEAST_DOT, triton.next_power_of_2(C)), 2048
     if pixel and kernel in WHOLE:
         in_fp32 = kernel == "sums" and dtype == torch.float32
         width = width if width <= WHOLE[kernel] // (1 + in_fp32) else 128
         elements = 1024 if kernel == "sums" else elements
     else:
         width = min(width, 128)
-    rows = max(launch.LEAST_DOT, min(64, (elements if dtype == torch.float32 else 2048) // width))
+    rows = max(LEAST_DOT, min(64, (elements if dtype == torch.float32 else 2048) // width))
     return Tile(rows, width, min(16, max(4, 4 * rows * width // elements)))
 
 
@@ -250,3 +256,20 @@ def second_layer(t, b_ptr, R: tl.constexpr):
     for k in tl.static_range(R):
         logits += sigmoid(t[k]) * tl.load(b_ptr + k).to(tl.float32)
     return sigmoid(logits)
+
+
+@triton.jit
+def add_up(pointers, value, mask, again):
+    """Writes a group's sum, or adds to it where its program has been there before (`again`)."""
+    tl.store(pointers, value + tl.load(pointers, mask=mask & again, other=0.0), mask=mask)
+
+
+@triton.jit
+def zero_columns(ptr, stride, inside_T, first, last, BR: tl.constexpr):
+    """Writes zeros into columns first to last - 1 of a row block: gradients of what a kernel does not read."""
+    BT: tl.constexpr = inside_T.shape[0]
+    for start in range(first, last, BR):
+        columns = start + tl.arange(0, BR)
+        inside = inside_T[:, None] & (columns < last)[None, :]
+        zeros = tl.zeros([BT, BR], tl.float32)
+        tl.store(ptr + tl.arange(0, BT)[:, None] * stride + columns[None, :], zeros, mask=inside)

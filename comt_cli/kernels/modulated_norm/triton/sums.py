@@ -27,7 +27,6 @@ from comt_cli.kernels.modulated_norm.triton.common import (
     second_layer,
     window_gate,
 )
-from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import aligned, matmul, sigmoid
 
 Norm = tuple[Tensor, Tensor, Tensor | None]
@@ -86,8 +85,8 @@ def sums_over_pixels(
         blocks,
         epsilon,
         IS_WHOLE=whole,
-        BR=max(launch.LEAST_DOT, triton.next_power_of_2(R)),
-        TYPE=launch.TYPES[given.product_PK.dtype],
+        BR=max(common.LEAST_DOT, triton.next_power_of_2(R)),
+        TYPE=common.TYPES[given.product_PK.dtype],
         **given.constants(size, incoming),
         **given.pixel_constants,
     )

@@ -1,0 +1,70 @@
+"""The tiles of the kernels: the default of each, those that `comt bench kernels --tune` tries, and those it found.
+
+Kinds of gates: `none`, `scalar` (CoMT's), `channel` (Transponder's, with or without a scalar factor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+Kind = Literal["none", "scalar", "channel"]
+
+
+class Tile(NamedTuple):
+    """Rows and channels that a program handles at a time, and its warps.
+
+    rows: 0 stands for a kernel of whole rows, which takes as many as make up `channels` elements.
+    resident: programs launched for each multiprocessor, which walk down the rows; 0: one program for every tile.
+    registers: the most that a thread may take; None: as many as there are.
+    """
+
+    rows: int
+    channels: int
+    warps: int
+    resident: int = 0
+    registers: int | None = None
+
+
+Key = tuple[str, Kind, int]
+"""A kernel's name (`swiglu`, `swiglu_backward` ...), its gates, and the width of its widest site."""
+
+_WIDE = (Tile(8, 512, 4), Tile(16, 256, 4), Tile(32, 128, 4))
+_WIDE_WALKERS = (Tile(16, 128, 4, 4), Tile(16, 256, 4, 4), Tile(32, 128, 4, 2))
+_WALKERS = (Tile(32, 64, 2, 4), Tile(16, 64, 1, 8))
+_ROWS = (Tile(0, 2048, 4), Tile(0, 4096, 4))
+_ROW_WALKERS = (Tile(0, 4096, 4, 8), Tile(0, 1024, 4, 8), Tile(0, 8192, 16, 1))
+
+TILES: dict[tuple[str, Kind], tuple[Tile, ...]] = {
+    ("heads", "channel"): (Tile(16, 64, 1, 16, 128), Tile(16, 128, 1, 12, 168), Tile(32, 64, 2, 8, 128)),
+    ("swiglu", "channel"): (Tile(32, 64, 2, 8, 128), Tile(16, 64, 1, 16, 128)),
+    ("modulate", "channel"): (Tile(32, 64, 2, 8, 128), Tile(16, 64, 1, 16, 128)),
+    ("add_norm", "channel"): (Tile(16, 128, 1), Tile(32, 64, 2), Tile(16, 64, 1)),
+    ("heads_backward", "channel"): (Tile(32, 64, 2, 6, 168), Tile(16, 64, 1, 12, 168), Tile(16, 64, 1, 8)),
+    ("swiglu_backward", "channel"): _WALKERS,
+    ("modulate_backward", "channel"): _WALKERS,
+    ("add_norm_backward", "channel"): _WALKERS,
+    **{(name, kind): _WIDE for name in ("heads", "swiglu", "modulate") for kind in ("scalar", "none")},
+    **{(name, kind): _ROWS for name in ("add_norm",) for kind in ("scalar", "none")},
+    **{
+        (f"{name}_backward", kind): _WIDE_WALKERS
+        for name in ("heads", "swiglu", "modulate")
+        for kind in ("scalar", "none")
+    },
+    **{(name, kind): _ROW_WALKERS for name in ("add_norm_backward",) for kind in ("scalar", "none")},
+}
+"""Of each kernel the tiles to try; the first is the default. With a channel gate a warp has 16 rows: more warps a program, or
+fewer rows, would have several compute the same logits, and 64 rows in four warps would make products of a warp group."""
+
+_tuned: dict[Key, Tile] = {}
+
+
+def use(tuned: Mapping[Key, Tile]) -> None:
+    """Takes these tiles in place of the defaults, from now on, in this process."""
+    _tuned.clear()
+    _tuned.update(tuned)
+
+
+def tile(kernel: str, kind: Kind, width: int) -> Tile:
+    """The tile of a launch."""
+    return _tuned.get((kernel, kind, width)) or TILES[kernel, kind][0]
