@@ -155,10 +155,10 @@ def _site(
     rows = tl.arange(0, BT)
     logits = ()
     for i in tl.static_range(BN // (2 * W)):
-        pair = column * (BN // 2) + i * W + ordered_channels()
-        channels = _pair_channels(pair, E)
-        logits = logits + (logit_matrix(gate, channels, pair < pairs, R, TYPE),)
-        logits = logits + (logit_matrix(gate, channels + E, pair < pairs, R, TYPE),)
+        order = column * (BN // 2) + i * W + ordered_channels()
+        for half in tl.static_range(2):
+            channels = _pair_channels(order, E) + half * E
+            logits = logits + (logit_matrix(gate, channels, order < pairs, R, TYPE),)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
@@ -228,11 +228,11 @@ def _site_backward(
     matrices = ()
     dWc = ()
     for i in tl.static_range(BN // (2 * W)):
-        pair = column * (BN // 2) + i * W + ordered_channels()
+        order = column * (BN // 2) + i * W + ordered_channels()
         for half in tl.static_range(2):
-            channels = _pair_channels(pair, E) + half * E
-            matrices = matrices + (logit_matrix(gate, channels, pair < pairs, R, TYPE),)
-            matrices = matrices + (gradient_matrix(gate, channels, pair < pairs, R, TYPE),)
+            channels = _pair_channels(order, E) + half * E
+            matrices = matrices + (logit_matrix(gate, channels, order < pairs, R, TYPE),)
+            matrices = matrices + (gradient_matrix(gate, channels, order < pairs, R, TYPE),)
             dWc = dWc + (no_sum(gate, W),)
     for block in range(blocks):
         row = (group * blocks + block) * BT
@@ -245,8 +245,8 @@ def _site_backward(
         for i in tl.static_range(BN // (2 * W)):
             pair = column * (BN // 2) + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (pair < pairs)[None, :]
-            channels = _pair_channels(pair, E)[None, :]
-            G = G_ptr + (row + rows)[:, None] * G_stride + channels
+            across = _pair_channels(pair, E)[None, :]
+            G = G_ptr + (row + rows)[:, None] * G_stride + across
             dza = tl.load(G, mask=inside, other=0.0).to(tl.float32)
             dzb = tl.load(G + E, mask=inside, other=0.0).to(tl.float32)
             if TURNS:
@@ -255,14 +255,14 @@ def _site_backward(
             ha = tl.zeros([1, 1], tl.float32)
             hb = tl.zeros([1, 1], tl.float32)
             if gate[1] is not None or gate[3] is not None:
-                z = out_ptr + (row + rows)[:, None] * out_stride + channels
+                z = out_ptr + (row + rows)[:, None] * out_stride + across
                 za = tl.load(z, mask=inside, other=0.0).to(tl.float32)
                 zb = tl.load(z + E, mask=inside, other=0.0).to(tl.float32)
                 if TURNS:
                     za, zb = _turn(za, zb, cos, -sin)
                 ha, hb = dza * za, dzb * zb
                 total += tl.sum(ha + hb, 1)
-            dz = dproduct_ptr + (row + rows)[:, None] * dz_stride + first + channels
+            dz = dproduct_ptr + (row + rows)[:, None] * dz_stride + first + across
             t, factor = tile_gate(gate, of_rows, matrices[4 * i], TYPE)
             tl.store(dz, dza * factor, mask=inside)
             more, dW = gate_gradient(gate, of_rows, ha, t, matrices[4 * i + 1], TYPE)
@@ -275,10 +275,10 @@ def _site_backward(
             dWc = dWc + (before[2 * i + 1] + dW,)
         store_parts(gate, parts, first_part + column, T, row, dp, total, inside_T, R)
     for i in tl.static_range(BN // (2 * W)):
-        pair = column * (BN // 2) + i * W + ordered_channels()
+        order = column * (BN // 2) + i * W + ordered_channels()
         for half in tl.static_range(2):
-            channels = group * Mg + _pair_channels(pair, E) + half * E
-            store_dWc(gate, dWc_ptr, channels, pair < pairs, dWc[2 * i + half], R)
+            channels = group * Mg + _pair_channels(order, E) + half * E
+            store_dWc(gate, dWc_ptr, channels, order < pairs, dWc[2 * i + half], R)
 
 
 @triton.jit
