@@ -24,6 +24,7 @@ from torch import Tensor
 from comt_cli.kernels import add_norm, heads, modulate, swiglu
 from comt_cli.kernels.gates import Bottleneck, Modulation
 from comt_cli.kernels.modulation import modulation_of, reference
+from comt_cli.kernels.triton.tiles import TILES
 
 DEVICE = "cuda"
 pytestmark = [
@@ -50,7 +51,8 @@ GATES = {
     "none": Gates(False, False, 0, 1.0),
     "comt": Gates(False, True, 2, 1.0),
     "transponder": Gates(True, True, 8, 2.0),
-    "wide": Gates(True, False, 48, 2.0),
+    "wide": Gates(False, True, 48, 2.0),
+    "narrow": Gates(True, False, 3, 2.0),
 }
 
 
@@ -86,13 +88,19 @@ def _tuple(result: Any) -> tuple[Tensor, ...]:
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
-def problem(operation: str, T: int, width: int, gates: Gates, dtype: torch.dtype, seed: int = 0) -> Problem:
-    """`width` is that of the model, or of the feed-forward layer for swiglu. Three columns of no concern follow."""
+def problem(
+    operation: str, T: int, width: int, gates: Gates, dtype: torch.dtype, seed: int = 0, *, beside_nan: bool = False
+) -> Problem:
+    """`width` is that of the model, or of the feed-forward layer for swiglu. Three columns of no concern follow.
+    `beside_nan`: all tensors are parts of wider ones, which have NaN before and behind them in every row."""
     generator = torch.Generator(DEVICE).manual_seed(seed)
 
     def draw(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
-        values = torch.randn(shape, generator=generator, device=DEVICE)
-        return values.to(dtype).requires_grad_()
+        values = torch.randn(shape, generator=generator, device=DEVICE).to(dtype)
+        if beside_nan and len(shape) == 2:
+            wider = torch.full((shape[0] + 2, shape[1] + 9), torch.nan, dtype=dtype, device=DEVICE)
+            values = wider[1:-1, 5:-4].copy_(values)
+        return values.requires_grad_()
 
     count, head_width, position = (width // 64 or 1), min(width // 2 * 2, 64), max(T // 2, 1)
     widths = {
@@ -168,6 +176,21 @@ def test_odd_shapes(operation, gates, shape, dtype):
     check(dtype, *(problem(operation, *shape, GATES[gates], dtype, seed) for seed in range(count)))
 
 
+@pairwise(operation=OPERATIONS, gates=list(GATES), dtype=BOTH)
+def test_beside_nan(operation, gates, dtype):
+    """A masked lane that multiplies its zero with what lies beside a tensor would spread it."""
+    check(dtype, problem(operation, 77, 200, GATES[gates], dtype, beside_nan=True))
+
+
+@pytest.mark.parametrize(("kernel", "kind"), TILES)
+def test_every_tile(kernel, kind, monkeypatch):
+    """All that `comt bench kernels --tune` tries."""
+    gates = GATES[{"channel": "transponder", "scalar": "comt", "none": "none"}[kind]]
+    for each in TILES[kernel, kind]:
+        monkeypatch.setitem(TILES, (kernel, kind), (each,))
+        check(torch.bfloat16, problem(kernel.removesuffix("_backward"), 1000, 768, gates, torch.bfloat16))
+
+
 @pairwise(
     width_and_rank=[([3, 700, 129], 5), ([2048, 2048, 2048], 48), ([5461, 5461], 8)],
     kinds=["channel", "scalar", "both"],
@@ -230,7 +253,7 @@ def test_deterministic(operation):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_groups_of_several_row_blocks(operation, monkeypatch):
     """What a program adds to its own sums of dWc and the gain, block after block, as it does with a training's rows."""
-    monkeypatch.setattr("comt_cli.kernels.triton.launch.backward_programs", lambda *_: 5)
+    monkeypatch.setattr("comt_cli.kernels.triton.launch.processors", lambda _: 5)
     of = problem(operation, 4000, 768, GATES["transponder"], torch.bfloat16)
     check(torch.bfloat16, of)
     one, two = (with_gradients(of.run(), of.tensors) for _ in range(2))

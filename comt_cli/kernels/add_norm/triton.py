@@ -6,14 +6,14 @@ Shapes as in `kernels.triton.gates`, and D channels of the stream and of the sit
 y is rounded to the type of x before anything is computed from it, so that the backward pass, which reads y, sees the
 same.
 
-Without a channel gate a program owns whole rows, and nothing is read twice. With one it walks along its rows and reads y
-again; but for few rows, as in decoding, whose logits are sums of R products. The backward pass then takes the rows' means
-first, and then owns channels, as in `gates`.
+Without a channel gate a program owns whole rows, and nothing is read twice. With one it walks along its rows and
+reads y again; but for few rows, as in decoding, whose logits are sums of R products. The backward pass then takes the
+rows' means first, and then owns channels, as in `gates`.
 """
 
 # Triton knows tuples as long as it can count, and builds them by adding.
 # ruff: noqa: RUF005
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment,unreachable"
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def add_norm(
     y_TD, n_TD = x_TD.new_empty(T, D), product_TC.new_empty(T, D)
     rstd_T = x_TD.new_empty(T, dtype=torch.float32)
     if T:
-        tile = layout.tile("add_norm")
+        tile = layout.tile("add_norm", product_TC.dtype)
         by_rows = layout.kind != "channel" or T <= FEW_ROWS
         if by_rows:
             tile = _of_rows(tile, D, one=T <= FEW_ROWS)
@@ -100,7 +100,7 @@ def add_norm_backward(
     (T, D), layout = y_TD.shape, launch.Layout(modulation, y_TD.shape[1:])
     dx_TD = y_TD.new_empty(T, D)
     dproduct_TC = dx_TD if is_dx else product_TC.new_empty(product_TC.shape)
-    tile = layout.tile("add_norm_backward")
+    tile = layout.tile("add_norm_backward", product_TC.dtype)
     columns, mean_T = 1, None
     if layout.kind == "channel":
         columns = triton.cdiv(D, tile.channels)
@@ -129,7 +129,7 @@ def add_norm_backward(
 
 
 def _of_rows(tile: Tile, D: int, *, one: bool = False) -> Tile:
-    """The tile with as many rows of D channels as it is for, or with one, whose threads then have 8 channels or more."""
+    """The tile with as many rows of D channels as it is for; or with one, of which a thread has 8 channels or more."""
     width = max(16, triton.next_power_of_2(D))
     if width > WIDEST_ROW:
         raise ValueError(f"rows of {D} channels: a program takes at most {WIDEST_ROW}")
@@ -160,16 +160,14 @@ def _means(dn_TD: Tensor, y_TD: Tensor, rstd_T: Tensor, gain_D: Tensor) -> Tenso
 def _store_norm(n_ptr, gain_ptr, y, rstd, channels, D, inside):
     """Writes n of a tile y. `n_ptr` is that of its rows."""
     gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)
-    rows = tl.arange(0, y.shape[0])
-    tl.store(
-        n_ptr + rows[:, None] * D + channels[None, :], y.to(tl.float32) * rstd[:, None] * gain[None, :], mask=inside
-    )
+    n = y.to(tl.float32) * rstd[:, None] * gain[None, :]
+    tl.store(n_ptr + tl.arange(0, y.shape[0])[:, None] * D + channels[None, :], n, mask=inside)
 
 
 @triton.jit
 def _whole_rows_factor(gate, rows_ptr, stride, channels, inside_N, inside_T, scale, R: tl.constexpr, BL: tl.constexpr):
-    """The factor of whole rows, [BT, BN] or [BT, 1]. A channel gate's logits are sums of R products: tensor cores take 16
-    rows."""
+    """The factor of whole rows, [BT, BN] or [BT, 1]. A channel gate's logits are sums of R products: the tensor cores
+    take 16 rows."""
     factor = tl.full([inside_T.shape[0], 1], 1.0, tl.float32)
     if gate[1] is not None or gate[3] is not None:
         p = load_p(rows_ptr + gate[0], stride, inside_T, R, BL)
@@ -205,8 +203,7 @@ def _add_norm_rows(
     factor = _whole_rows_factor(gate, source, stride, channels, inside_N, inside_T, scale, R, BL)
     y = (x.to(tl.float32) + z * factor).to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + (row + rows)[:, None] * D + channels[None, :], y, mask=inside)
-    y = tl.where(inside, y.to(tl.float32), 0.0)
-    rstd = 1 / tl.sqrt(tl.sum(y * y, 1) / D + epsilon)
+    rstd = 1 / tl.sqrt(tl.sum(y.to(tl.float32) * y.to(tl.float32), 1) / D + epsilon)
     _store_norm(n_ptr + row * D, gain_ptr, y, rstd, channels, D, inside)
     tl.store(rstd_ptr + row + rows, rstd, mask=inside_T)
 
@@ -244,8 +241,7 @@ def _add_norm(
             zhat = read[2 * i].to(tl.float32) * tile_gate(gate, of_rows, logits, TYPE)[1]
             y = (read[2 * i + 1].to(tl.float32) + zhat).to(y_ptr.dtype.element_ty)
             tl.store(y_rows + rows[:, None] * D + channels[None, :], y, mask=inside)
-            y = tl.where(inside, y.to(tl.float32), 0.0)
-            squares += tl.sum(y * y, 1)
+            squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
     rstd = 1 / tl.sqrt(squares / D + epsilon)
     tl.debug_barrier()  # y comes back from memory, perhaps to another thread than wrote it
     for first in range(0, D, BN):
@@ -274,7 +270,7 @@ def _store_means(tensors, strides, sizes, BT: tl.constexpr, BN: tl.constexpr, UN
 
 
 @triton.jit
-def _add_norm_backward(
+def _add_norm_backward(  # noqa: PLR0915 - one walk down the rows
     tensors, results, gate, sums, strides, sizes, scale,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
@@ -299,8 +295,9 @@ def _add_norm_backward(
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        source = product_ptr + row * stride
-        at = (row + rows)[:, None]
+        source, target, dx_rows = product_ptr + row * stride, dproduct_ptr + row * dz_stride, dx_ptr + row * D
+        dy_rows, dn_rows, y_rows = dy_ptr + row * dy_stride, dn_ptr + row * dn_stride, y_ptr + row * y_stride
+        at = rows[:, None]
         rstd = tl.load(rstd_ptr + row + rows, mask=inside_T, other=0.0)[:, None]
         mean = tl.load(mean_ptr + row + rows, mask=inside_T, other=0.0)[:, None]
         of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
@@ -312,17 +309,17 @@ def _add_norm_backward(
             channels = column * BN + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (channels < D)[None, :]
             across = channels[None, :]
-            dn = tl.load(dn_ptr + at * dn_stride + across, mask=inside, other=0.0).to(tl.float32)
-            y = tl.load(y_ptr + at * y_stride + across, mask=inside, other=0.0).to(tl.float32)
-            dy = tl.load(dy_ptr + at * dy_stride + across, mask=inside, other=0.0).to(tl.float32)
-            z = tl.load(source + rows[:, None] * stride + across, mask=inside, other=0.0).to(tl.float32)
+            dn = tl.load(dn_rows + at * dn_stride + across, mask=inside, other=0.0).to(tl.float32)
+            y = tl.load(y_rows + at * y_stride + across, mask=inside, other=0.0).to(tl.float32)
+            dy = tl.load(dy_rows + at * dy_stride + across, mask=inside, other=0.0).to(tl.float32)
+            z = tl.load(source + at * stride + across, mask=inside, other=0.0).to(tl.float32)
             gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)
             t, factor = tile_gate(gate, of_rows, matrices[2 * i], TYPE)
             dn *= rstd
             dx = dy + dn * gain[None, :] - y * mean
             dz = dx * factor
-            tl.store(dx_ptr + at * D + across, dx, mask=inside)
-            tl.store(dproduct_ptr + at * dz_stride + across, dz, mask=inside)
+            tl.store(dx_rows + at * D + across, dx, mask=inside)
+            tl.store(target + at * dz_stride + across, dz, mask=inside)
             h = dz * z
             more, dW = gate_gradient(gate, of_rows, h, t, matrices[2 * i + 1], TYPE)
             dp += more

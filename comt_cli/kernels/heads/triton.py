@@ -9,7 +9,7 @@ A program owns pairs of channels of one site: for heads of 64 channels 32 pairs 
 
 # Triton knows tuples as long as it can count, and builds them by adding.
 # ruff: noqa: RUF005
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment,unreachable"
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from comt_cli.kernels.triton.gates import (
     tile_gate,
 )
 from comt_cli.kernels.triton.sums import Parts
+from comt_cli.kernels.triton.tiles import Tile
 
 
 def heads(
@@ -44,7 +45,7 @@ def heads(
     q_TN, k_TN, v_TN = (product_TC.new_empty(T, site.width) for site in layout.sites)
     u_TU = product_TC.new_empty(T, modulation.columns)
     if T:
-        tile = layout.tile("heads")
+        tile = layout.tile("heads", product_TC.dtype)
         counts = _columns(layout, tile)
         groups, blocks = launch.groups(product_TC, tile, sum(counts))
         launch.run(
@@ -84,7 +85,7 @@ def heads_backward(
     u_TU, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (u_TU, cos_PE, sin_PE))
     T, E = len(q_TN), cos_PE.shape[-1]
     layout = launch.Layout(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
-    tile = layout.tile("heads_backward")
+    tile = layout.tile("heads_backward", q_TN.dtype)
     counts = _columns(layout, tile)
     groups, blocks = launch.groups(q_TN, tile, sum(counts))
     parts = Parts(layout, q_TN, groups, counts)
@@ -109,12 +110,12 @@ def heads_backward(
     return dproduct_TC, dWc, dws
 
 
-def _columns(layout: launch.Layout, tile: launch.Tile) -> list[int]:
+def _columns(layout: launch.Layout, tile: Tile) -> list[int]:
     """Programs that share a row block, for each site."""
     return [triton.cdiv(site.width, tile.channels) for site in layout.sites]
 
 
-def _constants(layout: launch.Layout, tile: launch.Tile, *tensors: Tensor) -> dict[str, int]:
+def _constants(layout: launch.Layout, tile: Tile, *tensors: Tensor) -> dict[str, int]:
     """A tile of W pairs has twice as many channels, so that gated ones are those of 32 pairs."""
     constants = layout.constants(tile, *tensors)
     return constants if layout.kind == "channel" else {**constants, "W": tile.channels // 2}
@@ -135,7 +136,8 @@ def _pair_channels(pair, E: tl.constexpr):
 def _angles(tables, strides, P, row, pair, inside, BT: tl.constexpr, E: tl.constexpr):
     """cos and sin of BT rows' positions and of these pairs, in fp32."""
     positions = ((row + tl.arange(0, BT)) % P).to(tl.int32)[:, None]
-    angle = (pair % E)[None, :]
+    lanes = tl.arange(0, pair.shape[0])
+    angle = ((lanes if pair.shape[0] % E == 0 else pair) % E)[None, :]
     cos = tl.load(tables[0] + positions * strides[1] + angle, mask=inside, other=0.0)
     sin = tl.load(tables[1] + positions * strides[2] + angle, mask=inside, other=0.0)
     return cos.to(tl.float32), sin.to(tl.float32)
@@ -162,7 +164,7 @@ def _site(
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        source = product_ptr + row * stride
+        source, target = product_ptr + row * stride, out_ptr + row * out_stride
         z = ()
         for i in tl.static_range(BN // (2 * W)):
             pair = column * (BN // 2) + i * W + tl.arange(0, W)
@@ -178,7 +180,7 @@ def _site(
             if TURNS:
                 cos, sin = _angles((cos_ptr, sin_ptr), strides, P, row, pair, inside, BT, E)
                 a, b = _turn(a, b, cos, sin)
-            out = out_ptr + (row + rows)[:, None] * out_stride + _pair_channels(pair, E)[None, :]
+            out = target + rows[:, None] * out_stride + _pair_channels(pair, E)[None, :]
             tl.store(out, a, mask=inside)
             tl.store(out + E, b, mask=inside)
         if gate[1] is not None or gate[3] is not None:  # noqa: SIM102 - known when the kernel is compiled, the other is not
@@ -186,8 +188,8 @@ def _site(
                 lane = tl.arange(0, BL)
                 copied = inside_T[:, None] & (lane < R)[None, :]
                 u = tl.load(source + gate[0] + rows[:, None] * stride + lane[None, :], mask=copied, other=0.0)
-                target = copy_ptr + (row + rows)[:, None] * strides[3] + (gate[0] - width) + lane[None, :]
-                tl.store(target, u, mask=copied)
+                copy = copy_ptr + row * strides[3] + (gate[0] - width)
+                tl.store(copy + rows[:, None] * strides[3] + lane[None, :], u, mask=copied)
 
 
 @triton.jit
@@ -211,7 +213,7 @@ def _heads(
 
 
 @triton.jit
-def _site_backward(
+def _site_backward(  # noqa: PLR0915 - one walk down the rows
     tensors, first, out, gate, sums, strides, sizes, pairs, column, first_part, scale, TURNS: tl.constexpr,
     E: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
@@ -237,6 +239,11 @@ def _site_backward(
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
+        z_rows, G_rows, target = (
+            out_ptr + row * out_stride,
+            G_ptr + row * G_stride,
+            dproduct_ptr + row * dz_stride + first,
+        )
         of_rows = row_gate(u_ptr + row * strides[0], strides[0], gate, inside_T, scale, R, BL, TYPE)
         dp = no_sum(gate, BT)
         total = tl.zeros([BT], tl.float32)
@@ -246,7 +253,7 @@ def _site_backward(
             pair = column * (BN // 2) + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (pair < pairs)[None, :]
             across = _pair_channels(pair, E)[None, :]
-            G = G_ptr + (row + rows)[:, None] * G_stride + across
+            G = G_rows + rows[:, None] * G_stride + across
             dza = tl.load(G, mask=inside, other=0.0).to(tl.float32)
             dzb = tl.load(G + E, mask=inside, other=0.0).to(tl.float32)
             if TURNS:
@@ -255,14 +262,14 @@ def _site_backward(
             ha = tl.zeros([1, 1], tl.float32)
             hb = tl.zeros([1, 1], tl.float32)
             if gate[1] is not None or gate[3] is not None:
-                z = out_ptr + (row + rows)[:, None] * out_stride + across
+                z = z_rows + rows[:, None] * out_stride + across
                 za = tl.load(z, mask=inside, other=0.0).to(tl.float32)
                 zb = tl.load(z + E, mask=inside, other=0.0).to(tl.float32)
                 if TURNS:
                     za, zb = _turn(za, zb, cos, -sin)
                 ha, hb = dza * za, dzb * zb
                 total += tl.sum(ha + hb, 1)
-            dz = dproduct_ptr + (row + rows)[:, None] * dz_stride + first + across
+            dz = target + rows[:, None] * dz_stride + across
             t, factor = tile_gate(gate, of_rows, matrices[4 * i], TYPE)
             tl.store(dz, dza * factor, mask=inside)
             more, dW = gate_gradient(gate, of_rows, ha, t, matrices[4 * i + 1], TYPE)

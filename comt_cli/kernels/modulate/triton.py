@@ -5,7 +5,7 @@ Shapes and equations as in `kernels.triton.gates`. One launch for a gated site; 
 
 # Triton knows tuples as long as it can count, and builds them by adding.
 # ruff: noqa: RUF005
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment,unreachable"
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def modulate(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) 
     product_TC = launch.unit_stride(product_TC)
     T, layout = len(product_TC), launch.Layout(modulation, widths)
     zhat_TM = product_TC.new_empty(T, layout.width)
-    tile = layout.tile("modulate")
+    tile = layout.tile("modulate", product_TC.dtype)
     for site in layout.sites if T else ():
         if not site.gated:
             zhat_TM[:, site.columns] = product_TC[:, site.columns]
@@ -64,7 +64,7 @@ def modulate_backward(
     """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32, for G = dL/dzhat."""
     G_TM, product_TC = launch.unit_stride(G_TM), launch.unit_stride(product_TC)
     T, layout = len(product_TC), launch.Layout(modulation, widths)
-    tile = layout.tile("modulate_backward")
+    tile = layout.tile("modulate_backward", product_TC.dtype)
     columns = [triton.cdiv(width, tile.channels) for width in widths]
     groups, blocks = launch.groups(product_TC, tile, max(columns))
     parts = Parts(layout, product_TC, groups, columns)
@@ -109,15 +109,14 @@ def _modulate(
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        source = product_ptr + row * stride
+        source, target = product_ptr + row * stride, zhat_ptr + row * zhat_stride
         of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
         for i in tl.static_range(BN // W):
             channels = column * BN + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (channels < N)[None, :]
             z = tl.load(source + first + rows[:, None] * stride + channels[None, :], mask=inside, other=0.0)
             zhat = z.to(tl.float32) * tile_gate(gate, of_rows, logits[i], TYPE)[1]
-            target = zhat_ptr + first + (row + rows)[:, None] * zhat_stride + channels[None, :]
-            tl.store(target, zhat, mask=inside)
+            tl.store(target + first + rows[:, None] * zhat_stride + channels[None, :], zhat, mask=inside)
 
 
 @triton.jit
@@ -145,7 +144,7 @@ def _modulate_backward(
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        source = product_ptr + row * stride
+        source, G_rows, target = product_ptr + row * stride, G_ptr + row * G_stride, dproduct_ptr + row * dz_stride
         of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
         dp = no_sum(gate, BT)
         total = tl.zeros([BT], tl.float32)
@@ -155,11 +154,10 @@ def _modulate_backward(
             channels = column * BN + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (channels < N)[None, :]
             z = tl.load(source + first + rows[:, None] * stride + channels[None, :], mask=inside, other=0.0)
-            G_at = G_ptr + first + (row + rows)[:, None] * G_stride + channels[None, :]
+            G_at = G_rows + first + rows[:, None] * G_stride + channels[None, :]
             t, factor = tile_gate(gate, of_rows, matrices[2 * i], TYPE)
             dz = tl.load(G_at, mask=inside, other=0.0).to(tl.float32) * factor
-            dz_at = dproduct_ptr + first + (row + rows)[:, None] * dz_stride + channels[None, :]
-            tl.store(dz_at, dz, mask=inside)
+            tl.store(target + first + rows[:, None] * dz_stride + channels[None, :], dz, mask=inside)
             h = dz * z.to(tl.float32)
             more, dW = gate_gradient(gate, of_rows, h, t, matrices[2 * i + 1], TYPE)
             dp += more

@@ -7,7 +7,7 @@ The backward pass reads the product again and gates it anew: nothing is kept but
 
 # Triton knows tuples as long as it can count, and builds them by adding.
 # ruff: noqa: RUF005
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment,unreachable"
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def swiglu(product_TC: Tensor, modulation: Modulation, width: int, padded: int) 
     T, layout = len(product_TC), launch.Layout(modulation, (width, width))
     h_TF = product_TC.new_empty(T, padded)
     if T:
-        tile = layout.tile("swiglu")
+        tile = layout.tile("swiglu", product_TC.dtype)
         columns = triton.cdiv(padded, tile.channels)
         groups, blocks = launch.groups(product_TC, tile, columns)
         launch.run(
@@ -51,6 +51,7 @@ def swiglu(product_TC: Tensor, modulation: Modulation, width: int, padded: int) 
             (T, width, padded, blocks),
             layout.scale,
             tile=tile,
+            FILLED=padded > width,
             **layout.constants(tile, product_TC, columns=(width, padded)),
         )
     return h_TF
@@ -62,7 +63,7 @@ def swiglu_backward(
     """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32."""
     dh_TF, product_TC = launch.unit_stride(dh_TF), launch.unit_stride(product_TC)
     T, layout = len(product_TC), launch.Layout(modulation, (width, width))
-    tile = layout.tile("swiglu_backward")
+    tile = layout.tile("swiglu_backward", product_TC.dtype)
     columns = triton.cdiv(width, tile.channels)
     groups, blocks = launch.groups(product_TC, tile, columns)
     parts = Parts(layout, product_TC, groups, (columns, columns))
@@ -86,7 +87,7 @@ def swiglu_backward(
 
 @triton.jit
 def _swiglu(
-    tensors, gate, up, strides, sizes, scale,
+    tensors, gate, up, strides, sizes, scale, FILLED: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """BN channels of both sites in a group of `blocks` row blocks, in tiles of W."""
@@ -106,7 +107,7 @@ def _swiglu(
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        source = product_ptr + row * stride
+        source, target = product_ptr + row * stride, h_ptr + row * h_stride
         z = ()
         for i in tl.static_range(BN // W):
             channels = first + i * W + tl.arange(0, W)
@@ -119,13 +120,15 @@ def _swiglu(
             channels = first + i * W + tl.arange(0, W)
             a = z[2 * i].to(tl.float32) * tile_gate(gate, gate_rows, Wa[i], TYPE)[1]
             b = z[2 * i + 1].to(tl.float32) * tile_gate(up, up_rows, Wb[i], TYPE)[1]
-            h = tl.where((channels < F)[None, :], a * sigmoid(a) * b, 0.0)
+            h = a * sigmoid(a) * b
+            if FILLED:
+                h = tl.where((channels < F)[None, :], h, 0.0)
             written = inside_T[:, None] & (channels < padded)[None, :]
-            tl.store(h_ptr + (row + rows)[:, None] * h_stride + channels[None, :], h, mask=written)
+            tl.store(target + rows[:, None] * h_stride + channels[None, :], h, mask=written)
 
 
 @triton.jit
-def _swiglu_backward(
+def _swiglu_backward(  # noqa: PLR0915 - one walk down the rows
     tensors, gate, up, sums, strides, sizes, scale,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
@@ -151,7 +154,7 @@ def _swiglu_backward(
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
-        source = product_ptr + row * stride
+        source, dh_rows, target = product_ptr + row * stride, dh_ptr + row * dh_stride, dproduct_ptr + row * dz_stride
         gate_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
         up_rows = row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
         dpa = no_sum(gate, BT)
@@ -165,7 +168,7 @@ def _swiglu_backward(
             channels = column * BN + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (channels < F)[None, :]
             a_ptr = source + rows[:, None] * stride + channels[None, :]
-            dh_at = dh_ptr + (row + rows)[:, None] * dh_stride + channels[None, :]
+            dh_at = dh_rows + rows[:, None] * dh_stride + channels[None, :]
             za = tl.load(a_ptr, mask=inside, other=0.0).to(tl.float32)
             zb = tl.load(a_ptr + F, mask=inside, other=0.0).to(tl.float32)
             dh = tl.load(dh_at, mask=inside, other=0.0).to(tl.float32)
@@ -176,7 +179,7 @@ def _swiglu_backward(
             dhs = dh * s
             dza = dhs * b * (1 + a * (1 - s)) * fa
             dzb = dhs * a * fb
-            da_ptr = dproduct_ptr + (row + rows)[:, None] * dz_stride + channels[None, :]
+            da_ptr = target + rows[:, None] * dz_stride + channels[None, :]
             tl.store(da_ptr, dza, mask=inside)
             tl.store(da_ptr + F, dzb, mask=inside)
             za, zb = dza * za, dzb * zb

@@ -12,13 +12,14 @@ rowsum(h) are complete only when all programs are done: they leave in parts, one
 `sums.finish` adds them in a fixed order and makes du and dws of them.
 
 A channel gate's tile is [16 rows for each warp, 32 channels]. One or two warps: a product of 64 rows in four would be
-the warp group's (wgmma), which takes its factors from shared memory and is waited for. The tensor cores give a thread of
-warp w rows 16 w + 8 i + g and columns 8 j + 2 q + b (i < 2, g < 8, j, q < 4, b < 2), where loads of 16 bytes give it
+the warp group's (wgmma), which takes its factors from shared memory and is waited for. The tensor cores give a thread
+of warp w rows 16 w + 8 i + g and columns 8 j + 2 q + b (i < 2, g < 8, j, q < 4, b < 2), where loads of 16 bytes give it
 rows 8 W i + 8 w + g and columns 8 q + 2 j + b, W the number of warps. So Wc's channels and p's rows stand in the order
 of the tensor cores ("ordered"), and what a product gives lies where z and its gradient lie, without a way through
 shared memory.
 
-A pointer that is None says that the site has no such gate, and then nothing of it is compiled. Rows beyond the last have
+A pointer that is None says that the site has no such gate, and then nothing of it is compiled. Rows beyond the last
+have
 u = 0 and activations of zero: p is 1/2 there, so that an infinite weight does not make NaN of it.
 """
 
@@ -33,7 +34,8 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Triton's interpreter keeps bf16 as integers, and would multiply those."""
 
 LANES = tl.constexpr(8)
-"""The widest bottleneck of a channel gate: p and what its rounding lost stand side by side in one product of depth 16."""
+"""The widest bottleneck of a channel gate: p and what its rounding lost stand side by side in one product of depth
+16."""
 
 
 @triton.jit
@@ -65,7 +67,7 @@ def sigmoid(x):
 
 
 @triton.jit
-def _half_tanh(half, TYPE: tl.constexpr):
+def half_tanh(half, TYPE: tl.constexpr):
     """tanh of half the logits: the only special function of a gate that every element needs.
 
     The special-function unit takes 16 operands a clock, and two for each sigmoid would bound these kernels. For bf16
@@ -75,8 +77,8 @@ def _half_tanh(half, TYPE: tl.constexpr):
       sc > 1/8. So it is beside the rounding of e to bf16, while sc < 7/8.
     - Nearer to 0 or 1 it is not small beside sc or 1 - sc, though still 2^-12 beside z or h. From about |x| = 9 on tanh
       is 1: the gate is quite shut or open, and the element teaches it nothing, where h times 1e-4 would be right.
-    fp16 rounds eight times as finely as bf16, not coarser than this error: like fp32 it gets 2 sigmoid - 1, whose error is
-    some 2^-23. Infinite logits give -1 and 1, NaN stays NaN.
+    fp16 rounds eight times as finely as bf16, not coarser than this error: like fp32 it gets 2 sigmoid - 1, whose
+    error is some 2^-23. Infinite logits give -1 and 1, NaN stays NaN.
     """
     if INTERPRETED or TYPE != tl.bfloat16:
         return 2 * sigmoid(2 * half) - 1
@@ -145,18 +147,20 @@ def ordered_channels():
 
 
 @triton.jit
-def _half_Wc(gate, channels, inside_N, R: tl.constexpr):
+def _half_Wc(  # noqa: N802
+    gate, channels, inside_N, R: tl.constexpr
+):
     _, Wc_ptr, first, _, _ = gate
     lane = tl.arange(0, LANES)
     inside = inside_N[:, None] & (lane < R)[None, :]
-    Wc = tl.load(Wc_ptr + (first + channels)[:, None] * R + lane[None, :], mask=inside, other=0.0)
+    Wc = tl.load(Wc_ptr + first * R + channels[:, None] * R + lane[None, :], mask=inside, other=0.0)
     return Wc.to(tl.float32) * 0.5
 
 
 @triton.jit
 def logit_matrix(gate, channels, inside_N, R: tl.constexpr, TYPE: tl.constexpr):
-    """Half of the rows of Wc for 32 ordered channels, each column twice, [32, 16]: for p and for what its rounding lost.
-    An infinite weight meets only p itself: the other has both signs. [1, 1] without a channel gate."""
+    """Half of the rows of Wc for 32 ordered channels, each column twice, [32, 16]: for p and for what its rounding
+    lost. An infinite weight meets only p itself: the other has both signs. [1, 1] without a channel gate."""
     if gate[1] is None:
         return tl.zeros([1, 1], TYPE)
     else:
@@ -224,13 +228,13 @@ def row_gate(rows_ptr, stride, gate, inside_T, scale, R: tl.constexpr, BL: tl.co
 
 @triton.jit
 def tile_gate(gate, of_rows, logits, TYPE: tl.constexpr):
-    """t and the factor of a tile, [BT, 32], in memory's order; without a channel gate the factor is [BT, 1]. `of_rows` is
-    what `row_gate` gave, `logits` the `logit_matrix`."""
+    """t and the factor of a tile, [BT, 32], in memory's order; without a channel gate the factor is [BT, 1].
+    `of_rows` is what `row_gate` gave, `logits` the `logit_matrix`."""
     both, _, k = of_rows
     if gate[1] is None:
         return tl.zeros([1, 1], tl.float32), k[:, None]
     else:
-        t = _half_tanh(_from_cores(matmul(both, tl.trans(logits), TYPE)), TYPE)
+        t = half_tanh(_from_cores(matmul(both, tl.trans(logits), TYPE)), TYPE)
         return t, t * k[:, None] + k[:, None]
 
 
@@ -270,7 +274,9 @@ def no_sum(gate, rows: tl.constexpr):
 
 
 @triton.jit
-def store_dWc(gate, dWc_ptr, channels, inside_N, dWc, R: tl.constexpr):
+def store_dWc(  # noqa: N802
+    gate, dWc_ptr, channels, inside_N, dWc, R: tl.constexpr
+):
     """Writes what a group of rows has of dWc for 32 ordered channels."""
     if gate[1] is not None:
         lane = tl.arange(0, LANES)

@@ -79,9 +79,13 @@ class Layout:
         Wc, ws = (self.Wc, self.ws) if site.gated else (None, None)
         return (self.width if u is None else u) + site.u, Wc, site.channel, ws, site.scalar
 
-    def tile(self, kernel: str) -> Tile:
-        """The tile of a kernel, by its name."""
-        return tile(kernel, self.kind, max(site.width for site in self.sites))
+    def tile(self, kernel: str, dtype: torch.dtype) -> Tile:
+        """The tile of a kernel, by its name. Those of channel gates are made for bf16: in other types a gate takes more
+        registers, since products in fp32 are not for the tensor cores, and sigmoids are exact."""
+        found = tile(kernel, self.kind, max(site.width for site in self.sites))
+        if dtype == torch.bfloat16 or self.kind != "channel":
+            return found
+        return found._replace(rows=16, warps=1, registers=None)
 
     def constants(self, tile: Tile, *tensors: Tensor, columns: Sequence[int] = ()) -> dict[str, Any]:
         """What kernels are compiled for. A program takes its channels W at a time. UNIT divides the row strides of the
@@ -111,8 +115,8 @@ def processors(device: torch.device) -> int:
 
 
 def groups(rows_TN: Tensor, tile: Tile, columns: int = 1) -> tuple[int, int]:
-    """How many groups of a tensor's rows there are, and the row blocks of each: as many as run at a time where `columns`
-    programs share a row block, or, where programs do not stay, one block each."""
+    """How many groups of a tensor's rows there are, and the row blocks of each: as many as run at a time where
+    `columns` programs share a row block, or, where programs do not stay, one block each."""
     blocks = triton.cdiv(len(rows_TN), tile.rows)
     if not tile.resident:
         return blocks, 1

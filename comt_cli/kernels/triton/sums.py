@@ -1,4 +1,5 @@
-"""What follows an operation's backward kernel: du and dws from parts of e Wc and rowsum(h), and sums over groups of rows.
+"""What follows an operation's backward kernel: du and dws from parts of e Wc and rowsum(h), and sums over groups of
+rows.
 
 Shapes: G groups, K elements of one group's part; the others as in `gates`, and B blocks of channels.
 """
@@ -25,8 +26,8 @@ BLOCK_GROUPS, BLOCK_COLUMNS = 64, 32
 
 
 def add_groups(parts: Sequence[Tensor]) -> list[Tensor]:
-    """The sum over the first dimension of each tensor, [G, ...] in fp32, in a fixed order; zeros where G is 0. There are
-    `MOST` tensors at most."""
+    """The sum over the first dimension of each tensor, [G, ...] in fp32, in a fixed order; zeros where G is 0. There
+    are `MOST` tensors at most."""
     if not parts:
         return []
     totals = [part.new_empty(part.shape[1:]) for part in parts]
@@ -100,8 +101,8 @@ class Parts:
         return self.dWc_GMR, (self.dp_BTR, self.total_BT)
 
     def finish(self, u_TC: Tensor, u: int, dproduct_TC: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        """Writes du, and zeros into the columns of dproduct behind it. Returns dWc, dws (of no elements where there is no
-        such matrix), and the sums over the groups of `others`. The u begin at column `u` of u_TC."""
+        """Writes du, and zeros into the columns of dproduct behind it. Returns dWc, dws (of no elements where there
+        is no such matrix), and the sums over the groups of `others`. The u begin at column `u` of u_TC."""
         layout, T = self.layout, len(dproduct_TC)
         S, R = len(self.ends), layout.rank
         dws_GSR = None

@@ -29,32 +29,39 @@ class Tile(NamedTuple):
 Key = tuple[str, Kind, int]
 """A kernel's name (`swiglu`, `swiglu_backward` ...), its gates, and the width of its widest site."""
 
+_WALKERS = (Tile(32, 64, 2, 4), Tile(16, 64, 1, 8))
 _WIDE = (Tile(8, 512, 4), Tile(16, 256, 4), Tile(32, 128, 4))
 _WIDE_WALKERS = (Tile(16, 128, 4, 4), Tile(16, 256, 4, 4), Tile(32, 128, 4, 2))
-_WALKERS = (Tile(32, 64, 2, 4), Tile(16, 64, 1, 8))
-_ROWS = (Tile(0, 2048, 4), Tile(0, 4096, 4))
-_ROW_WALKERS = (Tile(0, 4096, 4, 8), Tile(0, 1024, 4, 8), Tile(0, 8192, 16, 1))
 
 TILES: dict[tuple[str, Kind], tuple[Tile, ...]] = {
     ("heads", "channel"): (Tile(16, 64, 1, 16, 128), Tile(16, 128, 1, 12, 168), Tile(32, 64, 2, 8, 128)),
-    ("swiglu", "channel"): (Tile(32, 64, 2, 8, 128), Tile(16, 64, 1, 16, 128)),
-    ("modulate", "channel"): (Tile(32, 64, 2, 8, 128), Tile(16, 64, 1, 16, 128)),
-    ("add_norm", "channel"): (Tile(16, 128, 1), Tile(32, 64, 2), Tile(16, 64, 1)),
+    ("heads", "scalar"): _WIDE,
+    ("heads", "none"): _WIDE,
     ("heads_backward", "channel"): (Tile(32, 64, 2, 6, 168), Tile(16, 64, 1, 12, 168), Tile(16, 64, 1, 8)),
+    ("heads_backward", "scalar"): (Tile(16, 128, 4, 8), Tile(16, 256, 4, 4)),
+    ("heads_backward", "none"): (Tile(16, 128, 4, 8), Tile(16, 256, 4, 4)),
+    ("swiglu", "channel"): (Tile(32, 64, 2, 8, 128), Tile(16, 64, 1, 16, 128)),
+    ("swiglu", "scalar"): _WIDE,
+    ("swiglu", "none"): _WIDE,
     ("swiglu_backward", "channel"): _WALKERS,
-    ("modulate_backward", "channel"): _WALKERS,
+    ("swiglu_backward", "scalar"): _WIDE_WALKERS,
+    ("swiglu_backward", "none"): (Tile(16, 256, 4, 4), Tile(32, 128, 4, 2)),
+    ("add_norm", "channel"): (Tile(16, 128, 1), Tile(32, 64, 2)),
+    ("add_norm", "scalar"): (Tile(0, 2048, 4), Tile(0, 4096, 4)),
+    ("add_norm", "none"): (Tile(0, 2048, 4), Tile(0, 4096, 4)),
     ("add_norm_backward", "channel"): _WALKERS,
-    **{(name, kind): _WIDE for name in ("heads", "swiglu", "modulate") for kind in ("scalar", "none")},
-    **{(name, kind): _ROWS for name in ("add_norm",) for kind in ("scalar", "none")},
-    **{
-        (f"{name}_backward", kind): _WIDE_WALKERS
-        for name in ("heads", "swiglu", "modulate")
-        for kind in ("scalar", "none")
-    },
-    **{(name, kind): _ROW_WALKERS for name in ("add_norm_backward",) for kind in ("scalar", "none")},
+    ("add_norm_backward", "scalar"): (Tile(0, 8192, 16, 1), Tile(0, 4096, 4, 8), Tile(0, 1024, 4, 8)),
+    ("add_norm_backward", "none"): (Tile(0, 2048, 4, 8), Tile(0, 4096, 4, 8), Tile(0, 1024, 4, 8)),
+    ("modulate", "channel"): (Tile(32, 64, 2, 8, 128), Tile(16, 64, 1, 16, 128)),
+    ("modulate", "scalar"): _WIDE,
+    ("modulate", "none"): _WIDE,
+    ("modulate_backward", "channel"): _WALKERS,
+    ("modulate_backward", "scalar"): _WIDE_WALKERS,
+    ("modulate_backward", "none"): _WIDE_WALKERS,
 }
-"""Of each kernel the tiles to try; the first is the default. With a channel gate a warp has 16 rows: more warps a program, or
-fewer rows, would have several compute the same logits, and 64 rows in four warps would make products of a warp group."""
+"""Of each kernel the tiles to try; the first is the default, the quickest of an H200's measurements of the prototypes
+(results/bench/nvidia-h200/prototype-kernels.csv) where there are some. With a channel gate a warp has 16 rows: with
+fewer, several would compute the same logits, and 64 rows in four warps would make products of a warp group."""
 
 _tuned: dict[Key, Tile] = {}
 

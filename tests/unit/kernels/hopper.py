@@ -34,6 +34,7 @@ ROWS = 65536
 REGISTERS, SHARED, MOST_WARPS, MOST_PROGRAMS = 65536, 228 * 1024, 64, 32
 """What a multiprocessor has (CUDA programming guide, table of compute capabilities, 9.0). A program's shared memory
 takes 1 KiB more than it asks for, and registers are given out 8 a thread at a time."""
+HALVES = (torch.bfloat16, torch.float16)
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.int64: "i64"}
 
 
@@ -62,6 +63,9 @@ class Compiled:
     wide: int  # accesses of 16 bytes to global memory, in these loops
     narrow: int  # accesses of fewer: of Wc, its gradient, the gain and the angles, if of nothing else
     local: int  # instructions that read or write what was spilled, in these loops
+    group_products: int  # of a warp group (wgmma)
+    stores: tuple[int, int]  # of tiles, outside loops and in them
+    line: int  # bytes of a row of a tile
 
 
 def launches_of(call: Callable[[], Any]) -> list[Launch]:
@@ -113,12 +117,13 @@ def launches_of_a_block(size: str, method: str, rows: int = ROWS) -> list[Launch
         with _OnMeta():
             model.body(*model.example(rows // length)).sum().backward()
 
-    def filled(width: int, like: torch.Tensor) -> int:
-        return -(-width // 8) * 8
+    def filled(to: int) -> Callable[[int, torch.Tensor], int]:
+        return lambda width, like: -(-width // to) * to
 
-    aligned = (mock.patch.object(module, "aligned", filled) for module in (projection, attention))
+    aligned = (mock.patch.object(module, "aligned", filled(8)) for module in (projection, attention))
+    ends = mock.patch.object(projection, "row_end", filled(64))
     with contextlib.ExitStack() as stack:
-        for patch in (*aligned, mock.patch.dict(IMPLEMENTATIONS, {"meta": "triton"})):
+        for patch in (*aligned, ends, mock.patch.dict(IMPLEMENTATIONS, {"meta": "triton"})):
             stack.enter_context(patch)
         return launches_of(call)
 
@@ -142,12 +147,12 @@ def compiled(launch: Launch, *, disassembled: bool = True) -> Compiled:
     rest = {name: value for name, value in options.items() if name not in kernel.arg_names}
     result = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=rest)
     registers, spilled = _assembled(result)
-    rows, channels, warps = options.get("BT", 1), options.get("BN", 1), result.metadata.num_warps
+    rows, channels, warps = options.get("BT", 1), max(1, options.get("BN", 1)), result.metadata.num_warps
     instructions = _disassembled(result) if disassembled else []
     loops = [loop for loop in map(collections.Counter, _walks(instructions)) if any(_is_load(i) for i in loop)]
     count = sum(loops, collections.Counter())
-    sites = 3 if "heads" in kernel.__name__ else 1  # each has its loop, and a tile of it two channels a lane
-    elements = rows * channels * sites * (2 if sites == 3 else 1)
+    sites = 3 if "heads" in kernel.__name__ else 1  # each has its loop
+    elements = rows * channels * sites
     threads = 32 * warps
     programs = min(
         REGISTERS // (-(-registers // 8) * 8 * threads),
@@ -172,7 +177,32 @@ def compiled(launch: Launch, *, disassembled: bool = True) -> Compiled:
         wide=accesses.count(16),
         narrow=len(accesses) - accesses.count(16),
         local=_matching(count, "LDL|STL"),
+        group_products=result.asm["ttgir"].count("warp_group_dot "),
+        stores=_stores(result.asm["ttgir"]),
+        line=channels * max((each.itemsize for each in _tensors(launch.arguments) if each.dtype in HALVES), default=4),
     )
+
+
+def _tensors(arguments: Any) -> Iterator[torch.Tensor]:
+    for each in arguments:
+        if isinstance(each, tuple):
+            yield from _tensors(each)
+        elif isinstance(each, torch.Tensor):
+            yield each
+
+
+def _stores(code: str) -> tuple[int, int]:
+    """How many stores stand outside the loops of a kernel's code in Triton's language for GPUs, and in them."""
+    outside, inside, ends = 0, 0, list[str]()
+    for line in code.splitlines():
+        indentation = line[: len(line) - len(line.lstrip())]
+        if re.search(r"= scf\.for |^ *scf\.for ", line):
+            ends.append(indentation + "}")
+        elif ends and line.startswith(ends[-1]):
+            ends.pop()
+        elif "tt.store " in line:
+            inside, outside = inside + bool(ends), outside + (not ends)
+    return outside, inside
 
 
 def _described(value: Any, path: tuple[int, ...], fixed: bool, constants: Any, attributes: Any) -> Any:
@@ -256,7 +286,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count the compiled kernels of a LLaMA's block, forward and backward.")
     parser.add_argument("--sizes", default="60m,1b")
     parser.add_argument("--methods", default="transponder,comt")
-    parser.add_argument("--kernels", default="heads,swiglu,add_norm,heads_backward,swiglu_backward,add_norm_backward")
+    parser.add_argument(
+        "--kernels",
+        default=(
+            "heads,swiglu,add_norm,add_norm_rows,heads_backward,swiglu_backward,store_means,add_norm_backward,"
+            "add_norm_backward_rows,finish"
+        ),
+    )
     parser.add_argument("--rows", default=f"{ROWS}", help="tokens of a pass; 16 are those of a step of decoding")
     chosen = parser.parse_args()
     print(f"Triton {triton.__version__}, compute capability 9.0, bf16\n")
