@@ -25,22 +25,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
-from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import (
-    aligned,
-    gate_gradient,
-    gradient_matrix,
-    load_p,
-    logit_matrix,
-    no_sum,
-    ordered_channels,
-    row_gate,
-    scalar_factor,
-    sigmoid,
-    store_dWc,
-    store_parts,
-    tile_gate,
-)
+from comt_cli.kernels.triton import gates, launch
 from comt_cli.kernels.triton.sums import Parts
 from comt_cli.kernels.triton.tiles import Tile
 
@@ -170,8 +155,8 @@ def _whole_rows_factor(gate, rows_ptr, stride, channels, inside_N, inside_T, sca
     take 16 rows."""
     factor = tl.full([inside_T.shape[0], 1], 1.0, tl.float32)
     if gate[1] is not None or gate[3] is not None:
-        p = load_p(rows_ptr + gate[0], stride, inside_T, R, BL)
-        factor = scalar_factor(gate, p, scale, R, BL)[:, None]
+        p = gates.load_p(rows_ptr + gate[0], stride, inside_T, R, BL)
+        factor = gates.scalar_factor(gate, p, scale, R, BL)[:, None]
         if gate[1] is not None:
             lane = tl.arange(0, BL)
             logits = tl.zeros([inside_T.shape[0], inside_N.shape[0]], tl.float32)
@@ -179,7 +164,7 @@ def _whole_rows_factor(gate, rows_ptr, stride, channels, inside_N, inside_T, sca
                 p_r = tl.sum(tl.where((lane == r)[None, :], p, 0.0), 1)
                 Wc_r = tl.load(gate[1] + (gate[2] + channels) * R + r, mask=inside_N, other=0.0).to(tl.float32)
                 logits += p_r[:, None] * Wc_r[None, :]
-            factor = factor * (scale * sigmoid(logits))
+            factor = factor * (scale * gates.sigmoid(logits))
     return factor
 
 
@@ -190,9 +175,9 @@ def _add_norm_rows(
 ):  # fmt: skip
     """BT whole rows."""
     product_ptr, x_ptr, gain_ptr, y_ptr, n_ptr, rstd_ptr = tensors
-    stride, x_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT)
+    stride, x_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
     T, D = sizes
-    D = aligned(D, UNIT)
+    D = gates.aligned(D, UNIT)
     row = tl.program_id(0).to(tl.int64) * BT
     rows, channels = tl.arange(0, BT), tl.arange(0, BN)
     inside_T, inside_N = rows < T - row, channels < D
@@ -216,15 +201,15 @@ def _add_norm(
     """BT rows whose site has a channel gate, BN channels at a time in tiles of W."""
     product_ptr, x_ptr, gain_ptr, y_ptr, n_ptr, rstd_ptr = tensors
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, x_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT)
+    stride, x_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
     T, D = sizes
-    D = aligned(D, UNIT)
+    D = gates.aligned(D, UNIT)
     row = tl.program_id(0).to(tl.int64) * BT
     rows = tl.arange(0, BT)
     inside_T = rows < T - row
     source = product_ptr + row * stride
     x_rows, y_rows = x_ptr + row * x_stride, y_ptr + row * D
-    of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+    of_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
     squares = tl.zeros([BT], tl.float32)
     for first in range(0, D, BN):
         read = ()
@@ -236,9 +221,9 @@ def _add_norm(
         for i in tl.static_range(BN // W):
             channels = first + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (channels < D)[None, :]
-            order = first + i * W + ordered_channels()
-            logits = logit_matrix(gate, order, order < D, R, TYPE)
-            zhat = read[2 * i].to(tl.float32) * tile_gate(gate, of_rows, logits, TYPE)[1]
+            order = first + i * W + gates.ordered_channels()
+            logits = gates.logit_matrix(gate, order, order < D, R, TYPE)
+            zhat = read[2 * i].to(tl.float32) * gates.tile_gate(gate, of_rows, logits, TYPE)[1]
             y = (read[2 * i + 1].to(tl.float32) + zhat).to(y_ptr.dtype.element_ty)
             tl.store(y_rows + rows[:, None] * D + channels[None, :], y, mask=inside)
             squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
@@ -257,12 +242,12 @@ def _store_means(tensors, strides, sizes, BT: tl.constexpr, BN: tl.constexpr, UN
     """Of BT whole rows."""
     dn_ptr, y_ptr, rstd_ptr, gain_ptr, mean_ptr = tensors
     T, D = sizes
-    D = aligned(D, UNIT)
+    D = gates.aligned(D, UNIT)
     rows = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
     channels = tl.arange(0, BN)
     inside = (rows < T)[:, None] & (channels < D)[None, :]
-    dn = tl.load(dn_ptr + rows[:, None] * aligned(strides[0], UNIT) + channels[None, :], mask=inside, other=0.0)
-    y = tl.load(y_ptr + rows[:, None] * aligned(strides[1], UNIT) + channels[None, :], mask=inside, other=0.0)
+    dn = tl.load(dn_ptr + rows[:, None] * gates.aligned(strides[0], UNIT) + channels[None, :], mask=inside, other=0.0)
+    y = tl.load(y_ptr + rows[:, None] * gates.aligned(strides[1], UNIT) + channels[None, :], mask=inside, other=0.0)
     gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)
     rstd = tl.load(rstd_ptr + rows, mask=rows < T, other=0.0)
     sums = tl.sum(dn.to(tl.float32) * gain[None, :] * y.to(tl.float32), 1)
@@ -279,19 +264,21 @@ def _add_norm_backward(  # noqa: PLR0915 - one walk down the rows
     dx_ptr, dproduct_ptr, dgain_ptr = results
     dWc_ptr, parts = sums
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, dy_stride, dn_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT), aligned(strides[2], UNIT)
-    y_stride, dz_stride = aligned(strides[3], UNIT), aligned(strides[4], UNIT)
+    stride, dy_stride, dn_stride = (
+        gates.aligned(strides[0], UNIT),
+        gates.aligned(strides[1], UNIT),
+        gates.aligned(strides[2], UNIT),
+    )
+    y_stride, dz_stride = gates.aligned(strides[3], UNIT), gates.aligned(strides[4], UNIT)
     T, D, blocks = sizes
-    D = aligned(D, UNIT)
+    D = gates.aligned(D, UNIT)
     group, column = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows = tl.arange(0, BT)
-    matrices = ()
-    added = ()
-    for i in tl.static_range(BN // W):
-        order = column * BN + i * W + ordered_channels()
-        matrices = matrices + (logit_matrix(gate, order, order < D, R, TYPE),)
-        matrices = matrices + (gradient_matrix(gate, order, order < D, R, TYPE),)
-        added = added + (no_sum(gate, W), tl.zeros([BT, W], tl.float32))
+    matrices = gates.matrices(gate, column * BN, D, BN // W, R, TYPE)
+    dWc = gates.no_sums(gate, BN // W)
+    dgain = ()
+    for _ in tl.static_range(BN // W):
+        dgain = dgain + (tl.zeros([BT, W], tl.float32),)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
@@ -300,11 +287,12 @@ def _add_norm_backward(  # noqa: PLR0915 - one walk down the rows
         at = rows[:, None]
         rstd = tl.load(rstd_ptr + row + rows, mask=inside_T, other=0.0)[:, None]
         mean = tl.load(mean_ptr + row + rows, mask=inside_T, other=0.0)[:, None]
-        of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
-        dp = no_sum(gate, BT)
+        of_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        dp = gates.no_sum(gate, BT)
         total = tl.zeros([BT], tl.float32)
-        before = added
-        added = ()
+        dWc_then, dgain_then = dWc, dgain
+        dWc = ()
+        dgain = ()
         for i in tl.static_range(BN // W):
             channels = column * BN + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (channels < D)[None, :]
@@ -314,23 +302,23 @@ def _add_norm_backward(  # noqa: PLR0915 - one walk down the rows
             dy = tl.load(dy_rows + at * dy_stride + across, mask=inside, other=0.0).to(tl.float32)
             z = tl.load(source + at * stride + across, mask=inside, other=0.0).to(tl.float32)
             gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)
-            t, factor = tile_gate(gate, of_rows, matrices[2 * i], TYPE)
+            t, factor = gates.tile_gate(gate, of_rows, matrices[2 * i], TYPE)
             dn *= rstd
             dx = dy + dn * gain[None, :] - y * mean
             dz = dx * factor
             tl.store(dx_rows + at * D + across, dx, mask=inside)
             tl.store(target + at * dz_stride + across, dz, mask=inside)
             h = dz * z
-            more, dW = gate_gradient(gate, of_rows, h, t, matrices[2 * i + 1], TYPE)
+            more, dW = gates.gate_gradient(gate, of_rows, h, t, matrices[2 * i + 1], TYPE)
             dp += more
             total += tl.sum(h, 1)
-            added = added + (before[2 * i] + dW, before[2 * i + 1] + dn * y)
-        store_parts(gate, parts, column, T, row, dp, total, inside_T, R)
+            dWc = dWc + (dWc_then[i] + dW,)
+            dgain = dgain + (dgain_then[i] + dn * y,)
+        gates.store_parts(gate, parts, column, T, row, dp, total, inside_T, R)
+    gates.store_sums(gate, dWc_ptr, group, D, column * BN, D, dWc, BN // W, R)
     for i in tl.static_range(BN // W):
-        order = column * BN + i * W + ordered_channels()
-        store_dWc(gate, dWc_ptr, group * D + order, order < D, added[2 * i], R)
         channels = column * BN + i * W + tl.arange(0, W)
-        tl.store(dgain_ptr + group * D + channels, tl.sum(added[2 * i + 1], 0), mask=channels < D)
+        tl.store(dgain_ptr + group * D + channels, tl.sum(dgain[i], 0), mask=channels < D)
 
 
 @triton.jit
@@ -341,10 +329,14 @@ def _add_norm_backward_rows(
     """A group of `blocks` row blocks, BT whole rows each."""
     product_ptr, dy_ptr, dn_ptr, y_ptr, rstd_ptr, _, gain_ptr = tensors
     dx_ptr, dproduct_ptr, dgain_ptr = results
-    stride, dy_stride, dn_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT), aligned(strides[2], UNIT)
-    y_stride, dz_stride = aligned(strides[3], UNIT), aligned(strides[4], UNIT)
+    stride, dy_stride, dn_stride = (
+        gates.aligned(strides[0], UNIT),
+        gates.aligned(strides[1], UNIT),
+        gates.aligned(strides[2], UNIT),
+    )
+    y_stride, dz_stride = gates.aligned(strides[3], UNIT), gates.aligned(strides[4], UNIT)
     T, D, blocks = sizes
-    D = aligned(D, UNIT)
+    D = gates.aligned(D, UNIT)
     group = tl.program_id(0).to(tl.int64)
     rows, channels = tl.arange(0, BT), tl.arange(0, BN)
     gain = tl.load(gain_ptr + channels, mask=channels < D, other=0.0).to(tl.float32)[None, :]
@@ -366,7 +358,7 @@ def _add_norm_backward_rows(
         mean = tl.sum(both * gain, 1)[:, None] / D
         dx = dy + rstd * (dn * gain - yhat * mean)
         tl.store(dx_ptr + at * D + across, dx, mask=inside)
-        dz = dx * row_gate(source, stride, gate, inside_T, scale, R, BL, tl.float32)[2][:, None]
+        dz = dx * gates.row_gate(source, stride, gate, inside_T, scale, R, BL, tl.float32)[2][:, None]
         if dproduct_ptr is not None:
             tl.store(dproduct_ptr + at * dz_stride + across, dz, mask=inside)
         if gate[3] is not None:

@@ -18,19 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
-from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import (
-    aligned,
-    gate_gradient,
-    gradient_matrix,
-    logit_matrix,
-    no_sum,
-    ordered_channels,
-    row_gate,
-    store_dWc,
-    store_parts,
-    tile_gate,
-)
+from comt_cli.kernels.triton import gates, launch
 from comt_cli.kernels.triton.sums import Parts
 from comt_cli.kernels.triton.tiles import Tile
 
@@ -151,16 +139,16 @@ def _site(
     """BN channels of a site, those of BN / 2 pairs, in a group of `blocks` row blocks."""
     product_ptr, cos_ptr, sin_ptr, copy_ptr = tensors
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, out_stride = aligned(strides[0], UNIT), aligned(2 * pairs, UNIT)
+    stride, out_stride = gates.aligned(strides[0], UNIT), gates.aligned(2 * pairs, UNIT)
     T, P, blocks, width = sizes
     group = tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
     logits = ()
     for i in tl.static_range(BN // (2 * W)):
-        order = column * (BN // 2) + i * W + ordered_channels()
+        order = column * (BN // 2) + i * W + gates.ordered_channels()
         for half in tl.static_range(2):
             channels = _pair_channels(order, E) + half * E
-            logits = logits + (logit_matrix(gate, channels, order < pairs, R, TYPE),)
+            logits = logits + (gates.logit_matrix(gate, channels, order < pairs, R, TYPE),)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
@@ -171,12 +159,12 @@ def _site(
             inside = inside_T[:, None] & (pair < pairs)[None, :]
             z_ptr = source + first + rows[:, None] * stride + _pair_channels(pair, E)[None, :]
             z = z + (tl.load(z_ptr, mask=inside, other=0.0), tl.load(z_ptr + E, mask=inside, other=0.0))
-        of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        of_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
         for i in tl.static_range(BN // (2 * W)):
             pair = column * (BN // 2) + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (pair < pairs)[None, :]
-            a = z[2 * i].to(tl.float32) * tile_gate(gate, of_rows, logits[2 * i], TYPE)[1]
-            b = z[2 * i + 1].to(tl.float32) * tile_gate(gate, of_rows, logits[2 * i + 1], TYPE)[1]
+            a = z[2 * i].to(tl.float32) * gates.tile_gate(gate, of_rows, logits[2 * i], TYPE)[1]
+            b = z[2 * i + 1].to(tl.float32) * gates.tile_gate(gate, of_rows, logits[2 * i + 1], TYPE)[1]
             if TURNS:
                 cos, sin = _angles((cos_ptr, sin_ptr), strides, P, row, pair, inside, BT, E)
                 a, b = _turn(a, b, cos, sin)
@@ -199,7 +187,7 @@ def _heads(
 ):  # fmt: skip
     """Every site has programs of its own."""
     T, P, blocks, q_pairs, kv_pairs, k_column, v_column = sizes
-    q_width, kv_width = aligned(2 * q_pairs, UNIT), aligned(2 * kv_pairs, UNIT)
+    q_width, kv_width = gates.aligned(2 * q_pairs, UNIT), gates.aligned(2 * kv_pairs, UNIT)
     size = (T, P, blocks, q_width + 2 * kv_width)
     column = tl.program_id(0)
     if column < k_column:
@@ -223,19 +211,23 @@ def _site_backward(  # noqa: PLR0915 - one walk down the rows
     out_ptr, G_ptr, out_stride, G_stride = out
     dWc_ptr, parts = sums
     TYPE: tl.constexpr = out_ptr.dtype.element_ty
-    out_stride, G_stride, dz_stride = aligned(out_stride, UNIT), aligned(G_stride, UNIT), aligned(strides[3], UNIT)
+    out_stride, G_stride, dz_stride = (
+        gates.aligned(out_stride, UNIT),
+        gates.aligned(G_stride, UNIT),
+        gates.aligned(strides[3], UNIT),
+    )
     T, P, blocks, Mg = sizes
     group = tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
     matrices = ()
     dWc = ()
     for i in tl.static_range(BN // (2 * W)):
-        order = column * (BN // 2) + i * W + ordered_channels()
+        order = column * (BN // 2) + i * W + gates.ordered_channels()
         for half in tl.static_range(2):
             channels = _pair_channels(order, E) + half * E
-            matrices = matrices + (logit_matrix(gate, channels, order < pairs, R, TYPE),)
-            matrices = matrices + (gradient_matrix(gate, channels, order < pairs, R, TYPE),)
-            dWc = dWc + (no_sum(gate, W),)
+            matrices = matrices + (gates.logit_matrix(gate, channels, order < pairs, R, TYPE),)
+            matrices = matrices + (gates.gradient_matrix(gate, channels, order < pairs, R, TYPE),)
+            dWc = dWc + (gates.no_sum(gate, W),)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
@@ -244,8 +236,8 @@ def _site_backward(  # noqa: PLR0915 - one walk down the rows
             G_ptr + row * G_stride,
             dproduct_ptr + row * dz_stride + first,
         )
-        of_rows = row_gate(u_ptr + row * strides[0], strides[0], gate, inside_T, scale, R, BL, TYPE)
-        dp = no_sum(gate, BT)
+        of_rows = gates.row_gate(u_ptr + row * strides[0], strides[0], gate, inside_T, scale, R, BL, TYPE)
+        dp = gates.no_sum(gate, BT)
         total = tl.zeros([BT], tl.float32)
         before = dWc
         dWc = ()
@@ -270,22 +262,22 @@ def _site_backward(  # noqa: PLR0915 - one walk down the rows
                 ha, hb = dza * za, dzb * zb
                 total += tl.sum(ha + hb, 1)
             dz = target + rows[:, None] * dz_stride + across
-            t, factor = tile_gate(gate, of_rows, matrices[4 * i], TYPE)
+            t, factor = gates.tile_gate(gate, of_rows, matrices[4 * i], TYPE)
             tl.store(dz, dza * factor, mask=inside)
-            more, dW = gate_gradient(gate, of_rows, ha, t, matrices[4 * i + 1], TYPE)
+            more, dW = gates.gate_gradient(gate, of_rows, ha, t, matrices[4 * i + 1], TYPE)
             dp += more
             dWc = dWc + (before[2 * i] + dW,)
-            t, factor = tile_gate(gate, of_rows, matrices[4 * i + 2], TYPE)
+            t, factor = gates.tile_gate(gate, of_rows, matrices[4 * i + 2], TYPE)
             tl.store(dz + E, dzb * factor, mask=inside)
-            more, dW = gate_gradient(gate, of_rows, hb, t, matrices[4 * i + 3], TYPE)
+            more, dW = gates.gate_gradient(gate, of_rows, hb, t, matrices[4 * i + 3], TYPE)
             dp += more
             dWc = dWc + (before[2 * i + 1] + dW,)
-        store_parts(gate, parts, first_part + column, T, row, dp, total, inside_T, R)
+        gates.store_parts(gate, parts, first_part + column, T, row, dp, total, inside_T, R)
     for i in tl.static_range(BN // (2 * W)):
-        order = column * (BN // 2) + i * W + ordered_channels()
+        order = column * (BN // 2) + i * W + gates.ordered_channels()
         for half in tl.static_range(2):
             channels = group * Mg + _pair_channels(order, E) + half * E
-            store_dWc(gate, dWc_ptr, channels, order < pairs, dWc[2 * i + half], R)
+            gates.store_dWc(gate, dWc_ptr, channels, order < pairs, dWc[2 * i + half], R)
 
 
 @triton.jit
@@ -297,7 +289,7 @@ def _heads_backward(
     T, P, blocks, q_pairs, kv_pairs, k_column, v_column = sizes
     Mg, q_part, k_part, v_part = firsts
     size = (T, P, blocks, Mg)
-    q_width, kv_width = aligned(2 * q_pairs, UNIT), aligned(2 * kv_pairs, UNIT)
+    q_width, kv_width = gates.aligned(2 * q_pairs, UNIT), gates.aligned(2 * kv_pairs, UNIT)
     column = tl.program_id(0)
     if column < k_column:
         _site_backward(

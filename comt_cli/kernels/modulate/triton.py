@@ -16,19 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
-from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import (
-    aligned,
-    gate_gradient,
-    gradient_matrix,
-    logit_matrix,
-    no_sum,
-    ordered_channels,
-    row_gate,
-    store_dWc,
-    store_parts,
-    tile_gate,
-)
+from comt_cli.kernels.triton import gates, launch
 from comt_cli.kernels.triton.sums import Parts
 
 
@@ -97,25 +85,22 @@ def _modulate(
     """BN channels of a site in a group of `blocks` row blocks, in tiles of W."""
     product_ptr, zhat_ptr = tensors
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, zhat_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT)
+    stride, zhat_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
     T, N, first, blocks = sizes
-    N, first = aligned(N, UNIT), aligned(first, UNIT)
+    N, first = gates.aligned(N, UNIT), gates.aligned(first, UNIT)
     column, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
-    logits = ()
-    for i in tl.static_range(BN // W):
-        order = column * BN + i * W + ordered_channels()
-        logits = logits + (logit_matrix(gate, order, order < N, R, TYPE),)
+    matrices = gates.matrices(gate, column * BN, N, BN // W, R, TYPE)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
         source, target = product_ptr + row * stride, zhat_ptr + row * zhat_stride
-        of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        of_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
         for i in tl.static_range(BN // W):
             channels = column * BN + i * W + tl.arange(0, W)
             inside = inside_T[:, None] & (channels < N)[None, :]
             z = tl.load(source + first + rows[:, None] * stride + channels[None, :], mask=inside, other=0.0)
-            zhat = z.to(tl.float32) * tile_gate(gate, of_rows, logits[i], TYPE)[1]
+            zhat = z.to(tl.float32) * gates.tile_gate(gate, of_rows, matrices[2 * i], TYPE)[1]
             tl.store(target + first + rows[:, None] * zhat_stride + channels[None, :], zhat, mask=inside)
 
 
@@ -128,25 +113,23 @@ def _modulate_backward(
     product_ptr, G_ptr, dproduct_ptr = tensors
     dWc_ptr, parts = sums
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, G_stride, dz_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT), aligned(strides[2], UNIT)
+    stride, G_stride, dz_stride = (
+        gates.aligned(strides[0], UNIT),
+        gates.aligned(strides[1], UNIT),
+        gates.aligned(strides[2], UNIT),
+    )
     T, N, first, blocks, Mg, first_part = sizes
-    N, first = aligned(N, UNIT), aligned(first, UNIT)
+    N, first = gates.aligned(N, UNIT), gates.aligned(first, UNIT)
     column, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
-    matrices = ()
-    dWc = ()
-    for i in tl.static_range(BN // W):
-        order = column * BN + i * W + ordered_channels()
-        inside_N = order < N
-        matrices = matrices + (logit_matrix(gate, order, inside_N, R, TYPE),)
-        matrices = matrices + (gradient_matrix(gate, order, inside_N, R, TYPE),)
-        dWc = dWc + (no_sum(gate, W),)
+    matrices = gates.matrices(gate, column * BN, N, BN // W, R, TYPE)
+    dWc = gates.no_sums(gate, BN // W)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
         source, G_rows, target = product_ptr + row * stride, G_ptr + row * G_stride, dproduct_ptr + row * dz_stride
-        of_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
-        dp = no_sum(gate, BT)
+        of_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        dp = gates.no_sum(gate, BT)
         total = tl.zeros([BT], tl.float32)
         before = dWc
         dWc = ()
@@ -155,15 +138,13 @@ def _modulate_backward(
             inside = inside_T[:, None] & (channels < N)[None, :]
             z = tl.load(source + first + rows[:, None] * stride + channels[None, :], mask=inside, other=0.0)
             G_at = G_rows + first + rows[:, None] * G_stride + channels[None, :]
-            t, factor = tile_gate(gate, of_rows, matrices[2 * i], TYPE)
+            t, factor = gates.tile_gate(gate, of_rows, matrices[2 * i], TYPE)
             dz = tl.load(G_at, mask=inside, other=0.0).to(tl.float32) * factor
             tl.store(target + first + rows[:, None] * dz_stride + channels[None, :], dz, mask=inside)
             h = dz * z.to(tl.float32)
-            more, dW = gate_gradient(gate, of_rows, h, t, matrices[2 * i + 1], TYPE)
+            more, dW = gates.gate_gradient(gate, of_rows, h, t, matrices[2 * i + 1], TYPE)
             dp += more
             dWc = dWc + (before[i] + dW,)
             total += tl.sum(h, 1)
-        store_parts(gate, parts, first_part + column, T, row, dp, total, inside_T, R)
-    for i in tl.static_range(BN // W):
-        order = column * BN + i * W + ordered_channels()
-        store_dWc(gate, dWc_ptr, group * Mg + order, order < N, dWc[i], R)
+        gates.store_parts(gate, parts, first_part + column, T, row, dp, total, inside_T, R)
+    gates.store_sums(gate, dWc_ptr, group, Mg, column * BN, N, dWc, BN // W, R)

@@ -16,20 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
-from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import (
-    aligned,
-    gate_gradient,
-    gradient_matrix,
-    logit_matrix,
-    no_sum,
-    ordered_channels,
-    row_gate,
-    sigmoid,
-    store_dWc,
-    store_parts,
-    tile_gate,
-)
+from comt_cli.kernels.triton import gates, launch
 from comt_cli.kernels.triton.sums import Parts
 
 
@@ -93,17 +80,13 @@ def _swiglu(
     """BN channels of both sites in a group of `blocks` row blocks, in tiles of W."""
     product_ptr, h_ptr = tensors
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, h_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT)
+    stride, h_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
     T, F, padded, blocks = sizes
-    F, padded = aligned(F, UNIT), aligned(padded, UNIT)  # whole vectors lie inside or outside
+    F, padded = gates.aligned(F, UNIT), gates.aligned(padded, UNIT)  # whole vectors lie inside or outside
     first, group = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
-    Wa = ()
-    Wb = ()
-    for i in tl.static_range(BN // W):
-        order = first + i * W + ordered_channels()
-        Wa = Wa + (logit_matrix(gate, order, order < F, R, TYPE),)
-        Wb = Wb + (logit_matrix(up, order, order < F, R, TYPE),)
+    Wa = gates.matrices(gate, first, F, BN // W, R, TYPE)
+    Wb = gates.matrices(up, first, F, BN // W, R, TYPE)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
@@ -114,13 +97,13 @@ def _swiglu(
             inside = inside_T[:, None] & (channels < F)[None, :]
             a_ptr = source + rows[:, None] * stride + channels[None, :]
             z = z + (tl.load(a_ptr, mask=inside, other=0.0), tl.load(a_ptr + F, mask=inside, other=0.0))
-        gate_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
-        up_rows = row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
+        gate_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        up_rows = gates.row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
         for i in tl.static_range(BN // W):
             channels = first + i * W + tl.arange(0, W)
-            a = z[2 * i].to(tl.float32) * tile_gate(gate, gate_rows, Wa[i], TYPE)[1]
-            b = z[2 * i + 1].to(tl.float32) * tile_gate(up, up_rows, Wb[i], TYPE)[1]
-            h = a * sigmoid(a) * b
+            a = z[2 * i].to(tl.float32) * gates.tile_gate(gate, gate_rows, Wa[2 * i], TYPE)[1]
+            b = z[2 * i + 1].to(tl.float32) * gates.tile_gate(up, up_rows, Wb[2 * i], TYPE)[1]
+            h = a * gates.sigmoid(a) * b
             if FILLED:
                 h = tl.where((channels < F)[None, :], h, 0.0)
             written = inside_T[:, None] & (channels < padded)[None, :]
@@ -136,29 +119,27 @@ def _swiglu_backward(  # noqa: PLR0915 - one walk down the rows
     product_ptr, dh_ptr, dproduct_ptr = tensors
     dWc_ptr, parts = sums
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, dh_stride, dz_stride = aligned(strides[0], UNIT), aligned(strides[1], UNIT), aligned(strides[2], UNIT)
+    stride, dh_stride, dz_stride = (
+        gates.aligned(strides[0], UNIT),
+        gates.aligned(strides[1], UNIT),
+        gates.aligned(strides[2], UNIT),
+    )
     T, F, blocks, Mg, up_parts = sizes
-    F = aligned(F, UNIT)
+    F = gates.aligned(F, UNIT)
     column, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
-    Wa = ()
-    Wb = ()
-    dWa = ()
-    dWb = ()
-    for i in tl.static_range(BN // W):
-        order = column * BN + i * W + ordered_channels()
-        Wa = Wa + (logit_matrix(gate, order, order < F, R, TYPE), gradient_matrix(gate, order, order < F, R, TYPE))
-        Wb = Wb + (logit_matrix(up, order, order < F, R, TYPE), gradient_matrix(up, order, order < F, R, TYPE))
-        dWa = dWa + (no_sum(gate, W),)
-        dWb = dWb + (no_sum(up, W),)
+    Wa = gates.matrices(gate, column * BN, F, BN // W, R, TYPE)
+    Wb = gates.matrices(up, column * BN, F, BN // W, R, TYPE)
+    dWa = gates.no_sums(gate, BN // W)
+    dWb = gates.no_sums(up, BN // W)
     for block in range(blocks):
         row = (group * blocks + block) * BT
         inside_T = rows < T - row
         source, dh_rows, target = product_ptr + row * stride, dh_ptr + row * dh_stride, dproduct_ptr + row * dz_stride
-        gate_rows = row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
-        up_rows = row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
-        dpa = no_sum(gate, BT)
-        dpb = no_sum(up, BT)
+        gate_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        up_rows = gates.row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
+        dpa = gates.no_sum(gate, BT)
+        dpb = gates.no_sum(up, BT)
         ha = tl.zeros([BT], tl.float32)
         hb = tl.zeros([BT], tl.float32)
         dWa_then, dWb_then = dWa, dWb
@@ -172,10 +153,10 @@ def _swiglu_backward(  # noqa: PLR0915 - one walk down the rows
             za = tl.load(a_ptr, mask=inside, other=0.0).to(tl.float32)
             zb = tl.load(a_ptr + F, mask=inside, other=0.0).to(tl.float32)
             dh = tl.load(dh_at, mask=inside, other=0.0).to(tl.float32)
-            ta, fa = tile_gate(gate, gate_rows, Wa[2 * i], TYPE)
-            tb, fb = tile_gate(up, up_rows, Wb[2 * i], TYPE)
+            ta, fa = gates.tile_gate(gate, gate_rows, Wa[2 * i], TYPE)
+            tb, fb = gates.tile_gate(up, up_rows, Wb[2 * i], TYPE)
             a, b = za * fa, zb * fb
-            s = sigmoid(a)
+            s = gates.sigmoid(a)
             dhs = dh * s
             dza = dhs * b * (1 + a * (1 - s)) * fa
             dzb = dhs * a * fb
@@ -183,17 +164,15 @@ def _swiglu_backward(  # noqa: PLR0915 - one walk down the rows
             tl.store(da_ptr, dza, mask=inside)
             tl.store(da_ptr + F, dzb, mask=inside)
             za, zb = dza * za, dzb * zb
-            dp, dW = gate_gradient(gate, gate_rows, za, ta, Wa[2 * i + 1], TYPE)
+            dp, dW = gates.gate_gradient(gate, gate_rows, za, ta, Wa[2 * i + 1], TYPE)
             dpa += dp
             dWa = dWa + (dWa_then[i] + dW,)
-            dp, dW = gate_gradient(up, up_rows, zb, tb, Wb[2 * i + 1], TYPE)
+            dp, dW = gates.gate_gradient(up, up_rows, zb, tb, Wb[2 * i + 1], TYPE)
             dpb += dp
             dWb = dWb + (dWb_then[i] + dW,)
             ha += tl.sum(za, 1)
             hb += tl.sum(zb, 1)
-        store_parts(gate, parts, column, T, row, dpa, ha, inside_T, R)
-        store_parts(up, parts, up_parts + column, T, row, dpb, hb, inside_T, R)
-    for i in tl.static_range(BN // W):
-        order = column * BN + i * W + ordered_channels()
-        store_dWc(gate, dWc_ptr, group * Mg + order, order < F, dWa[i], R)
-        store_dWc(up, dWc_ptr, group * Mg + order, order < F, dWb[i], R)
+        gates.store_parts(gate, parts, column, T, row, dpa, ha, inside_T, R)
+        gates.store_parts(up, parts, up_parts + column, T, row, dpb, hb, inside_T, R)
+    gates.store_sums(gate, dWc_ptr, group, Mg, column * BN, F, dWa, BN // W, R)
+    gates.store_sums(up, dWc_ptr, group, Mg, column * BN, F, dWb, BN // W, R)

@@ -23,6 +23,8 @@ have
 u = 0 and activations of zero: p is 1/2 there, so that an infinite weight does not make NaN of it.
 """
 
+# Triton knows tuples as long as it can count, and builds them by adding.
+# ruff: noqa: RUF005
 # ruff: noqa: SIM300 - a type in capitals is an argument here, not the constant to compare with
 
 from __future__ import annotations
@@ -274,10 +276,40 @@ def no_sum(gate, rows: tl.constexpr):
 
 
 @triton.jit
+def matrices(gate, first, N, TILES: tl.constexpr, R: tl.constexpr, TYPE: tl.constexpr):
+    """The `logit_matrix` and the `gradient_matrix` of each of a program's tiles of 32 channels, from `first` on."""
+    found = ()
+    for i in tl.static_range(TILES):
+        order = first + i * 32 + ordered_channels()
+        found = found + (
+            logit_matrix(gate, order, order < N, R, TYPE),
+            gradient_matrix(gate, order, order < N, R, TYPE),
+        )
+    return found
+
+
+@triton.jit
+def no_sums(gate, TILES: tl.constexpr):
+    """Where 2 dWc of each of these tiles is summed."""
+    found = ()
+    for _ in tl.static_range(TILES):
+        found = found + (no_sum(gate, 32),)
+    return found
+
+
+@triton.jit
+def store_sums(gate, dWc_ptr, group, Mg, first, N, sums, TILES: tl.constexpr, R: tl.constexpr):
+    """Writes what a group of rows has of dWc, which has Mg rows, for these tiles."""
+    for i in tl.static_range(TILES):
+        order = first + i * 32 + ordered_channels()
+        store_dWc(gate, dWc_ptr, group * Mg + order, order < N, sums[i], R)
+
+
+@triton.jit
 def store_dWc(  # noqa: N802
     gate, dWc_ptr, channels, inside_N, dWc, R: tl.constexpr
 ):
-    """Writes what a group of rows has of dWc for 32 ordered channels."""
+    """The same for 32 ordered channels."""
     if gate[1] is not None:
         lane = tl.arange(0, LANES)
         inside = inside_N[:, None] & (lane < R)[None, :]
