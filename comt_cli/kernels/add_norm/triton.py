@@ -44,23 +44,22 @@ def add_norm(
     (T, D), layout = x_TD.shape, launch.Layout(modulation, x_TD.shape[1:])
     y_TD, n_TD = x_TD.new_empty(T, D), product_TC.new_empty(T, D)
     rstd_T = x_TD.new_empty(T, dtype=torch.float32)
-    if T:
-        tile = layout.tile("add_norm", product_TC.dtype)
-        by_rows = layout.kind != "channel" or T <= FEW_ROWS
-        if by_rows:
-            tile = _of_rows(tile, D, one=T <= FEW_ROWS)
-        launch.run(
-            _add_norm_rows if by_rows else _add_norm,
-            (triton.cdiv(T, tile.rows),),
-            (product_TC, x_TD, gain_D, y_TD, n_TD, rstd_T),
-            layout.gate(layout.sites[0]),
-            (product_TC.stride(0), x_TD.stride(0)),
-            (T, D),
-            epsilon,
-            layout.scale,
-            tile=tile,
-            **layout.constants(tile, product_TC, x_TD, columns=(D,)),
-        )
+    tile = layout.tile("add_norm", product_TC.dtype)
+    by_rows = layout.kind != "channel" or T <= FEW_ROWS
+    if by_rows:
+        tile = _of_rows(tile, D, one=T <= FEW_ROWS)
+    launch.run(
+        _add_norm_rows if by_rows else _add_norm,
+        (triton.cdiv(T, tile.rows),),
+        (product_TC, x_TD, gain_D, y_TD, n_TD, rstd_T),
+        layout.gate(layout.sites[0]),
+        (product_TC.stride(0), x_TD.stride(0)),
+        (T, D),
+        epsilon,
+        layout.scale,
+        tile=tile,
+        **layout.constants(tile, product_TC, x_TD, columns=(D,)),
+    )
     return y_TD, n_TD, rstd_T
 
 
@@ -92,23 +91,21 @@ def add_norm_backward(
         mean_T = _means(dn_TD, y_TD, rstd_T, gain_D)
     else:
         tile = _of_rows(tile, D)
-    groups, blocks = launch.groups(product_TC, tile, columns)
-    parts = Parts(layout, product_TC, groups, (columns,))
-    dgain_GD = gain_D.new_empty(groups, D, dtype=torch.float32)
-    if T:
-        launch.run(
-            _add_norm_backward_rows if mean_T is None else _add_norm_backward,
-            (groups, columns),
-            (product_TC, dy_TD, dn_TD, y_TD, rstd_T, mean_T, gain_D),
-            (dx_TD, None if is_dx else dproduct_TC, dgain_GD),
-            layout.gate(layout.sites[0]),
-            parts.tensors,
-            (product_TC.stride(0), dy_TD.stride(0), dn_TD.stride(0), y_TD.stride(0), dproduct_TC.stride(0)),
-            (T, D, blocks),
-            layout.scale,
-            tile=tile,
-            **layout.constants(tile, product_TC, dproduct_TC, dy_TD, dn_TD, y_TD, columns=(D,)),
-        )
+    parts = Parts(layout, tile, product_TC, (columns,), columns)
+    dgain_GD = gain_D.new_empty(parts.groups, D, dtype=torch.float32)
+    launch.run(
+        _add_norm_backward_rows if mean_T is None else _add_norm_backward,
+        (parts.groups, columns),
+        (product_TC, dy_TD, dn_TD, y_TD, rstd_T, mean_T, gain_D),
+        (dx_TD, None if is_dx else dproduct_TC, dgain_GD),
+        layout.gate(layout.sites[0]),
+        parts.tensors,
+        (product_TC.stride(0), dy_TD.stride(0), dn_TD.stride(0), y_TD.stride(0), dproduct_TC.stride(0)),
+        (T, D, parts.blocks),
+        layout.scale,
+        tile=tile,
+        **layout.constants(tile, product_TC, dproduct_TC, dy_TD, dn_TD, y_TD, columns=(D,)),
+    )
     dWc, dws, dgain_D = parts.finish(product_TC, D, dproduct_TC, dgain_GD)
     return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, dWc, dws, dgain_D
 
@@ -127,17 +124,16 @@ def _means(dn_TD: Tensor, y_TD: Tensor, rstd_T: Tensor, gain_D: Tensor) -> Tenso
     """rstd^3 mean(dn gain y), [T]: of which y takes dx nearer."""
     T, D = y_TD.shape
     mean_T = torch.empty_like(rstd_T)
-    if T:
-        tile = _of_rows(Tile(0, 4096, 4), D)
-        launch.run(
-            _store_means,
-            (triton.cdiv(T, tile.rows),),
-            (dn_TD, y_TD, rstd_T, gain_D, mean_T),
-            (dn_TD.stride(0), y_TD.stride(0)),
-            (T, D),
-            tile=tile,
-            UNIT=math.gcd(launch.LONGEST_VECTOR, dn_TD.stride(0), y_TD.stride(0), D),
-        )
+    tile = _of_rows(Tile(0, 4096, 4), D)
+    launch.run(
+        _store_means,
+        (triton.cdiv(T, tile.rows),),
+        (dn_TD, y_TD, rstd_T, gain_D, mean_T),
+        (dn_TD.stride(0), y_TD.stride(0)),
+        (T, D),
+        tile=tile,
+        UNIT=math.gcd(launch.LONGEST_VECTOR, dn_TD.stride(0), y_TD.stride(0), D),
+    )
     return mean_T
 
 

@@ -13,6 +13,8 @@ A program owns pairs of channels of one site: for heads of 64 channels 32 pairs 
 
 from __future__ import annotations
 
+import itertools
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -32,23 +34,23 @@ def heads(
     layout = launch.Layout(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
     q_TN, k_TN, v_TN = (product_TC.new_empty(T, site.width) for site in layout.sites)
     u_TU = product_TC.new_empty(T, modulation.columns)
-    if T:
-        tile = layout.tile("heads", product_TC.dtype)
-        counts = _columns(layout, tile)
-        groups, blocks = launch.groups(product_TC, tile, sum(counts))
-        launch.run(
-            _heads,
-            (sum(counts), groups),
-            (product_TC, cos_PE, sin_PE, u_TU),
-            (q_TN, k_TN, v_TN),
-            *(layout.gate(site) for site in layout.sites),
-            (product_TC.stride(0), cos_PE.stride(0), sin_PE.stride(0), modulation.columns),
-            (T, len(cos_PE), blocks, heads * E, kv_heads * E, counts[0], counts[0] + counts[1]),
-            layout.scale,
-            tile=tile,
-            E=E,
-            **_constants(layout, tile, product_TC, q_TN, k_TN),
-        )
+    tile = layout.tile("heads", product_TC.dtype)
+    counts = _columns(layout, tile)
+    groups, blocks = launch.groups(product_TC, tile, sum(counts))
+    launch.run(
+        _heads,
+        (sum(counts), groups),
+        (product_TC, cos_PE, sin_PE, u_TU),
+        (q_TN, k_TN, v_TN),
+        tuple(layout.gate(site) for site in layout.sites),
+        (product_TC.stride(0), cos_PE.stride(0), sin_PE.stride(0), modulation.columns),
+        (T, len(cos_PE), blocks, layout.width),
+        _shares(layout, counts),
+        layout.scale,
+        tile=tile,
+        E=E,
+        **_constants(layout, tile, product_TC, q_TN, k_TN),
+    )
     return q_TN, k_TN, v_TN, u_TU
 
 
@@ -75,25 +77,26 @@ def heads_backward(
     layout = launch.Layout(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
     tile = layout.tile("heads_backward", q_TN.dtype)
     counts = _columns(layout, tile)
-    groups, blocks = launch.groups(q_TN, tile, sum(counts))
-    parts = Parts(layout, q_TN, groups, counts)
+    parts = Parts(layout, tile, q_TN, counts, sum(counts))
     dproduct_TC = q_TN.new_empty(T, columns)
-    if T:
-        launch.run(
-            _heads_backward,
-            (sum(counts), groups),
-            (u_TU, cos_PE, sin_PE, dproduct_TC),
-            *((*pair, *(each.stride(0) for each in pair)) for pair in zip(outputs, gradients, strict=True)),
-            *(layout.gate(site, 0) for site in layout.sites),
-            parts.tensors,
-            (u_TU.stride(0), cos_PE.stride(0), sin_PE.stride(0), columns),
-            (T, len(cos_PE), blocks, heads * E, kv_heads * E, counts[0], counts[0] + counts[1]),
-            (layout.channels, *parts.firsts),
-            layout.scale,
-            tile=tile,
-            E=E,
-            **_constants(layout, tile, dproduct_TC, *gradients, *outputs),
-        )
+    launch.run(
+        _heads_backward,
+        (sum(counts), parts.groups),
+        (u_TU, cos_PE, sin_PE, dproduct_TC),
+        tuple(outputs),
+        tuple(gradients),
+        tuple((out.stride(0), G.stride(0)) for out, G in zip(outputs, gradients, strict=True)),
+        tuple(layout.gate(site, 0) for site in layout.sites),
+        parts.tensors,
+        (u_TU.stride(0), cos_PE.stride(0), sin_PE.stride(0), columns),
+        (T, len(cos_PE), parts.blocks, layout.channels),
+        _shares(layout, counts),
+        tuple(parts.firsts),
+        layout.scale,
+        tile=tile,
+        E=E,
+        **_constants(layout, tile, dproduct_TC, *gradients, *outputs),
+    )
     dWc, dws = parts.finish(u_TU, 0, dproduct_TC)
     return dproduct_TC, dWc, dws
 
@@ -101,6 +104,12 @@ def heads_backward(
 def _columns(layout: launch.Layout, tile: Tile) -> list[int]:
     """Programs that share a row block, for each site."""
     return [triton.cdiv(site.width, tile.channels) for site in layout.sites]
+
+
+def _shares(layout: launch.Layout, counts: list[int]) -> tuple[tuple[int, int, int], ...]:
+    """Of each site its first program, its first column, and its channels."""
+    begins = itertools.accumulate(counts[:-1], initial=0)
+    return tuple((begin, site.first, site.width) for begin, site in zip(begins, layout.sites, strict=True))
 
 
 def _constants(layout: launch.Layout, tile: Tile, *tensors: Tensor) -> dict[str, int]:
@@ -133,14 +142,15 @@ def _angles(tables, strides, P, row, pair, inside, BT: tl.constexpr, E: tl.const
 
 @triton.jit
 def _site(
-    tensors, first, out_ptr, gate, strides, sizes, pairs, column, scale, TURNS: tl.constexpr, E: tl.constexpr,
+    tensors, out_ptr, gate, strides, sizes, where, scale, TURNS: tl.constexpr, E: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """BN channels of a site, those of BN / 2 pairs, in a group of `blocks` row blocks."""
     product_ptr, cos_ptr, sin_ptr, copy_ptr = tensors
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, out_stride = gates.aligned(strides[0], UNIT), gates.aligned(2 * pairs, UNIT)
     T, P, blocks, width = sizes
+    first, out_stride, column = where
+    stride, pairs = gates.aligned(strides[0], UNIT), out_stride // 2
     group = tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
     logits = ()
@@ -182,41 +192,32 @@ def _site(
 
 @triton.jit
 def _heads(
-    tensors, outs, q, k, v, strides, sizes, scale, E: tl.constexpr,
+    tensors, outs, of_sites, strides, sizes, shares, scale, E: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    """Every site has programs of its own."""
-    T, P, blocks, q_pairs, kv_pairs, k_column, v_column = sizes
-    q_width, kv_width = gates.aligned(2 * q_pairs, UNIT), gates.aligned(2 * kv_pairs, UNIT)
-    size = (T, P, blocks, q_width + 2 * kv_width)
-    column = tl.program_id(0)
-    if column < k_column:
-        _site(tensors, 0, outs[0], q, strides, size, q_pairs, column, scale, True, E, BT, BN, W, R, BL, UNIT)
-    elif column < v_column:
-        column -= k_column
-        _site(tensors, q_width, outs[1], k, strides, size, kv_pairs, column, scale, True, E, BT, BN, W, R, BL, UNIT)
-    else:
-        column, first = column - v_column, q_width + kv_width
-        _site(tensors, first, outs[2], v, strides, size, kv_pairs, column, scale, False, E, BT, BN, W, R, BL, UNIT)
+    """Every site has programs of its own; those of v do not turn."""
+    for i in tl.static_range(3):
+        begin, first, width = shares[i]
+        column = tl.program_id(0) - begin
+        if (column >= 0) & (column < tl.cdiv(width, BN)):
+            where = (gates.aligned(first, UNIT), gates.aligned(width, UNIT), column)
+            _site(tensors, outs[i], of_sites[i], strides, sizes, where, scale, i < 2, E, BT, BN, W, R, BL, UNIT)
 
 
 @triton.jit
 def _site_backward(  # noqa: PLR0915 - one walk down the rows
-    tensors, first, out, gate, sums, strides, sizes, pairs, column, first_part, scale, TURNS: tl.constexpr,
-    E: tl.constexpr,
+    tensors, out, gate, sums, strides, sizes, where, scale, TURNS: tl.constexpr, E: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """BN channels of a site, those of BN / 2 pairs, in a group of `blocks` row blocks."""
     u_ptr, cos_ptr, sin_ptr, dproduct_ptr = tensors
-    out_ptr, G_ptr, out_stride, G_stride = out
+    out_ptr, G_ptr, out_strides = out
     dWc_ptr, parts = sums
     TYPE: tl.constexpr = out_ptr.dtype.element_ty
-    out_stride, G_stride, dz_stride = (
-        gates.aligned(out_stride, UNIT),
-        gates.aligned(G_stride, UNIT),
-        gates.aligned(strides[3], UNIT),
-    )
+    out_stride, G_stride = gates.aligned(out_strides[0], UNIT), gates.aligned(out_strides[1], UNIT)
     T, P, blocks, Mg = sizes
+    first, width, column, part = where
+    dz_stride, pairs = gates.aligned(strides[3], UNIT), width // 2
     group = tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
     matrices = ()
@@ -272,7 +273,7 @@ def _site_backward(  # noqa: PLR0915 - one walk down the rows
             more, dW = gates.gate_gradient(gate, of_rows, hb, t, matrices[4 * i + 3], TYPE)
             dp += more
             dWc = dWc + (before[2 * i + 1] + dW,)
-        gates.store_parts(gate, parts, first_part + column, T, row, dp, total, inside_T, R)
+        gates.store_parts(gate, parts, part + column, T, row, dp, total, inside_T, R)
     for i in tl.static_range(BN // (2 * W)):
         order = column * (BN // 2) + i * W + gates.ordered_channels()
         for half in tl.static_range(2):
@@ -282,62 +283,16 @@ def _site_backward(  # noqa: PLR0915 - one walk down the rows
 
 @triton.jit
 def _heads_backward(
-    tensors, q_out, k_out, v_out, q, k, v, sums, strides, sizes, firsts, scale, E: tl.constexpr,
+    tensors, outs, Gs, out_strides, of_sites, sums, strides, sizes, shares, firsts, scale, E: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    """Every site has programs of its own."""
-    T, P, blocks, q_pairs, kv_pairs, k_column, v_column = sizes
-    Mg, q_part, k_part, v_part = firsts
-    size = (T, P, blocks, Mg)
-    q_width, kv_width = gates.aligned(2 * q_pairs, UNIT), gates.aligned(2 * kv_pairs, UNIT)
-    column = tl.program_id(0)
-    if column < k_column:
-        _site_backward(
-            tensors, 0, q_out, q, sums, strides, size, q_pairs, column, q_part, scale, True, E, BT, BN, W, R, BL, UNIT
-        )
-    elif column < v_column:
-        column -= k_column
-        _site_backward(
-            tensors,
-            q_width,
-            k_out,
-            k,
-            sums,
-            strides,
-            size,
-            kv_pairs,
-            column,
-            k_part,
-            scale,
-            True,
-            E,
-            BT,
-            BN,
-            W,
-            R,
-            BL,
-            UNIT,
-        )
-    else:
-        column, first = column - v_column, q_width + kv_width
-        _site_backward(
-            tensors,
-            first,
-            v_out,
-            v,
-            sums,
-            strides,
-            size,
-            kv_pairs,
-            column,
-            v_part,
-            scale,
-            False,
-            E,
-            BT,
-            BN,
-            W,
-            R,
-            BL,
-            UNIT,
-        )
+    """Every site has programs of its own; those of v do not turn."""
+    for i in tl.static_range(3):
+        begin, first, width = shares[i]
+        column = tl.program_id(0) - begin
+        if (column >= 0) & (column < tl.cdiv(width, BN)):
+            out = (outs[i], Gs[i], out_strides[i])
+            where = (gates.aligned(first, UNIT), gates.aligned(width, UNIT), column, firsts[i])
+            _site_backward(
+                tensors, out, of_sites[i], sums, strides, sizes, where, scale, i < 2, E, BT, BN, W, R, BL, UNIT
+            )

@@ -25,6 +25,7 @@ u = 0 and activations of zero: p is 1/2 there, so that an infinite weight does n
 
 # Triton knows tuples as long as it can count, and builds them by adding.
 # ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
 # ruff: noqa: SIM300 - a type in capitals is an argument here, not the constant to compare with
 
 from __future__ import annotations

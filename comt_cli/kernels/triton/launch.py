@@ -133,7 +133,10 @@ def run(kernel: Any, grid: tuple[int, ...], *arguments: Any, tile: Tile, **const
 
     Triton looks at each argument anew at every launch, for some 50 us of the host's time. What it looks at are types,
     multiples of 16 in addresses and numbers, and constants. So these are a key, under which what it compiled is kept.
+    Without programs, as for no rows, nothing is launched.
     """
+    if 0 in grid:
+        return
     device = next(each for each in _flat(arguments) if isinstance(each, Tensor)).device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):

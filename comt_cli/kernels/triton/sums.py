@@ -33,17 +33,16 @@ def add_groups(parts: Sequence[Tensor]) -> list[Tensor]:
     totals = [part.new_empty(part.shape[1:]) for part in parts]
     columns = max(total.numel() for total in totals)
     missing = [None] * (MOST - len(parts))
-    if columns:
-        most = max(len(part) for part in parts)
-        launch.run(
-            _add_groups,
-            (triton.cdiv(columns, BLOCK_COLUMNS), len(parts)),
-            (*(part.contiguous() for part in parts), *missing),
-            (*totals, *missing),
-            (*(total.numel() for total in totals), *missing),
-            (*(len(part) for part in parts), *missing),
-            tile=Tile(min(BLOCK_GROUPS, triton.next_power_of_2(max(1, most))), BLOCK_COLUMNS, 4),
-        )
+    most = max(len(part) for part in parts)
+    launch.run(
+        _add_groups,
+        (triton.cdiv(columns, BLOCK_COLUMNS), len(parts)),
+        (*(part.contiguous() for part in parts), *missing),
+        (*totals, *missing),
+        (*(total.numel() for total in totals), *missing),
+        (*(len(part) for part in parts), *missing),
+        tile=Tile(min(BLOCK_GROUPS, triton.next_power_of_2(max(1, most))), BLOCK_COLUMNS, 4),
+    )
     return totals
 
 
@@ -80,17 +79,21 @@ class Parts:
         dp_BTR, total_BT: e Wc and rowsum(h) of each block of channels, those of the first gated site first. e Wc is
             rounded to bf16 where activations have 16 bits, as the factors of its sums are.
         firsts: the first block of each site.
+        groups, blocks: of rows, and the row blocks of each.
     """
 
-    def __init__(self, layout: launch.Layout, like_TC: Tensor, groups: int, blocks: Sequence[int]) -> None:
-        """`blocks` of channels has each site."""
+    def __init__(
+        self, layout: launch.Layout, tile: Tile, like_TC: Tensor, columns: Sequence[int], together: int
+    ) -> None:
+        """So many blocks of channels has each site, and so many programs share a row block in one launch."""
         new, fp32 = like_TC.new_empty, torch.float32
         T, R, Wc, ws = len(like_TC), layout.rank, layout.Wc, layout.ws
         self.layout = layout
-        counts = [count * site.gated for count, site in zip(blocks, layout.sites, strict=True)]
+        self.groups, self.blocks = launch.groups(like_TC, tile, together)
+        counts = [count * site.gated for count, site in zip(columns, layout.sites, strict=True)]
         *self.firsts, B = itertools.accumulate(counts, initial=0)
         self.ends = tuple(itertools.accumulate(filter(None, counts)))
-        self.dWc_GMR = None if Wc is None else new((groups, *Wc.shape), dtype=fp32)
+        self.dWc_GMR = None if Wc is None else new((self.groups, *Wc.shape), dtype=fp32)
         narrow = fp32 if like_TC.dtype == fp32 else torch.bfloat16
         self.dp_BTR = None if Wc is None else new((B, T, R), dtype=narrow)
         self.total_BT = None if ws is None else new((B, T), dtype=fp32)
@@ -111,21 +114,20 @@ class Parts:
             tile = Tile(min(128, 2048 // BL), 0, 4)
             programs = triton.cdiv(T, tile.rows)
             dws_GSR = None if layout.ws is None else dproduct_TC.new_empty((programs, S, R), dtype=torch.float32)
-            if T:
-                launch.run(
-                    _finish,
-                    (programs, S),
-                    (u_TC, dproduct_TC),
-                    (self.dp_BTR, self.total_BT),
-                    (layout.ws, dws_GSR),
-                    (u_TC.stride(0), dproduct_TC.stride(0)),
-                    (T, u, layout.width, layout.used, dproduct_TC.shape[1]),
-                    self.ends,
-                    tile=tile,
-                    R=R,
-                    BL=BL,
-                    SITES=S,
-                )
+            launch.run(
+                _finish,
+                (programs, S),
+                (u_TC, dproduct_TC),
+                (self.dp_BTR, self.total_BT),
+                (layout.ws, dws_GSR),
+                (u_TC.stride(0), dproduct_TC.stride(0)),
+                (T, u, layout.width, layout.used, dproduct_TC.shape[1]),
+                self.ends,
+                tile=tile,
+                R=R,
+                BL=BL,
+                SITES=S,
+            )
         elif dproduct_TC.shape[1] > layout.used:
             dproduct_TC[:, layout.used :].zero_()
         parts = (self.dWc_GMR, dws_GSR, *others)

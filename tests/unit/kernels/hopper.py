@@ -5,7 +5,7 @@ what a LLaMA's block launches in one training step; `compiled` gives what the as
 package say of a launch. All need a process in which Triton does not interpret. Run as a program, this file prints the
 table of results/bench/hopper-counts.md:
 
-    python tests/unit/kernels/hopper.py [--sizes 60m,1b] [--methods transponder,comt] [--kernels heads,swiglu_backward]
+    python tests/unit/kernels/hopper.py [--sizes 60m,1b] [--methods transponder,comt] [--kernels heads,sites_backward]
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def main() -> None:
     parser.add_argument(
         "--kernels",
         default=(
-            "heads,swiglu,add_norm,add_norm_rows,heads_backward,swiglu_backward,store_means,add_norm_backward,"
+            "heads,sites,add_norm,add_norm_rows,heads_backward,sites_backward,store_means,add_norm_backward,"
             "add_norm_backward_rows,finish"
         ),
     )

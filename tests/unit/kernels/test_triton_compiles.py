@@ -110,27 +110,27 @@ NORMS: dict[str, tuple[int, Callable[[], None]]] = {  # kernels, and a call: row
 SMALL |= {name: call for name, (_, call) in NORMS.items()}
 SIZES = {512: (1376, 64), 768: (2048, 64), 1024: (2736, 64), 2048: (5461, 64)}  # D: F, E
 BLOCKS = {  # what models launch: size, method, rows, and which kernels the test compiles
-    "block-60m": ("60m", "transponder", T, (*with_backward("heads", "swiglu", "add_norm"), "store_means", "finish")),
+    "block-60m": ("60m", "transponder", T, (*with_backward("heads", "sites", "add_norm"), "store_means", "finish")),
     "block-60m-parameters": ("60m", "transponder", T, (*with_backward("modulation"), "add_groups")),
-    "block-60m-scalar": ("60m", "comt", T, with_backward("heads", "swiglu")),
+    "block-60m-scalar": ("60m", "comt", T, with_backward("heads", "sites")),
     "block-60m-scalar-rows": ("60m", "comt", T, ("add_norm_rows", "add_norm_backward_rows", "finish")),
-    "block-1b": ("1b", "transponder", 40960, with_backward("swiglu")),  # 5461 channels, filled up to 5464
+    "block-1b": ("1b", "transponder", 40960, with_backward("sites")),  # 5461 channels, filled up to 5464
     "block-1b-decoding": ("1b", "transponder", 16, ("add_norm_rows",)),
 }
 ACTIVATIONS = {
-    "heads": 6, "heads_backward": 9, "swiglu": 3, "swiglu_backward": 5, "add_norm": 4, "add_norm_backward": 6,
+    "heads": 6, "heads_backward": 9, "sites": 3, "sites_backward": 5, "add_norm": 4, "add_norm_backward": 6,
 }  # fmt: skip
 """Tiles that a kernel's loops read and write, those of heads at its three sites together."""
 COUNTED = {
-    "heads": 15.2, "heads_backward": 23.4, "swiglu": 26.1, "swiglu_backward": 46.5, "add_norm": 22.0,
+    "heads": 15.2, "heads_backward": 23.7, "sites": 26.1, "sites_backward": 47.4, "add_norm": 22.0,
     "add_norm_backward": 31.2,
 }  # fmt: skip
 """Instructions an element with Triton 3.7 (results/bench/hopper-counts.md). The prototypes that an H200 measured have
 14.2, 23.2, 26.8, 49.3, 21.0 and, at another tile, 33.4."""
-SUMS = {"heads_backward": 6, "swiglu_backward": 4, "add_norm_backward": 4}
+SUMS = {"heads_backward": 6, "sites_backward": 4, "add_norm_backward": 4}
 """Tiles of dWc, and of the gain's gradient, that a backward kernel stores for its 64 channels, of heads at all three
 sites."""
-WALKERS = ("heads_backward", "swiglu", "swiglu_backward", "add_norm_backward", "heads")
+WALKERS = ("heads_backward", "sites", "sites_backward", "add_norm_backward", "heads")
 """Kernels whose programs stay, and walk down rows."""
 REAL: dict[str, Callable[[], None]] = {  # the sizes of the papers' models
     f"{name}-{D}-r{R}-{kinds}-{str(dtype).removeprefix('torch.')}": call
@@ -224,7 +224,7 @@ def test_no_logit_is_computed_twice(disassembled):
     """One special function an element and gate, and two for SwiGLU's own sigmoid; what a row's p takes comes on top,
     which few channels share."""
     for kernel in disassembled["block-60m"]:
-        assert kernel.special <= (4.7 if "swiglu" in kernel.kernel else 1.5), kernel
+        assert kernel.special <= (4.7 if "sites" in kernel.kernel else 1.5), kernel
 
 
 def test_kernels_have_no_more_instructions_than_counted(disassembled):

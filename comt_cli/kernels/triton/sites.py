@@ -1,0 +1,182 @@
+"""One gated site, zhat, or two of them joined as silu(gate) * up; and the gradients from those of the result.
+
+Shapes as in `gates`, and F channels of a site. With a, b the gated sites, zhat of gate and up:
+    h = a sigmoid(a) b     da = dh b s (1 + a (1 - s))     db = dh a s     s = sigmoid(a)
+The backward pass reads the product again and gates it anew: nothing is kept but what ungated sites keep.
+"""
+
+# Triton knows tuples as long as it can count, and builds them by adding.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment,unreachable"
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from comt_cli.kernels.triton import gates, launch
+from comt_cli.kernels.triton.sums import Parts
+from comt_cli.kernels.triton.tiles import Tile
+
+
+def forward(layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, out_TF: Tensor, padded: int) -> None:
+    """Writes the site of a layout that the slice names, or its two, into the first `padded` columns of `out_TF`."""
+    sites, T = layout.sites[of], len(product_TC)
+    columns = triton.cdiv(padded, tile.channels)
+    groups, blocks = launch.groups(product_TC, tile, columns)
+    first, F = sites[0].first, sites[0].width
+    launch.run(
+        _sites,
+        (columns, groups),
+        (product_TC, out_TF),
+        *_two(layout.gate(site) for site in sites),
+        (product_TC.stride(0), out_TF.stride(0)),
+        (T, first, F, padded, blocks),
+        layout.scale,
+        tile=tile,
+        FILLED=padded > F,
+        **layout.constants(tile, product_TC, out_TF, columns=(first, F, padded)),
+    )
+
+
+def backward(
+    layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, G_TF: Tensor, dproduct_TC: Tensor, parts: Parts
+) -> None:
+    """Writes the columns of these sites of dproduct, and the parts of their gates' gradients, for G = dL/d`out`."""
+    sites, T = layout.sites[of], len(product_TC)
+    first, F = sites[0].first, sites[0].width
+    launch.run(
+        _sites_backward,
+        (triton.cdiv(F, tile.channels), parts.groups),
+        (product_TC, G_TF, dproduct_TC),
+        *_two(layout.gate(site) for site in sites),
+        parts.tensors,
+        (product_TC.stride(0), G_TF.stride(0), dproduct_TC.stride(0)),
+        (T, first, F, parts.blocks, layout.channels),
+        tuple(parts.firsts[of]),
+        layout.scale,
+        tile=tile,
+        **layout.constants(tile, product_TC, G_TF, dproduct_TC, columns=(first, F)),
+    )
+
+
+def _two(found: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The gates of a kernel's two sites; None for a second one that there is not."""
+    return (*found, None)[:2]
+
+
+@triton.jit
+def _sites(
+    tensors, gate, up, strides, sizes, scale, FILLED: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BN channels in a group of `blocks` row blocks, in tiles of W."""
+    product_ptr, out_ptr = tensors
+    TYPE: tl.constexpr = product_ptr.dtype.element_ty
+    stride, out_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
+    T, first, F, padded, blocks = sizes
+    first, F, padded = gates.aligned(first, UNIT), gates.aligned(F, UNIT), gates.aligned(padded, UNIT)
+    column, group = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
+    rows = tl.arange(0, BT)
+    Wa = gates.matrices(gate, column, F, BN // W, R, TYPE)
+    if up is not None:
+        Wb = gates.matrices(up, column, F, BN // W, R, TYPE)
+    for block in range(blocks):
+        row = (group * blocks + block) * BT
+        inside_T = rows < T - row
+        source, target = product_ptr + row * stride, out_ptr + row * out_stride
+        za = ()
+        zb = ()
+        for i in tl.static_range(BN // W):
+            channels = column + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (channels < F)[None, :]
+            z_ptr = source + first + rows[:, None] * stride + channels[None, :]
+            za = za + (tl.load(z_ptr, mask=inside, other=0.0),)
+            if up is not None:
+                zb = zb + (tl.load(z_ptr + F, mask=inside, other=0.0),)
+        gate_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        if up is not None:
+            up_rows = gates.row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
+        for i in tl.static_range(BN // W):
+            channels = column + i * W + tl.arange(0, W)
+            out = za[i].to(tl.float32) * gates.tile_gate(gate, gate_rows, Wa[2 * i], TYPE)[1]
+            if up is not None:
+                b = zb[i].to(tl.float32) * gates.tile_gate(up, up_rows, Wb[2 * i], TYPE)[1]
+                out = out * gates.sigmoid(out) * b
+            if FILLED:
+                out = tl.where((channels < F)[None, :], out, 0.0)
+            written = inside_T[:, None] & (channels < padded)[None, :]
+            tl.store(target + rows[:, None] * out_stride + channels[None, :], out, mask=written)
+
+
+@triton.jit
+def _sites_backward(  # noqa: PLR0915 - one walk down the rows
+    tensors, gate, up, sums, strides, sizes, firsts, scale,
+    BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """BN channels in a group of `blocks` row blocks, in tiles of W."""
+    product_ptr, G_ptr, dproduct_ptr = tensors
+    dWc_ptr, parts = sums
+    TYPE: tl.constexpr = product_ptr.dtype.element_ty
+    stride, G_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
+    dz_stride = gates.aligned(strides[2], UNIT)
+    T, first, F, blocks, Mg = sizes
+    first, F = gates.aligned(first, UNIT), gates.aligned(F, UNIT)
+    column, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    rows = tl.arange(0, BT)
+    Wa, dWa = gates.matrices(gate, column * BN, F, BN // W, R, TYPE), gates.no_sums(gate, BN // W)
+    if up is not None:
+        Wb, dWb = gates.matrices(up, column * BN, F, BN // W, R, TYPE), gates.no_sums(up, BN // W)
+    for block in range(blocks):
+        row = (group * blocks + block) * BT
+        inside_T = rows < T - row
+        source, G_rows, target = product_ptr + row * stride, G_ptr + row * G_stride, dproduct_ptr + row * dz_stride
+        gate_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
+        dpa, ha = gates.no_sum(gate, BT), tl.zeros([BT], tl.float32)
+        dWa_then = dWa
+        dWa = ()
+        if up is not None:
+            up_rows = gates.row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
+            dpb, hb = gates.no_sum(up, BT), tl.zeros([BT], tl.float32)
+            dWb_then = dWb
+            dWb = ()
+        for i in tl.static_range(BN // W):
+            channels = column * BN + i * W + tl.arange(0, W)
+            inside = inside_T[:, None] & (channels < F)[None, :]
+            z_ptr = source + first + rows[:, None] * stride + channels[None, :]
+            dz_ptr = target + first + rows[:, None] * dz_stride + channels[None, :]
+            za = tl.load(z_ptr, mask=inside, other=0.0).to(tl.float32)
+            G = tl.load(G_rows + rows[:, None] * G_stride + channels[None, :], mask=inside, other=0.0).to(tl.float32)
+            ta, fa = gates.tile_gate(gate, gate_rows, Wa[2 * i], TYPE)
+            dza = G * fa
+            if up is not None:
+                zb = tl.load(z_ptr + F, mask=inside, other=0.0).to(tl.float32)
+                tb, fb = gates.tile_gate(up, up_rows, Wb[2 * i], TYPE)
+                a, b = za * fa, zb * fb
+                s = gates.sigmoid(a)
+                Gs = G * s
+                dza = Gs * b * (1 + a * (1 - s)) * fa
+                dzb = Gs * a * fb
+                tl.store(dz_ptr + F, dzb, mask=inside)
+            tl.store(dz_ptr, dza, mask=inside)
+            h = dza * za
+            dp, dW = gates.gate_gradient(gate, gate_rows, h, ta, Wa[2 * i + 1], TYPE)
+            dpa += dp
+            ha += tl.sum(h, 1)
+            dWa = dWa + (dWa_then[i] + dW,)
+            if up is not None:
+                h = dzb * zb
+                dp, dW = gates.gate_gradient(up, up_rows, h, tb, Wb[2 * i + 1], TYPE)
+                dpb += dp
+                hb += tl.sum(h, 1)
+                dWb = dWb + (dWb_then[i] + dW,)
+        gates.store_parts(gate, parts, firsts[0] + column, T, row, dpa, ha, inside_T, R)
+        if up is not None:
+            gates.store_parts(up, parts, firsts[1] + column, T, row, dpb, hb, inside_T, R)
+    gates.store_sums(gate, dWc_ptr, group, Mg, column * BN, F, dWa, BN // W, R)
+    if up is not None:
+        gates.store_sums(up, dWc_ptr, group, Mg, column * BN, F, dWb, BN // W, R)
