@@ -11,9 +11,6 @@ The backward pass reads the product again and gates it anew: nothing is kept but
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -33,11 +30,13 @@ def forward(layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, ou
         _sites,
         (columns, groups),
         (product_TC, out_TF),
-        *_two(layout.gate(site) for site in sites),
+        layout.gate(sites[0]),
+        layout.gate(sites[-1]),
         (product_TC.stride(0), out_TF.stride(0)),
         (T, first, F, padded, blocks),
         layout.scale,
         tile=tile,
+        JOINS=len(sites) == 2,
         FILLED=padded > F,
         **layout.constants(tile, product_TC, out_TF, columns=(first, F, padded)),
     )
@@ -53,25 +52,22 @@ def backward(
         _sites_backward,
         (triton.cdiv(F, tile.channels), parts.groups),
         (product_TC, G_TF, dproduct_TC),
-        *_two(layout.gate(site) for site in sites),
+        layout.gate(sites[0]),
+        layout.gate(sites[-1]),
         parts.tensors,
         (product_TC.stride(0), G_TF.stride(0), dproduct_TC.stride(0)),
         (T, first, F, parts.blocks, layout.channels),
         tuple(parts.firsts[of]),
         layout.scale,
         tile=tile,
+        JOINS=len(sites) == 2,
         **layout.constants(tile, product_TC, G_TF, dproduct_TC, columns=(first, F)),
     )
 
 
-def _two(found: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The gates of a kernel's two sites; None for a second one that there is not."""
-    return (*found, None)[:2]
-
-
 @triton.jit
 def _sites(
-    tensors, gate, up, strides, sizes, scale, FILLED: tl.constexpr,
+    tensors, gate, up, strides, sizes, scale, JOINS: tl.constexpr, FILLED: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """BN channels in a group of `blocks` row blocks, in tiles of W."""
@@ -83,7 +79,7 @@ def _sites(
     column, group = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
     Wa = gates.matrices(gate, column, F, BN // W, R, TYPE)
-    if up is not None:
+    if JOINS:
         Wb = gates.matrices(up, column, F, BN // W, R, TYPE)
     for block in range(blocks):
         row = (group * blocks + block) * BT
@@ -96,15 +92,15 @@ def _sites(
             inside = inside_T[:, None] & (channels < F)[None, :]
             z_ptr = source + first + rows[:, None] * stride + channels[None, :]
             za = za + (tl.load(z_ptr, mask=inside, other=0.0),)
-            if up is not None:
+            if JOINS:
                 zb = zb + (tl.load(z_ptr + F, mask=inside, other=0.0),)
         gate_rows = gates.row_gate(source, stride, gate, inside_T, scale, R, BL, TYPE)
-        if up is not None:
+        if JOINS:
             up_rows = gates.row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
         for i in tl.static_range(BN // W):
             channels = column + i * W + tl.arange(0, W)
             out = za[i].to(tl.float32) * gates.tile_gate(gate, gate_rows, Wa[2 * i], TYPE)[1]
-            if up is not None:
+            if JOINS:
                 b = zb[i].to(tl.float32) * gates.tile_gate(up, up_rows, Wb[2 * i], TYPE)[1]
                 out = out * gates.sigmoid(out) * b
             if FILLED:
@@ -115,7 +111,7 @@ def _sites(
 
 @triton.jit
 def _sites_backward(  # noqa: PLR0915 - one walk down the rows
-    tensors, gate, up, sums, strides, sizes, firsts, scale,
+    tensors, gate, up, sums, strides, sizes, firsts, scale, JOINS: tl.constexpr,
     BT: tl.constexpr, BN: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BL: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """BN channels in a group of `blocks` row blocks, in tiles of W."""
@@ -129,7 +125,7 @@ def _sites_backward(  # noqa: PLR0915 - one walk down the rows
     column, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, BT)
     Wa, dWa = gates.matrices(gate, column * BN, F, BN // W, R, TYPE), gates.no_sums(gate, BN // W)
-    if up is not None:
+    if JOINS:
         Wb, dWb = gates.matrices(up, column * BN, F, BN // W, R, TYPE), gates.no_sums(up, BN // W)
     for block in range(blocks):
         row = (group * blocks + block) * BT
@@ -139,7 +135,7 @@ def _sites_backward(  # noqa: PLR0915 - one walk down the rows
         dpa, ha = gates.no_sum(gate, BT), tl.zeros([BT], tl.float32)
         dWa_then = dWa
         dWa = ()
-        if up is not None:
+        if JOINS:
             up_rows = gates.row_gate(source, stride, up, inside_T, scale, R, BL, TYPE)
             dpb, hb = gates.no_sum(up, BT), tl.zeros([BT], tl.float32)
             dWb_then = dWb
@@ -153,7 +149,7 @@ def _sites_backward(  # noqa: PLR0915 - one walk down the rows
             G = tl.load(G_rows + rows[:, None] * G_stride + channels[None, :], mask=inside, other=0.0).to(tl.float32)
             ta, fa = gates.tile_gate(gate, gate_rows, Wa[2 * i], TYPE)
             dza = G * fa
-            if up is not None:
+            if JOINS:
                 zb = tl.load(z_ptr + F, mask=inside, other=0.0).to(tl.float32)
                 tb, fb = gates.tile_gate(up, up_rows, Wb[2 * i], TYPE)
                 a, b = za * fa, zb * fb
@@ -168,15 +164,15 @@ def _sites_backward(  # noqa: PLR0915 - one walk down the rows
             dpa += dp
             ha += tl.sum(h, 1)
             dWa = dWa + (dWa_then[i] + dW,)
-            if up is not None:
+            if JOINS:
                 h = dzb * zb
                 dp, dW = gates.gate_gradient(up, up_rows, h, tb, Wb[2 * i + 1], TYPE)
                 dpb += dp
                 hb += tl.sum(h, 1)
                 dWb = dWb + (dWb_then[i] + dW,)
         gates.store_parts(gate, parts, firsts[0] + column, T, row, dpa, ha, inside_T, R)
-        if up is not None:
+        if JOINS:
             gates.store_parts(up, parts, firsts[1] + column, T, row, dpb, hb, inside_T, R)
     gates.store_sums(gate, dWc_ptr, group, Mg, column * BN, F, dWa, BN // W, R)
-    if up is not None:
+    if JOINS:
         gates.store_sums(up, dWc_ptr, group, Mg, column * BN, F, dWb, BN // W, R)
