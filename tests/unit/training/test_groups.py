@@ -82,9 +82,21 @@ def test_update_rules_of_connections(method):
 
 
 def test_without_groups_all_are_one():
+    """The largest first."""
     (part,) = adam(network(), settings()).param_groups
-    assert len(part["params"]) == 6
+    assert [each.numel() for each in part["params"]] == [12, 8, 4, 4, 4, 2]
     assert part["weight_decay"] == 0.1
+
+
+def test_those_that_are_updated_alike_are_one():
+    model = network()
+    first, norm, last = model
+    alike = [Group(norm.parameters(), weight_decay=0.0), Group([last.bias], weight_decay=0.0), Group([first.weight])]
+    parts = adam(model, settings(), alike).param_groups
+    assert [(part["weight_decay"], part["rate"], len(part["params"])) for part in parts] == [
+        (0.1, 1.0, 3),
+        (0.0, 1.0, 3),
+    ]
 
 
 def test_states_of_groups_are_saved_by_parameter():
