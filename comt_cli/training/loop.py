@@ -116,7 +116,7 @@ class Training:
         task = self.task
         task.build()
         self.model = task.model
-        kernels = self.kernels = {**self._use_kernels(), **task.loss_kernels()}
+        kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
         if task.captured:
             resources.callback(torch._dynamo.reset)  # frees the graphs' memory for the next run of this process
@@ -129,12 +129,17 @@ class Training:
             self.directory.remove_outputs(counters.step, is_final=is_final)
         if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
             load_start(task, self.directory)
+        self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
+        if needs_warm_up(self.settings, self.world, kernels):  # before it is recorded what is captured
+            rows = self._rows_at_once()
+            refused = self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), self._evaluation_rows())
+            if refused is not None:
+                self._note(f"{refused}; the run goes on without CUDA graphs")
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
         self.writer = RunWriter(
             task, self.directory, self.counters, resources, lambda text: listener(Note(text)), kernels
         )
         self.clock = Clock(self.world.device, self.counters, self.spec)
-        self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
 
     def _use_kernels(self) -> dict[str, Choice]:
         """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
@@ -153,9 +158,6 @@ class Training:
         self.listener(RunStarted(counters.step))
         self._warn()
         self.began = True
-        if needs_warm_up(settings, self.world, self.kernels):
-            rows = self._rows_at_once()
-            self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}))
         unseen = UnseenLosses(counters.step)
         if counters.step and self._is_evaluated():  # a step is saved before it is evaluated
             self._judge()
@@ -204,7 +206,7 @@ class Training:
             )
         if not self.settings.deterministic and self.world.device.type != "cuda":
             self._note("train.deterministic: false changes nothing here: it is for CUDA devices")
-        if self.settings.captures and not self.task.captured:
+        if self.settings.captures is True and not self.task.captured:
             self._note("train.cuda_graphs: true changes nothing here: it is for CUDA devices")
         if caution := self.task.caution(self.local_rows):
             self._note(caution)

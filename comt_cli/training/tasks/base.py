@@ -33,10 +33,17 @@ TESTS = ("test", "unseen")
 """What splits of a data set for testing are called."""
 
 
+def is_captured(settings: Training, world: World) -> bool:
+    """Whether compiled passes are to be captured in CUDA graphs. Several processes are refused where the recipe asks
+    for it (`processes.check_graphs`)."""
+    return bool(settings.captures) and world.device.type == "cuda" and world.size == 1
+
+
 class TaskRun(ABC, Generic[B]):
     """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
 
     Attributes:
+        captured: whether compiled passes are captured in CUDA graphs.
         train, validation: the splits of its data; `tests`: by name those that only the weights that the run ends with
             are evaluated on. Many a data set has none.
         outputs: a folder for what an evaluation puts out sample by sample, by the loop; an evaluation that was stopped
@@ -59,6 +66,7 @@ class TaskRun(ABC, Generic[B]):
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         self.spec, self.world = spec, world
         self.settings: Training = spec.settings.train
+        self.captured = is_captured(self.settings, world)
         self.train: Split[B] = dataset.train
         self.validation: Split[B] = dataset.validation
         self.tests: Mapping[str, Split[B]] = {
@@ -100,10 +108,10 @@ class TaskRun(ABC, Generic[B]):
         if compiled:
             self.objective.compile_model(captured=self.captured)
 
-    @property
-    def captured(self) -> bool:
-        """Whether compiled passes are captured in CUDA graphs."""
-        return self.settings.captures and self.world.device.type == "cuda"
+    def release_graphs(self) -> None:
+        """Capture nothing from now on: the passes are compiled anew when they are next called."""
+        self.captured = False
+        self.objective.compile_model()
 
     @property
     def sharding(self) -> str:
