@@ -12,7 +12,7 @@ import torch
 
 from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.kernels.choice import Choice
+from comt_cli.kernels.choice import TUNE, Choice, summary
 from comt_cli.recipe.settings import Training as Settings
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -131,7 +131,7 @@ class Training:
             load_start(task, self.directory)
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
         if needs_warm_up(self.settings, self.world, kernels):  # before it is recorded what is captured
-            rows = self._rows_at_once()
+            rows = task.rows_at_once
             refused = self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), self._evaluation_rows())
             if refused is not None:
                 self._note(f"{refused}; the run goes on without CUDA graphs")
@@ -144,6 +144,9 @@ class Training:
     def _use_kernels(self) -> dict[str, Choice]:
         """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
         choices = self.task.use_kernels()
+        if self.settings.kernels == "auto" and self.world.device.type == "cuda" and choices:
+            said = summary(choices, compiled=self.settings.compile)
+            self._note(f"train.kernels: auto: {said}{'' if TUNE in said else f'; {TUNE} measures anew'}")
         if self.settings.kernels == "fused":
             missing: dict[str, list[str]] = {}
             for op, choice in choices.items():
@@ -161,7 +164,7 @@ class Training:
         unseen = UnseenLosses(counters.step)
         if counters.step and self._is_evaluated():  # a step is saved before it is evaluated
             self._judge()
-        with self.task.train_batches(self._rows_at_once(), counters.step) as batches:
+        with self.task.train_batches(self.task.rows_at_once, counters.step) as batches:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
                 total = batches.targets(counters.step)
@@ -344,9 +347,5 @@ class Training:
     def _diverged(self) -> dict[str, Any]:
         return self.writer.result(diverged_result(self.task, self.counters, self.writer.environment))
 
-    def _rows_at_once(self) -> int:
-        """Rows that one process puts through the model together."""
-        return min(self.settings.micro_batch_size or self.local_rows, self.local_rows)
-
     def _evaluation_rows(self) -> int:
-        return self.settings.evaluation_batch_size or self.task.evaluation_rows or self._rows_at_once()
+        return self.settings.evaluation_batch_size or self.task.evaluation_rows or self.task.rows_at_once

@@ -27,7 +27,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
-from comt_cli.training.parallel import World, shard, uses_fsdp
+from comt_cli.training.parallel import World, shard, share_of_batch, uses_fsdp
 
 TESTS = ("test", "unseen")
 """What splits of a data set for testing are called."""
@@ -85,8 +85,11 @@ class TaskRun(ABC, Generic[B]):
 
     def use_kernels(self) -> dict[str, Choice]:
         """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
-        wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
-        return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
+        settings, device, dtype = self.settings, self.world.device, product_dtype(self.settings.precision)
+        tokens = self.rows_at_once * self.spec.task.positions(self.spec.settings)
+        return use_kernels(
+            self.model, settings.kernels, device, dtype, compiled=settings.compile, tokens=tokens, only=True
+        )
 
     def loss_kernels(self) -> dict[str, Choice]:
         """The same for the loss over a vocabulary, which chooses by itself; no other has a kernel of its own."""
@@ -107,6 +110,12 @@ class TaskRun(ABC, Generic[B]):
             self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if compiled:
             self.objective.compile_model(captured=self.captured)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that one process puts through the model together."""
+        rows = share_of_batch(self.settings.batch_size, self.world)
+        return min(self.settings.micro_batch_size or rows, rows)
 
     def release_graphs(self) -> None:
         """Capture nothing from now on: the passes are compiled anew when they are next called."""
