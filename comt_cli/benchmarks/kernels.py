@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import GoOn, Times, Turns, always, compared, reliability, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import choice
-from comt_cli.kernels.measurements import kernel_hash
+from comt_cli.kernels.measurements import kernel_hash, tiles_text
 from comt_cli.kernels.operators import computed_by_triton
 from comt_cli.training.devices import prepare_process
 from comt_cli.training.objective import prepare_compiler
@@ -139,7 +139,7 @@ def _products(
 
 def _group(group: Group, gates: Sequence[str], turns: Turns, tune: Tune | None) -> Iterator[News]:
     torch._dynamo.reset()
-    device, begin, dtype = turns.device, time.perf_counter(), DTYPES[group.dtype]
+    device, begin = turns.device, time.perf_counter()
     tiles: dict[str, str] = {}
     parts: dict[tuple[str, str, str], Callable[[], object]] = {}
     saved: dict[tuple[str, str], int] = {}
@@ -152,10 +152,13 @@ def _group(group: Group, gates: Sequence[str], turns: Turns, tune: Tune | None) 
             continue
         width = built.width
         forms = forms_of(built)
-        obstacle = _obstacle(device, dtype)
-        if obstacle is not None:
+        kernel = _kernel_of(group, built, device)
+        if tune is None:
+            choice.use_tiles([kernel])
+            tiles[kind] = tiles_text(kernel.tiles)
+        if not kernel.fused:
             forms = {name: form for name, form in forms.items() if name in ("reference", "reference-compiled")}
-            yield f"{group}, {kind}: no kernel ({obstacle})"
+            yield f"{group}, {kind}: no kernel ({kernel.reason})"
         for variant, form in forms.items():
             if not turns.go_on():
                 yield f"{group}: left out for want of time"
@@ -189,9 +192,13 @@ def forms_of(built: Case) -> dict[str, Callable[[], Sequence[Tensor]]]:
     return {**built.forms, "reference-compiled": torch.compile(reference, dynamic=False, fullgraph=True)}
 
 
-def _obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
-    chosen = choice.choose("modulate", "fused", device, dtype, 8, None, compiled=False)
-    return None if chosen.fused else chosen.reason
+def _kernel_of(group: Group, built: Case, device: torch.device) -> choice.Choice:
+    """The kernel as a model takes it, in the tiles that are known to be the fastest."""
+    op = cast(choice.Op, "modulate" if group.op == "projection" else group.op)
+    dtype, tokens = DTYPES[group.dtype], group.shape.units
+    kind, _, rank = built.gates.partition("-r")
+    gates = choice.Gates(channel=kind == "transponder", scalar=True, rank=int(rank)) if rank else None
+    return choice.choose(op, "fused", device, dtype, built.width, gates, compiled=True, tokens=tokens)
 
 
 def step_of(form: Callable[[], Sequence[Tensor]], built: Case) -> Callable[[], object]:

@@ -111,12 +111,14 @@ class Tuner:
                 yield str(failed(f"{what}, {tiles_text([(key, tile)])}", error))
             else:
                 parts[key, tile] = part
-        times = self.turns.of(parts, head_start=True) if parts else {}
         best: dict[Key, Tile] = {}
-        for key, tile in sorted(times, key=lambda each: times[each].undisturbed):
-            best.setdefault(key, tile)
-        self.best |= best
-        tiles.use(self.best)
+        try:
+            times = self.turns.of(parts, head_start=True) if parts else {}
+            for key, tile in sorted(times, key=lambda each: times[each].undisturbed):
+                best.setdefault(key, tile)
+        finally:  # the kernels of other gates take turns with these
+            self.best |= best
+            tiles.use(self.best)
         return tiles_text(sorted(best.items()))
 
 

@@ -18,6 +18,7 @@ from comt_cli.benchmarks.shapes import LLAMAS
 from comt_cli.benchmarks.tuning import compile_all, compile_one, processes_for, run_tuning, to_tune
 from comt_cli.commands.bench_pages import Record
 from comt_cli.kernels import choice, measurements
+from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Tile
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -71,6 +72,7 @@ def card(monkeypatch, tmp_path):
     found = Card()
     monkeypatch.setattr(tiles, "TILES", dict.fromkeys(KERNELS, (SMALL, LARGE, TOO_LARGE)))
     monkeypatch.setattr(tiles, "_tuned", {})
+    monkeypatch.setattr(choice, "_tuned", {})
     monkeypatch.setattr(kernel_cases, "_swiglu", found.forms)
     monkeypatch.setattr(kernels, "computed_by_triton", lambda _: True)
     monkeypatch.setattr(rounds, "stopwatch_for", lambda *_, **__: found)
@@ -154,6 +156,19 @@ def test_plain_measurements_are_of_no_chosen_tiles(card, tmp_path):
     Record(tmp_path).add("kernels", news)
     assert {row.tiles for row in measurements.measurements()[0]} == {()}
     assert len(todo("fp32")) == 1
+
+
+def test_they_are_of_those_that_are_known(card, tmp_path, monkeypatch):
+    """A later measurement without --tune does not lose what was tuned."""
+    known = Choice(True, "as asked", tiles=((("swiglu", "none", 20), LARGE),))
+    asked = []
+    monkeypatch.setattr(choice, "choose", lambda *given, **how: asked.append((given, how)) or known)
+    news = kernels.run_kernel_benchmark([LLAMAS["bench"]], ["swiglu"], ["comt-r2"], ["fp32"], CPU, ROUNDS)
+    Record(tmp_path).add("kernels", news)
+    assert [row.tiles for row in measurements.measurements()[0]] == [known.tiles]
+    assert card.in_use()[0] == LARGE
+    gates = choice.Gates(channel=False, scalar=True, rank=2)
+    assert asked == [(("swiglu", "fused", CPU, torch.float32, 40, gates), {"compiled": True, "tokens": 16})]
 
 
 def test_everything_is_compiled_first_by_several_processes(monkeypatch):
