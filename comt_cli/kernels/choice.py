@@ -74,7 +74,7 @@ MOST_CHANNEL_RANK = 8
 MOST_PIXEL_RANK = 8
 """The widest pixel gate (the paper's) that the Triton kernels take: with 32 they run out of registers."""
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
-"""Of compiled models, whose compiler also fuses an operation with its neighbours, which measuring it alone does not
+"""Of compiled models on a CPU, where an operation is also fused with its neighbours, which measuring it alone does not
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
 TUNE = "comt bench kernels --tune"
 """The command that measures the kernels of a GPU."""

@@ -125,10 +125,10 @@ def tiles_of(text: str) -> Tuned:
 
 @functools.cache
 def kernel_hash(op: str) -> str:
-    """Of the sources of an operation's Triton kernels."""
+    """Of the sources of an operation's Triton kernels, and of what all have in common, its tiles included."""
     folder = Path(__file__).parent
-    files = [folder / op / "triton.py", *sorted((folder / "triton").glob("*.py"))]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files if path.exists())).hexdigest()[:12]
+    files = sorted((folder / op).glob("triton*.py")) + sorted((folder / "triton").glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def own_folder() -> Path:

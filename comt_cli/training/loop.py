@@ -6,13 +6,13 @@ import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import torch
 
 from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.kernels.choice import TUNE, Choice, summary
+from comt_cli.kernels.choice import TUNE, Choice, Op, summary
 from comt_cli.recipe.settings import Training as Settings
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -146,7 +146,8 @@ class Training:
         choices = self.task.use_kernels()
         if self.settings.kernels == "auto" and self.world.device.type == "cuda" and choices:
             said = summary(choices, compiled=self.settings.compile)
-            self._note(f"train.kernels: auto: {said}{'' if TUNE in said else f'; {TUNE} measures anew'}")
+            command = TUNE if any(op in get_args(Op) for op in choices) else "comt bench step"
+            self._note(f"train.kernels: auto: {said}{'' if command in said else f'; {command} measures anew'}")
         if self.settings.kernels == "fused":
             missing: dict[str, list[str]] = {}
             for op, choice in choices.items():
