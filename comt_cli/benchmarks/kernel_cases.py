@@ -48,10 +48,14 @@ _PARTS: dict[str, tuple[Part, ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One operation on one product with one kind of gates: the forms of it that there are, each of no arguments."""
+    """One operation on one product with one kind of gates: the forms of it that there are, each of no arguments.
+
+    `width` is that of the product's sites together, `widest` that of the widest as the kernel takes it.
+    """
 
     op: str
     width: int
+    widest: int
     gates: str
     leaves: list[Tensor]
     own: list[Tensor]
@@ -87,7 +91,7 @@ def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, devi
     if op == "projection":
         forms = _projection(projections, x_BTD.requires_grad_())
         matrices = [projections.weight, *parameters]
-        return Case(op, width, gates, [x_BTD, *matrices], matrices, forms)
+        return Case(op, width, max(projections.widths), gates, [x_BTD, *matrices], matrices, forms)
     product_BTC = projections.product(x_BTD).detach().requires_grad_()
     # the gates' summaries are part of the product, which is given here
     read = {id(projections.gate(name).down_projection()) for name in projections.gates}
@@ -106,7 +110,9 @@ def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, devi
         leaves, own = [*leaves, stream_BTD, norm.weight], [*own, norm.weight]
     else:
         forms = _modulate(projections, product_BTC)
-    return Case(op, width, gates, leaves, own, forms)
+    widest = max(projections.widths)
+    widest = aligned(widest, product_BTC) if op == "swiglu" else widest  # whose columns are filled up
+    return Case(op, width, widest, gates, leaves, own, forms)
 
 
 Forms = dict[str, Callable[[], Sequence[Tensor]]]

@@ -9,8 +9,9 @@ forward part of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,11 +25,39 @@ from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import GoOn, Times, Turns, always, compared, reliability, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import choice
+from comt_cli.kernels.measurements import kernel_hash, tiles_text
+from comt_cli.kernels.operators import computed_by_triton
 from comt_cli.training.devices import prepare_process
 from comt_cli.training.objective import prepare_compiler
 
 Row = dict[str, Any]
 News = str | list[Row]
+Tune = Callable[[str, Case, Callable[[], object]], Generator[News, None, str]]
+"""Called with what a step is of, its case and the step; returns the tiles that its kernels then use, as rows have
+them."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What takes turns: an operation on one product, with all kinds of gates."""
+
+    op: str
+    part: Part
+    shape: Shape
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.shape.size} {self.dtype} {self.op} {self.part}"
+
+    @property
+    def shape_name(self) -> str:
+        """What rows call the shape."""
+        built, length = self.shape.built, self.shape.dimensions["length"]
+        return f"d{built.width}-f{built.ffn_width}-h{built.heads}-b{self.shape.batch}x{length}-{self.part}"
+
+    def case(self, gates: str, device: torch.device) -> Case:
+        """The operation with its inputs."""
+        return case(self.op, self.part, self.shape, gates, DTYPES[self.dtype], device)
 
 
 def run_kernel_benchmark(
@@ -43,21 +72,22 @@ def run_kernel_benchmark(
     """Measure every operation on every shape in every type; yields lines of progress, and the rows of each group of
     variants that took turns. `go_on` is asked before each group and each turn. What fails is reported (`Failed`), and
     the rest is measured."""
-    prepare_process(device)
-    turns = Turns(device, rounds, go_on)
-    for shape in shapes:
-        for dtype in dtypes:
-            for op in ops:
-                for part in groups(op):
-                    what = f"{shape.size} {dtype} {op} {part}"
-                    if not go_on():
-                        yield f"{what}: left out for want of time"
-                        continue
-                    try:
-                        yield from _group(op, part, shape, gates, dtype, turns)
-                    except Exception as error:  # one kernel that fails must not lose the others
-                        yield failed(what, error)
-                    free(device)
+    every = [Group(op, part, shape, dtype) for shape in shapes for dtype in dtypes for op in ops for part in groups(op)]
+    yield from run_groups(every, gates, Turns(device, rounds, go_on))
+
+
+def run_groups(every: Iterable[Group], gates: Sequence[str], turns: Turns, tune: Tune | None = None) -> Iterator[News]:
+    """The same for these; `tune` has each kernel use the fastest of its tiles."""
+    prepare_process(turns.device)
+    for group in every:
+        if not turns.go_on():
+            yield f"{group}: left out for want of time"
+            continue
+        try:
+            yield from _group(group, gates, turns, tune)
+        except Exception as error:  # one kernel that fails must not lose the others
+            yield failed(str(group), error)
+        free(turns.device)
 
 
 def run_gemm_benchmark(
@@ -102,64 +132,76 @@ def _products(
     times = turns.of(parts, head_start=True)
     plain = ("none", "plain")
     return times, [
-        _row(device, "gemm", product.name, tokens, product.N, each, dtype, variant, times, plain, None)
+        _row(device, "gemm", product.name, tokens, product.N, each, dtype, variant, times, plain, None, "")
         for each, variant in forms
     ]
 
 
-def _group(op: str, part: Part, shape: Shape, gates: Sequence[str], dtype: str, turns: Turns) -> Iterator[News]:
+def _group(group: Group, gates: Sequence[str], turns: Turns, tune: Tune | None) -> Iterator[News]:
     torch._dynamo.reset()
     device, begin = turns.device, time.perf_counter()
-    what = f"{shape.size} {dtype} {op} {part}"
+    tiles: dict[str, str] = {}
     parts: dict[tuple[str, str, str], Callable[[], object]] = {}
     saved: dict[tuple[str, str], int] = {}
     width = 0
     for kind in gates:
         try:
-            built = case(op, part, shape, kind, DTYPES[dtype], device)
+            built = group.case(kind, device)
         except Exception as error:
-            yield failed(f"{what}, {kind}", error)
+            yield failed(f"{group}, {kind}", error)
             continue
         width = built.width
-        forms = dict(built.forms)
-        obstacle = _obstacle(device, DTYPES[dtype])
-        if obstacle is not None:
-            forms = {"reference": forms["reference"]}
-            yield f"{what}, {kind}: no kernel ({obstacle})"
-        prepare_compiler(versions=64, keep_others=True)
-        forms["reference-compiled"] = torch.compile(forms["reference"], dynamic=False, fullgraph=True)
+        forms = forms_of(built)
+        kernel = _kernel_of(group, built, device)
+        if tune is None:
+            choice.use_tiles([kernel])
+            tiles[kind] = tiles_text(kernel.tiles)
+        if not kernel.fused:
+            forms = {name: form for name, form in forms.items() if name in ("reference", "reference-compiled")}
+            yield f"{group}, {kind}: no kernel ({kernel.reason})"
         for variant, form in forms.items():
             if not turns.go_on():
-                yield f"{what}: left out for want of time"
+                yield f"{group}: left out for want of time"
                 return
             try:
-                step = _step(form, built)
+                step = step_of(form, built)
+                if tune is not None and variant == "fused":
+                    tiles[kind] = yield from tune(f"{group}, {kind}", built, step)
                 step()
                 saved[kind, variant] = saved_bytes(form, built.own)
             except Exception as error:
-                yield failed(f"{what}, {kind}, {variant}", error)
+                yield failed(f"{group}, {kind}, {variant}", error)
                 continue
             parts[kind, variant, "forward"], parts[kind, variant, "step"] = form, step
     if not saved:
         return
     times = turns.of(parts, head_start=True)
-    built, length = shape.built, shape.dimensions["length"]
-    name = f"d{built.width}-f{built.ffn_width}-h{built.heads}-b{shape.batch}x{length}-{part}"
-    plain = ("none", "reference-compiled")
+    named, plain = (group.op, group.shape_name, group.shape.units, width), ("none", "reference-compiled")
     yield [
-        _row(device, op, name, shape.units, width, kind, dtype, variant, times, plain, count)
+        _row(device, *named, kind, group.dtype, variant, times, plain, count, tiles.get(kind, ""))
         for (kind, variant), count in saved.items()
     ]
     still = unsettled(times)
-    yield f"{what}: measured after {time.perf_counter() - begin:.0f} s{f', {still}' if still else ''}"
+    yield f"{group}: measured after {time.perf_counter() - begin:.0f} s{f', {still}' if still else ''}"
 
 
-def _obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
-    chosen = choice.choose("modulate", "fused", device, dtype, 8, None, compiled=False)
-    return None if chosen.fused else chosen.reason
+def forms_of(built: Case) -> dict[str, Callable[[], Sequence[Tensor]]]:
+    """What is timed, by its variant: the forms that there are, and the reference under the compiler."""
+    prepare_compiler(versions=64, keep_others=True)
+    reference = built.forms["reference"]
+    return {**built.forms, "reference-compiled": torch.compile(reference, dynamic=False, fullgraph=True)}
 
 
-def _step(form: Callable[[], Sequence[Tensor]], built: Case) -> Callable[[], object]:
+def _kernel_of(group: Group, built: Case, device: torch.device) -> choice.Choice:
+    """The kernel as a model takes it, in the tiles that are known to be the fastest."""
+    op = cast(choice.Op, "modulate" if group.op == "projection" else group.op)
+    dtype, tokens = DTYPES[group.dtype], group.shape.units
+    kind, _, rank = built.gates.partition("-r")
+    gates = choice.Gates(channel=kind == "transponder", scalar=True, rank=int(rank)) if rank else None
+    return choice.choose(op, "fused", device, dtype, built.width, gates, compiled=True, tokens=tokens)
+
+
+def step_of(form: Callable[[], Sequence[Tensor]], built: Case) -> Callable[[], object]:
     """Forward and backward, with gradients as large as a normal network's for all that the operation gives."""
     with torch.no_grad():
         gradients = [torch.full_like(output, 1e-2) for output in form()]
@@ -182,6 +224,7 @@ def _row(
     times: dict[tuple[str, str, str], Times],
     plain: tuple[str, str],
     saved: int | None,
+    tiles: str,
 ) -> Row:
     forward, step = ((gates, variant, kind) for kind in ("forward", "step"))
     origin = origin_on(device)
@@ -195,6 +238,8 @@ def _row(
         **compared("forward_ratio_to_plain_compiled", times, forward, (*plain, "forward")),
         **compared("step_ratio_to_plain_compiled", times, step, (*plain, "step")),
         "saved_bytes": saved,
+        "kernel_hash": kernel_hash(op) if computed_by_triton(device) else None,
+        "tiles": tiles,
         **origin.versions(),
     }
 

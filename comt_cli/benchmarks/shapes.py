@@ -97,6 +97,19 @@ class Shape:
         )
 
 
+def of_run(spec: RunSpec) -> Shape:
+    """The network of a run on as many samples as go through it at once in one process."""
+    settings, train = spec.settings, spec.settings.train
+    return Shape(
+        spec.column,
+        spec.command,
+        spec.column,
+        settings.model.model_dump(),
+        settings.data.model_dump(),
+        min(train.micro_batch_size or train.batch_size, train.batch_size),
+    )
+
+
 def llama(
     size: str, width: int, ffn_width: int, layers: int, heads: int, *, vocabulary: int, batch: int, length: int
 ) -> Shape:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comt_cli.commands import options
+from comt_cli.commands import completion, options
 from comt_cli.commands.examples import Verb, VerbGroup
 from comt_cli.commands.loading import loading
 from comt_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from comt_cli.runs.plan import RunSpec
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -44,7 +48,6 @@ Sizes = Annotated[
         "are for a CPU.",
     ),
 ]
-Dtypes = Annotated[str, typer.Option(metavar="A,B", help="Types of the numbers: bf16, fp32.")]
 Rounds = Annotated[
     int,
     typer.Option(
@@ -163,7 +166,13 @@ def kernels(
     gates: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these kinds of gates: none, comt-r2, transponder-r8.")
     ] = None,
-    dtypes: Dtypes = "bf16,fp32",
+    dtypes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Types of the numbers: bf16, fp32. Both if not given, of a recipe those that it trains in.",
+        ),
+    ] = None,
     rounds: Rounds = 30,
     gemm: Annotated[
         bool,
@@ -171,6 +180,25 @@ def kernels(
             "--gemm", help="Time the model's matrix products with and without columns for gates, and nothing else."
         ),
     ] = False,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune", help="On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
+        ),
+    ] = False,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE",
+            help="At the shapes of a recipe of language models, instead of --sizes.",
+            autocompletion=completion.recipes,
+        ),
+    ] = None,
+    scale: options.Scale = "small",
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="--seconds, by the minute: 3 with --tune if neither is given.", show_default=False),
+    ] = None,
     seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
@@ -181,33 +209,59 @@ def kernels(
     no other gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache
     folder in any case, and comes before what was measured elsewhere at the same shapes.
 
-    Example:
+    With --tune nothing is measured again that the cache folder has of this card with these kernels, PyTorch and Triton.
+
+    Examples:
 
       comt bench kernels --sizes 60m --ops swiglu,heads --dtypes bf16
+
+      comt bench kernels --tune --recipe table3.yaml --scale paper --minutes 3
     """
     from comt_cli.benchmarks.names import DTYPES, GATES, OPS
+    from comt_cli.benchmarks.shapes import of_run
     from comt_cli.benchmarks.subjects import LANGUAGE
     from comt_cli.recipe.load import select
 
     if gemm and (ops is not None or gates is not None):
         raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops and --gates out.")
+    if gemm and tune:
+        raise UserError("--gemm times products, which have no tiles to tune", "Leave --gemm or --tune out.")
+    if recipe is not None and sizes is not None:
+        raise UserError("--recipe and --sizes both say at which shapes", "Leave one of them out.")
+    limit = _limit(seconds, minutes, 180 if tune else math.inf)
+    planned = [] if recipe is None else _language_runs(recipe, scale)
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
-    types = select(dtypes, DTYPES, "type")
+    trained = ["fp32" if spec.settings.train.precision == "fp32" else "bf16" for spec in planned]
+    types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
     kinds = select(gates, GATES, "kind of gates")
     operations = select(ops, OPS, "operation")
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
     from comt_cli.benchmarks.limits import measuring
+    from comt_cli.benchmarks.tuning import run_tuning, to_tune
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
+    if tune and where.type != "cuda":
+        raise UserError(
+            f"--tune is for NVIDIA GPUs, whose kernels have tiles, and this device is {where.type}",
+            "Without it comt bench kernels measures the kernels of a CPU.",
+        )
     usual = LANGUAGE.gpu_sizes if where.type == "cuda" else ("bench", "smoke")
     shapes = [LANGUAGE.shapes[size] for size in named or usual]
+    if planned:
+        shapes = [*{str(shape): shape for shape in map(of_run, planned)}.values()]
+    todo = to_tune(shapes, operations, kinds, types, where) if tune else []
+    if tune and not todo:
+        typer.echo("all of it has been measured on this card, with these kernels and versions")
+        return
     record = Record(results)
-    with measuring(record.outcome, seconds) as go_on:
+    with measuring(record.outcome, limit) as go_on:
         if gemm:
             news = run_gemm_benchmark(shapes, types, where, rounds, go_on)
+        elif tune:
+            news = run_tuning(todo, kinds, where, rounds, go_on)
         else:
             news = run_kernel_benchmark(shapes, operations, kinds, types, where, rounds, go_on)
         record.add("kernels", news)
@@ -396,9 +450,7 @@ def everything(
 
       comt bench all --minutes 9
     """
-    if minutes is not None and seconds is not None:
-        raise UserError("--minutes and --seconds limit the same", "Leave one of them out.")
-    limit = 60 * (9 if minutes is None else minutes) if seconds is None else seconds
+    limit = _limit(seconds, minutes, 540)
     loading("PyTorch and the benchmarks", device)
     from comt_cli.benchmarks.limits import measuring
     from comt_cli.benchmarks.stages import reach, run_stages, stages_for
@@ -416,6 +468,26 @@ def everything(
         finally:
             for path in written:
                 typer.echo(f"wrote {path}")
+
+
+def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:
+    """The seconds that either says, `usual` where neither does."""
+    if minutes is not None and seconds is not None:
+        raise UserError("--minutes and --seconds limit the same", "Leave one of them out.")
+    if minutes is not None:
+        return 60 * minutes
+    return usual if seconds is None else seconds
+
+
+def _language_runs(recipe: str, scale: str) -> list[RunSpec]:
+    """The runs of a recipe at a scale. Raises `UserError` where they are not of language models."""
+    from comt_cli.commands.planning import plan_recipe
+
+    planned = plan_recipe(recipe, scale)
+    if any(spec.command != "train-lm" for spec in planned.specs):
+        said = f"{planned.loaded.name} trains no language models, at whose shapes kernels are timed"
+        raise UserError(said, "comt recipes lists those that do.")
+    return list(planned.specs)
 
 
 def _batches(text: str) -> list[int]:

@@ -101,9 +101,11 @@ class Record:
 
         if page in {Path(name).stem for name in (measurements.FILE, measurements.STEP_FILE)}:
             folder = device_folder(f"{rows[0]['device']} {rows[0]['device_class']}")
-            path = measurements.own_folder() / folder / f"{page}.csv"
+            path, kept = measurements.own_folder() / folder / f"{page}.csv", self._pages[page]
+            if rows[0].get("kernel_hash"):  # a GPU's: what was measured with other kernels or versions stays
+                kept = replace(kept, key=(*kept.key, "kernel_hash", "torch", "triton"))
             try:
-                if merge_rows(self._pages[page], rows, path):
+                if merge_rows(kept, rows, path):
                     typer.echo("`kernels: auto` keeps to a longer measurement, of which there is an interval", err=True)
             except (OSError, StorageError, ValueError, csv.Error) as error:  # the results have them all the same
                 typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)

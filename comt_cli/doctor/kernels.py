@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +42,7 @@ def device_lines(device: torch.device) -> list[str]:
     bf16, compiled and not."""
     import torch
 
-    from comt_cli.kernels.choice import choose_loss
+    from comt_cli.kernels.choice import choose_loss, summary
 
     cases: dict[str, list[str]] = {}
     norms: dict[str, list[str]] = {}
@@ -51,8 +50,8 @@ def device_lines(device: torch.device) -> list[str]:
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for compiled in (False, True):
             label = f"{name} compiled" if compiled else name
-            cases.setdefault(_summary(_choices(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
-            norms.setdefault(_summary(_norms(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
+            cases.setdefault(summary(_choices(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
+            norms.setdefault(summary(_norms(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
         losses.setdefault(str(choose_loss("auto", device, dtype, may_build=False)), []).append(name)
     return [
         *_said(f"{device}, gates", cases, 4),
@@ -94,21 +93,3 @@ def _norms(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> dict[
         gate: choose_norm("auto", device, dtype, NORM_CHANNELS, gate, 2, compiled=compiled, may_build=False)
         for gate in gates
     }
-
-
-def _summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
-    """One text for all operations: the reason if they share it, else how fast each was measured."""
-    texts = {str(choice) for choice in choices.values()}
-    if len(texts) == 1:
-        return texts.pop()
-    said, places = [], []
-    for op, choice in choices.items():
-        if choice.speed is None:
-            said.append(f"{op} {choice}")
-        else:
-            said.append(f"{op} {'fused' if choice.fused else 'reference'} ({choice.speed:.2f})")
-            places.append(str(choice.measured_on))
-    if not places:
-        return ", ".join(said)
-    other = "compiled reference" if compiled else "reference"
-    return f"{', '.join(said)}; fused over {other}, measured on {' and '.join(dict.fromkeys(places))}"

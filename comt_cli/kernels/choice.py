@@ -4,8 +4,10 @@ A kernel is taken on its own accord ("auto") only where it was measured to be fa
 compiled reference in a compiled model, the eager one in another. Times of one run alone are compared, and only where
 they differ by more than the error of their ratio: what was too noisy to decide counts as not measured. What counts was
 measured on a device of this one's name, else on another of its class (`processors`); of these at the shape nearest to
-the one asked about; of these by the user rather than for this program, with the nearest number of threads. Without such
-measurements, or where no kernel can run, it is the reference. Every choice gives its reason.
+the one asked about; of these by the user rather than for this program, with the nearest number of threads. Triton's
+kernels are taken only as they were measured, and with the tiles that were found to be the fastest: by the user on such
+a card under these versions, else on such a card under others, else for this program on a card of its class. Without
+such measurements, or where no kernel can run, it is the reference. Every choice gives its reason.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -25,14 +27,19 @@ from comt_cli.installing import install_extra
 from comt_cli.kernels.measurements import (
     MARGIN,
     DeviceTimes,
+    Tuned,
     about,
     measured_steps,
     measurements,
     near_in_rank,
     nearest,
+    nearest_origin,
     nearest_steps,
+    of_these_kernels,
 )
 from comt_cli.kernels.processors import UNKNOWN, Device, processor_class, processor_name
+from comt_cli.kernels.triton import tiles
+from comt_cli.kernels.triton.tiles import Key, Tile
 from comt_cli.recipe.settings import Kernels as Wanted
 
 __all__ = [
@@ -47,6 +54,8 @@ __all__ = [
     "cpu_obstacle",
     "device_here",
     "liger",
+    "summary",
+    "use_tiles",
     "version_of",
 ]
 
@@ -60,11 +69,15 @@ DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Types that the kernels store, and what measurements call them."""
 MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
+MOST_CHANNEL_RANK = 8
+"""The same of Triton's where a gate is one for each channel, whose products are sums in registers."""
 MOST_PIXEL_RANK = 8
 """The widest pixel gate (the paper's) that the Triton kernels take: with 32 they run out of registers."""
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
-"""Of compiled models, whose compiler also fuses an operation with its neighbours, which measuring it alone does not
+"""Of compiled models on a CPU, where an operation is also fused with its neighbours, which measuring it alone does not
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
+TUNE = "comt bench kernels --tune"
+"""The command that measures the kernels of a GPU."""
 LIGER = (0, 8)
 """The first version of liger-kernel whose interface is known here; a test holds it to that of pyproject.toml."""
 NORM_CHANNELS = 64
@@ -83,13 +96,15 @@ class Choice:
     """Whether the hand-written kernel is used, and why, in a phrase.
 
     `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`, which also says how
-    that is not this very device with these libraries; None where that did not decide.
+    that is not this very device with these libraries; None where that did not decide. `tiles` are those that Triton's
+    kernels were measured with; of others the defaults are taken.
     """
 
     fused: bool
     reason: str
     speed: float | None = None
     measured_on: str | None = None
+    tiles: Tuned = ()
 
     def __str__(self) -> str:
         return f"{'fused' if self.fused else 'reference'} ({self.reason})"
@@ -115,26 +130,58 @@ def choose(
     compiled: bool,
     training: bool = True,
     may_build: bool = True,
+    tokens: int | None = None,
 ) -> Choice:
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
 
     `wanted` is the recipe's `train.kernels`; `compiled` says whether the reference would be compiled, `training`
-    whether there is a backward pass. "fused" takes the kernel wherever it can run, and what cannot run is the
-    reference, whatever was wanted. Kernels in C++ are compiled before they are chosen; with `may_build` false it is
-    only looked whether there is a compiler.
+    whether there is a backward pass; `tokens` are as many as go through the model at once, where that is known. "fused"
+    takes the kernel wherever it can run, and what cannot run is the reference, whatever was wanted. Kernels in C++ are
+    compiled before they are chosen; with `may_build` false it is only looked whether there is a compiler.
     """
     if wanted == "reference":
         return Choice(False, "as asked")
     if (obstacle := _obstacle(device, dtype, gates)) is not None:
         return Choice(False, obstacle)
+    if gates is None and wanted == "auto" and (not training or (compiled and device.type == "cpu")):
+        return Choice(False, WITHOUT_GATES)
     choice = Choice(True, "as asked")
-    if wanted == "auto":
-        if gates is None and (compiled or not training):
-            return Choice(False, WITHOUT_GATES)
-        choice = _by_measurement(op, device, DTYPES[dtype], width, gates, compiled)
+    if wanted == "auto" or device.type == "cuda":
+        measured = _by_measurement(op, device, DTYPES[dtype], width, gates, tokens, compiled)
+        choice = measured if wanted == "auto" else replace(choice, tiles=measured.tiles)
     if choice.fused and device.type == "cpu" and (obstacle := cpu_obstacle(may_build=may_build)) is not None:
         return Choice(False, obstacle)
     return choice
+
+
+def summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
+    """One text for all operations: the reason if they share it, else how fast each was measured."""
+    texts = {str(choice) for choice in choices.values()}
+    if len(texts) == 1:
+        return texts.pop()
+    said, places = [], []
+    for op, choice in choices.items():
+        if choice.speed is None:
+            said.append(f"{op} {choice}")
+        else:
+            said.append(f"{op} {'fused' if choice.fused else 'reference'} ({choice.speed:.2f})")
+            places.append(str(choice.measured_on))
+    if not places:
+        return ", ".join(said)
+    other = "compiled reference" if compiled else "reference"
+    return f"{', '.join(said)}; fused over {other}, measured on {' and '.join(dict.fromkeys(places))}"
+
+
+_tuned: dict[Key, Tile] = {}
+
+
+def use_tiles(choices: Iterable[Choice], *, only: bool = False) -> None:
+    """Launch the kernels that were chosen with their tiles, in this process; `only`: forget those of other choices."""
+    if only:
+        _tuned.clear()
+    for choice in choices:
+        _tuned.update(choice.tiles if choice.fused else ())
+    tiles.use(_tuned)
 
 
 def choose_norm(
@@ -263,8 +310,10 @@ def _obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> 
         return f"there are no kernels for {device.type}"
     if dtype not in DTYPES:
         return f"the kernels do not compute in {_name(dtype)}"
-    if gates is not None and gates.rank > MOST_RANK:
-        return f"the kernels take bottlenecks up to {MOST_RANK} wide"
+    by_channel = gates is not None and gates.channel and device.type == "cuda"
+    if gates is not None and gates.rank > (most := MOST_CHANNEL_RANK if by_channel else MOST_RANK):
+        kernels = "Triton kernels take channel gates with" if by_channel else "kernels take"
+        return f"the {kernels} bottlenecks up to {most} wide"
     if device.type == "cpu":
         return "the C++ kernels do not compute in float16" if dtype == torch.float16 else None
     is_older = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
@@ -278,32 +327,35 @@ def _obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> 
 
 
 def _by_measurement(
-    op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, compiled: bool
+    op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, tokens: int | None, compiled: bool
 ) -> Choice:
     alternative = "reference-compiled" if compiled else "reference"
     found, damaged = measurements()
-    here = device_here(device)
+    here, on_gpu = device_here(device), device.type == "cuda"
+    command = TUNE if on_gpu else "comt bench kernels"
     if not (found := about(found, here)):
-        return _nothing_measured("fused kernel", here, damaged, "comt bench kernels")
+        return _nothing_measured("fused kernel", here, damaged, command)
     kind = "none" if gates is None else "transponder" if gates.channel else "comt"
     rank = gates.rank if gates is not None else 0
     rows = [row for row in found if (row.op, row.dtype, row.kind) == (op, dtype, kind)]
     both = [row for row in rows if {"fused", alternative} <= row.step_ms.keys()]
-    near = near_in_rank(both, rank)
+    near = near_in_rank(of_these_kernels(both, width, tokens) if on_gpu else both, rank)
     decisive = [row for row in near if row.decides("fused", alternative)]
+    if on_gpu:
+        decisive = nearest_origin(decisive, here, versions_here())
     what = f"{'the compiled ' if compiled else 'the '}reference"
     if not decisive:
         gates_text = f"gates of rank {rank}" if rank else "no gates"
         what = f"{_not_measured(near)} in {dtype} beside {what}"
-        return Choice(False, f"{op} with {gates_text} {what}: comt bench kernels")
-    row = nearest(decisive, here, rank, width)
+        return Choice(False, f"{op} with {gates_text} {what}: {command}")
+    row = nearest(decisive, here, rank, width, tokens if on_gpu else None)
     speed, where = row.speed("fused", alternative), _place(row, here)
     at = f"{row.width} wide, {dtype}" if row.rank == rank else f"{row.width} wide, rank {row.rank}, {dtype}"
-    if speed > MARGIN:
-        return Choice(True, f"{speed:.2f} times as fast as {what} on {where} ({at})", speed, where)
-    if speed >= 1:
-        return Choice(False, f"no more than {speed:.2f} times as fast as {what} on {where} ({at})", speed, where)
-    return Choice(False, f"{what} is {1 / speed:.2f} times as fast on {where} ({at})", speed, where)
+    if speed < 1:
+        said = f"{what} is {1 / speed:.2f} times as fast on {where} ({at})"
+    else:
+        said = f"{'' if speed > MARGIN else 'no more than '}{speed:.2f} times as fast as {what} on {where} ({at})"
+    return Choice(speed > MARGIN, said, speed, where, row.tiles)
 
 
 def _not_measured(rows: Sequence[DeviceTimes]) -> str:
@@ -333,6 +385,11 @@ def _place(row: DeviceTimes, here: Device) -> str:
         if _minor(then) != _minor(now):
             differs.append(f"{library} {_minor(then) or 'unknown'}, here {_minor(now) or 'none'}")
     return f"{row.device} ({'; '.join(differs)})" if differs else str(row.device)
+
+
+def versions_here() -> tuple[str, str]:
+    """The versions that measurements are made with here; of triton an empty one where there is none."""
+    return str(torch.__version__), version_of("triton") or ""
 
 
 def _minor(version: str) -> str:

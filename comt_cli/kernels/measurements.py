@@ -1,5 +1,7 @@
 """What `comt bench` measured, read back: operations, and training steps of ResNets, each with its device.
 
+Of an operation's Triton kernels only what was measured with their present sources counts, at the width at hand.
+
 `measured/` has what was measured for this program, a copy of results/bench that `make measured` makes and a test holds
 to it. `comt bench` adds what it measures on the user's machine to the cache folder, in the same form. Of the two that
 comes first which is nearer to what is asked (`nearest`, `nearest_steps`); of equals the user's own.
@@ -9,15 +11,17 @@ from __future__ import annotations
 
 import csv
 import functools
+import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from comt_cli.files import cache_folder
 from comt_cli.kernels.processors import Device, device_of
+from comt_cli.kernels.triton.tiles import Key, Kind, Tile
 
 FILE = "kernels.csv"
 STEP_FILE = "step-images.csv"
@@ -25,10 +29,14 @@ SHIPPED = Path(__file__).parent / "measured"
 MARGIN = 1.05
 """How many times as fast a kernel must have been measured to be taken, however certain the measurement."""
 _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
-_FARTHEST_RANK = 4
-"""A measurement says nothing about bottlenecks more than so many times as wide, or as narrow."""
+_FARTHEST = 4
+"""A measurement says nothing about bottlenecks more than so many times as wide, or as narrow; nor, of a GPU, about so
+many times as many tokens, or as few."""
 _NARROW = 16
 """Nor does it across this width, beyond which the kernels work in other tiles."""
+
+Tuned = tuple[tuple[Key, Tile], ...]
+"""Tiles of Triton's kernels, and for which launches they are."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,8 @@ class Measured(DeviceTimes):
         kind: of gates: none, `comt` (scalar) or `transponder` (channel-wise).
         rank: their bottleneck's width; 0 without gates.
         width: channels of the operation's product, M.
+        kernel_hash: of the sources of the Triton kernels (`kernel_hash`); empty of C++.
+        tiles: of these, where they were not the defaults.
     """
 
     op: str
@@ -77,6 +87,8 @@ class Measured(DeviceTimes):
     rank: int
     width: int
     tokens: int
+    kernel_hash: str = ""
+    tiles: Tuned = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,34 @@ class MeasuredStep(DeviceTimes):
     """
 
     size: str
+
+
+def tiles_text(tuned: Iterable[tuple[Key, Tile]]) -> str:
+    """Tiles in a line, as measurements and records have them: `swiglu channel 1376: 16 64 1 8`, and `;` between two."""
+    return "; ".join(
+        f"{kernel} {kind} {width}: {' '.join(str(number) for number in tile if number is not None)}"
+        for (kernel, kind, width), tile in tuned
+    )
+
+
+def tiles_of(text: str) -> Tuned:
+    """The tiles that are written so. Raises `ValueError` where they are not."""
+    found = []
+    for part in text.split("; ") if text else []:
+        name, _, numbers = part.partition(": ")
+        kernel, kind, width = name.split()
+        if kind not in ("none", "scalar", "channel"):
+            raise ValueError(part)
+        found.append(((kernel, cast(Kind, kind), int(width)), Tile(*map(int, numbers.split()))))
+    return tuple(found)
+
+
+@functools.cache
+def kernel_hash(op: str) -> str:
+    """Of the sources of an operation's Triton kernels, and of what all have in common, its tiles included."""
+    folder = Path(__file__).parent
+    files = sorted((folder / op).glob("triton*.py")) + sorted((folder / "triton").glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def own_folder() -> Path:
@@ -136,11 +176,12 @@ def _read_all(name: str, read: Callable[[Path, int, bool], tuple[Row, ...]]) -> 
 def _read_operations(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
     """The rows of a file, last changed then; raises one of many errors if it is not what the benchmark writes."""
     rows = []
-    keys = ("shape", "dtype", "op", "gates", "width", "tokens")
-    for common, (shape, dtype, op, gates, width, tokens), times in _times(path, keys):
+    keys, of_triton = ("shape", "dtype", "op", "gates", "width", "tokens"), ("kernel_hash", "tiles")
+    for common, (shape, dtype, op, gates, width, tokens, sources, tiles), times in _times(path, keys, of_triton):
         if (label := _GATES.fullmatch(gates)) is not None:
             device_times = own, *common, shape, dtype, *times
-            rows.append(Measured(*device_times, op, label[1], int(label[2] or 0), int(width), int(tokens)))
+            of = label[1], int(label[2] or 0), int(width), int(tokens)
+            rows.append(Measured(*device_times, op, *of, kernel_hash=sources, tiles=tiles_of(tiles)))
     return tuple(rows)
 
 
@@ -158,10 +199,10 @@ _Common = tuple[Device, str, str]
 
 
 def _times(
-    path: Path, keys: tuple[str, ...]
+    path: Path, keys: tuple[str, ...], later: tuple[str, ...] = ()
 ) -> Iterator[tuple[_Common, tuple[str, ...], tuple[dict[str, float], dict[str, float]]]]:
     """For the rows of a file that differ by their variant alone: device and versions of torch and triton, the values of
-    `keys`, and the times and their errors by variant.
+    `keys`, those of `later`, which older files lack, and the times and their errors by variant.
 
     Rows of one run are of one commit and were timed in as many rounds: only such times may be divided by each other. A
     file may have rows of several, since a run of some variants is added to what is there.
@@ -173,7 +214,8 @@ def _times(
                 raise ValueError("a line is too short")
             device = device_of(row["device_type"], row["device"], row["device_class"])
             run = row.get("git_commit"), row.get("rounds")
-            key = (device, row["torch"], row["triton"]), tuple(row[key] for key in keys), run
+            values = *(row[key] for key in keys), *(row.get(key) or "" for key in later)
+            key = (device, row["torch"], row["triton"]), values, run
             variant, text = row["variant"], row["step_ms"]
             if not text:  # not measured
                 continue
@@ -209,17 +251,36 @@ def near_in_rank(rows: Iterable[Measured], rank: int) -> list[Measured]:
     return [
         row
         for row in rows
-        if row.rank == rank or (_ratio(row.rank, rank) <= _FARTHEST_RANK and (row.rank > _NARROW) == (rank > _NARROW))
+        if row.rank == rank or (_ratio(row.rank, rank) <= _FARTHEST and (row.rank > _NARROW) == (rank > _NARROW))
     ]
 
 
-def nearest(rows: Iterable[Measured], device: Device, rank: int, width: int) -> Measured:
+def of_these_kernels(rows: Iterable[Measured], width: int, tokens: int | None) -> list[Measured]:
+    """Those of `rows` that are of the Triton kernels as they are now, at this width and about as many tokens."""
+    return [
+        row
+        for row in rows
+        if (row.kernel_hash, row.width) == (kernel_hash(row.op), width)
+        and (tokens is None or _ratio(row.tokens, tokens) <= _FARTHEST)
+    ]
+
+
+def nearest_origin(rows: Sequence[Measured], gpu: Device, versions: tuple[str, str]) -> list[Measured]:
+    """Of `rows`, which all are about `gpu`, those of the nearest origin: the user's on such a card under these versions
+    of torch and triton; any on such a card; this program's on a card of its class."""
+    here = [row for row in rows if row.device.name == gpu.name]
+    own = [row for row in here if row.own and (row.torch, row.triton) == versions]
+    return own or here or [row for row in rows if not row.own]
+
+
+def nearest(rows: Iterable[Measured], device: Device, rank: int, width: int, tokens: int | None = None) -> Measured:
     """Of `rows`, of which there is one and which all are about `device`: a device of its name, the nearest rank, the
-    nearest width, the user's own, the nearest number of threads, the most tokens; of equals the first."""
+    nearest width, the nearest number of tokens where one is given, the user's own, the nearest number of threads, the
+    most tokens; of equals the first."""
 
     def place(row: Measured) -> tuple[Any, ...]:
         differs, threads = _distance(row, device)
-        shape = _ratio(row.rank, rank), _ratio(row.width, width)
+        shape = _ratio(row.rank, rank), _ratio(row.width, width), _ratio(row.tokens, tokens or row.tokens)
         return differs, *shape, not row.own, threads, str(row.device), -row.tokens, row.shape
 
     return min(rows, key=place)

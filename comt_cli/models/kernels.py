@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import nn
 
-from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, Wanted, choose, choose_norm
+from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, Wanted, choose, choose_norm, use_tiles
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm, PixelGate, WindowGate
@@ -38,12 +39,22 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def use_kernels(
-    model: Model, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool, training: bool = True
+    model: Model,
+    wanted: Wanted,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    compiled: bool,
+    training: bool = True,
+    tokens: int | None = None,
+    only: bool = False,
 ) -> dict[str, Choice]:
     """Choose for every operation of `model` between kernel and reference, switch its parts over, and say what and why.
 
     `device` is where the model will run, `dtype` the type of its products (bf16 under autocast), `compiled` whether the
-    rest of it will be compiled, `training` whether it will be. An operation that the model does not have is left out.
+    rest of it will be compiled, `training` whether it will be, `tokens` how many go through it at once, if that is
+    known; `only`: no other model of this process will be used again. An operation that the model does not have is left
+    out.
     """
     choices: dict[str, Choice] = {}
     for op, sources in _sources(model).items():
@@ -57,8 +68,10 @@ def use_kernels(
                 each.append(Choice(False, "gates that are pointwise, or not all alike, need no kernel or have none"))
             else:
                 width, gates = sum(projections.widths), _gates(modulation)
-                each.append(choose(op, wanted, device, dtype, width, gates, compiled=compiled, training=training))
-        choices[op] = next((choice for choice in each if not choice.fused), each[0])
+                how = {"compiled": compiled, "training": training}
+                each.append(choose(op, wanted, device, dtype, width, gates, tokens=tokens, **how))
+        together = replace(each[0], tiles=tuple({key: tile for choice in each for key, tile in choice.tiles}.items()))
+        choices[op] = next((choice for choice in each if not choice.fused), together)
     for op, parts in _token_parts(model).items():
         for part in parts:
             part.fused = op in choices and choices[op].fused
@@ -72,6 +85,7 @@ def use_kernels(
             unit.fused = choice.fused
     if _has_gates_elsewhere(model, units.values()):
         choices[ALONE] = Choice(False, "there is no kernel for them")
+    use_tiles(choices.values(), only=only)
     if any(choice.fused for choice in choices.values()):
         importlib.import_module("torch._dynamo")  # an operator's first call does, for seconds: here no clock runs
     return choices

@@ -164,8 +164,8 @@ class Training(Section):
         return False
 
     @property
-    def captures(self) -> bool:
-        """Whether compiled passes are captured in CUDA graphs, on CUDA devices."""
+    def captures(self) -> bool | Literal["auto"]:
+        """Whether compiled passes are captured in CUDA graphs, on CUDA devices; `auto`: where they can be."""
         return False
 
     @property
@@ -199,17 +199,17 @@ class CapturedTraining(Training):
     """How a model learns whose compiled passes can be captured in CUDA graphs: everything that a pass reads lies at the
     same place in every step, inputs apart, and all batches have one shape. (Masks of dropout come in new memory.)"""
 
-    cuda_graphs: bool = False  # since no step with them has been measured on a device
+    cuda_graphs: bool | Literal["auto"] = "auto"
 
     @property
-    def captures(self) -> bool:
-        return self.cuda_graphs
+    def captures(self) -> bool | Literal["auto"]:
+        return self.cuda_graphs if self.compile and not self.shards else False
 
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()
-        if self.cuda_graphs and not self.compile:
+        if self.cuda_graphs is True and not self.compile:
             yield "cuda_graphs: it is compiled code that is captured; say compile: true as well, or leave this out"
-        if self.cuda_graphs and self.shards:
+        if self.cuda_graphs is True and self.shards:
             yield (
                 "cuda_graphs: sharded parameters are gathered in other memory for every pass, where no graph looks for "
                 "them; leave out this or sharding: fsdp"

@@ -6,13 +6,13 @@ import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import torch
 
 from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.kernels.choice import Choice
+from comt_cli.kernels.choice import TUNE, Choice, Op, summary
 from comt_cli.recipe.settings import Training as Settings
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -116,7 +116,7 @@ class Training:
         task = self.task
         task.build()
         self.model = task.model
-        kernels = self.kernels = {**self._use_kernels(), **task.loss_kernels()}
+        kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
         if task.captured:
             resources.callback(torch._dynamo.reset)  # frees the graphs' memory for the next run of this process
@@ -129,16 +129,25 @@ class Training:
             self.directory.remove_outputs(counters.step, is_final=is_final)
         if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
             load_start(task, self.directory)
+        self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
+        if needs_warm_up(self.settings, self.world, kernels):  # before it is recorded what is captured
+            rows = task.rows_at_once
+            refused = self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), self._evaluation_rows())
+            if refused is not None:
+                self._note(f"{refused}; the run goes on without CUDA graphs")
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
         self.writer = RunWriter(
             task, self.directory, self.counters, resources, lambda text: listener(Note(text)), kernels
         )
         self.clock = Clock(self.world.device, self.counters, self.spec)
-        self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
 
     def _use_kernels(self) -> dict[str, Choice]:
         """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
         choices = self.task.use_kernels()
+        if self.settings.kernels == "auto" and self.world.device.type == "cuda" and choices:
+            said = summary(choices, compiled=self.settings.compile)
+            command = TUNE if any(op in get_args(Op) for op in choices) else "comt bench step"
+            self._note(f"train.kernels: auto: {said}{'' if command in said else f'; {command} measures anew'}")
         if self.settings.kernels == "fused":
             missing: dict[str, list[str]] = {}
             for op, choice in choices.items():
@@ -153,13 +162,10 @@ class Training:
         self.listener(RunStarted(counters.step))
         self._warn()
         self.began = True
-        if needs_warm_up(settings, self.world, self.kernels):
-            rows = self._rows_at_once()
-            self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}))
         unseen = UnseenLosses(counters.step)
         if counters.step and self._is_evaluated():  # a step is saved before it is evaluated
             self._judge()
-        with self.task.train_batches(self._rows_at_once(), counters.step) as batches:
+        with self.task.train_batches(self.task.rows_at_once, counters.step) as batches:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
                 total = batches.targets(counters.step)
@@ -204,7 +210,7 @@ class Training:
             )
         if not self.settings.deterministic and self.world.device.type != "cuda":
             self._note("train.deterministic: false changes nothing here: it is for CUDA devices")
-        if self.settings.captures and not self.task.captured:
+        if self.settings.captures is True and not self.task.captured:
             self._note("train.cuda_graphs: true changes nothing here: it is for CUDA devices")
         if caution := self.task.caution(self.local_rows):
             self._note(caution)
@@ -342,9 +348,5 @@ class Training:
     def _diverged(self) -> dict[str, Any]:
         return self.writer.result(diverged_result(self.task, self.counters, self.writer.environment))
 
-    def _rows_at_once(self) -> int:
-        """Rows that one process puts through the model together."""
-        return min(self.settings.micro_batch_size or self.local_rows, self.local_rows)
-
     def _evaluation_rows(self) -> int:
-        return self.settings.evaluation_batch_size or self.task.evaluation_rows or self._rows_at_once()
+        return self.settings.evaluation_batch_size or self.task.evaluation_rows or self.task.rows_at_once

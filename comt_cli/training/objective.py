@@ -60,16 +60,20 @@ def as_one_pass(function: Callable[..., Any]) -> Callable[..., Any]:
     return begin
 
 
+class NotCaptured(UserError):
+    """A pass cannot be captured in CUDA graphs."""
+
+
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Around passes that are captured in CUDA graphs. Raises `UserError` where one of them cannot be; other errors
+    """Around passes that are captured in CUDA graphs. Raises `NotCaptured` where one of them cannot be; other errors
     stay as they are."""
     try:
         yield
     except RuntimeError as error:
         # The line that says it; one on outputs that a later pass has overwritten is a fault of the program.
         if "overwritten" not in str(error) and (said := re.search(".*(cudagraph|captur).*", str(error))):
-            raise UserError(f"train.cuda_graphs: {said[0]}", "Leave the key out, or say false.") from error
+            raise NotCaptured(f"train.cuda_graphs: {said[0]}", "Say --set train.cuda_graphs=false.") from error
         raise
 
 

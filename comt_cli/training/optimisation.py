@@ -108,31 +108,33 @@ def ruled_groups(model: nn.Module) -> list[Group]:
 
 
 def _parts(model: nn.Module, settings: Training, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The optimiser's parameter groups: first the parameters that are in no group, then each group's, and those of the
-    model's own rules, in the model's order; sharded ones (see `parallel`) separate from the others, since one fused
-    pass takes one kind.
+    """The optimiser's parameter groups, one for all that are updated alike, in `groups` or by rules of the model's own;
+    sharded ones (see `parallel`) separate from the others, since one fused pass takes one kind.
+
+    In a group the largest come first. On CUDA one launch updates a few dozen tensors at most: with small ones between
+    the matrices it would leave most of the device idle, and there would be many such launches.
 
     Raises:
         ValueError: a parameter is in two groups, or is not the model's.
     """
-    group_of: dict[nn.Parameter, int] = {}
-    groups = [*groups, *ruled_groups(model)]
-    for number, group in enumerate(groups, start=1):
+    group_of: dict[nn.Parameter, Group] = {}
+    for group in (*groups, *ruled_groups(model)):
         for parameter in group.parameters:
             if parameter in group_of:
                 raise ValueError("a parameter is in two groups")
-            group_of[parameter] = number
+            group_of[parameter] = group
     every = list(model.parameters())
     if not group_of.keys() <= {*every}:
         raise ValueError("a group has a parameter that is not the model's")
-    parts = []
-    for number, group in enumerate((Group(()), *groups)):
-        for sharded in (False, True):
-            members = [each for each in every if group_of.get(each, 0) == number and is_sharded(each) == sharded]
-            if members:
-                decay = settings.weight_decay if group.weight_decay is None else group.weight_decay
-                parts.append({"params": members, "weight_decay": decay, RATE: group.rate})
-    return parts
+    members: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    for parameter in every:
+        group = group_of.get(parameter, Group(()))
+        decay = settings.weight_decay if group.weight_decay is None else group.weight_decay
+        members.setdefault((decay, group.rate, is_sharded(parameter)), []).append(parameter)
+    return [
+        {"params": sorted(alike, key=nn.Parameter.numel, reverse=True), "weight_decay": decay, RATE: rate}
+        for (decay, rate, _), alike in members.items()
+    ]
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

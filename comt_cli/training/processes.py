@@ -72,9 +72,9 @@ def check_share(batch_size: int, processes: int) -> None:
         )
 
 
-def check_graphs(captures: bool, processes: int) -> None:
-    """Raises `UserError` where several processes should train in CUDA graphs."""
-    if captures and processes > 1:
+def check_graphs(captures: bool | str, processes: int) -> None:
+    """Raises `UserError` where several processes should train in CUDA graphs, whether these can or not."""
+    if captures is True and processes > 1:
         raise UserError(
             f"train.cuda_graphs: true is for one process a run, not for {processes}: they exchange gradients in the "
             "middle of a backward pass, and a graph hands all over at its end",

@@ -21,6 +21,7 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.files import open_own, read_json, write_json, write_text
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice
+from comt_cli.kernels.measurements import tiles_text
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
@@ -137,10 +138,10 @@ def record_environment(
 ) -> dict[str, Any]:
     """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry.
 
-    `kernels` says for each operation of the model, and for the loss, what computes it; `captured` whether compiled
-    passes are captured in CUDA graphs; `sharding` what shards the parameters; `source` is the id of the run from whose
-    weights this one starts. The entry's `differs` names what, of all that affects bitwise reproducibility, was not the
-    same in every start since the one at step 0.
+    `kernels` says for each operation of the model, and for the loss, what computes it, in which tiles; `captured`
+    whether compiled passes are captured in CUDA graphs; `sharding` what shards the parameters; `source` is the id of
+    the run from whose weights this one starts. The entry's `differs` names what, of all that affects bitwise
+    reproducibility, was not the same in every start since the one at step 0.
 
     Raises:
         UserError: the file is damaged.
@@ -159,6 +160,7 @@ def record_environment(
         "threads": torch.get_num_threads(),
         "products": products.multiplier() if world.device.type == "cpu" else PYTORCH,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
+        "tiles": {op: tiles_text(choice.tiles) for op, choice in kernels.items() if choice.fused and choice.tiles},
         "compiled": compiled,
         "captured": captured,
         "sharding": sharding,
@@ -174,20 +176,23 @@ def record_environment(
     return entry
 
 
-DECIDES_BITS = ("numerics", "device", "processes", "threads", "torch", "products", "captured", "sharding", "kernels")
+DECIDES_BITS = (
+    *("numerics", "device", "processes", "threads", "torch"),
+    *("products", "captured", "sharding", "kernels", "tiles"),
+)
 """What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 
 
 def _recorded(start: dict[str, Any], key: str) -> Any:
     """The recorded value of a setting that affects bitwise reproducibility.
 
-    Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured, and without one
-    of products these were PyTorch's; without a numerical version it is another, unknown one. Of the kernels only those
-    count that are not the reference, and not the reasons, which change with every measurement. Starts that record them
-    as one text had none.
+    Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured, those without
+    one of tiles had the defaults, and without one of products these were PyTorch's; without a numerical version it is
+    another, unknown one. Of the kernels only those count that are not the reference, and not the reasons, which change
+    with every measurement. Starts that record them as one text had none.
     """
     if key != "kernels":
-        return start.get(key, {"captured": False, "products": PYTORCH}.get(key, "none"))
+        return start.get(key, {"captured": False, "products": PYTORCH, "tiles": {}}.get(key, "none"))
     kernels = start.get("kernels")
     if not isinstance(kernels, dict):
         return set()

@@ -26,6 +26,7 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.kernels.triton.tiles import Tile
 from comt_cli.runs.directory import NUMERICS, ONEDNN, PYTORCH, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import record as training_record
@@ -321,6 +322,26 @@ def test_going_on_with_other_kernels_is_said(tiny_corpus, tmp_path, before, now,
     directory.environment_file.write_text(json.dumps([first | ({} if before is None else {"kernels": before})]))
     assert record(step=2, kernels=now)["differs"] == (["kernels"] if differs else [])
     assert record(step=0, kernels=now)["differs"] == []
+
+
+TILE = ((("swiglu", "none", 64), Tile(16, 64, 1)),)
+OTHER = ((("swiglu", "none", 64), Tile(32, 64, 1)),)
+
+
+@pytest.mark.parametrize("before", [None, (), TILE, OTHER])  # None: a run of an earlier version did not say
+@pytest.mark.parametrize("now", [(), TILE])
+def test_going_on_with_other_tiles_is_said(tiny_corpus, tmp_path, before, now):
+    """Which may change the last bits."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    record = partial(record_environment, directory, World(CPU), compiled=False, captured=False, sharding="none")
+    first = record(step=0, kernels={"swiglu": Choice(True, "as asked", tiles=before or ())})
+    if before is None:
+        del first["tiles"]
+    directory.environment_file.write_text(json.dumps([first]))
+    differs = record(step=2, kernels={"swiglu": Choice(True, "1.30 times as fast", tiles=now)})["differs"]
+    assert differs == (["tiles"] if now != (before or ()) else [])
 
 
 @pytest.mark.parametrize("before", [None, False, True])  # None: a run of an earlier version did not say

@@ -27,16 +27,23 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
-from comt_cli.training.parallel import World, shard, uses_fsdp
+from comt_cli.training.parallel import World, shard, share_of_batch, uses_fsdp
 
 TESTS = ("test", "unseen")
 """What splits of a data set for testing are called."""
+
+
+def is_captured(settings: Training, world: World) -> bool:
+    """Whether compiled passes are to be captured in CUDA graphs. Several processes are refused where the recipe asks
+    for it (`processes.check_graphs`)."""
+    return bool(settings.captures) and world.device.type == "cuda" and world.size == 1
 
 
 class TaskRun(ABC, Generic[B]):
     """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
 
     Attributes:
+        captured: whether compiled passes are captured in CUDA graphs.
         train, validation: the splits of its data; `tests`: by name those that only the weights that the run ends with
             are evaluated on. Many a data set has none.
         outputs: a folder for what an evaluation puts out sample by sample, by the loop; an evaluation that was stopped
@@ -59,6 +66,7 @@ class TaskRun(ABC, Generic[B]):
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         self.spec, self.world = spec, world
         self.settings: Training = spec.settings.train
+        self.captured = is_captured(self.settings, world)
         self.train: Split[B] = dataset.train
         self.validation: Split[B] = dataset.validation
         self.tests: Mapping[str, Split[B]] = {
@@ -77,8 +85,11 @@ class TaskRun(ABC, Generic[B]):
 
     def use_kernels(self) -> dict[str, Choice]:
         """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
-        wanted, dtype = self.settings.kernels, product_dtype(self.settings.precision)
-        return use_kernels(self.model, wanted, self.world.device, dtype, compiled=self.settings.compile)
+        settings, device, dtype = self.settings, self.world.device, product_dtype(self.settings.precision)
+        tokens = self.rows_at_once * self.spec.task.positions(self.spec.settings)
+        return use_kernels(
+            self.model, settings.kernels, device, dtype, compiled=settings.compile, tokens=tokens, only=True
+        )
 
     def loss_kernels(self) -> dict[str, Choice]:
         """The same for the loss over a vocabulary, which chooses by itself; no other has a kernel of its own."""
@@ -101,9 +112,15 @@ class TaskRun(ABC, Generic[B]):
             self.objective.compile_model(captured=self.captured)
 
     @property
-    def captured(self) -> bool:
-        """Whether compiled passes are captured in CUDA graphs."""
-        return self.settings.captures and self.world.device.type == "cuda"
+    def rows_at_once(self) -> int:
+        """Rows that one process puts through the model together."""
+        rows = share_of_batch(self.settings.batch_size, self.world)
+        return min(self.settings.micro_batch_size or rows, rows)
+
+    def release_graphs(self) -> None:
+        """Capture nothing from now on: the passes are compiled anew when they are next called."""
+        self.captured = False
+        self.objective.compile_model()
 
     @property
     def sharding(self) -> str:

@@ -75,7 +75,7 @@ def test_a_kernel_that_fails(bench, rows_of, monkeypatch):
         return built if gates == "none" else type(built)(**{**vars(built), "forms": {**built.forms, "fused": fails}})
 
     monkeypatch.setattr(kernels, "case", failing)
-    monkeypatch.setattr(kernels, "_obstacle", lambda device, dtype: None)
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
     arguments = ("--dtypes", "fp32", "--ops", "swiglu", "--gates", "none,comt-r2")
     is_told(bench("kernels", "--sizes", "bench", *arguments), "bench fp32 swiglu gate-up, comt-r2, fused")
     rows = {(row["gates"], row["variant"]) for row in rows_of("kernels")}

@@ -2,72 +2,32 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
+from choice_cases import (
+    ALL_THREE,
+    COMT,
+    CPU,
+    CUDA,
+    HEAD,
+    HERE,
+    INTERVAL,
+    OLDER,
+    ON_H200,
+    SLOW,
+    THIS_CPU,
+    TORCH,
+    ask,
+)
 
 from comt_cli.kernels import choice, measurements
-from comt_cli.kernels.choice import Choice, Gates, choose, version_of
+from comt_cli.kernels.choice import Choice, Gates, choose
 from comt_cli.kernels.processors import UNKNOWN, Device
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-TRANSPONDER, COMT = Gates(channel=True, scalar=True, rank=8), Gates(channel=False, scalar=True, rank=2)
-HEAD = (
-    "device,device_type,device_class,op,shape,tokens,width,gates,dtype,variant,rounds,forward_ms,forward_ms_p10,"
-    "forward_ms_p90,step_ms,step_ms_p10,step_ms_p90,forward_ratio_to_plain_compiled,step_ratio_to_plain_compiled,saved_bytes,torch,triton,"
-    "git_commit"
-)
-INTERVAL = ["step_ms_uncertainty", "step_ms_settled"]
-OLDER = [f"step_ratio_to_plain_compiled_{end}" for end in ("uncertainty", "settled")]
-"""Of the ratio, where the version did not record the interval of the time itself."""
-COLUMNS = [*HEAD.split(","), *INTERVAL, *OLDER]
-HERE = "Some CPU, 2 threads"
-THIS_CPU, H200 = Device("cpu", "Some CPU", "AMD AVX2", 2), Device("cuda", "NVIDIA H200", "sm_90")
-TORCH = torch.__version__
-ROW = {
-    "device": HERE, "device_type": "cpu", "device_class": "AMD AVX2", "op": "swiglu", "shape": "d128", "tokens": 512,
-    "width": 1024, "gates": "transponder-r8", "dtype": "fp32", "torch": TORCH, "triton": version_of("triton") or "",
-    **dict.fromkeys([*INTERVAL, *OLDER], ""),
-}  # fmt: skip
-ON_H200 = {"device": "NVIDIA H200", "device_type": "cuda", "device_class": "sm_90"}
-ALL_THREE = {"reference": 6.0, "reference-compiled": 3.0, "fused": 2.0}
-
-
-@pytest.fixture(autouse=True)
-def machine(monkeypatch, tmp_path):
-    """A machine that can run all kernels and has no measurements but those below tmp_path."""
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
-    monkeypatch.setattr(choice, "device_here", lambda device: THIS_CPU if device.type == "cpu" else H200)
-    monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "bench"])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-
-
-@pytest.fixture
-def measured(tmp_path):
-    """Writes a file of measurements: rows of what differs from ROW, each with its times by variant."""
-
-    def write(*rows: tuple[dict, dict[str, float | str]], folder: str = "here", root: str = "bench") -> Path:
-        path = tmp_path / root / folder / "kernels.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="1")
-            writer.writeheader()
-            for changes, times in rows:
-                for variant, step_ms in times.items():
-                    ends = {"step_ms_p10": step_ms, "step_ms_p90": step_ms}
-                    writer.writerow({**ROW, **ends, **changes, "variant": variant, "step_ms": step_ms})
-        return path
-
-    return write
-
-
-def ask(
-    wanted="auto", op="swiglu", device=CPU, dtype=torch.float32, width=1024, gates=TRANSPONDER, compiled=True
-) -> Choice:
-    return choose(op, wanted, device, dtype, width, gates, compiled=compiled)
+pytestmark = pytest.mark.usefixtures("machine")
 
 
 def test_what_is_faster_is_taken(measured):
@@ -123,7 +83,7 @@ def test_nothing_measured():
         "comt bench kernels)"
     )
     assert str(ask(device=CUDA)) == (
-        "reference (no fused kernel was measured on this GPU or another of its class, sm_90: comt bench kernels)"
+        "reference (no fused kernel was measured on this GPU or another of its class, sm_90: comt bench kernels --tune)"
     )
 
 
@@ -177,9 +137,6 @@ def test_a_rank_far_from_all_measured_is_not_measured(measured):
     assert "gates of rank 64 was not measured" in ask(gates=Gates(channel=True, scalar=True, rank=64)).reason
 
 
-SLOW = {**ALL_THREE, "fused": 5.0}
-
-
 def test_the_device_by_name_then_the_shape_then_the_number_of_threads(measured):
     """And the reason says what was not this very device."""
     another = {"device": "Another CPU, 2 threads"}
@@ -222,11 +179,6 @@ def test_a_device_of_unknown_class_is_like_itself_alone(measured, monkeypatch):
     assert ask().reason == "no fused kernel was measured on this processor: comt bench kernels"
     measured(({"device_class": UNKNOWN}, ALL_THREE))
     assert ask().measured_on == HERE
-
-
-def test_gpus_of_one_compute_capability_stand_for_each_other(measured):
-    measured(({**ON_H200, "device": "NVIDIA H100"}, ALL_THREE), ({**ON_H200, "device_class": "sm_80"}, SLOW))
-    assert ask(device=CUDA).measured_on == "NVIDIA H100 (of this one's class, sm_90)"
 
 
 @pytest.mark.parametrize(
@@ -303,6 +255,14 @@ def test_a_certain_small_gain_is_no_noise(measured):
         ({"device": torch.device("meta")}, "there are no kernels for meta"),
         ({"dtype": torch.float16}, "the C++ kernels do not compute in float16"),
         ({"gates": Gates(channel=True, scalar=False, rank=129)}, "the kernels take bottlenecks up to 128 wide"),
+        (
+            {"device": CUDA, "gates": Gates(channel=True, scalar=True, rank=9)},
+            "the Triton kernels take channel gates with bottlenecks up to 8 wide",
+        ),
+        (
+            {"device": CUDA, "gates": Gates(channel=False, scalar=True, rank=129)},
+            "the kernels take bottlenecks up to 128 wide",
+        ),
     ],
 )
 @pytest.mark.parametrize("wanted", ["auto", "fused"])

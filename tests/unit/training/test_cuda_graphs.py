@@ -24,9 +24,10 @@ from comt_cli.training.events import Event, Note
 from comt_cli.training.loop import Training
 from comt_cli.training.objective import CAPTURED
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks import base
 
 ON = {"compile": True, "cuda_graphs": True}
+OFF = {"compile": True, "cuda_graphs": False}
 SHORT = {"steps": 6, "log_every": 1, "evaluate_every": 2}
 
 
@@ -70,7 +71,7 @@ class Graphs:
 @pytest.fixture
 def graphs(monkeypatch):
     found = Graphs()
-    monkeypatch.setattr(TaskRun, "captured", property(lambda run: run.settings.captures))
+    monkeypatch.setattr(base, "is_captured", lambda settings, _: bool(settings.captures))
     monkeypatch.setattr(torch, "compile", found.compile)
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", found.begin)
     return found
@@ -95,13 +96,13 @@ def test_nothing_that_is_needed_is_overwritten(spec_of, micro_batches, tiny_corp
     """The same run to the bit, with gradients of several micro-batches in memory of their own, in every step the same;
     those of a single one may stay where they are."""
     make = partial(spec_of, tiny_corpus) if spec_of is tiny_spec else spec_of
-    options = {**SHORT, "compile": True, "micro_batch_size": 8 // micro_batches, "gradient_clipping": 0.5}
-    expected = train(make(**options), tmp_path / "off")
+    options = {**SHORT, "micro_batch_size": 8 // micro_batches, "gradient_clipping": 0.5}
+    expected = train(make(**options, **OFF), tmp_path / "off")
     assert (graphs.options, graphs.passes) == ([None], 0)
     addresses.clear()
-    assert_same_run(train(make(**options, cuda_graphs=True), tmp_path / "on"), expected)
+    assert_same_run(train(make(**options, **ON), tmp_path / "on"), expected)
     assert graphs.options == [None, CAPTURED]
-    assert graphs.passes > 2 + SHORT["steps"] * micro_batches  # two to warm up, and those of the evaluations
+    assert graphs.passes > 4 + SHORT["steps"] * micro_batches  # four to warm up, and those of the evaluations
     overwritten = {each.data_ptr() for each in graphs.gradients.values()}
     assert len(addresses) == SHORT["steps"]
     if micro_batches == 1:
@@ -151,6 +152,28 @@ def test_a_resumed_run_says_that_it_was_begun_otherwise(tiny_corpus, tmp_path, g
     ]
 
 
+def refusing(where: str, error: Exception, compile_for: Callable[..., Any]) -> Callable[..., Callable[..., Tensor]]:
+    """A compiler whose passes raise `error` there, if they are to be captured."""
+
+    def refuse(*_: Tensor) -> Tensor:
+        raise error
+
+    def compiled(function: Callable[..., Tensor], *, options: object = None, **how: Any) -> Callable[..., Tensor]:
+        inner = compile_for(function, options=options, **how)
+
+        def call(*inputs: Tensor) -> Tensor:
+            output: Tensor = inner(*inputs)
+            if options is not None and where == "backward" and output.requires_grad:
+                output.register_hook(refuse)
+            elif options is not None and where == ("forward" if torch.is_grad_enabled() else "evaluation"):
+                refuse()
+            return output
+
+        return call
+
+    return compiled
+
+
 @pytest.mark.parametrize(
     ("said", "error", "match"),
     [
@@ -175,23 +198,52 @@ def test_a_resumed_run_says_that_it_was_begun_otherwise(tiny_corpus, tmp_path, g
 @pytest.mark.parametrize("where", ["forward", "backward", "evaluation"])
 @pytest.mark.usefixtures("graphs")
 def test_passes_that_cannot_be_captured_are_an_error(tiny_corpus, tmp_path, monkeypatch, where, said, error, match):
-    def refuse(*_: Tensor) -> Tensor:
-        raise RuntimeError(said)
-
-    def compile_for(function: Callable[..., Tensor], **_: object) -> Callable[..., Tensor]:
-        def call(*inputs: Tensor) -> Tensor:
-            output = function(*inputs)
-            if where == "backward" and output.requires_grad:
-                output.register_hook(refuse)
-            elif where == ("forward" if torch.is_grad_enabled() else "evaluation"):
-                refuse()
-            return output
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", compile_for)
+    monkeypatch.setattr(torch, "compile", refusing(where, RuntimeError(said), lambda function, **_: function))
     with pytest.raises(error, match=match):
         train(tiny_spec(tiny_corpus, **SHORT, **ON), tmp_path)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("skipping cudagraphs due to mutated inputs"), torch.OutOfMemoryError()])
+@pytest.mark.parametrize("where", ["forward", "backward", "evaluation"])
+def test_auto_goes_on_without_graphs_and_says_why_once(tiny_corpus, tmp_path, graphs, monkeypatch, where, error):
+    """Whatever cannot be captured; the record has what was done, and a resumed run does the same."""
+    expected = train(tiny_spec(tiny_corpus, **SHORT, **OFF), tmp_path / "off")
+    monkeypatch.setattr(torch, "compile", refusing(where, error, graphs.compile))
+    heard: list[Event] = []
+    spec = tiny_spec(tiny_corpus, **SHORT, compile=True, save_every=2)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "auto", listener=StopAt(4))
+    found = train(spec, tmp_path / "auto", listener=heard.append)
+    assert_same_run(found, expected)
+    starts = json.loads(found.environment_file.read_text(encoding="utf-8"))
+    assert [(start["captured"], start["differs"]) for start in starts] == [(False, [])] * 2
+    (said,) = (event.text for event in heard if isinstance(event, Note))
+    reason = str(error) or "there is not enough memory for them"
+    assert said == f"train.cuda_graphs: {reason}; the run goes on without CUDA graphs"
+
+
+def test_auto_captures_what_it_can(tiny_corpus, tmp_path, graphs):
+    found = train(tiny_spec(tiny_corpus, **SHORT, compile=True), tmp_path)
+    assert graphs.options == [CAPTURED]
+    assert [start["captured"] for start in json.loads(found.environment_file.read_text(encoding="utf-8"))] == [True]
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "processes", "captured"),
+    [
+        ({"compile": True}, "cuda", 1, True),
+        ({"compile": True}, "cuda", 2, False),
+        ({"compile": True}, "cpu", 1, False),
+        ({}, "cuda", 1, False),
+        ({"compile": True, "sharding": "fsdp"}, "cuda", 1, False),
+        (OFF, "cuda", 1, False),
+        (ON, "cuda", 1, True),
+    ],
+    ids=str,
+)
+def test_where_passes_are_captured(given, device, processes, captured):
+    settings = TrainSettings(steps=4, **given)
+    assert base.is_captured(settings, World(torch.device(device), 0, processes)) is captured
 
 
 def test_a_run_on_a_cpu_is_the_same_and_says_so(tiny_corpus, tmp_path, monkeypatch):

@@ -6,9 +6,10 @@ import os
 
 import pytest
 import torch
-from tiny_runs import tiny_spec, train
+from tiny_runs import tiny_spec, train, training
 
 from comt_cli.kernels.choice import Choice
+from comt_cli.models import kernels
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.devices import pick_device, prepare_process
 from comt_cli.training.events import Event, Note
@@ -66,6 +67,40 @@ def test_what_compiles_in_the_first_pass_is_warmed_up(device, fused, compiled):
     kernels = {"heads": Choice(False, "for the test"), "swiglu": Choice(fused, "for the test")}
     found = needs_warm_up(settings, World(torch.device(device)), kernels)
     assert found is (compiled or (fused and device == "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        (
+            {"swiglu": Choice(True, "...", 1.5, "NVIDIA H200"), "heads": Choice(False, "...", 0.9, "NVIDIA H200")},
+            "swiglu fused (1.50), heads reference (0.90); fused over compiled reference, measured on NVIDIA H200; "
+            "comt bench kernels --tune measures anew",
+        ),
+        (
+            {"swiglu": Choice(False, "not measured: comt bench kernels --tune")},
+            "reference (not measured: comt bench kernels --tune)",
+        ),
+    ],
+)
+def test_a_run_on_a_gpu_says_which_kernels_it_uses_by_what(tiny_corpus, tmp_path, monkeypatch, choices, said):
+    heard: list[Event] = []
+    run = training(tiny_spec(tiny_corpus, compile=True, kernels="auto"), tmp_path, listener=heard.append)
+    monkeypatch.setattr(run.task, "use_kernels", lambda: choices)
+    assert run._use_kernels() is choices
+    assert not heard
+    run.world = World(torch.device("cuda", 0))
+    run._use_kernels()
+    assert [event.text for event in heard if isinstance(event, Note)] == [f"train.kernels: auto: {said}"]
+
+
+def test_kernels_are_chosen_for_as_many_tokens_as_go_through_at_once(tiny_corpus, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(kernels, "choose", lambda *_, **how: asked.append(how["tokens"]) or Choice(False, "a test"))
+    run = training(tiny_spec(tiny_corpus, batch_size=8, micro_batch_size=2), tmp_path)
+    run.task.build()
+    run.task.use_kernels()
+    assert {*asked} == {2 * run.spec.settings.data.sequence_length}
 
 
 def test_a_run_on_a_cpu_is_the_same_either_way_and_says_so(tiny_corpus, tmp_path):

@@ -82,9 +82,18 @@ def test_update_rules_of_connections(method):
 
 
 def test_without_groups_all_are_one():
+    """The largest first."""
     (part,) = adam(network(), settings()).param_groups
-    assert len(part["params"]) == 6
+    assert [each.numel() for each in part["params"]] == [12, 8, 4, 4, 4, 2]
     assert part["weight_decay"] == 0.1
+
+
+def test_those_that_are_updated_alike_are_one():
+    model = network()
+    first, norm, last = model
+    alike = [Group(norm.parameters(), weight_decay=0.0), Group([last.bias], weight_decay=0.0), Group([first.weight])]
+    found = [(part["weight_decay"], len(part["params"])) for part in adam(model, settings(), alike).param_groups]
+    assert found == [(0.1, 3), (0.0, 3)]
 
 
 def test_states_of_groups_are_saved_by_parameter():
