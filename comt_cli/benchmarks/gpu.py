@@ -69,28 +69,32 @@ def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
         return Part(name, seconds, ("comt_cli", "bench", *words, "--seconds", "{seconds}", *to))
 
     def steps(size: str, seconds: float, *variants: str, beside: str = "") -> Part:
-        named = ("--sizes", size, "--variants", ",".join(variants), "--compile", "block")
+        named = ("--sizes", size, "--variants", ",".join(variants), "--precision", "bf16-pure", "--compile", "block")
         return bench(f"steps of {size}{beside}", seconds, "step", *named)
 
     def gates(row: str) -> Part:
-        return Part(f"gates of {row}", 20, ("comt_cli", "analyze-gates", f"table3:{row}", "--scale", scale, *runs, *to))
+        return Part(
+            f"gates of {row}",
+            15 if on_cuda else 60,
+            ("comt_cli", "analyze-gates", f"table3:{row}", "--scale", scale, *runs, *to),
+        )
 
     table = ("comt_cli", "train-lm", "--recipe", "table3.yaml", "--scale", scale, "--seeds", "1", *runs, *to)
     tune = ("comt_cli", "bench", "kernels", "--tune", "--minutes", "{minutes}", "--sizes", "60m,1b", *to)
     decode = ("decode", "--sizes", decoded, "--batch", "1,64", "--dtypes", "bf16", "--variants", DECODED)
     sized = [
-        steps("60m", 190, PEER, "plain-compiled-nondeterministic", FIRST, GRAPHS),
-        steps("350m", 160, FIRST, GRAPHS),
-        steps("1b", 160, FIRST, GRAPHS),
+        steps("60m", 190, FIRST, GRAPHS, "comt-fused-graphs", "plain-compiled-nondeterministic", PEER),
+        steps("350m", 180, FIRST, GRAPHS),
+        steps("1b", 210, FIRST, GRAPHS),
     ]
     late = [steps(size, 300, FIRST, GRAPHS, PEER, beside=" beside transformers'") for size in ("350m", "1b")]
     return [
         tests("exact resume", 60, "resume"),
-        tests("CUDA tests", 120, "not resume"),
-        Part("tuning", 130, tune, needs_cuda=True),
-        *(sized if on_cuda else [steps("bench", 150, FIRST)]),
-        bench("decoding", 60, *decode),
-        Part("Table 3", 100 if on_cuda else 600, (*table, "--jobs", "3") if on_cuda else table),
+        tests("CUDA tests", 110, "not resume"),
+        Part("tuning", 110, tune, needs_cuda=True),
+        *(sized if on_cuda else [steps("bench", 240, FIRST)]),
+        bench("decoding", 70, *decode),
+        Part("Table 3", 95 if on_cuda else 400, (*table, "--jobs", "5") if on_cuda else table),
         *map(gates, ("pre-ln+comt", "pre-ln+transponder")),
         *(late if on_cuda else []),
     ]
@@ -162,7 +166,7 @@ def _run(part: Part, seconds: float, log: Path, deadline: Deadline) -> int | Non
         out.write(f"$ python -m {' '.join(words)}\n".encode())
         out.flush()
         command = [sys.executable, "-m", *words]
-        # In a session of its own, which is signalled as a whole: tests and training have processes of their own.
+        # In a session of its own, which is ended as a whole: tests and training have processes of their own.
         child = subprocess.Popen(
             command, cwd=ROOT, env=os.environ | new, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -177,10 +181,10 @@ def _run(part: Part, seconds: float, log: Path, deadline: Deadline) -> int | Non
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ask it and its processes to end, as Ctrl-C would, and end them if they do not."""
+    """Ask it to end, as Ctrl-C would, and end it and its processes if it does not."""
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
         if child.poll() is None:
-            os.killpg(child.pid, signal.SIGINT)
+            child.send_signal(signal.SIGINT)  # not to the compilers that it has called
             child.wait(_GRACE)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)

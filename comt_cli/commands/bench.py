@@ -431,7 +431,7 @@ def gpu(
                     typer.echo(line)
                     outcome.add(line)
             finally:
-                outcome.rows = len(parts) - len(state.open(parts))
+                outcome.rows = len(state.parts)
     finally:
         table = beside_goals(folder / "results")
         write_text(folder / "goals.md", table)
