@@ -27,15 +27,21 @@ from comt_cli.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository, whose tests are run."""
-FIRST = "plain-compiled,plain-fused,comt-fused,transponder-compiled,transponder-fused"
+FIRST = "plain-compiled,plain-fused,comt-fused,transponder-fused"
+TRANSPONDER = "transponder-compiled"
+"""It keeps twice the memory."""
 GRAPHS = "plain-compiled-graphs,transponder-fused-graphs"
 PEER = "transformers-compiled"
 """Another library's network is one graph, which takes minutes to compile where it is deep."""
+LATE = " beside transformers'"
+"""The parts that come last: those of the same sizes again, with all variants."""
 DECODED = "plain,plain-fused,comt-fused,transponder-fused"
 LARGEST_FILE = 16 * 2**20
 """What such machines often take and give back in one file, in bytes."""
 _GRACE, _ENDING = 10.0, 10.0
 """Seconds for a part to end after it was asked to, and for what is written after all parts."""
+_LAST = 25.0
+"""Seconds that what a benchmark has begun may take when its own time is up: it is ended where it takes longer."""
 _TAIL = 15
 _TAKEN = {".csv", ".json", ".jsonl", ".log", ".md", ".pdf", ".png", ".tex", ".txt"}
 _OUTCOME = re.compile(r"^\[gw\d+\] \[ *\d+%\] ([A-Z]+) ", re.MULTILINE)
@@ -45,12 +51,14 @@ _OUTCOME = re.compile(r"^\[gw\d+\] \[ *\d+%\] ([A-Z]+) ", re.MULTILINE)
 @dataclass(frozen=True)
 class Part:
     """A command, as words behind `python -m`, and how many seconds it may take. `{seconds}` and `{minutes}` in a word
-    are how many it has when it begins. `needs_cuda`: there is nothing to it without a CUDA device."""
+    are how many it has when it begins, less what it takes to end. `needs_cuda`: there is nothing to it without a CUDA
+    device; `after`: nor before that part is done."""
 
     name: str
     seconds: float
     words: tuple[str, ...]
     needs_cuda: bool = False
+    after: str | None = None
 
 
 def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
@@ -73,27 +81,28 @@ def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
         return bench(f"steps of {size}{beside}", seconds, "step", *named)
 
     def gates(row: str) -> Part:
-        return Part(
-            f"gates of {row}",
-            15 if on_cuda else 60,
-            ("comt_cli", "analyze-gates", f"table3:{row}", "--scale", scale, *runs, *to),
-        )
+        words = ("comt_cli", "analyze-gates", f"table3:{row}", "--scale", scale, *runs, *to)
+        return Part(f"gates of {row}", 15 if on_cuda else 60, words, after="Table 3")
 
     table = ("comt_cli", "train-lm", "--recipe", "table3.yaml", "--scale", scale, "--seeds", "1", *runs, *to)
     tune = ("comt_cli", "bench", "kernels", "--tune", "--minutes", "{minutes}", "--sizes", "60m,1b", *to)
     decode = ("decode", "--sizes", decoded, "--batch", "1,64", "--dtypes", "bf16", "--variants", DECODED)
     sized = [
-        steps("60m", 190, FIRST, GRAPHS, "comt-fused-graphs", "plain-compiled-nondeterministic", PEER),
-        steps("350m", 180, FIRST, GRAPHS),
-        steps("1b", 210, FIRST, GRAPHS),
+        steps("60m", 190, FIRST, TRANSPONDER, GRAPHS, "comt-fused-graphs", "plain-compiled-nondeterministic"),
+        steps("350m", 180, FIRST, TRANSPONDER, GRAPHS),
+        steps("1b", 250, FIRST, GRAPHS),
     ]
-    late = [steps(size, 300, FIRST, GRAPHS, PEER, beside=" beside transformers'") for size in ("350m", "1b")]
+    late = [
+        steps("60m", 230, FIRST, TRANSPONDER, GRAPHS, "comt-fused-graphs", "plain-compiled-nondeterministic", PEER,
+              beside=LATE),
+        *(steps(size, 360, FIRST, TRANSPONDER, GRAPHS, PEER, beside=LATE) for size in ("350m", "1b")),
+    ]  # fmt: skip
     return [
-        tests("exact resume", 60, "resume"),
-        tests("CUDA tests", 110, "not resume"),
-        Part("tuning", 110, tune, needs_cuda=True),
-        *(sized if on_cuda else [steps("bench", 240, FIRST)]),
-        bench("decoding", 70, *decode),
+        tests("exact resume", 50, "resume"),
+        tests("CUDA tests", 95, "not resume"),
+        Part("tuning", 90, tune, needs_cuda=True),
+        *(sized if on_cuda else [steps("bench", 240, FIRST, TRANSPONDER)]),
+        bench("decoding", 60, *decode),
         Part("Table 3", 95 if on_cuda else 400, (*table, "--jobs", "5") if on_cuda else table),
         *map(gates, ("pre-ln+comt", "pre-ln+transponder")),
         *(late if on_cuda else []),
@@ -118,19 +127,24 @@ class State:
         write_text(self._path, json.dumps({**self._of, "parts": self.parts}, indent=1) + "\n")
 
     def open(self, parts: Sequence[Part]) -> list[Part]:
-        """Those that are not done; last those that have had their time and would most likely end alike."""
+        """Those that are not done; last those that have had their time and would most likely end alike, and what needs
+        one of them."""
         left = [part for part in parts if self.parts.get(part.name) != "done"]
-        return sorted(left, key=lambda part: self.parts.get(part.name) in ("failed", "too long"))
+        had_its_time = {name for name, what in self.parts.items() if what in ("failed", "too long")}
+        return sorted(left, key=lambda part: not had_its_time.isdisjoint({part.name, part.after}))
 
 
 def run_parts(parts: Sequence[Part], state: State, folder: Path, deadline: Deadline) -> Iterator[str]:
-    """Run what is open; yields lines, of which a `Failed` says what failed and ends with the end of its log.
+    """Run what is open; yields lines, of which a `Failed` says what failed, and is followed by the end of its log.
 
-    A part begins where at least half of its seconds are left. After each the archive is written anew.
+    A part begins where at least four fifths of its seconds are left. After each the archive is written anew.
     """
     for part in state.open(parts):
         left = deadline.left() - _ENDING - _GRACE
-        if left < part.seconds / 2:
+        if part.after is not None and state.parts.get(part.after) != "done":
+            yield f"{part.name}: left for the next call, {part.after} is not done"
+            continue
+        if left < 0.8 * part.seconds:
             yield f"{part.name}: left for the next call ({part.seconds:g} s, {max(0.0, left):.0f} s left)"
             continue
         yield f"{part.name} (at most {min(left, part.seconds):.0f} s; {max(0.0, left):.0f} s left)"
@@ -146,8 +160,8 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, deadline: Deadl
             yield f"{part.name}: ended after {took:.0f} s, not complete{counted}"
         elif status:
             state.put(part, "failed")
-            end = "\n".join(f"    {line}" for line in _text(log).splitlines()[-_TAIL:])
-            yield Failed(f"{part.name}: failed with status {status} after {took:.0f} s{counted}; {log} ends:\n{end}")
+            yield Failed(f"{part.name}: failed with status {status} after {took:.0f} s{counted}; {log} ends:")
+            yield from (f"    {line}" for line in _text(log).splitlines()[-_TAIL:])
         else:
             state.put(part, "done")
             yield f"{part.name}: done in {took:.0f} s{counted}"
@@ -156,7 +170,8 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, deadline: Deadl
 
 def _run(part: Part, seconds: float, log: Path, deadline: Deadline) -> int | None:
     """The exit status; None where its time was up."""
-    here = {"seconds": f"{0.9 * seconds:.0f}", "minutes": f"{0.9 * seconds / 60:.1f}"}
+    inside = max(0.0, seconds - _LAST)
+    here = {"seconds": f"{inside:.0f}", "minutes": f"{inside / 60:.1f}"}
     words = [word.format(**here) for word in part.words]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     new = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

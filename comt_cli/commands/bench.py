@@ -398,8 +398,9 @@ def gpu(
     steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu` calls.
 
     When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped;
-    18 minutes do for all but the last two parts. What was measured is printed beside its goals; FOLDER/gpu.tar.gz holds
-    all there is to keep. Without a GPU: small training steps, decoding and Table 3 at scale smoke, on the CPU.
+    18 minutes are meant to do for all but the last parts, which add transformers' network. What was measured is printed
+    beside its goals; FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small training steps, decoding and
+    Table 3 at scale smoke, on the CPU.
 
     Example:
 
