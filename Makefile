@@ -29,6 +29,7 @@ PYTHON_READY ?=
 DEMO := runs/demo
 GPU := runs/gpu
 GPU_PACK := runs/gpu-pack
+PACKING := runs/packing
 # What a machine may lack that has PyTorch, Triton, torchvision, transformers, NumPy, SciPy, pandas and matplotlib: small wheels.
 GPU_WHEELS := annotated-doc annotated-types babel click datasets dill execnet hypothesis iniconfig liger-kernel markdown-it-py \
 	mdurl multiprocess packaging platformdirs pluggy portalocker pydantic pydantic-core pygments pytest pytest-timeout \
@@ -205,16 +206,17 @@ gpu: $(READY)  ## On a GPU: its tests, tuning, speeds and a table, as far as MIN
 
 .PHONY: gpu-pack
 gpu-pack: $(READY)  ## One archive for a GPU machine without a network (x86-64, Python 3.12): sources, and wheels it may lack
-	@rm -rf $(GPU_PACK); mkdir -p $(GPU_PACK)/wheels; absent=; for name in $(GPU_WHEELS); do \
+	@rm -rf $(PACKING); mkdir -p $(PACKING)/wheels; absent=; for name in $(GPU_WHEELS); do \
 		$(HERE) -m pip --disable-pip-version-check download -qq --no-deps --only-binary=:all: --implementation cp \
 			--python-version 3.12 $(foreach glibc,_2_28 _2_27 _2_17 2014 1,--platform manylinux$(glibc)_x86_64) \
-			--constraint constraints.txt --dest $(GPU_PACK)/wheels "$$name" || absent="$$absent $$name"; \
+			--constraint constraints.txt --dest $(PACKING)/wheels "$$name" || absent="$$absent $$name"; \
 	done; [ -z "$$absent" ] || echo "no wheel for:$$absent" >&2
-	@$(HERE) -c 'from comt_cli.training.record import git_commit; print(git_commit() or "")' > $(GPU_PACK)/commit
+	@$(HERE) -c 'from comt_cli.training.record import git_commit; print(git_commit() or "")' > $(PACKING)/commit
 	@# Without results/, of which nothing there reads.
-	@{ git ls-files -- . ':!results'; find $(GPU_PACK) -type f; } \
-		| tar --create --gzip --files-from=- --transform 's,^,comt/,' --file $(GPU_PACK).tar.gz
-	@du -h $(GPU_PACK).tar.gz; echo "There: tar -xf gpu-pack.tar.gz; cd comt; make gpu PYTHON_READY=python3"
+	@{ git ls-files -- . ':!results'; find $(PACKING) -type f; } | tar --create --gzip --files-from=- \
+		--transform 's,^$(PACKING)/,$(GPU_PACK)/,' --transform 's,^,comt/,' --file $(GPU_PACK).tar.gz
+	@rm -r $(PACKING); du -h $(GPU_PACK).tar.gz
+	@echo "There: tar -xf gpu-pack.tar.gz; cd comt; make gpu PYTHON_READY=python3"
 
 .PHONY: measured
 measured:  ## Ship what results/bench has on kernels: the package's copy, which `kernels: auto` chooses by

@@ -40,6 +40,8 @@ LARGEST_FILE = 16 * 2**20
 """What such machines often take and give back in one file, in bytes."""
 _GRACE, _ENDING = 10.0, 10.0
 """Seconds for a part to end after it was asked to, and for what is written after all parts."""
+_LEAST = 30.0
+"""Seconds in which training begins at all."""
 _LAST = 25.0
 """Seconds that what a benchmark has begun may take when its own time is up: it is ended where it takes longer."""
 _TAIL = 15
@@ -52,13 +54,14 @@ _OUTCOME = re.compile(r"^\[gw\d+\] \[ *\d+%\] ([A-Z]+) ", re.MULTILINE)
 class Part:
     """A command, as words behind `python -m`, and how many seconds it may take. `{seconds}` and `{minutes}` in a word
     are how many it has when it begins, less what it takes to end. `needs_cuda`: there is nothing to it without a CUDA
-    device; `after`: nor before that part is done."""
+    device; `after`: nor before that part is done. `resumes`: what is stopped goes on in the next call."""
 
     name: str
     seconds: float
     words: tuple[str, ...]
     needs_cuda: bool = False
     after: str | None = None
+    resumes: bool = False
 
 
 def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
@@ -103,7 +106,7 @@ def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
         Part("tuning", 90, tune, needs_cuda=True),
         *(sized if on_cuda else [steps("bench", 240, FIRST, TRANSPONDER)]),
         bench("decoding", 60, *decode),
-        Part("Table 3", 95 if on_cuda else 400, (*table, "--jobs", "5") if on_cuda else table),
+        Part("Table 3", 95 if on_cuda else 400, (*table, "--jobs", "5") if on_cuda else table, resumes=True),
         *map(gates, ("pre-ln+comt", "pre-ln+transponder")),
         *(late if on_cuda else []),
     ]
@@ -137,14 +140,15 @@ class State:
 def run_parts(parts: Sequence[Part], state: State, folder: Path, deadline: Deadline) -> Iterator[str]:
     """Run what is open; yields lines, of which a `Failed` says what failed, and is followed by the end of its log.
 
-    A part begins where at least four fifths of its seconds are left. After each the archive is written anew.
+    A part begins where at least four fifths of its seconds are left, or where it resumes. After each the archive is
+    written anew.
     """
     for part in state.open(parts):
         left = deadline.left() - _ENDING - _GRACE
         if part.after is not None and state.parts.get(part.after) != "done":
             yield f"{part.name}: left for the next call, {part.after} is not done"
             continue
-        if left < 0.8 * part.seconds:
+        if left < (_LEAST if part.resumes else 0.8 * part.seconds):
             yield f"{part.name}: left for the next call ({part.seconds:g} s, {max(0.0, left):.0f} s left)"
             continue
         yield f"{part.name} (at most {min(left, part.seconds):.0f} s; {max(0.0, left):.0f} s left)"
@@ -156,7 +160,7 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, deadline: Deadl
         took = time.monotonic() - began
         counted = f" ({found})" if (found := outcomes(log)) else ""
         if status is None:
-            state.put(part, "too long" if part.seconds <= left else "cut short")
+            state.put(part, "too long" if part.seconds <= left and not part.resumes else "cut short")
             yield f"{part.name}: ended after {took:.0f} s, not complete{counted}"
         elif status:
             state.put(part, "failed")

@@ -75,6 +75,14 @@ def test_parts_that_have_had_their_time_come_last(call, tmp_path):
     assert "open: much longer, long" in result.output
 
 
+def test_what_resumes_goes_on_before_what_has_had_its_time(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "_LEAST", 0.0)
+    parts = [Part("long", 0.5, WAITS), Part("trains", 3, WAITS, resumes=True)]
+    result = call(*parts, seconds=4)
+    assert states(tmp_path) == {"long": "too long", "trains": "cut short"}
+    assert "open: trains, long" in result.output
+
+
 def test_what_the_whole_time_cuts_short_comes_first(call, tmp_path):
     call(Part("waits", 4, WAITS), seconds=4.5)
     assert states(tmp_path) == {"waits": "cut short"}
