@@ -52,8 +52,9 @@ def beside_goals(results: Path) -> str:
     values of the recipes' tables, which have none."""
     lines = ["| measured | of | beside its goal |", "| --- | --- | --- |"]
     for name, page in pages().items():
+        known = [column for column in dict.fromkeys(("size", *page.key)) if column not in ("device", "shape")]
         for row in _rows(results, f"bench/*/{name}.csv"):
-            of = ", ".join(row[column] for column in page.key if column not in ("device", "shape"))
+            of = ", ".join(row[column] for column in known if row.get(column))
             lines += [f"| {name} | {of} | {verdict} |" for verdict in verdicts(page, row)]
     for row in _rows(results, "*/*/*.csv"):
         if row.get("mean") and row.get("recipe"):
