@@ -27,6 +27,14 @@ SEEDS_OF_ROUNDING ?= 1 2 3
 TORCH_BACKEND ?=
 PYTHON_READY ?=
 DEMO := runs/demo
+GPU := runs/gpu
+GPU_PACK := runs/gpu-pack
+PACKING := runs/packing
+# What a machine may lack that has PyTorch, Triton, torchvision, transformers, NumPy, SciPy, pandas and matplotlib: small wheels.
+GPU_WHEELS := annotated-doc annotated-types babel click datasets dill execnet hypothesis iniconfig liger-kernel markdown-it-py \
+	mdurl multiprocess packaging platformdirs pluggy portalocker pydantic pydantic-core pygments pytest pytest-timeout \
+	pytest-xdist rich ruamel-yaml sacrebleu sacremoses sentencepiece shellingham sortedcontainers submitit tabulate typer \
+	typing-extensions typing-inspection xxhash
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 # .venv, unless a PYTHON is named and .venv has another version. One that does not run is refused where it is to be used.
@@ -42,6 +50,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done)
 
 BIN := $(VENV)/bin
+HERE := $(if $(PYTHON_READY),$(PYTHON_READY),$(BIN)/python)
 SET_UP := $(VENV)/.ready
 LINT_READY := $(VENV)/.ready-lint
 ifeq ($(PYTHON_READY),)
@@ -184,8 +193,30 @@ record: $(READY)  ## The committed results: every recipe at scale smoke with SEE
 	$(COMT) report --html --results results
 
 .PHONY: bench
-bench: $(READY)  ## How fast kernels, training steps and decoding are, as far as MINUTES=9 go; what was measured goes to RESULTS/bench
+bench: $(READY)  ## How fast this CPU trains and decodes, as far as MINUTES=9 go; what was measured goes to RESULTS/bench
 	$(COMT) bench all --minutes $(MINUTES) --results $(RESULTS)
+
+# On a machine without a network that `make gpu-pack` packed for: make gpu PYTHON_READY=python3
+.PHONY: gpu
+gpu: $(READY)  ## On a GPU: its tests, tuning, speeds and a table, as far as MINUTES=9 go; the next call goes on from there
+	@! ls $(GPU_PACK)/wheels/*.whl > /dev/null 2>&1 || [ -e $(GPU_PACK)/site/.ready ] || { $(HERE) -m pip install --quiet \
+		--no-index --no-deps --no-compile --target $(GPU_PACK)/site $(GPU_PACK)/wheels/*.whl && touch $(GPU_PACK)/site/.ready; }
+	@export PYTHONPATH="$(CURDIR)/$(GPU_PACK)/site$${PYTHONPATH:+:$$PYTHONPATH}"; [ ! -e $(GPU_PACK)/commit ] || \
+		export COMT_COMMIT="$$(cat $(GPU_PACK)/commit)"; $(COMT) bench gpu --minutes $(MINUTES) --folder $(GPU)
+
+.PHONY: gpu-pack
+gpu-pack: $(READY)  ## One archive for a GPU machine without a network (x86-64, Python 3.12): sources, and wheels it may lack
+	@rm -rf $(PACKING); mkdir -p $(PACKING)/wheels; absent=; for name in $(GPU_WHEELS); do \
+		$(HERE) -m pip --disable-pip-version-check download -qq --no-deps --only-binary=:all: --implementation cp \
+			--python-version 3.12 $(foreach glibc,_2_28 _2_27 _2_17 2014 1,--platform manylinux$(glibc)_x86_64) \
+			--constraint constraints.txt --dest $(PACKING)/wheels "$$name" || absent="$$absent $$name"; \
+	done; [ -z "$$absent" ] || echo "no wheel for:$$absent" >&2
+	@$(HERE) -c 'from comt_cli.training.record import git_commit; print(git_commit() or "")' > $(PACKING)/commit
+	@# Without results/, of which nothing there reads.
+	@{ git ls-files -- . ':!results'; find $(PACKING) -type f; } | tar --create --gzip --files-from=- \
+		--transform 's,^$(PACKING)/,$(GPU_PACK)/,' --transform 's,^,comt/,' --file $(GPU_PACK).tar.gz
+	@rm -r $(PACKING); du -h $(GPU_PACK).tar.gz
+	@echo "There: tar -xf gpu-pack.tar.gz; cd comt; make gpu PYTHON_READY=python3"
 
 .PHONY: measured
 measured:  ## Ship what results/bench has on kernels: the package's copy, which `kernels: auto` chooses by

@@ -1,1 +1,1 @@
-"""How fast things are, and how much memory they take: measured in turns, as ratios, and predicted on paper."""
+"""How fast things are, and how much memory they take: measured in turns, as ratios."""

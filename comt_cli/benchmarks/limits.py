@@ -31,7 +31,12 @@ class Deadline:
 
 
 @contextlib.contextmanager
-def measuring(outcome: Outcome, seconds: float | None) -> Iterator[Deadline]:
+def measuring(
+    outcome: Outcome,
+    seconds: float | None,
+    counted: str = "rows",
+    hint: str = "The same command measures all of it anew.",
+) -> Iterator[Deadline]:
     """What measures within this context asks the deadline, which so many seconds from now or a signal brings.
 
     Raises:
@@ -51,7 +56,7 @@ def measuring(outcome: Outcome, seconds: float | None) -> Iterator[Deadline]:
             if stop.number is None:
                 raise
     if stop.number is not None:
-        rows = f"rows measured: {outcome.rows}, those cut short not settled"
+        rows = f"{counted} measured: {outcome.rows}, those cut short not settled"
         said = rows if outcome.rows else "nothing was measured in a whole round"
-        raise RunInterrupted(f"interrupted: {said}", "The same command measures all of it anew.", stop.number)
+        raise RunInterrupted(f"interrupted: {said}", hint, stop.number)
     outcome.end()

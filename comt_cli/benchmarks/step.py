@@ -20,11 +20,10 @@ import torch
 from comt_cli.benchmarks.memory import mebibytes
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.peers import PEERS
-from comt_cli.benchmarks.roofline import predicted_step_ratio
 from comt_cli.benchmarks.rounds import GoOn, always, compared, quickest, reliability
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.step_turns import Timed, steps_in_turns
-from comt_cli.benchmarks.subjects import ARITHMETIC, NONDETERMINISTIC, SUBJECTS, Subject, subject_of
+from comt_cli.benchmarks.subjects import ARITHMETIC, GRAPHS, NONDETERMINISTIC, SUBJECTS, Subject, subject_of
 from comt_cli.benchmarks.variants import CompileWhat, Variants, is_compiled
 from comt_cli.models.build import model_of
 from comt_cli.models.flops import flops_per_sample, parameter_count
@@ -91,7 +90,8 @@ def _rows(
     shape, plain, origin = timed.shape, subject.best_plain, origin_on(device)
     own_columns = {"device_type": device.type, "device_class": origin.device_class}
     best, best_forward = quickest(timed.step, plain), quickest(timed.forward, plain)
-    plain_saved = min((timed.memory[each].saved for each in plain if each in timed.memory), default=None)
+    in_graphs = {each for each in plain if each.endswith(GRAPHS)}
+    plain_saved = min((timed.memory[each].saved for each in {*plain} & {*timed.memory} - in_graphs), default=None)
     timed_bases = {"plain", *(name.partition("-")[0] for name in timed.variants)}
     models = {name: model_of(shape.spec(base.method)) for name, base in subject.bases.items() if name in timed_bases}
     of_base = {name: flops_per_sample(model) for name, model in models.items()}
@@ -129,13 +129,17 @@ def _rows(
                 else {}
             ),
             **to_peers,
+            **(
+                compared("step_ratio_to_plain_compiled", timed.step, name, "plain-compiled")
+                if "compiled" in subject.goal_columns
+                else {}
+            ),
             "best_plain_forward": best_forward,
             **forward.columns("forward_ms", 3),
             **compared("forward_ratio_to_best_plain", timed.forward, name, best_forward),
             "saved_mib": mebibytes(memory.saved),
             "saved_ratio_to_plain": round(memory.saved / plain_saved, 4) if plain_saved else None,
             "peak_mib": mebibytes(memory.peak),
-            "predicted_step_ratio": predicted_step_ratio(origin.device, shape, precision, name),
         }
         row |= subject.goals(row, device.type)
         what = "whole" if subject.is_peer(name) else compile_what  # nothing is known of a library's blocks

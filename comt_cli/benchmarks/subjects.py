@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from comt_cli import words
 from comt_cli.benchmarks.goals import (
     NOTHING,
     OF_BERTS,
@@ -55,8 +54,8 @@ class Subject:
     Attributes:
         page: what its rows' file is called; `title` its heading, `stage` a part of `comt bench all`.
         shapes: the networks by size; `gpu_sizes` and `cpu_sizes` are measured on a device unless others are named.
-        host_bound: sizes whose batches are so small that a GPU may wait for the host: steps in CUDA graphs are measured
-            there, and nowhere else, since they keep their memory while other variants are timed.
+        host_bound: sizes whose batches are so small that a GPU may wait for the host; `captured`: all sizes at which
+            steps in CUDA graphs are measured. They keep their memory while other variants are timed.
         bases: the networks with their methods; `plain` is what the others are compared with.
         precision: that of the recipes, measured on every device; a CPU measures fp32 too.
         peers: other libraries' networks that are measured beside them, by name, and what these are.
@@ -79,6 +78,7 @@ class Subject:
     precision: Precision
     peers: Mapping[str, str] = field(default_factory=dict)
     host_bound: tuple[str, ...] = ()
+    captured: tuple[str, ...] = ()
     compiles: bool = True
     fused_eager: bool = False
     plain_counts_eager: bool = True
@@ -112,14 +112,14 @@ class Subject:
                 found[f"{name}-fused"] = f"{said}, the rest compiled"
             if name == "plain" and self.compiles:
                 found[NONDETERMINISTIC] = "our compiled plain network, in kernels that add in any order (CUDA)"
-            if self.host_bound:
+            if self.captured:
                 captured = f"{name}-{'compiled' if name == 'plain' else 'fused'}"
-                found[f"{captured}{GRAPHS}"] = f"`{captured}` in CUDA graphs, at {words.listing(self.host_bound)} alone"
+                found[f"{captured}{GRAPHS}"] = f"`{captured}` in CUDA graphs"
         return found
 
     def variants_of(self, size: str) -> list[str]:
         """The names of those that are measured at a size."""
-        return [name for name in self.variants if size in self.host_bound or not name.endswith(GRAPHS)]
+        return [name for name in self.variants if size in self.captured or not name.endswith(GRAPHS)]
 
     @staticmethod
     def _eager(base: str) -> str:
@@ -128,7 +128,7 @@ class Subject:
     @property
     def best_plain(self) -> list[str]:
         """The quickest of these is what steps with gates are measured against: on a CPU it need not be compiled."""
-        plain = [name for name in self.variants if name.partition("-")[0] == "plain" and not needs_cuda(name)]
+        plain = [name for name in self.variants if name.partition("-")[0] == "plain" and name != NONDETERMINISTIC]
         return plain if self.plain_counts_eager else [name for name in plain if name != "plain"]
 
     @property
@@ -155,10 +155,10 @@ class Subject:
     @property
     def goal_columns(self) -> dict[str, str]:
         """The columns of its goals, by what they are about."""
-        names = {"step": "step_ratio", "forward": "forward_ratio", "saved": "saved_ratio", "mfu": "mfu"}
+        names = {"step": "step_ratio", "forward": "forward_ratio", "saved": "saved_ratio"}
         if self.peers:
             names["peer"] = f"step_ratio_to_{next(iter(self.peers))}"
-        names["compiled_peer"] = "least_step_ratio"
+        names |= {"compiled": "step_ratio_to_plain_compiled", "compiled_peer": "least_step_ratio"}
         return {kind: f"goal_{names.get(kind, f'{self.unit}_per_second')}" for kind in self.asked.kinds}
 
     def goals(self, row: Mapping[str, Any], device_type: str = "cpu") -> dict[str, float | None]:
@@ -173,7 +173,6 @@ class Subject:
             device,
             row["precision"],
             is_best_plain=whole,
-            is_compiled_peer=row["variant"] in [f"{name}-compiled" for name in [*self.peers][:1]],
             arithmetic=arithmetic,
         )
         return {self.goal_columns[kind]: found.get(kind) for kind in self.asked.kinds}
@@ -206,6 +205,7 @@ LANGUAGE = Subject(
     shapes=LLAMAS,
     gpu_sizes=("60m", "130m", "250m", "350m", "1b"),
     host_bound=("60m-b64",),
+    captured=("60m-b64", "60m", "350m", "1b"),
     cpu_sizes=("bench",),
     bases={
         "plain": _PLAIN_LLAMA,
@@ -225,6 +225,7 @@ IMAGES = Subject(
     shapes=RESNETS,
     gpu_sizes=("resnet18", "resnet18-b64", "resnet50", "resnet152", "resnet50-224"),
     host_bound=("resnet18-b64",),
+    captured=("resnet18-b64",),
     cpu_sizes=("resnet18-b32",),
     bases={
         "plain": Base({"name": "addition"}, f"our ResNet, no modulators: {_EAGER}", _BATCH_NORM),
@@ -362,7 +363,7 @@ SUBJECTS = (LANGUAGE, IMAGES, TRANSLATION, CAPTIONING, MASKED_LM, CONNECTIONS)
 
 
 def needs_cuda(variant: str) -> bool:
-    """Whether a variant can be measured on CUDA devices alone. Such variants are no baselines of goals."""
+    """Whether a variant can be measured on CUDA devices alone."""
     return variant == NONDETERMINISTIC or variant.endswith(GRAPHS)
 
 

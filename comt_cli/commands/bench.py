@@ -1,4 +1,4 @@
-"""`comt bench`: speed and memory, measured as ratios in one interleaved run, or predicted, and written down."""
+"""`comt bench`: speed and memory, measured as ratios in one interleaved run, and written down."""
 
 from __future__ import annotations
 
@@ -375,39 +375,6 @@ def costs(
 
 
 @app.command(cls=Verb)
-def predict(
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Only these: 60m, 130m, 250m, 350m, 1b, resnet18, resnet18-b64, resnet50, resnet152, resnet50-224.",
-        ),
-    ] = None,
-    results: options.Results = options.DEFAULT_RESULTS,
-) -> None:
-    """Write down what a step should cost on an NVIDIA H200, from bytes and FLOPs alone: predicted, not measured.
-
-    Writes bench/nvidia-h200/predicted.csv (language models) and predicted-images.csv (ResNets), a page and a
-    figure of each, which call themselves so.
-
-    Example:
-
-      comt bench predict
-    """
-    from comt_cli.benchmarks.roofline import PREDICTED, predictions
-    from comt_cli.benchmarks.subjects import SUBJECTS
-    from comt_cli.commands.bench_pages import Record
-    from comt_cli.recipe.load import select
-
-    subjects = [subject for subject in SUBJECTS if subject.page in PREDICTED]
-    wanted = select(sizes, [size for subject in subjects for size in subject.gpu_sizes], "size")
-    record = Record(results)
-    for subject in subjects:
-        if chosen := [size for size in wanted if size in subject.gpu_sizes]:
-            record.add(PREDICTED[subject.page].page, [predictions(subject, chosen)])
-
-
-@app.command(cls=Verb)
 def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     """Write all pages and figures anew from the measured CSVs; goals as they are today. Measures nothing.
 
@@ -439,12 +406,11 @@ def everything(
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Measure everything, the most wanted first, as much of it as the minutes allow. What `make bench` calls.
+    """Measure everything on a CPU, the most wanted first, as much of it as the minutes allow. What `make bench` calls.
 
     No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
-    loses little. How far the minutes are likely to reach is said first.
-    By estimates, which for a GPU are guesses so far, all goals take about 31 minutes on two CPU cores, and 49 on a GPU:
-    there nine do for the steps of three sizes, twenty for those of all five and of ResNet-18 and some of decoding.
+    loses little. How far the minutes are likely to reach is said first: all goals take about 31 on two cores. A GPU
+    is what comt bench gpu measures.
 
     Example:
 
@@ -457,9 +423,12 @@ def everything(
     from comt_cli.commands.bench_pages import Record
     from comt_cli.training.devices import pick_device
 
+    where = pick_device(device)
+    if where.type == "cuda":
+        raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
     record = Record(results)
     written: dict[Path, None] = {}
-    stages = stages_for(pick_device(device), rounds)
+    stages = stages_for(where, rounds)
     typer.echo(reach(stages, limit), err=True)
     with measuring(record.outcome, limit) as deadline:
         try:
@@ -488,6 +457,64 @@ def _language_runs(recipe: str, scale: str) -> list[RunSpec]:
         said = f"{planned.loaded.name} trains no language models, at whose shapes kernels are timed"
         raise UserError(said, "comt recipes lists those that do.")
     return list(planned.specs)
+
+
+@app.command(cls=Verb)
+def gpu(
+    minutes: Annotated[float, typer.Option(min=0, help="How long, in all.")] = 9,
+    folder: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder for what is measured, logs, runs and the state.")
+    ] = Path("runs/gpu"),
+) -> None:
+    """Test, tune and measure on a GPU, part by part: exact resume, the CUDA tests, the tuning of kernels, training
+    steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu` calls.
+
+    When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped;
+    18 minutes are meant to do for all but the last parts, which add transformers' network. What was measured is printed
+    beside its goals; FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small training steps, decoding and
+    Table 3 at scale smoke, on the CPU.
+
+    Example:
+
+      comt bench gpu --minutes 9
+    """
+    from comt_cli.training.hardware import cuda_names
+
+    names = cuda_names()  # before PyTorch is there, which would take memory on the device
+    loading("PyTorch")
+    from comt_cli.benchmarks.failures import Outcome
+    from comt_cli.benchmarks.gpu import LARGEST_FILE, State, archive, parts_for, run_parts
+    from comt_cli.benchmarks.limits import measuring
+    from comt_cli.commands.bench_pages import beside_goals
+    from comt_cli.files import write_text
+    from comt_cli.training.record import git_commit
+
+    on_cuda, folder = names != (), folder.resolve()
+    parts = parts_for(folder, on_cuda=on_cuda)
+    if absent := [part.name for part in parts if part.needs_cuda and not on_cuda]:
+        typer.echo(f"no CUDA device here; left out: {', '.join(absent)}")
+    parts = [part for part in parts if on_cuda or not part.needs_cuda]
+    folder.mkdir(parents=True, exist_ok=True)
+    state = State(folder, commit=git_commit(), device=names[0] if names else None)
+    outcome = Outcome()
+    try:
+        with measuring(outcome, 60 * minutes, "parts", "The same command goes on where this one stopped.") as deadline:
+            try:
+                for line in run_parts(parts, state, folder, deadline):
+                    typer.echo(line)
+                    outcome.add(line)
+            finally:
+                outcome.rows = len(state.parts)
+    finally:
+        table = beside_goals(folder / "results")
+        write_text(folder / "goals.md", table)
+        path = archive(folder)
+        size = path.stat().st_size
+        typer.echo(f"\n{table}\nto keep: {path}, {size / 2**20:.1f} MiB")
+        if size > LARGEST_FILE:
+            typer.echo(f"larger than {LARGEST_FILE // 2**20} MiB, which may be too large to be taken home as one file")
+        still = [part.name for part in state.open(parts)]
+        typer.echo(f"open: {', '.join(still)}; the same command goes on" if still else "all parts are done")
 
 
 def _batches(text: str) -> list[int]:

@@ -11,13 +11,12 @@ from typing import Any
 import typer
 
 from comt_cli.errors import StorageError
-from comt_cli.report.benchmark import Page, device_folder, markdown, merge_rows, write_benchmark
+from comt_cli.report.benchmark import Page, device_folder, markdown, merge_rows, verdicts, write_benchmark
 
 
 def pages() -> dict[str, Page]:
     """Every page by its name."""
     from comt_cli.benchmarks import gemm, goals, kernel_cases, names
-    from comt_cli.benchmarks.roofline import PREDICTED
     from comt_cli.benchmarks.subjects import LANGUAGE, SUBJECTS, TRANSLATION
     from comt_cli.report import benchmark_pages as made
 
@@ -45,20 +44,28 @@ def pages() -> dict[str, Page]:
             has_arithmetic=subject.counts_arithmetic,
         )
         found[subject.page] = replace(measured, renew=subject.goals)
-        if (predicted := PREDICTED.get(subject.page)) is None:
-            continue
-        found[predicted.page] = made.predicted_page(
-            predicted.page,
-            f"Predicted {subject.title[0].lower()}{subject.title[1:]} (not measured)",
-            predicted.model.SAID,
-            predicted.variants,
-            list(subject.shapes),
-            subject.unit,
-            predicted.percent,
-            predicted.model.EXTENT,
-            predicted.goal,
-        )
     return found
+
+
+def beside_goals(results: Path) -> str:
+    """What was measured below `results`, as a table of Markdown: every row that has a goal, with its verdicts, and the
+    values of the recipes' tables, which have none."""
+    lines = ["| measured | of | beside its goal |", "| --- | --- | --- |"]
+    for name, page in pages().items():
+        known = [column for column in dict.fromkeys(("size", *page.key)) if column not in ("device", "shape")]
+        for row in _rows(results, f"bench/*/{name}.csv"):
+            of = ", ".join(row[column] for column in known if row.get(column))
+            lines += [f"| {name} | {of} | {verdict} |" for verdict in verdicts(page, row)]
+    for row in _rows(results, "*/*/*.csv"):
+        if row.get("mean") and row.get("recipe"):
+            of = f"{row['row']}, {row['column']}, seeds {row['seeds']}"
+            lines.append(f"| {row['recipe']}, {row['scale']} | {of} | {row['metric']} {row['mean']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(results: Path, pattern: str) -> list[dict[str, str]]:
+    files = sorted(results.glob(pattern))
+    return [row for path in files for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
 
 
 class Record:

@@ -85,7 +85,7 @@ class Page:
     `turns`: the part of `key` by which the rows differ that took turns in one run. `sort`: the columns that rows are
     sorted by. `order`: for some columns, their values in the order in which rows stand; those of a version that offered
     something else come last. `renew`: what is known of a row without measuring, such as its goals; it replaces what an
-    older version wrote. `draw` may find nothing to draw. What is not `measured` is predicted.
+    older version wrote. `draw` may find nothing to draw.
     """
 
     name: str
@@ -99,7 +99,6 @@ class Page:
     order: Mapping[str, Sequence[str]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
     draw: Callable[[Sequence[Row]], Figure | None] | None = None
-    measured: bool = True
     renew: Callable[[Row], Mapping[str, Any]] | None = None
 
 
@@ -186,7 +185,7 @@ def write_page(page: Page, path: Path) -> list[Path]:
     write_text(written, markdown(page, rows, picture))
     if figure is None:
         return [written]
-    where = f"Measured on {rows[0]['device']}" if page.measured else f"For {rows[0]['device']}"
+    where = f"Measured on {rows[0]['device']}"
     sign(figure, where)
     caption = Caption(page.title, where, tuple(said.replace("`", "") for said in (" ".join(page.said),)))
     drawn = write_figure(figure, path.read_text(encoding="utf-8"), path.parent, path.stem, caption)
@@ -210,8 +209,8 @@ def markdown(page: Page, rows: Sequence[Row], picture: str | None = None) -> str
     if picture:
         lines += [f"![{page.title}]({picture})", ""]
     columns = list(page.columns)
-    if any(_verdicts(page, row) for row in rows):
-        columns.append(Column("goals", lambda row: "; ".join(_verdicts(page, row)) or "-", is_number=False))
+    if any(verdicts(page, row) for row in rows):
+        columns.append(Column("goals", lambda row: "; ".join(verdicts(page, row)) or "-", is_number=False))
     if len(commits) > 1:
         columns.append(Column("commit", lambda row: row["git_commit"] or "unknown", is_number=False))
     lines.append(_line(column.heading for column in columns))
@@ -222,7 +221,8 @@ def markdown(page: Page, rows: Sequence[Row], picture: str | None = None) -> str
     return "\n".join([*lines, ""])
 
 
-def _verdicts(page: Page, row: Row) -> list[str]:
+def verdicts(page: Page, row: Row) -> list[str]:
+    """Of the goals that the row has, in words."""
     return [verdict for goal in page.goals if (verdict := goal.verdict(row)) is not None]
 
 

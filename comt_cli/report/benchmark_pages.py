@@ -7,7 +7,7 @@ from functools import partial
 
 from comt_cli import words
 from comt_cli.report.benchmark import TOO_NOISY, Column, Goal, Page, shown, spread, word
-from comt_cli.report.figures.benchmark import draw_kernels, draw_predicted, draw_steps
+from comt_cli.report.figures.benchmark import draw_kernels, draw_steps
 
 _IN_TURNS = (
     "Variants took turns. A time is the 20th percentile of its turns, since other work only slows them, and a ratio is",
@@ -42,9 +42,11 @@ def step_page(
         "step": _ratio_goal("step_ratio_to_best_plain", "step"),
         "forward": _ratio_goal("forward_ratio_to_best_plain", "forward"),
         "saved": partial(Goal, value="saved_ratio_to_plain", what="saved"),
-        "mfu": partial(Goal, value="mfu", what="MFU", at_least=True, timed="step_ms"),
         "speed": partial(Goal, value=per_second, what=f"{unit}/s", at_least=True, decimals=0, timed="step_ms"),
     }
+    if "compiled" in goals:
+        compared.append(Column("step / plain-compiled", shown("step_ratio_to_plain_compiled", 3)))
+        every["compiled"] = _ratio_goal("step_ratio_to_plain_compiled", "step / plain-compiled")
     if peers:
         every["peer"] = _ratio_goal(f"step_ratio_to_{peers[0]}", f"step / {peers[0]}")
         every["compiled_peer"] = partial(every["step"], at_least=True)
@@ -72,7 +74,6 @@ def step_page(
             Column("FLOPs / plain", shown("flops_ratio_to_plain", 3)),
             *([Column("arithmetic / plain", shown("arithmetic_ratio_to_plain", 3))] if has_arithmetic else []),
             Column("best plain", word("best_plain"), is_number=False),
-            Column("predicted", shown("predicted_step_ratio", 3)),
             *compared,
             Column("forward / best plain", shown("forward_ratio_to_best_plain", 3)),
             Column("saved, MiB", shown("saved_mib", 0)),
@@ -191,43 +192,4 @@ def decode_translation_page(variants: Mapping[str, str], sizes: Sequence[str], d
         ),
         goals=(_ratio_goal("ratio_to_plain", "time / plain")(goal="goal_ratio_to_plain", at_least=True),),
         meanings=variants,
-    )
-
-
-def predicted_page(
-    name: str,
-    title: str,
-    said: Sequence[str],
-    variants: Sequence[str],
-    sizes: Sequence[str],
-    unit: str,
-    percent: int,
-    extent: str,
-    goal: str,
-) -> Page:
-    """What the cost model says. No measurement, and called so in every row. The second plain step is
-    at `percent` of full speed, `extent` the column that says how large a batch is, `goal` that of the goal which
-    stands beside that of the step."""
-    is_ratio = goal.endswith("_ratio")
-    beside = [Column("goal", shown(goal, 3 if is_ratio else 0))]
-    return Page(
-        name=name,
-        title=title,
-        said=tuple(said),
-        key=("device", "size", "variant"),
-        sort=("size", "variant"),
-        order={"size": sizes, "variant": variants},
-        columns=(
-            *_texts("size", *(["shape"] if extent == "shape" else []), "variant", "kind"),
-            Column("plain step, ms", shown("plain_step_ms", 2)),
-            Column(f"the same at {percent} % of 790 TFLOP/s", shown(f"plain_step_ms_at_{percent}_percent", 2)),
-            Column(f"plain {unit}/s", shown(f"plain_{unit}_per_second", 0)),
-            *([] if is_ratio else beside),
-            Column("step / plain", shown("predicted_step_ratio", 3)),
-            Column("goal", shown("goal_step_ratio", 3)),
-            Column("forward / plain", shown("predicted_forward_ratio", 3)),
-            *(beside if is_ratio else []),
-        ),
-        draw=draw_predicted,
-        measured=False,
     )

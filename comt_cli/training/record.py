@@ -212,14 +212,15 @@ def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def git_commit() -> str | None:
-    """The commit of the source tree that is running, with `-dirty` for local changes; None outside a checkout.
+    """The commit of the source tree that is running, with `-dirty` for local changes; outside a checkout
+    `$COMT_COMMIT`, which `make gpu` sets where the tree came in an archive, or None.
 
     Changes under `results` are none: it is where tables and measurements are written to, by commands that run one after
     the other from the same source.
     """
     folder = Path(__file__).resolve().parent.parent.parent
     if not (folder / ".git").exists():
-        return None
+        return os.environ.get("COMT_COMMIT") or None
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(folder), *words]

@@ -33,6 +33,7 @@ _COLOURS = {
     "marian": "#404040",
 }
 _GOAL = OKABE_ITO[2]
+_STEP, _FORWARD = "step_ratio_to_best_plain", "forward_ratio_to_best_plain"
 _APART = 0.16
 """Of a line's height, between the middle and a mark."""
 _NARROW = 14
@@ -44,76 +45,48 @@ _TICKS = (0.2, 0.25, 0.33, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5)
 
 def draw_steps(rows: Sequence[Row]) -> Figure | None:
     """One panel a size and precision, one line a variant: by how many per cent its step (full, above) and its forward
-    pass (hollow, below) take longer than the best plain one's; what was asked of the step, and what was
-    predicted, as marks. The axis is linear up to 10 %, where the goals are, and logarithmic beyond."""
-    return _ratios(
-        rows,
-        ("size", "precision"),
-        "step_ratio_to_best_plain",
-        "forward_ratio_to_best_plain",
-        "time beyond that of the best plain model, %",
-        "predicted_step_ratio",
-    )
-
-
-def draw_predicted(rows: Sequence[Row]) -> Figure | None:
-    """The same of predicted times."""
-    return _ratios(
-        rows,
-        ("size",),
-        "predicted_step_ratio",
-        "predicted_forward_ratio",
-        "predicted time beyond that of the plain model, % (not measured)",
-    )
-
-
-def _ratios(
-    rows: Sequence[Row], by: tuple[str, ...], step: str, forward: str, label: str, predicted: str | None = None
-) -> Figure | None:
-    rows = [row for row in rows if row.get(step)]
+    pass (hollow, below) take longer than the best plain one's, and what was asked of the step as a mark. The axis is
+    linear up to 10 %, where the goals are, and logarithmic beyond."""
+    rows = [row for row in rows if row.get(_STEP)]
     if not rows:
         return None
     names = list(dict.fromkeys(row["variant"] for row in rows))
     panels: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        panels.setdefault(tuple(row[name] for name in by), []).append(row)
+        panels.setdefault((row["size"], row["precision"]), []).append(row)
     across = min(5, len(panels))
     down = -(-len(panels) // across)
     with style():
         figure = page_figure(0.8 + down * (0.6 + 0.16 * len(names)))
         grid = figure.subplots(down, across, squeeze=False, sharey=True)
         for axes, (key, of) in zip(grid.flat, panels.items(), strict=False):
-            _panel(axes, of, names, (step, forward, predicted), is_narrow=across > 3)
+            _panel(axes, of, names, is_narrow=across > 3)
             axes.set_title(", ".join(key))
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_axis_off()
+        label = "time beyond that of the best plain model, %"
         figure.supxlabel(f"{label} (linear up to {_LINEAR:g} %, shaded; logarithmic beyond)", fontsize=8)
         has_goals = any(row.get("goal_step_ratio") for row in rows)
-        has_predictions = predicted is not None and any(row.get(predicted) for row in rows)
-        figure.legend(handles=_handles(has_goals, has_predictions), loc="outside upper center", ncols=4)
+        figure.legend(handles=_handles(has_goals), loc="outside upper center", ncols=4)
     return figure
 
 
-def _panel(
-    axes: Axes, rows: Sequence[Row], names: Sequence[str], columns: tuple[str, str, str | None], *, is_narrow: bool
-) -> None:
-    step, forward, predicted = columns
+def _panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], *, is_narrow: bool) -> None:
     seen = [0.0, _LINEAR]
     for row in rows:
         place = len(names) - 1 - names.index(row["variant"])
         colour = _colour(row["variant"])
-        marks: list[tuple[str | None, dict[str, Any]]] = [
+        marks: list[tuple[str, dict[str, Any]]] = [
             ("goal_step_ratio", {"marker": "|", "markersize": 9, "markeredgewidth": 1.6, "color": _GOAL}),
-            (forward, {"marker": "o", "markersize": 3.6, "color": colour, "markerfacecolor": "white"}),
-            (step, {"marker": "o", "markersize": 3.8, "color": colour}),
-            (predicted, {"marker": "x", "markersize": 4, "color": "black"}),
+            (_FORWARD, {"marker": "o", "markersize": 3.6, "color": colour, "markerfacecolor": "white"}),
+            (_STEP, {"marker": "o", "markersize": 3.8, "color": colour}),
         ]
         for order, (name, look) in enumerate(marks):
-            if name and row.get(name):
+            if row.get(name):
                 percent = 100 * (float(row[name]) - 1)
                 seen.append(percent)
                 # forward passes stand below the steps: filled marks would hide hollow ones
-                height = place - _APART if name == forward else place + _APART
+                height = place - _APART if name == _FORWARD else place + _APART
                 axes.plot([percent], [height], linestyle="none", zorder=3 + order, **look)
     axes.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
     axes.set_yticks(range(len(names)), list(reversed(names)))
@@ -129,15 +102,13 @@ def _panel(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
 
 
-def _handles(goals: bool, predictions: bool) -> list[Line2D]:
+def _handles(goals: bool) -> list[Line2D]:
     looks: list[tuple[str, dict[str, Any]]] = [
         ("training step", {"marker": "o", "color": "#404040"}),
         ("forward pass", {"marker": "o", "color": "#404040", "markerfacecolor": "white"}),
     ]
     if goals:
         looks.append(("goal of the step", {"marker": "|", "color": _GOAL, "markeredgewidth": 1.6, "markersize": 9}))
-    if predictions:
-        looks.append(("predicted step", {"marker": "x", "color": "black"}))
     return [Line2D([], [], linestyle="none", label=label, **({"markersize": 4.6} | look)) for label, look in looks]
 
 

@@ -70,7 +70,7 @@ def bench(tmp_path: Path) -> Callable[..., Result]:
 
     def run(verb: str, *arguments: str) -> Result:
         more = ["--results", str(tmp_path)]
-        if verb not in ("predict", "page"):
+        if verb != "page":
             more += ["--device", "cpu", *([] if "--rounds" in arguments else ["--rounds", "3"])]
         return CliRunner().invoke(app, ["bench", verb, *arguments, *more])
 

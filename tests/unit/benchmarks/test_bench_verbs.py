@@ -209,17 +209,6 @@ def test_translating_without_the_other_library(monkeypatch):
     assert "mt-bench fp32 marian: left out, the comparison with transformers needs that library" in news
 
 
-def test_predict(bench, tmp_path):
-    assert bench("predict").exit_code == 0
-    folder = tmp_path / "bench" / "nvidia-h200"
-    rows = {"predicted": 5 * 6, "predicted-images": 5 * 5}
-    assert {path.name for path in folder.iterdir()} == {f"{name}.{end}" for name in rows for end in FILES}
-    for name, count in rows.items():
-        lines = [line for line in (folder / f"{name}.md").read_text().splitlines() if line.startswith("| ")][2:]
-        assert len(lines) == count
-        assert all("| predicted, not measured |" in line for line in lines)
-
-
 def test_everything_within_its_minutes(bench, rows_of, tmp_path):
     """No time at all: everything is left out, and said; a little: the first part alone."""
     result = bench("all", "--minutes", "0")
@@ -249,7 +238,6 @@ def test_everything_within_its_minutes(bench, rows_of, tmp_path):
         (["decode", "--batch", "1,x"], "batch sizes are whole numbers from 1"),
         (["decode", "--variants", "comt-compiled"], "did you mean comt-fused?"),
         (["decode", "--sizes", "mt-bench", "--variants", "comt-fused"], "of mt-bench there are no such"),
-        (["predict", "--sizes", "bench"], "there is no size 'bench'"),
     ],
     ids=" ".join,
 )

@@ -270,7 +270,7 @@ def test_a_page_made_anew_loses_no_row_and_needs_no_column_but_the_key(tmp_path)
         row = dict.fromkeys((*page.key, *page.sort), "8") | known
         path = tmp_path / f"{name}.csv"
         with path.open("w", newline="") as handle:
-            writer = csv.DictWriter(handle, [*row, *(["step_ms"] if page.measured else [])], restval="1.5")
+            writer = csv.DictWriter(handle, [*row, "step_ms"], restval="1.5")
             writer.writeheader()
             writer.writerows([row | {"variant": "no more"}, row])
         assert path in renew_page(page, path), name
@@ -311,7 +311,6 @@ def step_row(variant: str, ratio: float, precision: str) -> dict[str, Any]:
         "step_ratio_to_best_plain": ratio,
         "forward_ratio_to_best_plain": ratio - 0.02,
         "goal_step_ratio": 1.08,
-        "predicted_step_ratio": 1.05,
         "git_commit": "abc",
     }
 
@@ -334,7 +333,7 @@ def test_the_step_figure_is_drawn_from_the_csv(tmp_path):
     assert figure is not None
     assert {"60m, fp32", "60m, bf16-pure", *NAMES} <= texts(figure)
     drawn = {round(float(line.get_xdata()[0]), 6) for line in figure.axes[0].get_lines()}
-    # per cent beyond the plain step: steps, forward passes, the goal and the prediction
+    # per cent beyond the plain step: steps, forward passes, the goal
     assert {0.0, 5.0, 10.0, 15.0, -2.0, 3.0, 13.0, 8.0} <= drawn
     # What is written by hand into the CSV is what is drawn: there is no other source.
     before = files[2].read_bytes()
@@ -398,7 +397,6 @@ def test_pages_show_columns_that_their_rows_have(monkeypatch):
     from comt_cli.benchmarks.decode import run_decode_benchmark
     from comt_cli.benchmarks.decode_translation import run_translation_benchmark
     from comt_cli.benchmarks.kernels import run_gemm_benchmark
-    from comt_cli.benchmarks.roofline import PREDICTED, predictions
     from comt_cli.benchmarks.shapes import bert, captioner, llama, resnet, translator
     from comt_cli.benchmarks.step import run_step_benchmark
     from comt_cli.benchmarks.subjects import SUBJECTS
@@ -423,8 +421,6 @@ def test_pages_show_columns_that_their_rows_have(monkeypatch):
     for subject, shape in zip(SUBJECTS, tiny, strict=True):
         *_, rows = run_step_benchmark(shape, "fp32", ["plain"], cpu, 3)
         columns[subject.page] = {*rows[0]}
-        if (predicted := PREDICTED.get(subject.page)) is not None:
-            columns[predicted.page] = {*predictions(subject, subject.gpu_sizes[:1])[0]}
     assert columns.keys() == pages().keys()
     for name, page in pages().items():
         asked: set[str] = set()

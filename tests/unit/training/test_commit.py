@@ -23,6 +23,7 @@ def checkout(tmp_path, monkeypatch):
     for words in (["init", "-q"], ["add", "."], [*names, "commit", "-q", "-m", "first"]):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     monkeypatch.setattr(record, "__file__", str(module))
+    monkeypatch.delenv("COMT_COMMIT", raising=False)
     return module, table
 
 
@@ -39,3 +40,10 @@ def test_changed_source_is_dirty(checkout):
 def test_outside_a_checkout_there_is_none(checkout, tmp_path):
     shutil.rmtree(tmp_path / ".git")
     assert record.git_commit() is None
+
+
+def test_an_archive_says_of_which_commit_it_is(checkout, tmp_path, monkeypatch):
+    monkeypatch.setenv("COMT_COMMIT", "abc-dirty")
+    assert record.git_commit() != "abc-dirty"
+    shutil.rmtree(tmp_path / ".git")
+    assert record.git_commit() == "abc-dirty"
