@@ -20,6 +20,7 @@ def kernel_lines() -> list[str]:
     import torch
 
     from comt_cli.kernels import products
+    from comt_cli.kernels.attend import MOST_TOKENS, attention_form
     from comt_cli.kernels.choice import cpu_obstacle, version_of
 
     obstacle = cpu_obstacle(may_build=False)
@@ -34,7 +35,8 @@ def kernel_lines() -> list[str]:
     kept = products.obstacle()
     of_cpu = f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else f'oneDNN ({products.GAIN})'}"
     devices_lines = [line for device in (*found, torch.device("cpu")) for line in device_lines(device)]
-    return ["; ".join(parts), *devices_lines, of_cpu]
+    attention = f"cpu, bf16 attention of up to {MOST_TOKENS} tokens: {attention_form('cpu', torch.bfloat16)}"
+    return ["; ".join(parts), *devices_lines, of_cpu, attention]
 
 
 def device_lines(device: torch.device) -> list[str]:

@@ -35,6 +35,12 @@ def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if z.device.type == "meta" else torch.autocast(z.device.type, enabled=False)
 
 
+def multiplied_in(x: Tensor) -> torch.dtype:
+    """The type of products of `x`: autocast's, or its own."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if device != "meta" and torch.is_autocast_enabled(device) else x.dtype
+
+
 class _Modulate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, u: Tensor, Wc: Tensor, ws: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.kernels.attend import attend
 from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
 from comt_cli.layers.projection import Projections, aligned
@@ -68,9 +69,7 @@ class Attention(nn.Module):
         B, T, D = x_BTD.shape
         q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, ways_BTD, rotation, kept)
         if cache is None:
-            mixed_BHTE = F.scaled_dot_product_attention(
-                q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=self.kv_heads != self.heads
-            )
+            mixed_BHTE = attend(q_BHTE, k_BKTE, v_BKTE, causal=True)
         else:
             mixed_BHTE = cache.attend(q_BHTE, k_BKTE, v_BKTE)
         mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(B, T, D)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.errors import UserError
+from comt_cli.kernels.attend import attend
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.tasks.settings.llama import LlamaShape
 
@@ -149,12 +149,10 @@ class LayerCache:
         self.k_BKSE.index_copy_(2, column_T, k_BKTE)
         self.v_BKSE.index_copy_(2, column_T, v_BKTE)
         if visible_B1TS is None and T > 1:  # the first pass, which need not look into the cache
-            return F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=K != H)
+            return attend(q_BHTE, k_BKTE, v_BKTE, causal=True)
         S, G = cache.looked_at(T), H // K
         if visible_B1TS is not None and G > 1 and T > 1:
             visible_B1TS = visible_B1TS.repeat(1, 1, G, 1)
         # The G heads that share keys stand behind each other as G * T queries of one head: no key is copied for them.
-        mixed_BKGTE = F.scaled_dot_product_attention(
-            q_BHTE.reshape(B, K, G * T, E), self.k_BKSE[:, :, :S], self.v_BKSE[:, :, :S], attn_mask=visible_B1TS
-        )
+        mixed_BKGTE = attend(q_BHTE.reshape(B, K, G * T, E), self.k_BKSE[:, :, :S], self.v_BKSE[:, :, :S], visible_B1TS)
         return mixed_BKGTE.reshape(B, H, T, E)

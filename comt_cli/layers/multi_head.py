@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.kernels.attend import attend
 from comt_cli.layers.attention import MakeProjections
 from comt_cli.layers.dropout import Dropout
 
@@ -46,7 +47,7 @@ class MultiHead(nn.Module):
             weights_BHTS = self.dropout(attention_weights(q_BHTE, k_BHSE, mask, causal=causal))
             mixed_BHTE: Tensor = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
         else:
-            mixed_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHSE, v_BHSE, attn_mask=mask, is_causal=causal)
+            mixed_BHTE = attend(q_BHTE, k_BHSE, v_BHSE, mask, causal=causal)
         return mixed_BHTE.transpose(1, 2).flatten(2)
 
     def split(self, x_BTD: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from comt_cli.kernels.embedding import embedding
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.modulation import modulation_of
+from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site
 from comt_cli.layers.initialise import Draw, Initialised
 
@@ -93,13 +94,13 @@ class Projections(CarriesGates, Initialised):
             matrix = self._frozen[0]
             return F.linear(x_TD, matrix[:, :width] if width < matrix.shape[1] else matrix, self._frozen[1])
         matrices = [self.weight, *self._down_projections().values()]
+        join = partial(self._joined, width, multiplied_in(x_TD))
         if self.bias is not None or len(matrices) == 1 or not torch.is_grad_enabled():
-            matrix = self._joined(width, *matrices)
+            matrix = join(*matrices)
             return F.linear(x_TD, matrix, self._shift(len(matrix)))
         if torch.compiler.is_compiling():  # the compiler is told what `_JoinedProduct` does
-            join = partial(self._joined_as_multiplied, x_TD.device.type, width)
             return F.linear(x_TD, checkpoint(join, *matrices, use_reentrant=False, preserve_rng_state=False))
-        product_TC: Tensor = _JoinedProduct.apply(x_TD, partial(self._joined, width), *matrices)  # type: ignore[no-untyped-call]
+        product_TC: Tensor = _JoinedProduct.apply(x_TD, join, *matrices)  # type: ignore[no-untyped-call]
         return product_TC
 
     def _shift(self, columns: int) -> Tensor | None:
@@ -110,10 +111,10 @@ class Projections(CarriesGates, Initialised):
         biases = torch.cat([F.pad(bias, (0, width - len(bias))) for bias, width in parts])
         return F.pad(biases, (0, columns - len(biases)))
 
-    def _joined(self, width: int, weight: Tensor, *down_projections: Tensor) -> Tensor:
-        """The weight and the gates' down-projections under each other, [C, D], filled up with zeros to `width`
-        columns."""
-        parts = [weight, *down_projections]
+    def _joined(self, width: int, dtype: torch.dtype, *matrices: Tensor) -> Tensor:
+        """The weight and the gates' down-projections under each other, [C, D], in the type of the product, filled up
+        with zeros to `width` columns."""
+        weight, *_ = parts = [matrix.to(dtype) for matrix in matrices]
         if (filled := self._filled_widths()) != self.widths:
             each = zip(torch.split(weight, self.widths), filled, strict=True)
             parts[:1] = [F.pad(part, (0, 0, 0, width - len(part))) for part, width in each]
@@ -125,18 +126,13 @@ class Projections(CarriesGates, Initialised):
         beyond = width - matrix.shape[1]
         return F.pad(matrix, (0, beyond)) if beyond else matrix
 
-    def _joined_as_multiplied(self, device_type: str, width: int, *matrices: Tensor) -> Tensor:
-        """`_joined`, under autocast in its type, in which the product would keep it."""
-        matrix = self._joined(width, *matrices)
-        return matrix.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else matrix
-
     def freeze(self) -> None:
         """Put the matrices together once instead of in every product, which decoding would notice. Parameters that
         change afterwards are not seen, until `train`, loading, or a move to another device or type undoes it."""
         self._frozen = None
         with torch.no_grad():
             matrices = [self.weight, *self._down_projections().values()]
-            matrix = self._joined(aligned(self.weight.shape[1], self.weight), *matrices)
+            matrix = self._joined(aligned(self.weight.shape[1], self.weight), self.weight.dtype, *matrices)
             modulation = self.modulation()
             if modulation is not None and matrix.device.type == "cpu":
                 modulation = modulation.by_columns()
@@ -281,7 +277,8 @@ def aligned(width: int, like: Tensor) -> int:
 def row_end(width: int, like: Tensor) -> int:
     """`width` rounded up to where the next row of a product should begin: at a cache line, 128 bytes on a GPU and 64
     on a CPU. On an H200 the compiler copied a product of 2,768 columns in bf16 into rows of whole lines before it used
-    it; on a CPU one of 1,380 columns took 1.7 times as long as one of 1,376, and the C++ kernels load whole lines."""
+    it. On a CPU one of 1,380 columns took 1.7 times as long in bf16 as one of 1,376, and the C++ kernels load whole
+    lines; in fp32 more columns than that only cost."""
     line = {"cuda": 128, "cpu": 64}.get(like.device.type, like.itemsize) // like.itemsize
     return -(-width // line) * line
 

@@ -175,8 +175,8 @@ def _circumstances(side: Side) -> dict[str, Any]:
         found[key] = ", ".join(sorted({str(result.get(key) or "not recorded") for result in side.results.values()}))
     last = [_environment(directory) for directory in side.directories.values()]
     unknown = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
-    # Starts without a record of CUDA graphs had none, and their products were PyTorch's.
-    for key, otherwise in {**unknown, "captured": False, "products": PYTORCH}.items():
+    # Starts without a record of CUDA graphs had none, and their products and attention were PyTorch's.
+    for key, otherwise in {**unknown, "captured": False, "products": PYTORCH, "attention": PYTORCH}.items():
         found[key] = ", ".join(sorted({str(each.get(key, otherwise)) for each in last}))
     kernels: dict[str, set[str]] = {}
     for each in last:

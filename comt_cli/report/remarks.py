@@ -145,11 +145,18 @@ def signatures(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]
 
 
 def multipliers(runs: Iterable[Run]) -> Iterator[str]:
-    """That fp32 matrices were multiplied by several libraries (`kernels.products`), whose times are not comparable.
-    Results from before it was recorded are PyTorch's own."""
-    found = {run.result.get("products") or PYTORCH for run in runs if run.result}
-    if len(found) > 1:
-        yield f"Large fp32 matrices were multiplied by {format.listing(sorted(found))}: times are not comparable."
+    """That fp32 matrices were multiplied by several libraries (`kernels.products`), or that several forms of attention
+    computed in bf16 (`kernels.attend`): times are not comparable. Results from before it was recorded are PyTorch's."""
+    done = [(run.spec.settings.train.precision, run.result) for run in runs if run.result]
+    results = [result for _, result in done]
+    in_bf16 = [result for precision, result in done if precision != "fp32"]
+    for said, key, counted in (
+        ("Large fp32 matrices were multiplied", "products", results),
+        ("Attention in bf16 was computed", "attention", in_bf16),
+    ):
+        found = {result.get(key) or PYTORCH for result in counted}
+        if len(found) > 1:
+            yield f"{said} by {format.listing(sorted(found))}: times are not comparable."
 
 
 def numerics(runs: Iterable[Run]) -> Iterator[str]:

@@ -43,6 +43,8 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 PYTORCH, ONEDNN = "PyTorch", "oneDNN"
 """The `products` of a result: the library that multiplied large fp32 matrices."""
+BATCHED = "batched products"
+"""The `attention` of a result where it was not PyTorch's: how short sequences attended (`kernels.attend`)."""
 NUMERICS = 1
 """Version of what trains, as far as it decides bits: kernels, the order of sums, the optimiser, starting values, the
 order of samples. Raised by every change after which the same settings give other bits; ids stay. A result without one

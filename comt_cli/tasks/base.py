@@ -304,6 +304,6 @@ class Task(ABC, Generic[S]):
         return (
             *("step", "steps", self.unit.name, "loss", *self.metrics, "train_loss", "diverged_at", "last_finite_loss"),
             *("parameters", "extra_parameters", "extra_parameters_percent", "flops", "train_seconds"),
-            *(self.unit.per_second, "mfu", "peak_memory_bytes", "waiting_share", "device", "products", "numerics"),
-            "git_commit",
+            *(self.unit.per_second, "mfu", "peak_memory_bytes", "waiting_share", "device", "products", "attention"),
+            *("numerics", "git_commit"),
         )

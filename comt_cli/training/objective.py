@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
+from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.models.base import VocabularyModel
 from comt_cli.recipe.settings import Kernels
 
@@ -136,9 +137,7 @@ class SummedLoss(Objective):
     def forward(self, *given: Tensor) -> Tensor:
         *inputs, targets_BT = given
         hidden_TD = self._body(*inputs).flatten(0, 1)
-        device = hidden_TD.device.type
-        if torch.is_autocast_enabled(device):
-            hidden_TD = hidden_TD.to(torch.get_autocast_dtype(device))
+        hidden_TD = hidden_TD.to(multiplied_in(hidden_TD))
         weight, bias = self.model.head_weight, self.model.head_bias
         return linear_cross_entropy(hidden_TD, weight, targets_BT.flatten(), self.kernels, self.smoothing, bias)
 

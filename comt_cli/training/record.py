@@ -134,14 +134,16 @@ def record_environment(
     compiled: bool,
     captured: bool,
     sharding: str,
+    attention: str = PYTORCH,
     source: str | None = None,
 ) -> dict[str, Any]:
     """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry.
 
     `kernels` says for each operation of the model, and for the loss, what computes it, in which tiles; `captured`
-    whether compiled passes are captured in CUDA graphs; `sharding` what shards the parameters; `source` is the id of
-    the run from whose weights this one starts. The entry's `differs` names what, of all that affects bitwise
-    reproducibility, was not the same in every start since the one at step 0.
+    whether compiled passes are captured in CUDA graphs; `sharding` what shards the parameters; `attention` how short
+    sequences attend (`kernels.attend`); `source` is the id of the run from whose weights this one starts. The entry's
+    `differs` names what, of all that affects bitwise reproducibility, was not the same in every start since the one at
+    step 0.
 
     Raises:
         UserError: the file is damaged.
@@ -159,6 +161,7 @@ def record_environment(
         "processes": world.size,
         "threads": torch.get_num_threads(),
         "products": products.multiplier() if world.device.type == "cpu" else PYTORCH,
+        "attention": attention,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "tiles": {op: tiles_text(choice.tiles) for op, choice in kernels.items() if choice.fused and choice.tiles},
         "compiled": compiled,
@@ -178,7 +181,7 @@ def record_environment(
 
 DECIDES_BITS = (
     *("numerics", "device", "processes", "threads", "torch"),
-    *("products", "captured", "sharding", "kernels", "tiles"),
+    *("products", "attention", "captured", "sharding", "kernels", "tiles"),
 )
 """What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 
@@ -187,12 +190,13 @@ def _recorded(start: dict[str, Any], key: str) -> Any:
     """The recorded value of a setting that affects bitwise reproducibility.
 
     Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured, those without
-    one of tiles had the defaults, and without one of products these were PyTorch's; without a numerical version it is
-    another, unknown one. Of the kernels only those count that are not the reference, and not the reasons, which change
-    with every measurement. Starts that record them as one text had none.
+    one of tiles had the defaults, and without one of products or of attention these were PyTorch's; without a numerical
+    version it is another, unknown one. Of the kernels only those count that are not the reference, and not the reasons,
+    which change with every measurement. Starts that record them as one text had none.
     """
     if key != "kernels":
-        return start.get(key, {"captured": False, "products": PYTORCH, "tiles": {}}.get(key, "none"))
+        absent = {"captured": False, "products": PYTORCH, "attention": PYTORCH, "tiles": {}}
+        return start.get(key, absent.get(key, "none"))
     kernels = start.get("kernels")
     if not isinstance(kernels, dict):
         return set()
@@ -293,6 +297,7 @@ def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any])
         "waiting_share": round(counters.waiting_seconds / max(counters.seconds, 1e-9), 5),
         "device": environment.get("device"),
         "products": environment.get("products"),
+        "attention": environment.get("attention"),
         "numerics": None if "numerics" in environment.get("differs", ()) else environment.get("numerics"),
         "processes": world.size,
         "git_commit": environment.get("git_commit"),

@@ -16,7 +16,7 @@ PLACES = {
 """Where a run stands: each table says it in its own words."""
 MEASURED = {
     *("train_seconds", "tokens_per_second", "images_per_second", "examples_per_second", "mfu"),
-    *("peak_memory_bytes", "waiting_share", "device", "products", "git_commit"),
+    *("peak_memory_bytes", "waiting_share", "device", "products", "attention", "git_commit"),
 }
 """What the same training, run once more, has of its own."""
 

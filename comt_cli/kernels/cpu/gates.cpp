@@ -92,9 +92,33 @@ struct Tile {
   int64_t width;       // whole vectors
 };
 
+template <bool SMALL_LOGITS, bool COARSE>
+INLINE V gate_of(V t) {
+  return SMALL_LOGITS ? logistic_of_small<COARSE>(t) : logistic<COARSE>(t);
+}
+
 // sc = logistic(p W) for N rows from `row` on: each loaded vector of W serves N rows. R = 0: any rank.
-template <int R, int N, bool SMALL_LOGITS>
+template <int R, int N, bool SMALL_LOGITS, bool COARSE>
 INLINE void gate_rows(const Tile& t, const float* W, int64_t stride, int rank, int row) {
+#if defined(__AVX512BF16__)
+  // Two products an instruction, of p and W rounded to bf16, which of large logits would show. R is even.
+  if constexpr (COARSE && SMALL_LOGITS && R > 1) {
+    uint32_t p[N][comt::W / 2];
+    for (int i = 0; i < N; ++i) store((bf16*)p[i], load(t.p + (row + i) * t.p_stride));
+    for (int64_t n = 0; n < t.width; n += comt::W) {
+      __m512 x[N] = {};
+#pragma GCC unroll 8
+      for (int r = 0; r < R / 2; ++r) {
+        const __m512bh w = pairs(load(W + 2 * r * stride + n), load(W + (2 * r + 1) * stride + n));
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) x[i] = _mm512_dpbf16_ps(x[i], (__m512bh)_mm512_set1_epi32(int(p[i][r])), w);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) store(t.values + (row + i) * t.stride + n, gate_of<true, true>((V)x[i]));
+    }
+    return;
+  }
+#endif
   const int R_ = R ? R : rank;
   const float* p[N];
   for (int i = 0; i < N; ++i) p[i] = t.p + (row + i) * t.p_stride;
@@ -110,28 +134,26 @@ INLINE void gate_rows(const Tile& t, const float* W, int64_t stride, int rank, i
       for (int i = 0; i < N; ++i) x[i] += p[i][r] * w;
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) {
-      store(t.values + (row + i) * t.stride + n, SMALL_LOGITS ? logistic_of_small(x[i]) : logistic(x[i]));
-    }
+    for (int i = 0; i < N; ++i) store(t.values + (row + i) * t.stride + n, gate_of<SMALL_LOGITS, COARSE>(x[i]));
   }
 }
 
-template <int R, int N, bool SMALL_LOGITS>
+template <int R, int N, bool SMALL_LOGITS, bool COARSE>
 void gate(const Tile& t, const float* W, int64_t stride, int rank) {
   int row = 0;
-  for (; row + N <= t.rows; row += N) gate_rows<R, N, SMALL_LOGITS>(t, W, stride, rank, row);
-  for (; row < t.rows; ++row) gate_rows<R, 1, SMALL_LOGITS>(t, W, stride, rank, row);
+  for (; row + N <= t.rows; row += N) gate_rows<R, N, SMALL_LOGITS, COARSE>(t, W, stride, rank, row);
+  for (; row < t.rows; ++row) gate_rows<R, 1, SMALL_LOGITS, COARSE>(t, W, stride, rank, row);
 }
 
-template <bool SMALL_LOGITS>
+template <bool SMALL_LOGITS, bool COARSE>
 void gate_of_rank(const Tile& t, const float* W, int64_t stride, int rank) {
   switch (rank) {
-    case 1: return gate<1, 4, SMALL_LOGITS>(t, W, stride, rank);
-    case 2: return gate<2, 4, SMALL_LOGITS>(t, W, stride, rank);
-    case 4: return gate<4, 2, SMALL_LOGITS>(t, W, stride, rank);
-    case 8: return gate<8, 4, SMALL_LOGITS>(t, W, stride, rank);
-    case 16: return gate<16, 2, SMALL_LOGITS>(t, W, stride, rank);
-    default: return gate<0, 4, SMALL_LOGITS>(t, W, stride, rank);
+    case 1: return gate<1, 4, SMALL_LOGITS, COARSE>(t, W, stride, rank);
+    case 2: return gate<2, 4, SMALL_LOGITS, COARSE>(t, W, stride, rank);
+    case 4: return gate<4, 4, SMALL_LOGITS, COARSE>(t, W, stride, rank);
+    case 8: return gate<8, 4, SMALL_LOGITS, COARSE>(t, W, stride, rank);
+    case 16: return gate<16, 2, SMALL_LOGITS, COARSE>(t, W, stride, rank);
+    default: return gate<0, 4, SMALL_LOGITS, COARSE>(t, W, stride, rank);
   }
 }
 
@@ -325,6 +347,7 @@ Block::Block(const Gates& g, Thread thread) : gates(g) {
 template <class T>
 void Block::open(Rows<const T> u, int64_t first_row, int row_count) {
   rows = row_count;
+  coarse = std::is_same_v<T, bf16>;
   const int R = gates.rank, SR = gates.columns;
   if (SR == 0) return;
   for (int i = 0; i < rows; ++i)
@@ -355,7 +378,11 @@ void Block::channel_gate(int site, int64_t n, int64_t width, int which) const {
   const int R = gates.rank;
   const Tile t{p + gates.ordinal[site] * R, gates.columns, tile[which], gates.tile_stride, rows, padded(width)};
   const float* from = gates.W + gates.offset[site] + n;
-  with_flag(gates.is_small(site), [&](auto small) { gate_of_rank<decltype(small)::value>(t, from, gates.stride, R); });
+  with_flag(gates.is_small(site), [&](auto small) {
+    with_flag(coarse, [&](auto coarse) {
+      gate_of_rank<decltype(small)::value, decltype(coarse)::value>(t, from, gates.stride, R);
+    });
+  });
 }
 
 void Block::begin_site(int part) const {

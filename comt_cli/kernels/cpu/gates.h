@@ -128,6 +128,7 @@ struct Block {
 
   const Gates& gates;
   int rows = 0;  // at most ROWS
+  bool coarse = false;  // whether u is bf16, and so what the gates are multiplied with
   float* p;      // [rows, S R]
   float* dp;     // [rows, S R]
   float* ss;     // [S, ROWS]

@@ -132,10 +132,12 @@ INLINE void with_flag(bool flag, F&& body) {
 
 constexpr float LOG2E = 1.44269504088896341f;
 
+// COARSE: for results in bf16, whose rounding error is ten times and more as large.
+template <bool COARSE = false>
 INLINE V reciprocal(V x) {
 #if defined(__AVX512F__)
   const V r = (V)_mm512_rcp14_ps((__m512)x);  // 14 bits; one step of Newton's method makes them 28
-  return r * (2 - x * r);
+  return COARSE ? r : r * (2 - x * r);
 #else
   return 1 / x;
 #endif
@@ -151,14 +153,16 @@ INLINE V clamp(V t, float limit) {
 #endif
 }
 
-// 2^t = 2^f 2^n, n integer, |f| <= 1/2: 2^f by a polynomial (relative error 8e-8), 2^n by its bits. Beyond -126 and 126
-// it is as there.
+// 2^t = 2^f 2^n, n integer, |f| <= 1/2: 2^f by a polynomial (relative error 8e-8, coarse 8e-5), 2^n by its bits. Beyond
+// -126 and 126 it is as there.
+template <bool COARSE = false>
 INLINE V power_of_two(V t) {
   constexpr float SHIFT = 12582912 + 127;  // 1.5 * 2^23: what is added is rounded to an integer in the lowest bits
   t = clamp(t, 126);
   const V shifted = t + SHIFT;
   const V f = t - (shifted - SHIFT);
   const V power = (V)((I)shifted << 23);
+  if (COARSE) return (((f * 5.51716672e-2f + 2.42611122e-1f) * f + 6.93260986e-1f) * f + 9.99928074e-1f) * power;
   V y = f * 1.3276472e-3f + 9.67554148e-3f;
   y = y * f + 5.55071327e-2f;
   y = y * f + 2.40221197e-1f;
@@ -167,17 +171,28 @@ INLINE V power_of_two(V t) {
   return y * power;
 }
 
-// 1 / (1 + 2^t), so sigmoid(x) for t = -x log2(e). Absolute error below 2e-7; 2^-126 for t beyond 126.
-INLINE V logistic(V t) { return reciprocal(power_of_two(t) + 1); }
+// 1 / (1 + 2^t), so sigmoid(x) for t = -x log2(e). Absolute error below 2e-7, coarse 1e-4; 2^-126 for t beyond 126.
+template <bool COARSE = false>
+INLINE V logistic(V t) {
+  return reciprocal<COARSE>(power_of_two<COARSE>(t) + 1);
+}
 
 INLINE V sigmoid(V x) { return logistic(x * -LOG2E); }
 
-// The same for |t| <= SMALL (|x| <= 3) without a reciprocal: 1/2 plus an odd polynomial, absolute error below 6e-7.
-// Logits are that small where the weights of a gate are, which is known before any row is read.
+// The same for |t| <= SMALL (|x| <= 3) without a reciprocal: 1/2 plus an odd polynomial, absolute error below 6e-7,
+// coarse 5e-5. Logits are that small where the weights of a gate are, which is known before any row is read.
 constexpr float SMALL = 3 * LOG2E;
 
+template <bool COARSE = false>
 INLINE V logistic_of_small(V t) {
   const V t2 = t * t;
+  if (COARSE) {
+    V y = t2 * -1.21127845e-7f + 8.54751927e-6f;
+    y = y * t2 - 2.85280614e-4f;
+    y = y * t2 + 6.80298602e-3f;
+    y = y * t2 - 1.73176705e-1f;
+    return y * t + 0.5f;
+  }
   V y = t2 * 4.10653326e-12f - 4.25445706e-10f;
   y = y * t2 + 2.04870112e-8f;
   y = y * t2 - 6.37476433e-7f;
@@ -187,6 +202,17 @@ INLINE V logistic_of_small(V t) {
   y = y * t2 - 1.73285067e-1f;
   return y * t + 0.5f;
 }
+
+// ---- sums of two products in bf16
+
+#if defined(__AVX512BF16__)
+// Of two vectors, rounded: the first in the lower halves of the lanes, as `_mm512_dpbf16_ps` takes them.
+INLINE __m512bh pairs(V first, V second) {
+  const __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+  const U lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return (__m512bh)_mm512_permutexvar_epi16((__m512i)(lane | (lane + W) << 16), rounded);
+}
+#endif
 
 // ---- sums over the lanes of many vectors at once
 

@@ -2,8 +2,8 @@
 
 Errors are relative to the largest element of a tensor. fp32: 1e-5; everything is computed in fp32 (2^-24 a rounding),
 the logistic function to 6e-7, and the longest sums here have some 200 terms. bf16: 2e-2; inputs are the same numbers
-on both sides, a result is rounded once (at most 2^-8, 0.4 %), and gradients that are computed from rounded results (q,
-k, v and y) inherit two more such errors.
+on both sides, a result is rounded once (at most 2^-8, 0.4 %), so are the factors of a gate's logits on some processors,
+and gradients that are computed from rounded results (q, k, v and y) inherit two more such errors.
 """
 
 from __future__ import annotations

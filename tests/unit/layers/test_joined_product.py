@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.benchmarks.memory import saved_bytes
+from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.layers import projection
 from comt_cli.layers.gates import Site, TransponderGate
 from comt_cli.layers.projection import Projections
@@ -19,9 +20,9 @@ from comt_cli.layers.projection import Projections
 D, N, T = 12, 7, 5
 
 
-def make(dtype: torch.dtype) -> Projections:
+def make(dtype: torch.dtype, width: int = N) -> Projections:
     gate = partial(TransponderGate, rank=3, init="normal")
-    sites = [Site(name, "decoder", 0, 1, D, N) for name in ("q_proj", "k_proj", "v_proj")]
+    sites = [Site(name, "decoder", 0, 1, D, width) for name in ("q_proj", "k_proj", "v_proj")]
     module = Projections(sites, {"q_proj": gate, "v_proj": gate}, lambda _: 0.02)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -31,7 +32,7 @@ def make(dtype: torch.dtype) -> Projections:
 
 
 def by_autograd(module: Projections, x_BTD: Tensor) -> Tensor:
-    return F.linear(x_BTD, module._joined(D, module.weight, *module._down_projections().values()))
+    return F.linear(x_BTD, module._joined(D, multiplied_in(x_BTD), module.weight, *module._down_projections().values()))
 
 
 def gradients(
@@ -89,6 +90,18 @@ def test_the_joined_matrix_is_not_kept(backend, autocast):
             return product_of(x_TD)
 
     assert saved_bytes(product_here, [x_TD, *module.parameters()]) == autocast * 2 * T * D
+
+
+@pytest.mark.parametrize(
+    ("dtype", "autocast", "columns"),
+    [(torch.float32, False, 48), (torch.bfloat16, False, 64), (torch.float32, True, 64)],
+)
+def test_rows_end_at_a_cache_line_of_the_products_type(dtype, autocast, columns):
+    """Of 3 * 13 columns of sites and 2 * 3 of gates."""
+    module = make(dtype, 13)
+    for needs_gradient in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.set_grad_enabled(needs_gradient):
+            assert module.product(torch.randn(T, D).to(dtype)).shape == (T, columns)
 
 
 def test_a_second_derivative_is_refused():

@@ -135,13 +135,27 @@ def test_tables_with_runs(mixed: Bench) -> None:
     assert tables_with_runs(mixed.folder / "nowhere", ["comt/table9"]) == []
 
 
-def test_runs_that_were_multiplied_by_two_libraries_are_told(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("precision", "key", "other", "told"),
+    [
+        ("fp32", "products", "oneDNN", "Large fp32 matrices were multiplied by"),
+        (
+            "bf16-pure",
+            "attention",
+            "batched products",
+            "Attention in bf16 was computed by",
+        ),
+    ],
+)
+def test_runs_that_were_computed_in_two_ways_are_told(bench: Bench, precision, key, other, told) -> None:
     """A result without a record is from before there were two."""
+    assert "train: {" in bench.text
+    bench.recipe.write_text(bench.text.replace("train: {", f"train: {{precision: {precision}, "), encoding="utf-8")
     bench.done("pre-ln", {1: 100.0, 2: 110.0})
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, products="PyTorch")
-    told = "Large fp32 matrices were multiplied by PyTorch and oneDNN: times are not comparable."
+    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: "PyTorch"})
+    told = f"{told} PyTorch and {other}: times are not comparable."
     assert told not in build_table(bench.loaded(), bench.specs(), bench.runs).notes
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, products="oneDNN")
+    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: other})
     assert told in build_table(bench.loaded(), bench.specs(), bench.runs).notes
 
 
