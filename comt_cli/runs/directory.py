@@ -45,7 +45,7 @@ PYTORCH, ONEDNN = "PyTorch", "oneDNN"
 """The `products` of a result: the library that multiplied large fp32 matrices."""
 BATCHED = "batched products"
 """The `attention` of a result where it was not PyTorch's: how short sequences attended (`kernels.attend`)."""
-NUMERICS = 1
+NUMERICS = 2
 """Version of what trains, as far as it decides bits: kernels, the order of sums, the optimiser, starting values, the
 order of samples. Raised by every change after which the same settings give other bits; ids stay. A result without one
 is older than this record, or was resumed by another version: its version is unknown. It is of that run alone, not of
