@@ -102,7 +102,7 @@ SMALL: dict[
     "add-norm-c-fp16": lambda: add_norm(77, 8, "c", FP16),
 }
 SLOW = ("swiglu-cs-fp32", "add-norm-c-fp16")
-"""Channel gates in other types than bf16 run, and spill: models in fp32 or fp16 take the compiled path."""
+"""Channel gates in other types than bf16 are right, and slow: what --tune then chooses is the compiled path."""
 NORMS: dict[str, tuple[int, Callable[[], None]]] = {  # kernels, and a call: rows in one tile and not, padded and not
     "norm-512-both-bf16": (7, lambda: norm(T, 512, 32, 8, BF16)),
     "norm-50-pixel-fp32": (6, lambda: norm(T, 50, 0, 2, FP32, rest=False, columns=53)),
