@@ -39,7 +39,7 @@ from comt_cli.kernels.measurements import (
 )
 from comt_cli.kernels.processors import UNKNOWN, Device, processor_class, processor_name
 from comt_cli.kernels.triton import tiles
-from comt_cli.kernels.triton.tiles import Key, Tile
+from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK, Key, Tile
 from comt_cli.recipe.settings import Kernels as Wanted
 
 __all__ = [
@@ -69,8 +69,6 @@ DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Types that the kernels store, and what measurements call them."""
 MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
-MOST_CHANNEL_RANK = 8
-"""The same of Triton's where a gate is one for each channel, whose products are sums in registers."""
 MOST_PIXEL_RANK = 8
 """The widest pixel gate (the paper's) that the Triton kernels take: with 32 they run out of registers."""
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"

@@ -92,14 +92,17 @@ def problem(
     operation: str, T: int, width: int, gates: Gates, dtype: torch.dtype, seed: int = 0, *, beside_nan: bool = False
 ) -> Problem:
     """`width` is that of the model, or of the feed-forward layer for swiglu. Three columns of no concern follow.
-    `beside_nan`: all tensors are parts of wider ones, which have NaN before and behind them in every row."""
+    `beside_nan`: matrices are parts of wider ones, which have NaN before and behind them in every row."""
     generator = torch.Generator(DEVICE).manual_seed(seed)
 
     def draw(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
         values = torch.randn(shape, generator=generator, device=DEVICE).to(dtype)
         if beside_nan and len(shape) == 2:
-            wider = torch.full((shape[0] + 2, shape[1] + 9), torch.nan, dtype=dtype, device=DEVICE)
-            values = wider[1:-1, 5:-4].copy_(values)
+            width = (
+                -(-shape[1] // 8) * 8 + 16
+            )  # rows and the first element begin at multiples of 16 bytes, as models' do
+            wider = torch.full((shape[0] + 2, width), torch.nan, dtype=dtype, device=DEVICE)
+            values = wider[1:-1, 8 : 8 + shape[1]].copy_(values)
         return values.requires_grad_()
 
     count, head_width, position = (width // 64 or 1), min(width // 2 * 2, 64), max(T // 2, 1)
@@ -241,30 +244,32 @@ def test_no_rows():
         assert all(not gradient.any() for gradient in with_gradients(of.run(), of.tensors)), operation
 
 
+@pytest.mark.parametrize("gates", ["transponder", "comt"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_deterministic(operation):
+def test_deterministic(operation, gates):
     """Sums over rows go in a fixed order: the same bits, every time."""
-    of = problem(operation, 4096, 1376 if operation == "swiglu" else 512, GATES["transponder"], torch.bfloat16)
+    of = problem(operation, 4096, 1376 if operation == "swiglu" else 512, GATES[gates], torch.bfloat16)
     first, *others = (with_gradients(of.run(), of.tensors) for _ in range(5))
     for other in others:
         assert_same_bits(other, first, Reason.SAME_CALL)
 
 
+@pytest.mark.parametrize("gates", ["transponder", "comt", "none"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_groups_of_several_row_blocks(operation, monkeypatch):
+def test_groups_of_several_row_blocks(operation, gates, monkeypatch):
     """What a program adds to its own sums of dWc and the gain, block after block, as it does with a training's rows."""
     monkeypatch.setattr("comt_cli.kernels.triton.launch.processors", lambda _: 5)
-    of = problem(operation, 4000, 768, GATES["transponder"], torch.bfloat16)
+    of = problem(operation, 4000, 768, GATES[gates], torch.bfloat16)
     check(torch.bfloat16, of)
     one, two = (with_gradients(of.run(), of.tensors) for _ in range(2))
     assert_same_bits(two, one, Reason.SAME_CALL)
 
 
+@pytest.mark.parametrize("gates", ["transponder", "comt"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_in_a_cuda_graph(operation):
+def test_in_a_cuda_graph(operation, gates):
     """Captured once, replayed on other values: the same kernels on them, and the same bits as without."""
-    gates = GATES["transponder"]
-    of, other = (problem(operation, 512, 256, gates, torch.bfloat16, seed) for seed in (0, 1))
+    of, other = (problem(operation, 512, 256, GATES[gates], torch.bfloat16, seed) for seed in (0, 1))
     expected = with_gradients(other.run(), other.tensors)
     incoming = incoming_for(of.run())
     side = torch.cuda.Stream()
@@ -303,14 +308,15 @@ def test_compiled():
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("gates", ["transponder", "comt"])
 @pytest.mark.parametrize("operation", ["modulate", "swiglu"])
-def test_more_than_two_thousand_million_elements(operation):
+def test_more_than_two_thousand_million_elements(operation, gates):
     """Offsets past 2^31: the last rows come out as they do alone."""
     if torch.cuda.mem_get_info()[0] < 40 * 2**30:
         pytest.skip("needs 40 GiB of free memory on the device")
     T, width = (400_000, 5461) if operation == "swiglu" else (800_000, 2731)
     generator = torch.Generator(DEVICE).manual_seed(0)
-    few = problem(operation, 64, width, GATES["transponder"], torch.bfloat16)
+    few = problem(operation, 64, width, GATES[gates], torch.bfloat16)
     row = few.tensors[0].shape[1]
     many = torch.empty(T, row, device=DEVICE, dtype=torch.bfloat16).normal_(generator=generator)
     with torch.no_grad():

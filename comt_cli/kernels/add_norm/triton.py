@@ -30,7 +30,7 @@ from comt_cli.kernels.triton.sums import Parts
 from comt_cli.kernels.triton.tiles import Tile
 
 FEW_ROWS = 64
-"""Up to so many rows have a program each: with more, programs of 16 fill a GPU."""
+"""Up to so many rows, as in decoding, have a program each: programs of several rows would leave a GPU idle."""
 
 WIDEST_ROW = 16384
 """The widest row that a program keeps in its registers."""

@@ -113,8 +113,8 @@ def _shares(layout: launch.Layout, counts: list[int]) -> tuple[tuple[int, int, i
 
 
 def _constants(layout: launch.Layout, tile: Tile, *tensors: Tensor) -> dict[str, int]:
-    """A tile of W pairs has twice as many channels, so that gated ones are those of 32 pairs."""
-    constants = layout.constants(tile, *tensors)
+    """W counts pairs here: half as many as channels, but with a channel gate 32 as elsewhere."""
+    constants = layout.constants(tile, *tensors, columns=[site.width for site in layout.sites])
     return constants if layout.kind == "channel" else {**constants, "W": tile.channels // 2}
 
 

@@ -7,20 +7,20 @@ Shapes: T rows, N channels of a site, R bottleneck columns; BT rows and W channe
 What is computed is t = tanh(x / 2) = 2 sigmoid(x) - 1 of half the logits, from half of Wc: factor = k t + k, where
 k = c ss c / 2 (c / 2 without ws), and 2 e = h - h t, so that e Wc and 2 dWc are products of it.
 
-A program owns W channels and walks down rows. So Wc is loaded once and dWc stays in registers. A row's e Wc and
-rowsum(h) are complete only when all programs are done: they leave in parts, one for each block of channels, and
-`sums.finish` adds them in a fixed order and makes du and dws of them.
+In a backward pass a program owns a block of channels, which it takes W at a time, and walks down rows. So Wc is loaded
+once and dWc stays in registers. A row's e Wc and rowsum(h) are complete only when all programs are done: they leave in
+parts, one for each block of channels, and `sums` adds them in a fixed order and makes du and dws of them.
 
 A channel gate's tile is [16 rows for each warp, 32 channels]. One or two warps: a product of 64 rows in four would be
 the warp group's (wgmma), which takes its factors from shared memory and is waited for. The tensor cores give a thread
 of warp w rows 16 w + 8 i + g and columns 8 j + 2 q + b (i < 2, g < 8, j, q < 4, b < 2), where loads of 16 bytes give it
-rows 8 W i + 8 w + g and columns 8 q + 2 j + b, W the number of warps. So Wc's channels and p's rows stand in the order
-of the tensor cores ("ordered"), and what a product gives lies where z and its gradient lie, without a way through
+rows 8 V i + 8 w + g and columns 8 q + 2 j + b, V the number of warps. So Wc's channels and p's rows stand in the order
+of the tensor cores ("ordered"). What a product gives then lies where z and its gradient lie, without a way through
 shared memory.
 
-A pointer that is None says that the site has no such gate, and then nothing of it is compiled. Rows beyond the last
-have
-u = 0 and activations of zero: p is 1/2 there, so that an infinite weight does not make NaN of it.
+A kernel is told of a gate as `launch.Layout.gate` says. A pointer that is None says that the site has no such gate, and
+nothing of it is compiled. Rows beyond the last have u = 0, and zeros for activations: p is 1/2 there, so that an
+infinite weight does not make NaN of it.
 """
 
 # Triton knows tuples as long as it can count, and builds them by adding.
@@ -33,12 +33,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK
+
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """Triton's interpreter keeps bf16 as integers, and would multiply those."""
 
-LANES = tl.constexpr(8)
-"""The widest bottleneck of a channel gate: p and what its rounding lost stand side by side in one product of depth
-16."""
+LANES = tl.constexpr(MOST_CHANNEL_RANK)
+"""Columns of p: beside each stands what its rounding lost, in one product of depth 16."""
 
 
 @triton.jit

@@ -15,10 +15,13 @@ import triton
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
-from comt_cli.kernels.triton.tiles import Kind, Tile, tile
+from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK, Kind, Tile, tile
 
 PROCESSORS = 132
 """An H200's multiprocessors: those of a device that is no GPU, where kernels are interpreted or only compiled."""
+
+MOST_GROUPS = 65535
+"""Of a grid's second dimension (CUDA programming guide, table of compute capabilities)."""
 
 GATED_TILE = 32
 """Channels of a tile that has a channel gate (see `gates`)."""
@@ -59,7 +62,7 @@ class Layout:
         width: columns of the sites, M.
         used: of the sites and of what the gates read, M + S R.
         channels: rows of Wc; 0 without a channel gate.
-        lanes: R rounded up to what a kernel has lanes for.
+        lanes: 8 with a channel gate, else R rounded up to a power of two.
     """
 
     def __init__(self, modulation: Modulation, widths: Sequence[int]) -> None:
@@ -71,11 +74,13 @@ class Layout:
         self.used = self.width + modulation.columns
         gated = any(modulation.gated)
         self.kind: Kind = "none" if not gated else "scalar" if self.Wc is None else "channel"
-        self.lanes = 8 if self.kind == "channel" else max(2, triton.next_power_of_2(self.rank))
+        if self.kind == "channel" and self.rank > MOST_CHANNEL_RANK:
+            raise ValueError(f"a channel gate of rank {self.rank}: the kernels take at most {MOST_CHANNEL_RANK}")
+        self.lanes = MOST_CHANNEL_RANK if self.kind == "channel" else max(2, triton.next_power_of_2(self.rank))
 
     def gate(self, site: Site, u: int | None = None) -> tuple[Any, ...]:
         """What a kernel is told of a site's gate: the first column of its u, in the product or behind column `u` of
-        another tensor; Wc and its first row there; ws and its row. A matrix that there is not is None."""
+        another tensor; Wc and its first row there; ws and its row. None stands for a matrix that a site lacks."""
         Wc, ws = (self.Wc, self.ws) if site.gated else (None, None)
         return (self.width if u is None else u) + site.u, Wc, site.channel, ws, site.scalar
 
@@ -115,13 +120,14 @@ def processors(device: torch.device) -> int:
 
 
 def groups(rows_TN: Tensor, tile: Tile, columns: int = 1) -> tuple[int, int]:
-    """How many groups of a tensor's rows there are, and the row blocks of each: as many as run at a time where
-    `columns` programs share a row block, or, where programs do not stay, one block each."""
+    """How many groups of a tensor's rows there are, and the row blocks of each.
+
+    As many as run at a time where `columns` programs share a row block. Where programs do not stay, each has one block,
+    or a few if there would be more groups than a grid takes.
+    """
     blocks = triton.cdiv(len(rows_TN), tile.rows)
-    if not tile.resident:
-        return blocks, 1
-    programs = max(1, processors(rows_TN.device) * tile.resident // columns)
-    each = triton.cdiv(max(1, blocks), programs)
+    programs = processors(rows_TN.device) * tile.resident // columns if tile.resident else MOST_GROUPS
+    each = triton.cdiv(max(1, blocks), max(1, programs))
     return triton.cdiv(blocks, each), each
 
 
@@ -171,7 +177,7 @@ def _flat(arguments: tuple[Any, ...]) -> list[Any]:
 def _looked_at(argument: Any) -> Any:
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16
-    if isinstance(argument, int):
+    if type(argument) is int:
         kind = 1 if argument == 1 else 16 if argument % 16 == 0 else 0
         return kind if argument < 2**31 else kind + 64
     return type(argument)

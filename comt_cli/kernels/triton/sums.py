@@ -30,6 +30,7 @@ def add_groups(parts: Sequence[Tensor]) -> list[Tensor]:
     are `MOST` tensors at most."""
     if not parts:
         return []
+    assert len(parts) <= MOST
     totals = [part.new_empty(part.shape[1:]) for part in parts]
     columns = max(total.numel() for total in totals)
     missing = [None] * (MOST - len(parts))

@@ -10,6 +10,9 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["none", "scalar", "channel"]
 
+MOST_CHANNEL_RANK = 8
+"""The widest bottleneck of a channel gate: p and what its rounding lost are 16 columns, the depth of one product."""
+
 
 class Tile(NamedTuple):
     """Rows and channels that a program handles at a time, and its warps.
@@ -59,9 +62,10 @@ TILES: dict[tuple[str, Kind], tuple[Tile, ...]] = {
     ("modulate_backward", "scalar"): _WIDE_WALKERS,
     ("modulate_backward", "none"): _WIDE_WALKERS,
 }
-"""Of each kernel the tiles to try; the first is the default, the quickest of an H200's measurements of the prototypes
-(results/bench/nvidia-h200/prototype-kernels.csv) where there are some. With a channel gate a warp has 16 rows: with
-fewer, several would compute the same logits, and 64 rows in four warps would make products of a warp group."""
+"""Of each kernel the tiles to try; the first is the default. At 60m it was the quickest of its prototype's tiles that
+an H200 measured (results/bench/nvidia-h200/prototype-kernels.csv), where there are any such. With a channel gate a warp
+has 16 rows: with fewer, several would compute the same logits, and 64 rows in four warps would make products of a warp
+group."""
 
 _tuned: dict[Key, Tile] = {}
 

@@ -9,6 +9,9 @@ import torch
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
 
+from triton.backends.nvidia.compiler import CUDABackend
+from triton.runtime.jit import native_specialize_impl
+
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.tiles import Tile
 
@@ -47,7 +50,7 @@ def call(kernel, tensors, size, scale=2.0, tile=TILE, R=8, grid=(3, 5)):
     launch.run(kernel, grid, tensors, size, scale, tile=tile, R=R)
 
 
-def test_the_second_launch_goes_by_triton(kernel):
+def test_the_second_launch_bypasses_triton(kernel):
     first, second = ((torch.zeros(4, 4), None) for _ in range(2))
     call(kernel, first, 48)
     call(kernel, second, 64, scale=1.5, grid=(7,))  # other numbers of the same kind
@@ -77,3 +80,15 @@ def test_what_it_is_compiled_for(kernel, changed):
     call(kernel, **given | changed)
     assert len(kernel.compiled) == 2
     assert kernel.launched == []
+
+
+NUMBERS = (0, 1, 2, 15, 16, 17, 32, 2**31 - 1, 2**31, 2**31 + 16, 1.5, None)
+TENSORS = [torch.zeros(8, dtype=dtype)[start:] for dtype in (torch.float32, torch.bfloat16) for start in (0, 1, 4)]
+
+
+def test_what_triton_tells_apart_has_another_key():
+    """Of every kind of argument that kernels have: Triton's own function says what it compiles for."""
+    told = {}
+    for argument in (*NUMBERS, *TENSORS):
+        what = native_specialize_impl(CUDABackend, argument, False, True, True)
+        assert told.setdefault(launch._looked_at(argument), what) == what

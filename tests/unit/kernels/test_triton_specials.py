@@ -135,6 +135,13 @@ def test_walkers_fill_a_gpu():
     assert launch.groups(rows, Tile(32, 64, 2, 4), 22) == (24, 86)  # 24 x 22 = 528 = 4 x 132
     assert launch.groups(rows, Tile(8, 512, 4), 3) == (8192, 1)
     assert launch.groups(rows[:0], Tile(32, 64, 2, 4), 22) == (0, 1)
+    many = torch.empty(800_000, 1, device="meta")
+    assert launch.groups(many, Tile(8, 512, 4), 3) == (50_000, 2)  # a grid takes 65,535
+
+
+def test_wider_channel_gates_are_refused():
+    with pytest.raises(ValueError, match="channel gate of rank 9: the kernels take at most 8"):
+        modulate(make(3, [19], 9, "channel", torch.float32))
 
 
 def test_tiles_are_what_the_compiler_takes():
