@@ -194,7 +194,7 @@ record: $(READY)  ## The committed results: every recipe at scale smoke with SEE
 
 .PHONY: bench
 bench: $(READY)  ## How fast this CPU trains and decodes, as far as MINUTES=9 go; what was measured goes to RESULTS/bench
-	$(COMT) bench all --minutes $(MINUTES) --results $(RESULTS)
+	$(COMT) bench all --device cpu --minutes $(MINUTES) --results $(RESULTS)
 
 # On a machine without a network that `make gpu-pack` packed for: make gpu PYTHON_READY=python3
 .PHONY: gpu

@@ -29,6 +29,7 @@ from comt_cli.benchmarks.memory import free, mebibytes, saved_bytes
 from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import GoOn, Part, Times, always, compared, in_turns, stopwatch_for, unsettled
 from comt_cli.benchmarks.variants import noise
+from comt_cli.kernels.choice import use_tiles
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.accounting import cost_of
 from comt_cli.models.build import materialise
@@ -59,6 +60,7 @@ def measure_costs(
     is nothing to compare with, and so no row. All networks are there at once, and so must fit in the device's memory.
     `go_on` is asked before each row is built, before the steps are compiled, and before each turn (`rounds.in_turns`).
     """
+    use_tiles((), only=True)  # of another column
     prepare_process(device, deterministic=all(spec.settings.train.deterministic for spec in specs))
     steps: dict[str, _Step] = {}
     with _own_compiled_code():
@@ -194,7 +196,8 @@ class _Step:
         other.model.load_state_dict(run.model.state_dict(keep_vars=True), assign=True)
         other.model.to(self.device)  # what is fixed and in no state dict
         Masks(other.model).move_to(0, np.arange(len(self.inputs[0]), dtype=np.int64), self.device)
-        use_kernels(other.model, train.kernels, self.device, product_dtype(train.precision), compiled=compiled)
+        dtype, tokens = product_dtype(train.precision), self.samples * self.spec.task.positions(self.spec.settings)
+        use_kernels(other.model, train.kernels, self.device, dtype, compiled=compiled, tokens=tokens)
         return other
 
     def _loss(self, run: TaskRun[Any]) -> Tensor:

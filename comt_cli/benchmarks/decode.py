@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +22,7 @@ from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import GoOn, Part, Times, Turns, always, compared, quickest, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.generation.cached import Decoder, decode_step
+from comt_cli.kernels.choice import use_tiles
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
@@ -59,8 +60,9 @@ def run_decode_benchmark(
     (`Failed`), and the rest is measured."""
     turns = Turns(device, rounds, go_on)
 
-    def build(shape: Shape, dtype: str, models: dict[str, Llama]) -> Iterator[str]:
-        return _models(shape, variants, DTYPES[dtype], device, f"{shape.size} {dtype}", models)
+    def build(shape: Shape, dtype: str, models: dict[str, Llama]) -> Iterable[str]:
+        _build(shape, variants, DTYPES[dtype], device, models)
+        return ()
 
     def measure(shape: Shape, dtype: str, batch: int, models: dict[str, Llama]) -> Iterator[str | list[Row]]:
         return _measure(shape, dtype, batch, models, turns, prompt or PROMPT)
@@ -74,7 +76,7 @@ def over_batches(
     batches: Sequence[int],
     device: torch.device,
     go_on: GoOn,
-    build: Callable[[Shape, str, dict[str, M]], Iterator[str]],
+    build: Callable[[Shape, str, dict[str, M]], Iterable[str]],
     measure: Callable[[Shape, str, int, dict[str, M]], Iterator[str | list[Row]]],
 ) -> Iterator[str | list[Row]]:
     """What `measure` yields of every shape, type and batch size, on the models that `build` fills in by name; lines of
@@ -124,18 +126,13 @@ def as_generating(device: torch.device) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def _models(
-    shape: Shape,
-    variants: Sequence[str],
-    dtype: torch.dtype,
-    device: torch.device,
-    what: str,
-    models: dict[str, Llama],
-) -> Iterator[str]:
-    """Fill `models` with the variants, those of one network with the same weights; yields what cannot be had."""
+def _build(
+    shape: Shape, variants: Sequence[str], dtype: torch.dtype, device: torch.device, models: dict[str, Llama]
+) -> None:
+    """Fill `models` with the variants, those of one network with the same weights."""
     first: dict[str, Llama] = {}
     for name in variants:
-        base, _, how = name.partition("-")
+        base = name.partition("-")[0]
         settings = ModelSettings.model_validate(dict(shape.model))
         model = empty_network(settings, wiring_of({"name": _METHODS[base]}), **shape.dimensions)
         if base in first:
@@ -143,24 +140,14 @@ def _models(
         else:
             materialise(model, device, seed=0)
             first[base] = model.to(dtype)
-        model.eval()
-        if how == "fused":
-            try:
-                choices = use_kernels(model, "fused", device, dtype, compiled=False)
-            except Exception as error:
-                yield failed(f"{what} {name}", error)
-                continue
-            if not any(choice.fused for choice in choices.values()):
-                reasons = "; ".join(choice.reason for choice in choices.values())
-                yield f"{what} {name}: left out, nothing is fused here ({reasons})"
-                continue
-        models[name] = model
+        models[name] = model.eval()
 
 
 def _measure(
     shape: Shape, dtype: str, batch: int, models: dict[str, Llama], turns: Turns, prompt: int
 ) -> Iterator[str | list[Row]]:
     device, generator = turns.device, torch.Generator().manual_seed(0)
+    what = f"{shape.size} {dtype} batch {batch}"
     vocabulary = shape.dimensions["vocabulary"]
     prompts_BT = torch.randint(0, vocabulary, (batch, prompt), generator=generator).to(device)
     tokens_B = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -168,11 +155,18 @@ def _measure(
     reads = graph or batch * prompt <= MOST_PREFILL_ON_CPU
     parts: dict[tuple[str, str], Part] = {}
     ready = []
+    use_tiles((), only=True)  # of another batch or type
     for name, model in models.items():
         if not turns.go_on():
-            yield f"{shape.size} {dtype} batch {batch}: left out for want of time"
+            yield f"{what}: left out for want of time"
             return
         try:
+            if name.endswith("-fused"):
+                choices = use_kernels(model, "fused", device, DTYPES[dtype], compiled=False, tokens=batch)
+                if not any(choice.fused for choice in choices.values()):
+                    reasons = "; ".join(choice.reason for choice in choices.values())
+                    yield f"{what} {name}: left out, nothing is fused here ({reasons})"
+                    continue
             decoder = Decoder(model, batch, prompt + STEPS, graph=graph)
             own = {"prefill": _prefill(decoder, prompts_BT)} if reads else {}
             own["decode"] = _decode(decoder, tokens_B, prompt)
@@ -181,7 +175,7 @@ def _measure(
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
-            yield failed(f"{shape.size} {dtype} batch {batch} {name}", error)
+            yield failed(f"{what} {name}", error)
             continue
         ready.append(name)
         parts |= {(kind, name): part for kind, part in own.items()}
@@ -189,7 +183,7 @@ def _measure(
         return
     times = turns.of(parts)
     if (still := unsettled(times)) is not None:
-        yield f"{shape.size} {dtype} batch {batch}: {still}"
+        yield f"{what}: {still}"
     decode, prefill = (
         {name: each for (kind, name), each in times.items() if kind == wanted} for wanted in ("decode", "prefill")
     )

@@ -54,9 +54,10 @@ class Form:
 
 def products(shape: Shape, device: torch.device) -> list[Product]:
     """The four of a block, of the widths that the model has on `device`: there the feed-forward one is `aligned`."""
-    D, F = shape.built.width, aligned(shape.built.ffn_width, torch.empty(0, device=device))
+    built = shape.built
+    D, F = built.width, aligned(built.ffn_width, torch.empty(0, device=device))
     return [
-        Product("qkv", 3 * D, D, 3),
+        Product("qkv", D + 2 * built.kv_heads * (D // built.heads), D, 3),
         Product("o", D, D, 1),
         Product("gate-up", 2 * F, D, 2),
         Product("down", D, F, 1),

@@ -28,7 +28,8 @@ Goals = dict[Kind, float]
 @dataclass(frozen=True)
 class Asked:
     """What is asked of a subject's variants: on an H100 or H200 in bf16 by published size, on a CPU at any size. What
-    is asked of `comt-fused` is asked of it uncompiled and in CUDA graphs too.
+    is asked of a fused variant, such as `comt-fused`, is also asked of the same uncompiled (`comt-fused-eager`) and in
+    CUDA graphs (`comt-fused-graphs`).
 
     `speed`, in units a second, and `peer`, the ratio of its step to that of the subject's first peer, are asked of the
     quickest plain variant on the whole batch. `beyond_arithmetic` is asked of the compiled variants of

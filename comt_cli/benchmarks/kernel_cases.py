@@ -99,7 +99,7 @@ def case(op: str, part: Part, shape: Shape, gates: str, dtype: torch.dtype, devi
     own = parameters
     if op == "heads":
         rotation = rotation_table(length, built.width // built.heads, settings.rope_theta, product_BTC)
-        forms = _heads(projections, product_BTC, rotation, built.heads)
+        forms = _heads(projections, product_BTC, rotation, built.heads, built.kv_heads)
         own = [*own, *rotation]
     elif op == "swiglu":
         forms = _swiglu(projections, product_BTC, built.ffn_width)
@@ -124,16 +124,18 @@ def _modulation(projections: Projections) -> Modulation:
     return modulation
 
 
-def _heads(projections: Projections, product_BTC: Tensor, rotation: tuple[Tensor, Tensor], count: int) -> Forms:
-    def split(x_BTN: Tensor) -> Tensor:
+def _heads(
+    projections: Projections, product_BTC: Tensor, rotation: tuple[Tensor, Tensor], count: int, kv_count: int
+) -> Forms:
+    def split(x_BTN: Tensor, count: int) -> Tensor:
         return x_BTN.view(*x_BTN.shape[:2], count, -1).transpose(1, 2)
 
     def reference() -> Sequence[Tensor]:
         q, k, v = projections.gated(product_BTC)
-        return rotate(split(q), rotation), rotate(split(k), rotation), split(v)
+        return rotate(split(q, count), rotation), rotate(split(k, kv_count), rotation), split(v, kv_count)
 
     def fused() -> Sequence[Tensor]:
-        return heads(product_BTC.flatten(0, 1), _modulation(projections), *rotation, count, count)
+        return heads(product_BTC.flatten(0, 1), _modulation(projections), *rotation, count, kv_count)
 
     return {"reference": reference, "fused": fused}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -25,16 +25,15 @@ from comt_cli.benchmarks.origin import origin_on
 from comt_cli.benchmarks.rounds import GoOn, Times, Turns, always, compared, reliability, unsettled
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels import choice
-from comt_cli.kernels.measurements import kernel_hash, tiles_text
+from comt_cli.kernels.measurements import Tuned, kernel_hash, tiles_text
 from comt_cli.kernels.operators import computed_by_triton
 from comt_cli.training.devices import prepare_process
 from comt_cli.training.objective import prepare_compiler
 
 Row = dict[str, Any]
 News = str | list[Row]
-Tune = Callable[[str, Case, Callable[[], object]], Generator[News, None, str]]
-"""Called with what a step is of, its case and the step; returns the tiles that its kernels then use, as rows have
-them."""
+Tune = Callable[[str, Case, Callable[[], object]], Generator[News, None, Tuned]]
+"""Called with what a step is of, its case and the step; returns the tiles that its kernels are to use."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,8 @@ class Group:
     def shape_name(self) -> str:
         """What rows call the shape."""
         built, length = self.shape.built, self.shape.dimensions["length"]
-        return f"d{built.width}-f{built.ffn_width}-h{built.heads}-b{self.shape.batch}x{length}-{self.part}"
+        heads = f"{built.heads}" if built.kv_heads == built.heads else f"{built.heads}-k{built.kv_heads}"
+        return f"d{built.width}-f{built.ffn_width}-h{heads}-b{self.shape.batch}x{length}-{self.part}"
 
     def case(self, gates: str, device: torch.device) -> Case:
         """The operation with its inputs."""
@@ -139,6 +139,7 @@ def _products(
 
 def _group(group: Group, gates: Sequence[str], turns: Turns, tune: Tune | None) -> Iterator[News]:
     torch._dynamo.reset()
+    choice.use_tiles((), only=True)  # those of another type or number of tokens would pass for these
     device, begin = turns.device, time.perf_counter()
     tiles: dict[str, str] = {}
     parts: dict[tuple[str, str, str], Callable[[], object]] = {}
@@ -166,7 +167,9 @@ def _group(group: Group, gates: Sequence[str], turns: Turns, tune: Tune | None) 
             try:
                 step = step_of(form, built)
                 if tune is not None and variant == "fused":
-                    tiles[kind] = yield from tune(f"{group}, {kind}", built, step)
+                    tuned = yield from tune(f"{group}, {kind}", built, step)
+                    choice.use_tiles([replace(kernel, tiles=tuned)])
+                    tiles[kind] = tiles_text(tuned)
                 step()
                 saved[kind, variant] = saved_bytes(form, built.own)
             except Exception as error:
@@ -196,9 +199,13 @@ def _kernel_of(group: Group, built: Case, device: torch.device) -> choice.Choice
     """The kernel as a model takes it, in the tiles that are known to be the fastest."""
     op = cast(choice.Op, "modulate" if group.op == "projection" else group.op)
     dtype, tokens = DTYPES[group.dtype], group.shape.units
-    kind, _, rank = built.gates.partition("-r")
-    gates = choice.Gates(channel=kind == "transponder", scalar=True, rank=int(rank)) if rank else None
-    return choice.choose(op, "fused", device, dtype, built.width, gates, compiled=True, tokens=tokens)
+    return choice.choose(op, "fused", device, dtype, built.width, gates_of(built.gates), compiled=True, tokens=tokens)
+
+
+def gates_of(kind: str) -> choice.Gates | None:
+    """What `transponder-r8` stands for; None of `none`."""
+    name, _, rank = kind.partition("-r")
+    return choice.Gates(channel=name == "transponder", scalar=True, rank=int(rank)) if rank else None
 
 
 def step_of(form: Callable[[], Sequence[Tensor]], built: Case) -> Callable[[], object]:

@@ -14,6 +14,7 @@ from comt_cli.benchmarks.rounds import GoOn, Part, Times, in_turns, stopwatch_fo
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.benchmarks.subjects import GRAPHS
 from comt_cli.benchmarks.variants import Prepared, Unavailable, Variants
+from comt_cli.kernels.choice import use_tiles
 from comt_cli.training.devices import prepare_process
 
 
@@ -56,6 +57,7 @@ def steps_in_turns(
     prepare_process(device)
     while True:
         torch._dynamo.reset()
+        use_tiles((), only=True)  # of another batch or type
         free(device)
         try:
             yield from _timed(make(shape), variants, rounds, go_on)

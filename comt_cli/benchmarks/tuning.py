@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import multiprocessing
+import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import get_args
@@ -19,19 +20,19 @@ import torch._inductor.config
 
 from comt_cli.benchmarks.failures import failed
 from comt_cli.benchmarks.kernel_cases import DTYPES, Case, groups
-from comt_cli.benchmarks.kernels import Group, News, forms_of, run_groups, step_of
+from comt_cli.benchmarks.kernels import Group, News, forms_of, gates_of, run_groups, step_of
 from comt_cli.benchmarks.limits import Deadline
 from comt_cli.benchmarks.memory import free
 from comt_cli.benchmarks.rounds import GoOn, Turns
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.campaign.jobs import usable_cores
-from comt_cli.kernels import measurements
+from comt_cli.campaign.server import begin_as_helper, signals_blocked
+from comt_cli.kernels import choice, measurements
 from comt_cli.kernels.choice import Op, device_here, versions_here
-from comt_cli.kernels.measurements import Measured, kernel_hash, tiles_text
+from comt_cli.kernels.measurements import Measured, Tuned, kernel_hash, tiles_text
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Key, Kind, Tile
 from comt_cli.training.devices import prepare_process
-from comt_cli.training.processes import die_with_parent
 
 KINDS: dict[str, Kind] = {"none": "none", "comt": "scalar", "transponder": "channel"}
 """What tiles call the kinds of gates."""
@@ -43,7 +44,7 @@ Job = tuple[Group, str, str, str]
 def to_tune(
     shapes: Sequence[Shape], ops: Sequence[str], gates: Sequence[str], dtypes: Sequence[str], device: torch.device
 ) -> list[Group]:
-    """The groups that have not been measured under this very key, each with all of `gates`."""
+    """The groups that have not been measured under this very key, each with all of `gates` that a kernel takes here."""
     every = [
         Group(op, part, shape, dtype)
         for shape in shapes
@@ -58,7 +59,15 @@ def to_tune(
         for row in measurements.measurements()[0]
         if row.own and row.device == here and (row.torch, row.triton) == versions and _is_whole(row)
     }
-    return [each for each in every if not {(each.op, each.shape_name, each.dtype, kind) for kind in gates} <= known]
+    taken = {
+        dtype: [kind for kind in gates if choice.obstacle(device, DTYPES[dtype], gates_of(kind)) is None]
+        for dtype in dtypes
+    }
+    return [
+        each
+        for each in every
+        if not {(each.op, each.shape_name, each.dtype, kind) for kind in taken[each.dtype]} <= known
+    ]
 
 
 def _is_whole(row: Measured) -> bool:
@@ -77,7 +86,7 @@ def run_tuning(
     jobs = [(group, kind, variant, str(device)) for group in todo for kind in gates for variant in variants]
     yield from compile_all(jobs, processes_for(todo, device), lambda: deadline.left() >= half)
     turns = Turns(device, rounds, deadline)
-    yield from run_groups(todo, gates, turns, Tuner(turns))
+    yield from run_groups(todo, gates, turns, partial(fastest_tiles, turns))
 
 
 def tiles_to_try(built: Case) -> list[tuple[Key, Tile]]:
@@ -90,36 +99,28 @@ def tiles_to_try(built: Case) -> list[tuple[Key, Tile]]:
     ]
 
 
-class Tuner:
-    """Has kernels use those of their tiles with which a step took the least time.
+def fastest_tiles(turns: Turns, what: str, built: Case, step: Callable[[], object]) -> Generator[News, None, Tuned]:
+    """The tiles with which a step takes the least time. Those with which it cannot run are left out.
 
     Each kernel's are timed with the other in its default, since the two run one after the other.
     """
-
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
-        self.best: dict[Key, Tile] = {}
-
-    def __call__(self, what: str, built: Case, step: Callable[[], object]) -> Generator[News, None, str]:
-        """Time a step, and return the best tiles as rows have them. Those with which it cannot run are left out."""
-        parts: dict[tuple[Key, Tile], Callable[[], object]] = {}
-        for key, tile in tiles_to_try(built):
-            part = partial(_step_in, {key: tile}, step)
-            try:
-                part()
-            except Exception as error:  # of an older card, which has less room for them
-                yield str(failed(f"{what}, {tiles_text([(key, tile)])}", error))
-            else:
-                parts[key, tile] = part
-        best: dict[Key, Tile] = {}
+    parts: dict[tuple[Key, Tile], Callable[[], object]] = {}
+    for key, tile in tiles_to_try(built):
+        part = partial(_step_in, {key: tile}, step)
         try:
-            times = self.turns.of(parts, head_start=True) if parts else {}
-            for key, tile in sorted(times, key=lambda each: times[each].undisturbed):
-                best.setdefault(key, tile)
-        finally:  # the kernels of other gates take turns with these
-            self.best |= best
-            tiles.use(self.best)
-        return tiles_text(sorted(best.items()))
+            part()
+        except Exception as error:  # of an older card, which has less room for them
+            yield str(failed(f"{what}, {tiles_text([(key, tile)])}", error))
+        else:
+            parts[key, tile] = part
+    best: dict[Key, Tile] = {}
+    try:
+        times = turns.of(parts, head_start=True) if parts else {}
+    finally:
+        choice.use_tiles(())  # again those of the kinds of gates before
+    for key, tile in sorted(times, key=lambda each: times[each].undisturbed):
+        best.setdefault(key, tile)
+    return tuple(sorted(best.items()))
 
 
 def _step_in(tuned: dict[Key, Tile], step: Callable[[], object]) -> None:
@@ -130,7 +131,9 @@ def _step_in(tuned: dict[Key, Tile], step: Callable[[], object]) -> None:
 def compile_all(jobs: Sequence[Job], processes: int, go_on: GoOn) -> Iterator[str]:
     """Run what is to be timed once, in so many processes, and forget it; yields how far they came while `go_on`."""
     done = 0
-    with multiprocessing.get_context("spawn").Pool(processes, die_with_parent) as pool:
+    with signals_blocked():
+        started = multiprocessing.get_context("spawn").Pool(processes, _begin)
+    with started as pool:
         ended = pool.imap_unordered(compile_one, jobs)
         while done < len(jobs) and go_on():
             with contextlib.suppress(multiprocessing.TimeoutError):
@@ -138,6 +141,11 @@ def compile_all(jobs: Sequence[Job], processes: int, go_on: GoOn) -> Iterator[st
                 done += 1
     rest = "" if done == len(jobs) else "; the rest is compiled when it is first timed"
     yield f"compiled {done} of {len(jobs)} parts, {processes} at a time{rest}"
+
+
+def _begin() -> None:
+    begin_as_helper()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once: a compiler does not return to Python for seconds
 
 
 def compile_one(job: Job) -> None:
@@ -153,7 +161,8 @@ def compile_one(job: Job) -> None:
         for key, tile in tiles_to_try(built) if variant == "fused" else []:
             with contextlib.suppress(Exception):
                 _step_in({key: tile}, step)
-    free(torch.device(device))
+    with contextlib.suppress(Exception):  # after an illegal access nothing works on the device
+        free(torch.device(device))
 
 
 def processes_for(todo: Sequence[Group], device: torch.device) -> int:

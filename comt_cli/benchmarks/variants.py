@@ -127,7 +127,7 @@ class Variants:
         if not fused:
             return run.objective, []
         dtype, compiled = product_dtype(self.precision), self.subject.compiles
-        choices = use_kernels(run.model, "fused", self.device, dtype, compiled=compiled)
+        choices = use_kernels(run.model, "fused", self.device, dtype, compiled=compiled, tokens=self.shape.units)
         return run.objective, not_fused(choices)
 
     def _peer(self, name: str) -> tuple[Objective, list[str]]:

@@ -191,11 +191,15 @@ def kernels(
         str | None,
         typer.Option(
             metavar="RECIPE",
-            help="At the shapes of a recipe of language models, instead of --sizes.",
+            help="At the shapes of a recipe of language models, instead of --sizes; with the gates that --gates names, "
+            "r = 2 and r = 8, whatever the recipe's are.",
             autocompletion=completion.recipes,
         ),
     ] = None,
-    scale: options.Scale = "small",
+    scale: Annotated[
+        str | None,
+        typer.Option(help="Of --recipe: small if not given.", autocompletion=completion.scales, show_default=False),
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(min=0, help="--seconds, by the minute: 3 with --tune if neither is given.", show_default=False),
@@ -229,8 +233,10 @@ def kernels(
         raise UserError("--gemm times products, which have no tiles to tune", "Leave --gemm or --tune out.")
     if recipe is not None and sizes is not None:
         raise UserError("--recipe and --sizes both say at which shapes", "Leave one of them out.")
+    if scale is not None and recipe is None:
+        raise UserError("--scale says at which shapes of a recipe, and none is given", "Add --recipe, or use --sizes.")
     limit = _limit(seconds, minutes, 180 if tune else math.inf)
-    planned = [] if recipe is None else _language_runs(recipe, scale)
+    planned = [] if recipe is None else _language_runs(recipe, scale or "small")
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     trained = ["fp32" if spec.settings.train.precision == "fp32" else "bf16" for spec in planned]
     types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
@@ -255,7 +261,7 @@ def kernels(
         shapes = [*{str(shape): shape for shape in map(of_run, planned)}.values()]
     todo = to_tune(shapes, operations, kinds, types, where) if tune else []
     if tune and not todo:
-        typer.echo("all of it has been measured on this card, with these kernels and versions")
+        typer.echo("all that kernels take here has been measured on this card, with these kernels and versions")
         return
     record = Record(results)
     with measuring(record.outcome, limit) as go_on:

@@ -54,7 +54,7 @@ def gpu(
                     typer.echo(line)
                     outcome.add(line)
             finally:
-                outcome.rows = len(state.parts)
+                outcome.rows = len(state.begun) if state.open(parts) else len(parts)  # with none to do all is well
     finally:
         table = beside_goals(folder / "results")
         write_text(folder / "goals.md", table)

@@ -129,7 +129,7 @@ def generate(
     wanted = {None: None, Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[precision]
     model = loaded.model.to(where, wanted).eval()
     dtype = model.embedding.weight.dtype
-    chosen = use_kernels(model, kernels.value, where, dtype, compiled=False, training=False)
+    chosen = use_kernels(model, kernels.value, where, dtype, compiled=False, training=False, tokens=len(texts))
     if kernels is Kernels.fused:
         for op, choice in chosen.items():
             if not choice.fused:

@@ -54,6 +54,7 @@ __all__ = [
     "cpu_obstacle",
     "device_here",
     "liger",
+    "obstacle",
     "summary",
     "use_tiles",
     "version_of",
@@ -139,16 +140,16 @@ def choose(
     """
     if wanted == "reference":
         return Choice(False, "as asked")
-    if (obstacle := _obstacle(device, dtype, gates)) is not None:
-        return Choice(False, obstacle)
+    if (problem := obstacle(device, dtype, gates)) is not None:
+        return Choice(False, problem)
     if gates is None and wanted == "auto" and (not training or (compiled and device.type == "cpu")):
         return Choice(False, WITHOUT_GATES)
     choice = Choice(True, "as asked")
     if wanted == "auto" or device.type == "cuda":
         measured = _by_measurement(op, device, DTYPES[dtype], width, gates, tokens, compiled)
         choice = measured if wanted == "auto" else replace(choice, tiles=measured.tiles)
-    if choice.fused and device.type == "cpu" and (obstacle := cpu_obstacle(may_build=may_build)) is not None:
-        return Choice(False, obstacle)
+    if choice.fused and device.type == "cpu" and (problem := cpu_obstacle(may_build=may_build)) is not None:
+        return Choice(False, problem)
     return choice
 
 
@@ -205,15 +206,15 @@ def choose_norm(
     if not training:
         return Choice(False, "evaluation has nothing to average: the kernel is for training")
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
-    if (obstacle := _obstacle(device, dtype, gates)) is not None:
-        return Choice(False, obstacle)
+    if (problem := obstacle(device, dtype, gates)) is not None:
+        return Choice(False, problem)
     if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
         return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
     choice = Choice(True, "as asked")
     if wanted == "auto":
         choice = _by_steps(device, DTYPES[dtype], channels, gate, compiled)
-    if choice.fused and device.type == "cpu" and (obstacle := cpu_obstacle(may_build=may_build)) is not None:
-        return Choice(False, obstacle)
+    if choice.fused and device.type == "cpu" and (problem := cpu_obstacle(may_build=may_build)) is not None:
+        return Choice(False, problem)
     return choice
 
 
@@ -258,8 +259,8 @@ def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may
     if dtype not in DTYPES or (device.type == "cpu" and dtype == torch.float16):
         return Choice(False, f"the fused loss does not compute in {_name(dtype)}")
     if device.type == "cpu":
-        obstacle = cpu_obstacle(may_build=may_build)
-        return Choice(obstacle is None, obstacle or "softmax and gradient in one pass")
+        problem = cpu_obstacle(may_build=may_build)
+        return Choice(problem is None, problem or "softmax and gradient in one pass")
     found = liger()
     return Choice(isinstance(found, tuple), found if isinstance(found, str) else f"liger-kernel {found[0]}")
 
@@ -302,7 +303,7 @@ def cpu_obstacle(*, may_build: bool = True) -> str | None:
     return None
 
 
-def _obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> str | None:
+def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> str | None:
     """Why there is no kernel for this; None if there is one (which may have to be compiled yet)."""
     if device.type not in ("cuda", "cpu"):
         return f"there are no kernels for {device.type}"

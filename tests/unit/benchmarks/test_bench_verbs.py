@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import csv
+from dataclasses import replace
 
 import pytest
 import torch
 
-from comt_cli.benchmarks import decode_translation, gemm, kernel_cases
+from comt_cli.benchmarks import decode, decode_translation, gemm, kernel_cases
 from comt_cli.benchmarks.decode import run_decode_benchmark
 from comt_cli.benchmarks.decode_translation import run_translation_benchmark
 from comt_cli.benchmarks.failures import NotMeasured
 from comt_cli.benchmarks.gemm import Product, widths
-from comt_cli.benchmarks.kernels import run_gemm_benchmark, run_kernel_benchmark
-from comt_cli.benchmarks.names import OPS, TRANSLATION_VARIANTS
+from comt_cli.benchmarks.kernels import Group, run_gemm_benchmark, run_kernel_benchmark
+from comt_cli.benchmarks.names import GATES, OPS, TRANSLATION_VARIANTS
 from comt_cli.benchmarks.peers import BEGIN, END, Marian
 from comt_cli.benchmarks.shapes import LLAMAS, TRANSLATORS, Shape, llama
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
 from comt_cli.layers import attention, projection
 from comt_cli.models.build import materialise, model_of
+from comt_cli.models.kernels import use_kernels
 from comt_cli.runs.directory import ONEDNN, PYTORCH
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
@@ -266,6 +268,20 @@ def test_what_there_is_no_time_for_is_told():
     assert list(nothing) == ["bench fp32: left out for want of time"], "not even the models are built"
 
 
+def test_kernels_are_chosen_for_as_many_rows_as_a_step_has(monkeypatch):
+    asked = []
+    monkeypatch.setattr(choice, "_tuned", {("swiglu", "none", 20): None})
+
+    def asks(*given, tokens, **how):
+        asked.append((tokens, dict(choice._tuned)))
+        return use_kernels(*given, tokens=tokens, **how)
+
+    monkeypatch.setattr(decode, "use_kernels", asks)
+    *_, rows, _ = run_decode_benchmark([LLAMAS["bench"]], ["plain", "comt-fused"], ["fp32"], [1, 3], CPU, 1)
+    assert [row["variant"] for row in rows] == ["plain", "comt-fused"]
+    assert asked == [(1, {}), (3, {})], "and in no tiles of others"
+
+
 def test_a_run_of_some_gates_is_shown_and_left_to_the_choice(bench, rows_of, tmp_path, monkeypatch):
     monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
     arguments = ("kernels", "--sizes", "bench", "--dtypes", "fp32", "--ops", "heads")
@@ -280,6 +296,24 @@ def test_a_run_of_some_gates_is_shown_and_left_to_the_choice(bench, rows_of, tmp
     assert {(row["gates"], row["rounds"]) for row in csv.DictReader(kept.read_text().splitlines())} == {
         ("none", "3"), ("comt-r2", "4"),
     }  # fmt: skip
+
+
+GROUPED = llama("grouped", 16, 20, 2, 4, vocabulary=32, batch=2, length=8)
+GROUPED = replace(GROUPED, model={**GROUPED.model, "kv_heads": 2})
+
+
+@pytest.mark.parametrize("gates", GATES)
+def test_heads_that_share_keys_and_values(gates):
+    """They are timed as the model has them, and their rows are not those of the network with all heads."""
+    group = Group("heads", "qkv", GROUPED, "fp32")
+    assert group.shape_name == "d16-f20-h4-k2-b2x8-qkv"
+    built = group.case(gates, CPU)
+    assert built.width == 32
+    q, k, v = built.forms["reference"]()
+    assert (q.shape[1], k.shape[1], v.shape[1]) == (4, 2, 2)
+    for expected, found in zip((q, k, v), built.forms["fused"](), strict=True):
+        torch.testing.assert_close(found.view_as(expected.transpose(1, 2)), expected.transpose(1, 2))
+    assert gemm.products(GROUPED, CPU)[0].N == 32
 
 
 def test_columns_of_the_products():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from comt_cli.benchmarks import costs
 from comt_cli.benchmarks.costs import _counting, _own_compiled_code, can_compile
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import UserError
@@ -63,6 +64,13 @@ def test_every_row_of_every_column_is_measured_once(bench, recipe, tmp_path):
         assert line["step_ratio_uncertainty"] == ("0.0" if is_baseline else ""), "of three rounds"
     page = (tmp_path / "smoke/own/what-it-costs-costs.md").read_text(encoding="utf-8")
     assert page.count("| dhc |") == 2
+
+
+def test_kernels_are_chosen_for_as_many_tokens_as_go_through_at_once(bench, recipe, monkeypatch):
+    asked, use = [], costs.use_kernels
+    monkeypatch.setattr(costs, "use_kernels", lambda *given, **how: asked.append(how["tokens"]) or use(*given, **how))
+    assert bench("costs", str(recipe), "--columns", "longer", "--set", "train.micro_batch_size=1").exit_code == 0
+    assert {*asked} == {16}
 
 
 def test_what_was_measured_before_stays_and_the_baseline_is_always_there(bench, recipe, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_costs import RECIPE
 
-from comt_cli.benchmarks import rounds, stages
+from comt_cli.benchmarks import gpu, rounds, stages
 from comt_cli.benchmarks.limits import Deadline
 from comt_cli.benchmarks.rounds import ClockStopwatch
 from comt_cli.benchmarks.stages import Stage
@@ -121,6 +121,7 @@ def test_seconds(arguments, bench, tmp_path, monkeypatch):
     assert counted.turns == 2 * counted.of_a_round + 1
     assert re.search(r"cut short and not settled after 2 rounds|measured in 2 rounds", result.output)
     assert ("left out for want of time" in result.output) == (arguments != VERBS["step"])
+    assert gpu.INCOMPLETE.search(result.output), "which comt bench gpu goes by"
 
 
 @every_verb

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -190,6 +191,7 @@ def test_on_a_gpu_another_verb_measures(command, monkeypatch):
     monkeypatch.setattr(devices, "pick_device", lambda _: CUDA)
     with pytest.raises(UserError, match="comt bench gpu measures"):
         CliRunner().invoke(app, command, catch_exceptions=False)
+    assert "$(COMT) bench all --device cpu " in (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("gate", choice.NORM_WIDTHS)

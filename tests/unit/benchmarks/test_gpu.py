@@ -6,6 +6,7 @@ import json
 import signal
 import tarfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from comt_cli.app import app
 from comt_cli.benchmarks import gpu
 from comt_cli.benchmarks.failures import NotMeasured
 from comt_cli.benchmarks.gpu import Part, outcomes, parts_for
+from comt_cli.benchmarks.limits import Deadline
 from comt_cli.errors import RunInterrupted
 from comt_cli.training import hardware
+from comt_cli.training.record import git_commit
 
 WELL = ("platform",)
 WRONG = ("calendar", "--nonsense")
@@ -83,6 +86,18 @@ def test_what_resumes_goes_on_before_what_has_had_its_time(call, tmp_path, monke
     assert "open: trains, long" in result.output
 
 
+@pytest.mark.parametrize("said", ["60m x: left out for want of time", "60m: cut short and not settled after 2 rounds"])
+def test_a_benchmark_whose_own_time_was_up_is_not_done(call, tmp_path, said):
+    """It ends well; the variants that it has left out are measured in another call."""
+    short = ("timeit", "-n", "1", "-r", "1", f"print({said!r})")
+    parts = [Part("steps", 20, short), Part("tuning", 20, short, resumes=True), Part("next", 20, WELL)]
+    result = call(*parts)
+    assert result.exit_code == 0, result.output
+    assert "s, not complete" in result.output
+    assert states(tmp_path) == {"steps": "too long", "tuning": "cut short", "next": "done"}
+    assert "open: tuning, steps" in result.output
+
+
 def test_what_the_whole_time_cuts_short_comes_first(call, tmp_path):
     call(Part("waits", 4, WAITS), seconds=4.5)
     assert states(tmp_path) == {"waits": "cut short"}
@@ -97,11 +112,14 @@ def test_a_signal_ends_the_part_and_what_there_is_is_written(call, tmp_path, mon
 
     monkeypatch.setattr(gpu, "_run", interrupted)
     began = time.monotonic()
-    result = call(Part("waits", 60, WAITS))
+    earlier = Part("earlier", 20, WELL)
+    gpu.State(tmp_path, commit=git_commit(), device=None).put(earlier, "done")
+    result = call(earlier, Part("waits", 60, WAITS))
+    assert "parts measured: 1, those cut short not settled" in str(result.exception)
     assert time.monotonic() - began < 20
     assert isinstance(result.exception, RunInterrupted)
     assert result.exception.exit_status == 128 + signal.SIGTERM
-    assert states(tmp_path) == {"waits": "cut short"}
+    assert states(tmp_path) == {"earlier": "done", "waits": "cut short"}
     assert (tmp_path / "gpu.tar.gz").exists()
 
 
@@ -131,18 +149,37 @@ def test_tests_are_counted_from_the_log(tmp_path):
     assert outcomes(log) == "1 passed, 1 failed"
 
 
-def test_two_calls_of_nine_minutes_reach_all_but_what_comes_last():
-    parts = parts_for(Path("there"), on_cuda=True)
+def test_two_calls_of_nine_minutes_reach_all_but_what_comes_last(tmp_path, monkeypatch):
+    """Each part takes all the seconds that it may; what resumes takes ten more each time."""
+    now, had = 0.0, Counter()
+
+    def pretended(part, seconds, log, deadline):
+        nonlocal now
+        log.touch()
+        needs = part.seconds - had[part.name]
+        now += min(needs, seconds)
+        had[part.name] += seconds - 10 if part.resumes else 0
+        return 0 if needs <= seconds else None
+
+    monkeypatch.setattr(gpu, "_run", pretended)
+    parts = parts_for(tmp_path, on_cuda=True)
     late = [part for part in parts if part.name.endswith(gpu.LATE)]
     assert parts[-len(late) :] == late
-    assert sum(part.seconds for part in parts[: -len(late)]) <= 2 * (9 * 60 - gpu._GRACE - gpu._ENDING)
     assert len({part.name for part in parts}) == len(parts)
+    for _ in range(2):
+        ends = now + 9 * 60
+        state, deadline = gpu.State(tmp_path), Deadline(9 * 60, clock=lambda: now)
+        said = [*gpu.run_parts(parts, state, tmp_path, deadline)]
+        assert now <= ends - gpu._GRACE - gpu._ENDING
+    assert state.open(parts) == late, said
+    (tuning,) = (part.words for part in parts if part.name == "tuning")
+    assert tuning[tuning.index("--dtypes") + 1] == "bf16", "nothing else is in the other type"
 
 
 @pytest.mark.parametrize("on_cuda", [True, False])
 def test_every_part_is_understood(on_cuda):
     for part in parts_for(Path("there"), on_cuda=on_cuda):
-        words = [word.format(seconds=9, minutes=0.1) for word in part.words]
+        words = [word.format(seconds=9) for word in part.words]
         if words[0] == "pytest":
             continue
         command, names = get_command(app), words[1:]

@@ -335,7 +335,7 @@ def test_where_nothing_is_fused_a_fused_variant_is_left_out(subject, monkeypatch
     monkeypatch.setattr(
         variants,
         "use_kernels",
-        lambda model, *_, compiled: use_kernels(model, "reference", CPU, torch.float32, compiled=compiled),
+        lambda model, *_, **how: use_kernels(model, "reference", CPU, torch.float32, **how),
     )
     plain, fused = plain_and_gated(subject, "fused")
     *news, rows = run_step_benchmark(tiny(subject), "fp32", [plain, fused], CPU, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import signal
 from multiprocessing.pool import ThreadPool
 from types import SimpleNamespace
 
@@ -16,12 +17,14 @@ from comt_cli.benchmarks.limits import Deadline
 from comt_cli.benchmarks.names import GATES
 from comt_cli.benchmarks.shapes import LLAMAS
 from comt_cli.benchmarks.tuning import compile_all, compile_one, processes_for, run_tuning, to_tune
+from comt_cli.campaign import server
 from comt_cli.commands.bench_pages import Record
 from comt_cli.kernels import choice, measurements
 from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Tile
 from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.training.processes import StopSignal
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -171,6 +174,50 @@ def test_they_are_of_those_that_are_known(card, tmp_path, monkeypatch):
     assert asked == [(("swiglu", "fused", CPU, torch.float32, 40, gates), {"compiled": True, "tokens": 16})]
 
 
+def test_a_kind_that_no_kernel_takes_is_not_asked_for(card, tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "MOST_RANK", 4)
+    assert len(todo()) == 2
+    tune(card, tmp_path)
+    assert {row.kind for row in measurements.measurements()[0] if "fused" in row.step_ms} == {"none", "comt"}
+    assert todo() == []
+
+
+def test_tiles_of_another_group_are_forgotten(card, tmp_path, monkeypatch):
+    """Tiles are known by neither type nor tokens: those in which one group was timed would be another's unrecorded."""
+    leaking = Choice(
+        True, "as asked", tiles=((("swiglu", "none", 20), LARGE), (("swiglu_backward", "none", 20), LARGE))
+    )
+    choice.use_tiles([leaking])
+    news = kernels.run_kernel_benchmark([LLAMAS["bench"]], ["swiglu"], ["none"], ["fp32"], CPU, ROUNDS)
+    Record(tmp_path).add("kernels", news)
+    assert card.in_use() == [SMALL] * 6
+
+    def without(turns, *_):
+        """A tuner that finds nothing to be the fastest."""
+        yield from ()
+        return ()
+
+    choice.use_tiles([leaking])
+    monkeypatch.setattr(tuning, "fastest_tiles", without)
+    tune(card, tmp_path)
+    assert card.in_use() == [SMALL] * 6
+
+
+def test_where_tuning_fails_the_kernels_keep_to_what_was_chosen_before(card, monkeypatch):
+    group = Group("swiglu", "gate-up", LLAMAS["bench"], "fp32")
+    built = group.case("comt-r2", CPU)
+    choice.use_tiles([Choice(True, "as asked", tiles=((("swiglu", "none", 20), LARGE),))])
+
+    def broken(*_, **__):
+        raise RuntimeError("a CUDA error")
+
+    turns = rounds.Turns(CPU, ROUNDS)
+    monkeypatch.setattr(rounds.Turns, "of", broken)
+    with pytest.raises(RuntimeError, match="a CUDA error"):
+        [*tuning.fastest_tiles(turns, "a", built, tuning.step_of(built.forms["fused"], built))]
+    assert card.in_use() == [LARGE, *[SMALL] * 5]
+
+
 def test_everything_is_compiled_first_by_several_processes(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda n, _: ThreadPool(n)))
@@ -189,6 +236,28 @@ def test_a_process_runs_a_variant_in_each_of_its_tiles(card, variant, tried):
     compile_one((Group("swiglu", "gate-up", LLAMAS["bench"], "fp32"), "none", variant, "cpu"))
     assert {*card.tried} == tried
     compile_one((Group("swiglu", "no such product", LLAMAS["bench"], "fp32"), "none", variant, "cpu"))
+
+
+def test_a_process_whose_device_is_lost_says_nothing(monkeypatch):
+    """After an illegal access every call to it fails; it is told where the kernel is timed."""
+
+    def lost(_):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(tuning, "free", lost)
+    compile_one((Group("swiglu", "gate-up", LLAMAS["bench"], "fp32"), "none", "fused", "cpu"))
+
+
+def test_ctrl_c_is_left_to_the_parent(monkeypatch):
+    """Which ends its processes at once."""
+    monkeypatch.setattr(server, "die_with_parent", lambda: None)
+    before = {number: signal.getsignal(number) for number in StopSignal.SIGNALS}
+    try:
+        tuning._begin()
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == [signal.SIG_IGN, signal.SIG_DFL]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(("size", "free_gib", "processes"), [("60m", 78, 8), ("1b", 78, 4), ("1b", 4, 1)])
@@ -216,6 +285,7 @@ def test_without_an_nvidia_gpu_it_is_refused(bench):
         (("--recipe", "table3", "--sizes", "smoke"), "--recipe and --sizes"),
         (("--minutes", "1", "--seconds", "2"), "--minutes and --seconds"),
         (("--recipe", "comt/table1"), "trains no language models"),
+        (("--scale", "paper", "--sizes", "smoke"), "--scale says at which shapes of a recipe"),
     ],
     ids=str,
 )
@@ -229,7 +299,9 @@ def test_the_shapes_and_types_of_a_recipe(bench, monkeypatch):
     monkeypatch.setattr(tuning, "to_tune", lambda *given: asked.append(given) or [])
     done = bench("kernels", "--tune", "--recipe", "table3", "--scale", "small", "--ops", "heads")
     assert done.exit_code == 0, done.exception
-    assert done.output.endswith("all of it has been measured on this card, with these kernels and versions\n")
+    assert done.output.endswith(
+        "all that kernels take here has been measured on this card, with these kernels and versions\n"
+    )
     ((shapes, ops, gates, dtypes, _),) = asked
     assert (ops, gates, dtypes) == (["heads"], [*GATES], ["bf16"])
     assert len({str(shape) for shape in shapes}) == len(shapes)

@@ -24,6 +24,7 @@ from comt_cli.generation import completion
 from comt_cli.generation.completion import Pace, Sampling, begin, complete
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
+from comt_cli.models import kernels
 from comt_cli.models.llama import Llama
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.language import Settings, TrainSettings
@@ -161,6 +162,13 @@ def test_precision(run_directory):
     found = as_json(run_directory, "--prompt", "a", "--precision", "bf16", "--max-new-tokens", "3", *GREEDY)
     assert found["precision"] == "bfloat16"
     assert found["texts"][0]["tokens"] == 3
+
+
+def test_kernels_are_chosen_for_as_many_rows_as_a_step_has(run_directory, monkeypatch):
+    asked, use = [], kernels.use_kernels
+    monkeypatch.setattr(kernels, "use_kernels", lambda *given, **how: asked.append(how) or use(*given, **how))
+    run(run_directory, "--prompt", "a", "--samples", "3", "--max-new-tokens", "1", "--device", "cpu")
+    assert asked == [{"compiled": False, "training": False, "tokens": 3}]
 
 
 def test_kernels(run_directory, monkeypatch):

@@ -74,6 +74,13 @@ def test_the_nearest_number_of_tokens_decides_on_a_gpu(measured):
     assert ask(device=CUDA, tokens=255).speed is None
 
 
+def test_a_training_step_says_nothing_about_a_decode_step(measured):
+    """Of so many fewer rows: a kernel that is wanted all the same is launched in its default tiles."""
+    measured(({**ON_H200, "tokens": 65536, "tiles": TILES}, ALL_THREE), root="own")
+    assert ask("fused", device=CUDA, training=False, tokens=1) == Choice(True, "as asked")
+    assert not ask(device=CUDA, training=False, tokens=1).fused
+
+
 @pytest.mark.parametrize("wanted", ["auto", "fused"])
 def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wanted):
     """Also where they are slower and wanted all the same. The tiles of other choices stay, or are forgotten."""
