@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from comt_cli.recipe.settings import Precision
+
 _HOPPER = re.compile(r"NVIDIA H[12]00( 80GB HBM3)?")
 """The devices, as they call themselves, that the goals for a GPU are about."""
 DECODE_GOAL = 1.05
@@ -27,9 +29,9 @@ Goals = dict[Kind, float]
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a subject's variants: on an H100 or H200 in bf16 by published size, on a CPU at any size. What
-    is asked of a fused variant, such as `comt-fused`, is also asked of the same uncompiled (`comt-fused-eager`) and in
-    CUDA graphs (`comt-fused-graphs`).
+    """What is asked of a subject's variants: on an H100 or H200 in bf16 by published size, on a CPU by precision at any
+    size. What is asked of a fused variant, such as `comt-fused`, is also asked of the same uncompiled
+    (`comt-fused-eager`) and in CUDA graphs (`comt-fused-graphs`).
 
     `speed`, in units a second, and `peer`, the ratio of its step to that of the subject's first peer, are asked of the
     quickest plain variant on the whole batch. `beyond_arithmetic` is asked of the compiled variants of
@@ -38,7 +40,7 @@ class Asked:
     """
 
     gpu: Mapping[str, Mapping[str, Goals]] = field(default_factory=dict)
-    cpu: Mapping[str, Goals] = field(default_factory=dict)
+    cpu: Mapping[str, Mapping[str, Goals]] = field(default_factory=dict)
     speed: Mapping[str, float] = field(default_factory=dict)
     peer: float | None = None
     beyond_arithmetic: float | None = None
@@ -46,7 +48,7 @@ class Asked:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Those there are goals of, in the order of the columns."""
-        every = [*self.cpu.values(), *(goals for of_size in self.gpu.values() for goals in of_size.values())]
+        every = [goals for part in (*self.cpu.values(), *self.gpu.values()) for goals in part.values()]
         named: set[Kind] = {kind for goals in every for kind in goals} | ({"speed"} if self.speed else set())
         named |= {"peer"} if self.peer is not None else set()
         named |= {"step"} if self.beyond_arithmetic is not None else set()
@@ -68,7 +70,7 @@ class Asked:
         base, _, how = variant.partition("-")
         name = f"{base}-fused" if how in ("fused-eager", "fused-graphs") else variant
         if _PROCESSOR.search(device):
-            found = dict(self.cpu.get(name, {}))
+            found = dict(self.cpu.get(precision, {}).get(name, {}))
             if self.beyond_arithmetic is not None and arithmetic is not None and base != "plain" and how == "compiled":
                 found["step"] = round(self.beyond_arithmetic * arithmetic, 4)
         elif _HOPPER.fullmatch(device) and precision.startswith("bf16"):
@@ -114,9 +116,12 @@ OF_LLAMAS = Asked(
         },
     ),
     cpu={
-        "transponder-fused": {"step": 1.12, "forward": 1.10, "saved": 1.20},
-        "comt-fused": {"step": 1.04},
-        "transformers-compiled": {"compiled_peer": _at_least(0.97)},
+        precision: {
+            "transponder-fused": {"step": transponder, "forward": 1.10, "saved": 1.20},
+            "comt-fused": {"step": comt},
+            "transformers-compiled": {"compiled_peer": _at_least(plain)},
+        }
+        for precision, transponder, comt, plain in (("fp32", 1.12, 1.04, 0.95), ("bf16-pure", 1.20, 1.08, 0.62))
     },
 )
 OF_RESNETS = Asked(
@@ -124,7 +129,7 @@ OF_RESNETS = Asked(
         size: {"window-fused": {"step": 1.06}, "pixel-fused": {"step": 1.05}}
         for size in ("resnet18", "resnet18-b64", "resnet50", "resnet152", "resnet50-224")
     },
-    cpu={"window-fused": {"step": 1.10}, "pixel-fused": {"step": 1.10}},
+    cpu={each: {"window-fused": {"step": 1.10}, "pixel-fused": {"step": 1.10}} for each in get_args(Precision)},
     speed={"resnet18": 60_000},
 )
 OF_TRANSLATORS = OF_BERTS = Asked(peer=1.0)

@@ -27,9 +27,10 @@ CLASSES = ("Intel AMX", "AMD AVX-512")
 1 / 1.9 to 1 / 9 of the time on a Xeon with AMX (one thread and two), 1 / 1.9 to 1 / 5.4 on an EPYC with AVX-512 (one
 thread), at 32 to 512 tokens."""
 MOST_TOKENS = 512
-"""Of queries, and of keys. At 1024 fused attention is as fast or faster, and the weights take four times the memory."""
+"""Of those that attend, and of keys. At 1024 fused attention is as fast or faster, and the weights take four times
+the memory."""
 FEW_QUERIES = 8
-"""Up to so many, which decoding has, fused attention is often faster: it reads a cache where it lies."""
+"""Up to so many tokens that attend, as in decoding, fused attention is often faster: it reads a cache where it lies."""
 
 
 def attention_form(device_type: str, dtype: torch.dtype) -> str:
@@ -38,11 +39,19 @@ def attention_form(device_type: str, dtype: torch.dtype) -> str:
 
 
 def attend(
-    q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None = None, *, causal: bool = False
+    q_BHTE: Tensor,
+    k_BKSE: Tensor,
+    v_BKSE: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    tokens: int | None = None,
 ) -> Tensor:
     """What the queries find, [B, H, T, E]. A query sees the keys that `mask`, [1 or B, 1, 1 or T, S], has as True, or
-    with `causal` those up to its own; one that sees nothing finds zeros."""
-    T, S = q_BHTE.shape[2], k_BKSE.shape[2]
+    with `causal`, which goes with no mask, those up to its own; one that sees nothing finds zeros. `tokens`: how many
+    have these queries, where a head has several of each; None: T."""
+    assert mask is None or not causal
+    T, S = tokens or q_BHTE.shape[2], k_BKSE.shape[2]
     if q_BHTE.is_cpu and FEW_QUERIES < T <= MOST_TOKENS and S <= MOST_TOKENS:
         dtype = multiplied_in(q_BHTE)
         if attention_form("cpu", dtype) == BATCHED:

@@ -154,5 +154,6 @@ class LayerCache:
         if visible_B1TS is not None and G > 1 and T > 1:
             visible_B1TS = visible_B1TS.repeat(1, 1, G, 1)
         # The G heads that share keys stand behind each other as G * T queries of one head: no key is copied for them.
-        mixed_BKGTE = attend(q_BHTE.reshape(B, K, G * T, E), self.k_BKSE[:, :, :S], self.v_BKSE[:, :, :S], visible_B1TS)
+        q_BKGTE = q_BHTE.reshape(B, K, G * T, E)
+        mixed_BKGTE = attend(q_BKGTE, self.k_BKSE[:, :, :S], self.v_BKSE[:, :, :S], visible_B1TS, tokens=T)
         return mixed_BKGTE.reshape(B, H, T, E)

@@ -94,7 +94,7 @@ class Projections(CarriesGates, Initialised):
             matrix = self._frozen[0]
             return F.linear(x_TD, matrix[:, :width] if width < matrix.shape[1] else matrix, self._frozen[1])
         matrices = [self.weight, *self._down_projections().values()]
-        join = partial(self._joined, width, multiplied_in(x_TD))
+        join = partial(self._joined, width, multiplied_in(self.weight))
         if self.bias is not None or len(matrices) == 1 or not torch.is_grad_enabled():
             matrix = join(*matrices)
             return F.linear(x_TD, matrix, self._shift(len(matrix)))

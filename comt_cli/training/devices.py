@@ -93,6 +93,12 @@ def peak_memory_bytes(device: torch.device) -> int:
     return usage if sys.platform == "darwin" else usage * 1024
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Have `peak_memory_bytes` begin anew, on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def synchronise(device: torch.device) -> None:
     """Wait until the device has finished its work; needed before a clock is read."""
     if device.type == "cuda":
@@ -116,7 +122,7 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
         torch.use_deterministic_algorithms(deterministic)
         # What is allocated is written before it is read; filling it with NaN first would cost a pass over every tensor.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        torch.cuda.reset_peak_memory_stats(device)  # of this run, not of the largest in its table
+        reset_peak_memory(device)  # of this run, not of the largest in its table
     else:
         _keep_freed_memory()
 

@@ -132,7 +132,8 @@ class Training:
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
         if needs_warm_up(self.settings, self.world, kernels):  # before it is recorded what is captured
             rows = task.rows_at_once
-            refused = self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), self._evaluation_rows())
+            evaluated = self._evaluated_at_once() if task.captured else []
+            refused = self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated)
             if refused is not None:
                 self._note(f"{refused}; the run goes on without CUDA graphs")
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
@@ -347,6 +348,11 @@ class Training:
 
     def _diverged(self) -> dict[str, Any]:
         return self.writer.result(diverged_result(self.task, self.counters, self.writer.environment))
+
+    def _evaluated_at_once(self) -> list[int]:
+        """How many samples of each split go through the model together, once each."""
+        rows, splits = self._evaluation_rows(), (self.task.validation, *self.task.tests.values())
+        return sorted({min(rows, self.task.evaluation_batches(rows, split).used) for split in splits})
 
     def _evaluation_rows(self) -> int:
         return self.settings.evaluation_batch_size or self.task.evaluation_rows or self.task.rows_at_once

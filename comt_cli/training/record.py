@@ -21,7 +21,9 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.files import open_own, read_json, write_json, write_text
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice
+from comt_cli.kernels.cpu import build
 from comt_cli.kernels.measurements import tiles_text
+from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
@@ -34,6 +36,8 @@ from comt_cli.training.tasks.base import TaskRun
 
 NOWHERE = Path(os.devnull)
 """Where the lines of a process go that is not the main one."""
+NATIVE = "native"
+"""The `instructions` of a start whose C++ kernels, if any, were compiled for this very processor."""
 
 
 def _open_to_append(path: Path) -> IO[bytes]:
@@ -163,7 +167,8 @@ def record_environment(
         "products": products.multiplier() if world.device.type == "cpu" else PYTORCH,
         "attention": attention,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
-        "tiles": {op: tiles_text(choice.tiles) for op, choice in kernels.items() if choice.fused and choice.tiles},
+        "tiles": {op: text for op, choice in kernels.items() if choice.fused and (text := _tuned(choice))},
+        "instructions": _instructions(world, kernels),
         "compiled": compiled,
         "captured": captured,
         "sharding": sharding,
@@ -181,21 +186,34 @@ def record_environment(
 
 DECIDES_BITS = (
     *("numerics", "device", "processes", "threads", "torch"),
-    *("products", "attention", "captured", "sharding", "kernels", "tiles"),
+    *("products", "attention", "captured", "sharding", "kernels", "tiles", "instructions"),
 )
 """What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
+
+
+def _tuned(choice: Choice) -> str:
+    """The tiles that are not the defaults."""
+    return tiles_text((key, tile) for key, tile in choice.tiles if tile != TILES[key[:2]][0])
+
+
+def _instructions(world: World, kernels: Mapping[str, Choice]) -> str:
+    """For which processor the C++ kernels in use were compiled: `ATEN_CPU_CAPABILITY` may name one without this one's
+    instructions for bf16, in the same class (`cpu.build`)."""
+    has_kernels = world.device.type == "cpu" and any(choice.fused for choice in kernels.values())
+    return build.target().partition("=")[2] if has_kernels else NATIVE
 
 
 def _recorded(start: dict[str, Any], key: str) -> Any:
     """The recorded value of a setting that affects bitwise reproducibility.
 
     Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured, those without
-    one of tiles had the defaults, and without one of products or of attention these were PyTorch's; without a numerical
-    version it is another, unknown one. Of the kernels only those count that are not the reference, and not the reasons,
-    which change with every measurement. Starts that record them as one text had none.
+    one of tiles had the defaults, those without one of instructions this processor's; without one of products or of
+    attention these were PyTorch's; without a numerical version it is another, unknown one. Of the kernels only those
+    count that are not the reference, and not the reasons, which change with every measurement. Starts that record them
+    as one text had none.
     """
     if key != "kernels":
-        absent = {"captured": False, "products": PYTORCH, "attention": PYTORCH, "tiles": {}}
+        absent = {"captured": False, "products": PYTORCH, "attention": PYTORCH, "tiles": {}, "instructions": NATIVE}
         return start.get(key, absent.get(key, "none"))
     kernels = start.get("kernels")
     if not isinstance(kernels, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from comt_cli.data.split import B
 from comt_cli.layers.residual.progressive import FollowsTraining
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
-from comt_cli.training.devices import compute_context, synchronise
+from comt_cli.training.devices import compute_context, reset_peak_memory, synchronise
 from comt_cli.training.objective import NotCaptured, capturing
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
 from comt_cli.training.parallel import World, is_sharded, local_tensor, without_sync
@@ -48,15 +48,16 @@ class Updater(Generic[B]):
         """The rate of update `step`, counted from 0."""
         return learning_rate(self.settings, step)
 
-    def warm_up(self, sizes: Sequence[int], evaluated: int) -> str | None:
+    def warm_up(self, sizes: Sequence[int], evaluated: Sequence[int] = ()) -> str | None:
         """A forward and backward pass for every size of micro-batch, thrown away: nothing moves, no state is drawn on,
         and running statistics are put back.
 
         The compiler does its work in it. And DistributedDataParallel settles only after its first backward pass how it
         groups the gradients: without this the first step of every start would add them up in another order.
 
-        Where passes are captured in CUDA graphs, those of an evaluation on `evaluated` samples at a time are tried,
-        too: if one cannot be, and the recipe does not insist, none is from now on. Returns the reason.
+        Where passes are captured in CUDA graphs, those of evaluations on `evaluated` samples at a time are tried, too,
+        beside as much memory as steps will take: if one cannot be, and the recipe does not insist, none is from now on.
+        Returns the reason.
 
         Raises:
             NotCaptured: the recipe insists.
@@ -64,35 +65,48 @@ class Updater(Generic[B]):
         before = random_states(self.world.device)
         statistics = [(buffer, buffer.clone()) for buffer in self.task.model.buffers()]
         refused = None
+        held: list[Tensor] = []
         try:
+            held += [torch.empty_like(each) for each in self._kept_by_steps()] if self.task.captured else []
             self._try_passes(sizes, evaluated)
         except (NotCaptured, torch.OutOfMemoryError) as error:
             if not self.task.captured or self.settings.captures != "auto":
                 raise
             refused = error.message if isinstance(error, NotCaptured) else NO_ROOM
+        held.clear()
         if refused is not None:  # out of the handler: the error keeps the passes' tensors alive
             self.module.train()
             self.optimizer.zero_grad(set_to_none=True)
             self.task.release_graphs()
-            self._try_passes(sizes, evaluated)
+            reset_peak_memory(self.world.device)
+            self._try_passes(sizes)
         for buffer, value in statistics:
             buffer.copy_(value)
         restore_random_states(before, self.world.device)
         synchronise(self.world.device)
         return refused
 
-    def _try_passes(self, sizes: Sequence[int], evaluated: int) -> None:
+    def _kept_by_steps(self) -> Iterator[Tensor]:
+        """Parameters like which steps keep something, as often: the optimiser's states, which a resumed run has, and
+        the gradients of several micro-batches."""
+        accumulates = self.settings.batch_size > self.task.rows_at_once
+        for group in self.optimizer.param_groups:
+            states = 2 if "betas" in group else group["momentum"] != 0
+            for parameter in group["params"]:
+                yield from [parameter] * (accumulates + (0 if parameter in self.optimizer.state else states))
+
+    def _try_passes(self, sizes: Sequence[int], evaluated: Sequence[int] = ()) -> None:
         with capturing() if self.task.captured else contextlib.nullcontext():
             for _ in range(2 if self.task.captured else 1):  # graphs are captured in the second pass
                 for size in sizes:
                     batch = self.task.trial_batch(size)
                     torch.autograd.backward(self._loss(batch) / max(1, batch.target_count))
                     self.optimizer.zero_grad(set_to_none=True)
-                if self.task.captured:
-                    self.module.eval()
-                    with torch.no_grad():
-                        self._loss(self.task.trial_batch(evaluated))
-                    self.module.train()
+                self.module.eval()
+                with torch.no_grad():
+                    for size in evaluated:
+                        self._loss(self.task.trial_batch(size))
+                self.module.train()
 
     def step(
         self, micro_batches: Sequence[B], total: int, number: int, *, wants_norm: bool, wants_observed: bool = False

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.files import write_json
-from comt_cli.kernels.attend import attention_form
 from comt_cli.kernels.choice import Choice
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.checkpoint import Counters, save_checkpoint, save_weights
-from comt_cli.training.devices import product_dtype
 from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.parallel import World, local_tensor
 from comt_cli.training.record import NOWHERE, LineLog, record_environment, write_metrics_table
@@ -69,7 +67,7 @@ class RunWriter:
                 compiled=task.settings.compile,
                 captured=task.captured,
                 sharding=task.sharding,
-                attention=attention_form(world.device.type, product_dtype(task.settings.precision)),
+                attention=task.attention,
                 source=None if start is None else start.run.id,
             )
         names = trackers_in_use() if world.is_main else []

@@ -16,6 +16,9 @@ from pairwise import pairwise
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
 
 from comt_cli.training.devices import peak_flops
+from comt_cli.training.events import Note
+
+AUTO = {"compile": True, "precision": "bf16-mixed", "micro_batch_size": 2, "steps": 12, "log_every": 1}
 
 pytestmark = [
     pytest.mark.gpu,
@@ -163,6 +166,37 @@ def test_a_run_in_cuda_graphs_resumes_to_the_bit(tiny_corpus, tmp_path):
     with pytest.raises(Stopped):
         train(spec, tmp_path / "runs", listener=StopAt(6), device="cuda")
     assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_auto_captures(tiny_corpus, tmp_path, counted):
+    train(tiny_spec(tiny_corpus, **AUTO), tmp_path, device="cuda", listener=(heard := []).append)
+    assert counted["replays"] > 0
+    assert not [event for event in heard if isinstance(event, Note) and "cuda_graphs" in event.text]
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_auto_goes_on_where_a_capture_fails(tiny_corpus, tmp_path, counted, monkeypatch):
+    """To the bit as a run without graphs, which it is to the end, resumed or not; the failure is said once a start."""
+    expected = train(tiny_spec(tiny_corpus, **AUTO, cuda_graphs=False), tmp_path / "off", device="cuda")
+    end = torch.cuda.CUDAGraph.capture_end
+
+    def fail(graph: torch.cuda.CUDAGraph) -> None:
+        try:
+            torch.cuda.synchronize()  # refused while a stream is captured, and what was captured is lost
+        finally:
+            end(graph)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", fail)
+    spec = tiny_spec(tiny_corpus, **AUTO)
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "auto", listener=StopAt(6), device="cuda")
+    found = train(spec, tmp_path / "auto", device="cuda", listener=(heard := []).append)
+    assert_same_run(found, expected)
+    assert counted["replays"] == 0
+    assert len([event for event in heard if isinstance(event, Note) and "without CUDA graphs" in event.text]) == 1
+    starts = json.loads(found.environment_file.read_text(encoding="utf-8"))
+    assert [(start["captured"], start["differs"]) for start in starts] == [(False, [])] * 2
 
 
 def test_memory_is_of_each_run_and_mfu_of_known_devices(tiny_corpus, tmp_path):

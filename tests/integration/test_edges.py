@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import platform
 import re
 import signal
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.kernels.triton.tiles import Tile
+from comt_cli.kernels.triton.tiles import TILES, Tile
 from comt_cli.runs.directory import NUMERICS, ONEDNN, PYTORCH, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import record as training_record
@@ -342,6 +343,42 @@ def test_going_on_with_other_tiles_is_said(tiny_corpus, tmp_path, before, now):
     directory.environment_file.write_text(json.dumps([first]))
     differs = record(step=2, kernels={"swiglu": Choice(True, "1.30 times as fast", tiles=now)})["differs"]
     assert differs == (["tiles"] if now != (before or ()) else [])
+
+
+DEFAULT = ((("swiglu", "none", 64), TILES["swiglu", "none"][0]),)
+
+
+def test_tiles_that_were_found_to_be_the_default_are_none(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    record = partial(record_environment, directory, World(CPU), compiled=False, captured=False, sharding="none")
+    assert record(step=0, kernels={"swiglu": Choice(True, "as asked", tiles=DEFAULT)})["tiles"] == {}
+    assert record(step=2, kernels={"swiglu": Choice(True, "as asked")})["differs"] == []
+    both = {"swiglu": Choice(True, "as asked", tiles=(*DEFAULT, (("swiglu", "none", 32), TILE[0][1])))}
+    assert record(step=2, kernels=both)["tiles"] == {"swiglu": "swiglu none 32: 16 64 1 0"}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="others pretend to be none")
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("before", [None, "native", "avx512"])  # None: a run of an earlier version did not say
+@pytest.mark.parametrize("now", ["native", "avx512"])
+def test_resuming_with_kernels_for_another_processor_is_said(tiny_corpus, tmp_path, monkeypatch, fused, before, now):
+    """Which may lack this one's instructions for bf16, in the same class of processors."""
+    monkeypatch.setattr(training_record, "device_name", lambda _: "AMD EPYC, 2 threads")
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    kernels = {"swiglu": Choice(fused, "as asked")}
+    record = partial(record_environment, directory, World(CPU), kernels=kernels, compiled=False, captured=False)
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", before or "")
+    first = record(step=0, sharding="none")
+    if before is None:
+        del first["instructions"]
+    directory.environment_file.write_text(json.dumps([first]))
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", now)
+    differs = fused and now != (before or "native")
+    assert record(step=2, sharding="none")["differs"] == (["instructions"] if differs else [])
 
 
 @pytest.mark.parametrize("before", [None, False, True])  # None: a run of an earlier version did not say

@@ -108,7 +108,7 @@ def target() -> str:
     pretended = os.environ.get("ATEN_CPU_CAPABILITY", "")
     if platform.machine() == "x86_64" and pretended in PRETENDED:
         return PRETENDED[pretended]
-    return NATIVE[platform.machine()]
+    return NATIVE.get(platform.machine(), "-march=native")
 
 
 def own_folder() -> Path:

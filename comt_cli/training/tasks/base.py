@@ -18,12 +18,15 @@ from torch import Tensor, nn
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.split import B, Split
+from comt_cli.kernels.attend import MOST_TOKENS, attention_form
 from comt_cli.kernels.choice import Choice, choose_loss
 from comt_cli.models.base import Model, VocabularyModel
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.settings import Training
+from comt_cli.runs.directory import PYTORCH
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks.tokens import TokenTask
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
@@ -121,6 +124,15 @@ class TaskRun(ABC, Generic[B]):
         """Capture nothing from now on: the passes are compiled anew when they are next called."""
         self.captured = False
         self.objective.compile_model()
+
+    @property
+    def attention(self) -> str:
+        """How the model attends in short sequences (`kernels.attend`); of one that has none it is PyTorch's way."""
+        task = self.spec.task
+        has_short = task.counts_targets or task.positions(self.spec.settings) <= MOST_TOKENS
+        if not (isinstance(task, TokenTask) and has_short):
+            return PYTORCH
+        return attention_form(self.world.device.type, product_dtype(self.settings.precision))
 
     @property
     def sharding(self) -> str:

@@ -315,18 +315,18 @@ def test_the_goal_beside_another_library(subject, peer, device):
         assert subject.goals(row | other, kind) == {goal: None}
 
 
-@pytest.mark.parametrize(("ratio", "verdict"), [(1.04, "met"), (1.02, "missed")])
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.06, "met"), (1.04, "missed")])
 def test_the_goal_beside_a_compiled_library(ratio, verdict):
-    """Our best plain step is at most 0.97 of it on a CPU, which its own row shows as the inverse."""
+    """Our best plain step is at most 0.95 of it on a CPU in fp32, which its own row shows as the inverse."""
     row = {"size": "bench", "shape": "any", "device": "An EPYC, 2 threads", "precision": "fp32", "best_plain": "plain"}
     goals = LANGUAGE.goals(row | {"variant": "transformers-compiled"})
-    assert {name: goal for name, goal in goals.items() if goal is not None} == {"goal_least_step_ratio": 1.0309}
+    assert {name: goal for name, goal in goals.items() if goal is not None} == {"goal_least_step_ratio": 1.0526}
     for other in ({"variant": "transformers"}, {"variant": "transformers-compiled", "device": "NVIDIA H200"}):
         assert LANGUAGE.goals(row | other, "cuda")["goal_least_step_ratio"] is None
     shown = {"step_ratio_to_best_plain": f"{ratio}", **{name: f"{goal}" for name, goal in goals.items() if goal}}
     (said,) = filter(None, (goal.verdict(shown) for goal in pages()["step"].goals))
     assert said.startswith(f"step {verdict} (")
-    assert "at least 1.0309" in said
+    assert "at least 1.0526" in said
 
 
 @either_subject

@@ -92,6 +92,25 @@ def test_shape_type_and_processor_choose(monkeypatch, processor, T, S, dtype, ex
     assert attention_form("cuda", dtype) == PYTORCH
 
 
+def test_the_tokens_choose_where_each_has_several_queries(gaining, monkeypatch):
+    """A cache is read where it lies, however many heads share keys."""
+    taken = []
+    monkeypatch.setattr(module, "_by_batched_products", lambda q, *_, **__: taken.append(BATCHED) or q)
+    q, k, v = torch.zeros(1, 1, 4 * FEW_QUERIES, 4), *torch.zeros(2, 1, 1, 16, 4)
+    q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
+    for tokens, expected in ((1, []), (FEW_QUERIES, []), (FEW_QUERIES + 1, [BATCHED]), (None, [BATCHED])):
+        taken.clear()
+        attend(q, k, v, tokens=tokens)
+        assert taken == expected
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_mask_goes_with_no_other(gaining, dtype):
+    (q, k, v), mask = operands(PADDED, dtype)
+    with pytest.raises(AssertionError):
+        attend(q, k, v, mask, causal=True)
+
+
 def test_autocast_decides_the_type(gaining):
     q, k, v = torch.randn(3, 2, 2, 16, 4)
     with torch.autocast("cpu", torch.bfloat16):

@@ -32,7 +32,9 @@ def make(dtype: torch.dtype, width: int = N) -> Projections:
 
 
 def by_autograd(module: Projections, x_BTD: Tensor) -> Tensor:
-    return F.linear(x_BTD, module._joined(D, multiplied_in(x_BTD), module.weight, *module._down_projections().values()))
+    return F.linear(
+        x_BTD, module._joined(D, multiplied_in(module.weight), module.weight, *module._down_projections().values())
+    )
 
 
 def gradients(
@@ -110,3 +112,16 @@ def test_a_second_derivative_is_refused():
     (first,) = torch.autograd.grad(module.product(x_TD).square().sum(), x_TD, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("way", ["joined", "frozen", "by autograd"])
+def test_an_input_of_another_type_is_an_error(way):
+    """Rather than a product in a type that was not asked for."""
+    module = make(torch.bfloat16)
+    if way == "frozen":
+        module.freeze()
+    x_BTD = torch.zeros(2, T, D)
+    with torch.set_grad_enabled(way == "by autograd"), pytest.raises(RuntimeError, match="dtype"):
+        module.product(x_BTD)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert module.product(x_BTD).dtype == torch.bfloat16

@@ -11,6 +11,7 @@ from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 from comt_cli.errors import UserError
+from comt_cli.layers import kv_cache
 from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.models.llama import Llama
@@ -142,6 +143,19 @@ def test_attention_on_the_cache_is_attention(kv_heads):
     scores = q @ k[:, shared].transpose(2, 3) / HEAD_WIDTH**0.5
     scores = scores.masked_fill(torch.ones(7, 7, dtype=torch.bool).triu(1), float("-inf"))
     torch.testing.assert_close(torch.cat(found, dim=2), scores.softmax(-1) @ v[:, shared])
+
+
+def test_one_token_is_one_however_many_heads_share_keys(monkeypatch):
+    """As `kernels.attend` chooses by their number."""
+    monkeypatch.setattr(kv_cache, "attend", lambda q, *_, tokens=None, **__: (seen.append(tokens), q)[1])
+    seen: list[int] = []
+    cache = KeyValueCache(SHAPE.model_copy(update={"kv_heads": 1}), 2, 9, 10000.0, torch.zeros(()))
+    cache.begin([4, 4])
+    for T in (4, 1, 2):
+        q, k = torch.zeros(2, 4, T, HEAD_WIDTH), torch.zeros(2, 1, T, HEAD_WIDTH)
+        cache.layers[0].attend(q, k, k)
+        cache.advance(T)
+    assert seen == [None, 1, 2]
 
 
 def test_rewound_columns_are_written_again():

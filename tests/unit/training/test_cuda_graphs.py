@@ -3,6 +3,7 @@ still needs lies in the graphs' memory when the next pass overwrites it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from comt_cli.campaign.launch import check_training
 from comt_cli.errors import UserError
 from comt_cli.tasks.settings.language import TrainSettings
+from comt_cli.training import update
 from comt_cli.training.events import Event, Note
 from comt_cli.training.loop import Training
 from comt_cli.training.objective import CAPTURED
@@ -220,6 +222,59 @@ def test_auto_goes_on_without_graphs_and_says_why_once(tiny_corpus, tmp_path, gr
     (said,) = (event.text for event in heard if isinstance(event, Note))
     reason = str(error) or "there is not enough memory for them"
     assert said == f"train.cuda_graphs: {reason}; the run goes on without CUDA graphs"
+
+
+@pytest.mark.parametrize(
+    ("spec_of", "options"),
+    [(tiny_spec, {}), (image_spec, {}), (image_spec, {"momentum": 0.0})],
+    ids=["adam", "momentum", "none"],
+)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_graphs_are_tried_beside_what_steps_keep(spec_of, options, micro_batches, tiny_corpus, tmp_path):
+    """The optimiser's states, until they are there, and the gradients of several micro-batches."""
+    options = {**options, "micro_batch_size": 8 // micro_batches}
+    run = training(spec_of(tiny_corpus, **options) if spec_of is tiny_spec else spec_of(**options), tmp_path)
+    with contextlib.ExitStack() as resources:
+        run.directory.create(run.spec)
+        run._set_up(resources)
+        before, optimizer = sum(map(Tensor.numel, run.updater._kept_by_steps())), run.optimizer
+        for parameter in run.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        states = [value for state in optimizer.state.values() for key, value in state.items() if key != "step"]
+        gradients = sum(map(Tensor.numel, run.model.parameters())) * (micro_batches > 1)
+        assert before == gradients + sum(each.numel() for each in states if each is not None)
+        assert sum(map(Tensor.numel, run.updater._kept_by_steps())) == gradients
+
+
+@pytest.mark.parametrize(("batch", "evaluated"), [(4, [4]), (1000, None)])
+@pytest.mark.parametrize("test_share", [None, 0.25])
+def test_evaluations_are_tried_as_they_will_be(
+    tiny_corpus, tmp_path, graphs, monkeypatch, batch, evaluated, test_share
+):
+    """Of a split that is smaller than a batch, all samples at once."""
+    sizes: list[int] = []
+    trial = base.TaskRun.trial_batch
+    monkeypatch.setattr(base.TaskRun, "trial_batch", lambda task, size: (sizes.append(size), trial(task, size))[1])
+    spec = tiny_spec(tiny_corpus, **SHORT, compile=True, evaluation_batch_size=batch, test_share=test_share)
+    run = training(spec, tmp_path)
+    run.run()
+    splits = run.task.validation, *run.task.tests.values()
+    expected = evaluated or sorted({len(split) for split in splits})
+    assert len(splits) == (1 if test_share is None else 2)
+    assert sizes == [8, *expected] * 2
+
+
+def test_memory_is_counted_without_graphs_that_were_given_up(tiny_corpus, tmp_path, graphs, monkeypatch):
+    resets: list[int] = []
+    monkeypatch.setattr(update, "reset_peak_memory", lambda _: resets.append(graphs.passes))
+    train(tiny_spec(tiny_corpus, **SHORT, compile=True), tmp_path / "captured")
+    assert resets == []
+    graphs.passes = 0
+    monkeypatch.setattr(torch, "compile", refusing("evaluation", torch.OutOfMemoryError(), graphs.compile))
+    train(tiny_spec(tiny_corpus, **SHORT, compile=True), tmp_path / "given up")
+    assert resets == [graphs.passes]
+    assert graphs.passes > 0
 
 
 def test_auto_captures_what_it_can(tiny_corpus, tmp_path, graphs):

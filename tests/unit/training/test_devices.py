@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 import torch
-from tiny_runs import tiny_spec, train, training
+from tiny_runs import image_spec, masked_spec, pair_spec, tiny_spec, train, training
 
+from comt_cli.kernels import attend
 from comt_cli.kernels.choice import Choice
 from comt_cli.models import kernels
+from comt_cli.runs.directory import BATCHED, PYTORCH
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.devices import pick_device, prepare_process
 from comt_cli.training.events import Event, Note
@@ -56,6 +59,24 @@ def test_cublas_is_bound_before_its_first_product(cuda, deterministic):
     """Also in a run that need not repeat: a deterministic one may follow in this process."""
     prepare_process(cuda, deterministic=deterministic)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_attention_is_recorded_of_what_attends_in_short_sequences(tiny_corpus, tmp_path, monkeypatch):
+    """Runs of others are comparable from whichever processor they come."""
+    monkeypatch.setattr(attend, "_class", lambda: "Intel AMX")
+    long = {"sequence_length": attend.MOST_TOKENS + 1}
+
+    def recorded(spec):
+        (start,) = json.loads(train(spec, tmp_path).environment_file.read_text(encoding="utf-8"))
+        return start["attention"]
+
+    options = {"steps": 1, "warmup_steps": 0, "precision": "bf16-mixed"}
+    assert recorded(tiny_spec(tiny_corpus, **options)) == BATCHED
+    assert recorded(tiny_spec(tiny_corpus, **{**options, "precision": "fp32"})) == PYTORCH
+    assert recorded(tiny_spec(tiny_corpus, data=long, **options)) == PYTORCH
+    assert recorded(image_spec(**options)) == PYTORCH
+    assert training(masked_spec(tiny_corpus, precision="bf16-pure"), tmp_path).task.attention == BATCHED
+    assert training(pair_spec(precision="bf16-pure"), tmp_path).task.attention == BATCHED
 
 
 @pytest.mark.parametrize("compiled", [False, True])

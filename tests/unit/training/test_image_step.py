@@ -150,7 +150,7 @@ def test_a_trial_pass_leaves_everything_as_it_was(tmp_path):
         run.directory.create(run.spec)
         run._set_up(held)
         before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
-        run.updater.warm_up([8, 3], 4)
+        run.updater.warm_up([8, 3], [4])
         after = run.model.state_dict()
         assert any("running_mean" in name for name in before)
         assert_same_bits(after, before, Reason.MOVED)
