@@ -1,7 +1,7 @@
 """softmax(Q K^T / sqrt(E)) V, by the form that is faster on the processor.
 
 PyTorch's fused attention for CPUs is slow in bf16, above all its backward pass. Up to 512 tokens two batched products
-and a softmax take a half to a ninth of its time on the processors of `CLASSES`; they keep the weights,
+and a softmax take a ninth to nine tenths of its time on the processors of `CLASSES`; they keep the weights,
 [B, H, T, S], for the backward pass. In fp32 they gain nothing. The choice depends on the shape, the type and the
 processor alone, so that a resumed run computes what it computed before. Scores are rounded to bf16, as in every form
 that is not fused.
@@ -23,9 +23,9 @@ from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.runs.directory import BATCHED, PYTORCH
 
 CLASSES = ("Intel AMX", "AMD AVX-512")
-"""Classes of processors on which batched products were measured to be faster: a layer's forward and backward pass took
-1 / 1.9 to 1 / 9 of the time on a Xeon with AMX (one thread and two), 1 / 1.9 to 1 / 5.4 on an EPYC with AVX-512 (one
-thread), at 32 to 512 tokens."""
+"""Classes of processors on which batched products were measured to be faster, with one thread and with two: at 32 to 512
+tokens a layer's forward and backward pass took 1 / 1.9 to 1 / 9 of the time on a Xeon with AMX, 1 / 1.2 to 1 / 8 on an
+EPYC with AVX-512 (results/bench)."""
 MOST_TOKENS = 512
 """Of those that attend, and of keys. At 1024 fused attention is as fast or faster, and the weights take four times
 the memory."""
