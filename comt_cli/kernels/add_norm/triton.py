@@ -50,7 +50,7 @@ def add_norm(
         tile = _of_rows(tile, D, one=T <= FEW_ROWS)
     launch.run(
         _add_norm_rows if by_rows else _add_norm,
-        (triton.cdiv(T, tile.rows),),
+        (launch.cdiv(T, tile.rows),),
         (product_TC, x_TD, gain_D, y_TD, n_TD, rstd_T),
         layout.gate(layout.sites[0]),
         (product_TC.stride(0), x_TD.stride(0)),
@@ -87,7 +87,7 @@ def add_norm_backward(
     tile = layout.tile("add_norm_backward", product_TC.dtype)
     columns, mean_T = 1, None
     if layout.kind == "channel":
-        columns = triton.cdiv(D, tile.channels)
+        columns = launch.cdiv(D, tile.channels)
         mean_T = _means(dn_TD, y_TD, rstd_T, gain_D)
     else:
         tile = _of_rows(tile, D)
@@ -127,7 +127,7 @@ def _means(dn_TD: Tensor, y_TD: Tensor, rstd_T: Tensor, gain_D: Tensor) -> Tenso
     tile = _of_rows(Tile(0, 4096, 4), D)
     launch.run(
         _store_means,
-        (triton.cdiv(T, tile.rows),),
+        (launch.cdiv(T, tile.rows),),
         (dn_TD, y_TD, rstd_T, gain_D, mean_T),
         (dn_TD.stride(0), y_TD.stride(0)),
         (T, D),

@@ -103,7 +103,7 @@ def heads_backward(
 
 def _columns(layout: launch.Layout, tile: Tile) -> list[int]:
     """Programs that share a row block, for each site."""
-    return [triton.cdiv(site.width, tile.channels) for site in layout.sites]
+    return [launch.cdiv(site.width, tile.channels) for site in layout.sites]
 
 
 def _shares(layout: launch.Layout, counts: list[int]) -> tuple[tuple[int, int, int], ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import triton
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
@@ -32,7 +31,7 @@ def modulate_backward(
     G_TM, product_TC = launch.unit_stride(G_TM), launch.unit_stride(product_TC)
     layout = launch.Layout(modulation, widths)
     tile = layout.tile("modulate_backward", product_TC.dtype)
-    columns = [triton.cdiv(width, tile.channels) for width in widths]
+    columns = [launch.cdiv(width, tile.channels) for width in widths]
     parts = Parts(layout, tile, product_TC, columns, max(columns))
     dproduct_TC = product_TC.new_empty(product_TC.shape)
     for i, site in enumerate(layout.sites):

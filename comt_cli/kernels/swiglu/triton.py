@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import triton
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
@@ -25,7 +24,7 @@ def swiglu_backward(
     dh_TF, product_TC = launch.unit_stride(dh_TF), launch.unit_stride(product_TC)
     layout = launch.Layout(modulation, (width, width))
     tile = layout.tile("swiglu_backward", product_TC.dtype)
-    columns = triton.cdiv(width, tile.channels)
+    columns = launch.cdiv(width, tile.channels)
     parts = Parts(layout, tile, product_TC, (columns, columns), columns)
     dproduct_TC = product_TC.new_empty(product_TC.shape)
     sites.backward(layout, tile, slice(2), product_TC, dh_TF, dproduct_TC, parts)

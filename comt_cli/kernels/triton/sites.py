@@ -23,7 +23,7 @@ from comt_cli.kernels.triton.tiles import Tile
 def forward(layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, out_TF: Tensor, padded: int) -> None:
     """Writes the site of a layout that the slice names, or its two, into the first `padded` columns of `out_TF`."""
     sites, T = layout.sites[of], len(product_TC)
-    columns = triton.cdiv(padded, tile.channels)
+    columns = launch.cdiv(padded, tile.channels)
     groups, blocks = launch.groups(product_TC, tile, columns)
     first, F = sites[0].first, sites[0].width
     launch.run(
@@ -50,7 +50,7 @@ def backward(
     first, F = sites[0].first, sites[0].width
     launch.run(
         _sites_backward,
-        (triton.cdiv(F, tile.channels), parts.groups),
+        (launch.cdiv(F, tile.channels), parts.groups),
         (product_TC, G_TF, dproduct_TC),
         layout.gate(sites[0]),
         layout.gate(sites[-1]),

@@ -37,7 +37,7 @@ def add_groups(parts: Sequence[Tensor]) -> list[Tensor]:
     most = max(len(part) for part in parts)
     launch.run(
         _add_groups,
-        (triton.cdiv(columns, BLOCK_COLUMNS), len(parts)),
+        (launch.cdiv(columns, BLOCK_COLUMNS), len(parts)),
         (*(part.contiguous() for part in parts), *missing),
         (*totals, *missing),
         (*(total.numel() for total in totals), *missing),
@@ -113,7 +113,7 @@ class Parts:
         if S:
             BL = layout.lanes
             tile = Tile(min(128, 2048 // BL), 0, 4)
-            programs = triton.cdiv(T, tile.rows)
+            programs = launch.cdiv(T, tile.rows)
             dws_GSR = None if layout.ws is None else dproduct_TC.new_empty((programs, S, R), dtype=torch.float32)
             launch.run(
                 _finish,

@@ -91,4 +91,6 @@ def test_what_triton_tells_apart_has_another_key():
     told = {}
     for argument in (*NUMBERS, *TENSORS):
         what = native_specialize_impl(CUDABackend, argument, False, True, True)
-        assert told.setdefault(launch._looked_at(argument), what) == what
+        key: list[object] = []
+        launch._look([argument], key)
+        assert told.setdefault(tuple(key), what) == what
