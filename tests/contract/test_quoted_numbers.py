@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
+from statistics import fmean, stdev
 
 from comt_cli.report.format import value
 from comt_cli.report.ladder import fitted, gain_of
@@ -259,3 +260,24 @@ def test_an_interval_that_is_not_is_found():
     assert wrong("results/README.md", section.format("mix-ln")) == []
     assert wrong("results/README.md", section.format("post-ln")) != []
     assert wrong("results/README.md", section.format("mix-ln").replace("-14.8", "-15.6")) != []
+
+
+def test_what_bf16_costs_is_what_the_runs_say():
+    """Each row of the table in FINDINGS: means over three seeds, and differences of the same seed to fp32."""
+    fp32 = read_lines(RESULTS / "evening/ours/precision-fp32.csv")
+    found = {("fp32", line["row"], line["seed"]): float(line["perplexity"]) for line in fp32}
+    found |= {
+        (line["column"], line["row"], line["seed"]): float(line["perplexity"])
+        for line in read_lines(RESULTS / "evening/ours/precision-runs.csv")
+    }
+    _, _, section = (ROOT / FINDINGS).read_text(encoding="utf-8").partition("## What bf16 costs")
+    ((_, *rows), *_) = markdown_tables(section)
+    assert len(rows) == 9
+    for name, *cells in rows:
+        by = {c: [found[c, name, seed] for seed in "123"] for c in ("fp32", "bf16-mixed", "bf16-pure")}
+        expected = [f"{fmean(by['fp32']):.2f}"]
+        for column in ("bf16-mixed", "bf16-pure"):
+            apart = [100 * (other / base - 1) for base, other in zip(by["fp32"], by[column], strict=True)]
+            error = stdev(apart) / len(apart) ** 0.5
+            expected += [f"{fmean(by[column]):.2f}", f"{fmean(apart):+.1f} ± {error:.1f}"]
+        assert cells == expected, name
