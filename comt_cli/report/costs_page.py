@@ -17,7 +17,8 @@ def write_costs(
 ) -> tuple[list[Path], list[str]]:
     """Write what was measured and its page, rows and columns in these orders; rows that were not measured this time
     stay, where they are of the same device and of the same baseline. A column measured in too few rounds for intervals
-    does not replace rows that have them. Returns the files, and the columns that were not written.
+    does not replace rows that have them, nor one that has not settled rows of more rounds. Returns the files, and the
+    columns that were not written.
 
     Raises:
         UserError: the file that is there is none of these.
@@ -36,7 +37,10 @@ def write_costs(
         line["column"]
         for line in measured
         if (older := lines.get((line["row"], line["column"])))
-        and any(older.get(name) and line[ratio] and not line[name] for name, ratio in intervals.items())
+        and any(
+            line[ratio] and ((older.get(name) and not line[name]) or _is_cut_short(line, ratio, older))
+            for name, ratio in intervals.items()
+        )
     }
     measured = [line for line in measured if line["column"] not in lesser]
     if not measured:
@@ -50,6 +54,11 @@ def write_costs(
     write_text(path, csv_text(found))
     write_text(page, _page(found, title))
     return [path, page], sorted(lesser)
+
+
+def _is_cut_short(line: Mapping[str, str], ratio: str, older: Mapping[str, str]) -> bool:
+    """Whether a ratio has not settled, in fewer rounds than the older one is of. Older files do not say of how many."""
+    return line.get(f"{ratio}_settled") == "False" and int(line.get("rounds") or 0) < int(older.get("rounds") or 0)
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
