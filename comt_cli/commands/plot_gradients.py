@@ -40,7 +40,7 @@ def plot_gradients(
 
     This is CoMT's Figure 3, of any runs of image classifiers that logged these norms: those trained with --set
     train.gradient_norms_every=10 (every tenth step). An unfinished run is drawn as far as it is. Writes PNG, PDF,
-    caption and the CSV it was drawn from.
+    caption and the CSV it was drawn from: of one run among its figures, of several under a name of all of them.
 
     Examples:
 
@@ -59,11 +59,14 @@ def plot_gradients(
 
     frame = conv_gradients(directories, epochs)
     figure, drawn = figures.draw_conv_gradients(frame)
-    trained = of_runs(directory.spec() for directory in directories.values())
+    specs = [directory.spec() for directory in directories.values()]
+    trained = of_runs(specs)
     said = caption("conv-gradients", "Gradients of the convolutions over depth and training", trained, drawn)
     figures.sign(figure, trained)
-    folder = out or figure_options.run_figure_folder(next(iter(directories.values())).spec(), results)
-    stem = "conv-gradients" if len(directories) == 1 else f"conv-gradients-of-{len(directories)}-runs"
+    ids = [spec.id for spec in specs]
+    own = figure_options.run_figure_folder(specs[0], results)
+    folder = out or (own if len(ids) == 1 else own.parent)
+    stem = "conv-gradients" if len(ids) == 1 else f"conv-gradients-of-{len(ids)}-runs-{figure_options.of_all(ids)}"
     for path in figures.write_figure(figure, drawn, folder, stem, said):
         typer.echo(path)
 
