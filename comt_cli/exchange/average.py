@@ -15,6 +15,7 @@ from comt_cli.exchange.sources import no_checkpoint
 from comt_cli.tasks import tasks
 
 _KEPT = re.compile(r"weights-(\d+)\.pt")
+KEEPING = "A run that is trained with --set train.keep_every=0.1 keeps the weights of every tenth of its steps"
 
 
 def kept_weights(run: Path) -> dict[int, Path]:
@@ -68,13 +69,13 @@ def average(run: Path, last: int, out: Path) -> list[int]:
     if not kept and (run / "result.json").is_file():
         raise UserError(
             f"{run} has ended, and keeps the weights of its last step, or their average, alone",
-            "checkpoint.pt has them. Others can be averaged while the run trains, if train.average_last is set.",
+            f"checkpoint.pt has them. {KEEPING}; --fresh trains this one anew.",
         )
     if len(kept) < last:
         listed = f" (steps {', '.join(f'{step:,}' for step in kept)})" if kept else ""
         raise UserError(
             f"{run} keeps the weights of {len(kept)} steps{listed}; {last} cannot be averaged",
-            "A run keeps those that train.average_last and train.average_every ask for.",
+            f"{KEEPING}. While it trains it has those that train.average_last asks for, too.",
         )
     chosen = list(kept)[-last:]
     state = read_state(run / "checkpoint.pt")

@@ -101,7 +101,7 @@ class Training:
             return refused
         result = self.directory.result()
         if result is not None:
-            self.directory.remove_weights()
+            self.directory.remove_weights(self.settings.keeps)
         return result
 
     def _stale_plan(self) -> UserError:
@@ -180,9 +180,9 @@ class Training:
                 is_last = counters.step == settings.steps
                 is_evaluated = self._is_evaluated()
                 is_saved = counters.step % settings.save_every == 0 or is_last
-                is_averaged = counters.step in settings.averaged_steps
+                is_kept = counters.step in settings.averaged_steps or settings.keeps(counters.step)
                 stops = self._is_stopped(asked=is_logged or is_saved or counters.step % ASK_EVERY == 0) and not is_last
-                if is_logged or is_observed or is_saved or is_averaged or is_evaluated or stops:
+                if is_logged or is_observed or is_saved or is_kept or is_evaluated or stops:
                     self.clock.lap(batches.waited_seconds)
                     if not unseen.all_finite(counters):
                         return self._diverged()
@@ -190,7 +190,7 @@ class Training:
                     self._log(update)
                 if update.observed_norms is not None:
                     self.writer.gradients(update.observed_norms)
-                if is_averaged:  # before the step is saved: a run that resumes there has no more of it
+                if is_kept:  # before the step is saved: a run that resumes there has no more of it
                     self.writer.weights(self.directory.weights_file(counters.step))
                 if stops:
                     self._interrupt()
@@ -198,7 +198,7 @@ class Training:
                     self._save(final=is_last)
                 if is_evaluated:
                     self._judge()
-                if is_saved or is_averaged or is_evaluated:
+                if is_saved or is_kept or is_evaluated:
                     self.clock.start(batches.waited_seconds)
         return self._finish()
 
