@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comt_cli.commands import completion, figure_options, options
+from comt_cli.commands import figure_options, options
 from comt_cli.commands.loading import loading
 
 if TYPE_CHECKING:
@@ -20,16 +20,7 @@ _MOST_RUNS = 7
 
 
 def plot_gradients(
-    chosen: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN...",
-            help="Run directories of comt train-resnet, or checkpoints in them; runs as recipe:row:column:seed, where "
-            "what is left out means all there are, or by the beginning of an id.",
-            show_default=False,
-            autocompletion=completion.selectors,
-        ),
-    ],
+    chosen: options.ManyRuns,
     epochs: Annotated[float, typer.Option(help="How much of the training is shown.", min=0)] = 5.0,
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),

@@ -36,11 +36,7 @@ def write_costs(
     lesser = {
         line["column"]
         for line in measured
-        if (older := lines.get((line["row"], line["column"])))
-        and any(
-            line[ratio] and ((older.get(name) and not line[name]) or _is_cut_short(line, ratio, older))
-            for name, ratio in intervals.items()
-        )
+        if (older := lines.get((line["row"], line["column"]))) and _is_lesser(line, older, intervals)
     }
     measured = [line for line in measured if line["column"] not in lesser]
     if not measured:
@@ -56,9 +52,13 @@ def write_costs(
     return [path, page], sorted(lesser)
 
 
-def _is_cut_short(line: Mapping[str, str], ratio: str, older: Mapping[str, str]) -> bool:
-    """Whether a ratio has not settled, in fewer rounds than the older one is of. Older files do not say of how many."""
-    return line.get(f"{ratio}_settled") == "False" and int(line.get("rounds") or 0) < int(older.get("rounds") or 0)
+def _is_lesser(line: Mapping[str, str], older: Mapping[str, str], intervals: Mapping[str, str]) -> bool:
+    """Whether a ratio lacks the interval of the older one, or has not settled in fewer rounds. Old files have none."""
+    fewer = int(line.get("rounds") or 0) < int(older.get("rounds") or 0)
+    return any(
+        line[ratio] and ((older.get(name) and not line[name]) or (fewer and line.get(f"{ratio}_settled") == "False"))
+        for name, ratio in intervals.items()
+    )
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:

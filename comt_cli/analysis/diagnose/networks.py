@@ -117,14 +117,9 @@ class LlamaStack(Network):
 
     def __init__(self, wiring: Wiring, depth: int, width: int) -> None:
         super().__init__()
-        settings = ModelSettings(
-            size="tiny",
-            width=width,
-            ffn_width=width * 8 // 3,
-            layers=depth,
-            heads=width // _HEAD_WIDTH,
-            tied_embeddings=True,  # a head of its own would never be read
-        )
+        shape = {"width": width, "ffn_width": width * 8 // 3, "layers": depth, "heads": width // _HEAD_WIDTH}
+        # Tied: a head of its own would never be read.
+        settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
         self.model = empty_network(settings, wiring, vocabulary=_VOCABULARY)
 
     def streams(self, x: Tensor) -> list[Tensor]:
@@ -155,8 +150,8 @@ class Setup:
     """Of a width; None: the block of our language models, which has branches and norms of its own."""
 
     def build(self, wiring: Wiring, depth: int, seed: int, width: int | None = None) -> tuple[Network, Tensor, Tensor]:
-        """A network at its start, its input x and a random tensor like x, N(0, 1). So is x, but that of language
-        models, which is their own embedding of random tokens: beside an x of another size their branches would be too.
+        """A network at its start, its input x and a random tensor like x, N(0, 1). So is x, but of language models,
+        where it is their own embedding of random tokens: beside a larger one their branches would vanish.
 
         A pure function of the arguments; drawn from PyTorch's global stream in the chapter's order (blocks, then x), so
         that a seed gives the chapter's numbers. The stream of the caller is left as it was.
