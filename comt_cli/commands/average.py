@@ -50,10 +50,6 @@ def average(
         raise UserError(f"there is no run {run}", "Give a run directory.")
     loading("the weights")
     from comt_cli.exchange.average import average as write_average
-    from comt_cli.exchange.average import kept_weights
 
-    if out is None:
-        steps = list(kept_weights(folder))[-last:]
-        out = folder / (f"average-{steps[0]}-{steps[-1]}.pt" if steps else "average.pt")
-    chosen = write_average(folder, last, out)
-    typer.echo(f"{out}  the mean of {len(chosen)} steps: {', '.join(f'{step:,}' for step in chosen)}")
+    written, chosen = write_average(folder, last, out)
+    typer.echo(f"{written}  the mean of {len(chosen)} steps: {', '.join(f'{step:,}' for step in chosen)}")

@@ -53,16 +53,15 @@ def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None)
     return {name: typed[shared.get(name, name)] for name in likes}
 
 
-def average(run: Path, last: int, out: Path) -> list[int]:
+def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
     """Write the mean of the `last` weights that a run keeps, by step, as a checkpoint that every verb reads: what
-    belongs to the model besides is that of the run's checkpoint. Returns the steps.
+    belongs to the model besides is that of the run's checkpoint. Returns the file, in the run if not given, and the
+    steps.
 
     Raises:
         UserError: so many are not kept; or as `mean_weights`.
         StorageError: the disk is full or the folder gone.
     """
-    if not run.is_dir():
-        raise UserError(f"{run} is no run directory", "Give the folder that holds checkpoint.pt.")
     if not (run / "checkpoint.pt").is_file():
         raise no_checkpoint(run)
     kept = kept_weights(run)
@@ -85,8 +84,9 @@ def average(run: Path, last: int, out: Path) -> list[int]:
     task = tasks().get(command_in(state))
     belongs: dict[str, Any] = {key: state[key] for key in (task.checkpoint_parts if task else ())}
     about = {"spec": state["spec"], "id": state.get("id"), "averaged_steps": chosen}
+    out = out or run / f"average-{chosen[0]}-{chosen[-1]}.pt"
     write_state(out, {**about, **belongs, "model": mean})
-    return chosen
+    return out, chosen
 
 
 def _shared(weights: dict[str, Tensor]) -> dict[str, str]:

@@ -25,10 +25,8 @@ from comt_cli.models.build import empty_network, materialise
 from comt_cli.recipe.problems import nearest
 from comt_cli.tasks.settings.llama import ModelSettings
 
-_HEAD_WIDTH = 16
-"""Of the attention in the set-up `llama`; its width is a multiple of it."""
-_VOCABULARY = 64
-"""Of the language models in that set-up."""
+_HEAD_WIDTH, _VOCABULARY = 16, 64
+"""Of the language models in the set-up `llama`, whose width is a multiple of the former."""
 
 
 class Network(nn.Module):
