@@ -55,8 +55,7 @@ def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None)
 
 def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
     """Write the mean of the `last` weights that a run keeps, by step, as a checkpoint that every verb reads: what
-    belongs to the model besides is that of the run's checkpoint. Returns the file, in the run if not given, and the
-    steps.
+    belongs to the model besides is that of the run's checkpoint. Returns the file and the steps.
 
     Raises:
         UserError: so many are not kept; or as `mean_weights`.
