@@ -21,6 +21,7 @@ from comt_cli.commands import (
     curves,
     diagnose,
     doctor,
+    evaluate,
     export,
     generate,
     plot_cosine,
@@ -84,6 +85,7 @@ app.command("generate", cls=Verb)(generate.generate)
 app.command("translate", cls=Verb)(translate.translate)
 app.command("caption", cls=Verb)(caption.caption)
 app.command("score", cls=Verb)(score.score)
+app.command("evaluate", cls=Verb)(evaluate.evaluate)
 app.command("average", cls=Verb)(average.average)
 app.command("export", cls=Verb)(export.export)
 app.add_typer(bench.app, name="bench")

@@ -112,6 +112,7 @@ def _row(step: _Step, baseline: _Step, times: Mapping[tuple[str, str], Times], d
         "device": origin.device,
         "precision": step.spec.settings.train.precision,
         "samples": step.samples,
+        "rounds": max(len(each.seconds) for each in times.values()),
         "parameters": cost.parameters,
         "flops": cost.flops_per_row * step.samples,
         "flops_ratio": _over(cost.flops_per_row * step.samples, plain.flops_per_row * baseline.samples),

@@ -32,8 +32,10 @@ def average(
 ) -> None:
     """Write the mean of the weights of a run's last steps as a checkpoint, which every verb reads.
 
-    A run keeps the weights of the steps that train.average_last and train.average_every name, until it has ended with
-    their average. Each parameter's mean is taken by itself, all weights alike.
+    Weights are there of runs that were trained with --set train.keep_every=N: of every N-th step, or with 0.1 of every
+    tenth of the steps. The setting changes no number and no id. While a run trains it also has those of the steps that
+    train.average_last and train.average_every name, with whose average it ends. Each parameter's mean is taken by
+    itself, all weights alike.
 
     Examples:
 
@@ -48,10 +50,6 @@ def average(
         raise UserError(f"there is no run {run}", "Give a run directory.")
     loading("the weights")
     from comt_cli.exchange.average import average as write_average
-    from comt_cli.exchange.average import kept_weights
 
-    if out is None:
-        steps = list(kept_weights(folder))[-last:]
-        out = folder / (f"average-{steps[0]}-{steps[-1]}.pt" if steps else "average.pt")
-    chosen = write_average(folder, last, out)
-    typer.echo(f"{out}  the mean of {len(chosen)} steps: {', '.join(f'{step:,}' for step in chosen)}")
+    written, chosen = write_average(folder, last, out)
+    typer.echo(f"{written}  the mean of {len(chosen)} steps: {', '.join(f'{step:,}' for step in chosen)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comt_cli.commands import options
+from comt_cli.commands import figure_options, options
 
 if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
@@ -34,7 +34,8 @@ def curves(
 
     Means over seeds with their span; differences paired by seed with their 95 % interval, and from when on they are
     resolved. Of runs that are still training what is there; of a sweep the runs at each row's own best. Writes PNG,
-    PDF, caption and the CSV it was drawn from, beside the recipe's table. Trains nothing.
+    PDF, caption and the CSV it was drawn from, beside the recipe's table; of chosen rows or columns under a name
+    of their own. Trains nothing.
 
     Examples:
 
@@ -70,6 +71,8 @@ def curves(
     caption = curves_caption(found, loaded.recipe.title, set_ or ())
     figures.sign(figure, caption.trained)
     name = "curves" if quantity == "loss" else f"curves-{quantity}"
+    if rows or columns:  # beside the recipe's own, not in its place
+        name += f"-{figure_options.of_all(spec.id for spec in planned.specs)}"
     folder, stem = place(results, scale, loaded.folder, f"{loaded.stem}-{name}")
     for path in figures.write_figure(figure, frame, folder, stem, caption):
         typer.echo(path)

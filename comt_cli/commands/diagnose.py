@@ -218,8 +218,8 @@ def _measure(
     import pandas as pd
     import torch
 
-    from comt_cli.analysis.diagnose import measure
-    from comt_cli.analysis.diagnose.all_claims import all_claims
+    from comt_cli.analysis.diagnose import chapter, chapter_depth, measure
+    from comt_cli.analysis.diagnose.claims import claims_frame
     from comt_cli.analysis.diagnose.networks import RELU_MLP
     from comt_cli.analysis.diagnose.start import starts
     from comt_cli.benchmarks.origin import origin_on
@@ -244,7 +244,7 @@ def _measure(
     scalings = measure.summary(pd.concat(scaled), ["growth", "activation_norm"])
     along = measure.summary(pd.concat(layers), ["growth", "passed"])
     identity = measure.at_the_start(compared, setups, _DEPTH, seeds[0], width)
-    claims = all_claims()
+    claims = claims_frame([claim for check in (*chapter.CLAIMS, *chapter_depth.CLAIMS) for claim in check()])
     start = starts(started, seeds[0])
 
     says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +51,13 @@ def figure_folder(loaded: Loaded, out: Path | None, results: Path) -> Path:
         return run_figure_folder(loaded.spec, results)
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", loaded.name).strip(".-").lower()
     return results / "figures" / (name or "model")
+
+
+def of_all(ids: Iterable[str]) -> str:
+    """What the name of a figure of several runs ends with, whatever their order: others' would be drawn over it."""
+    from comt_cli.files import sha256
+
+    return sha256(" ".join(sorted(set(ids))))[:8]
 
 
 def run_figure_folder(spec: RunSpec, results: Path) -> Path:

@@ -61,6 +61,16 @@ ScaleOfRuns = Annotated[
     str | None,
     typer.Option("--scale", help="Only runs of this scale; of any if not given.", autocompletion=completion.scales),
 ]
+ManyRuns = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Run directories, or checkpoints in them; runs as recipe:row:column:seed, where what is left out means "
+        "all there are, or by the beginning of an id.",
+        show_default=False,
+        autocompletion=completion.selectors,
+    ),
+]
 SELECTOR = "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+comt), or by the beginning of its id"
 Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")

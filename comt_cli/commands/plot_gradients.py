@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comt_cli.commands import completion, figure_options, options
+from comt_cli.commands import figure_options, options
 from comt_cli.commands.loading import loading
 
 if TYPE_CHECKING:
@@ -20,16 +20,7 @@ _MOST_RUNS = 7
 
 
 def plot_gradients(
-    chosen: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN...",
-            help="Run directories of comt train-resnet, or checkpoints in them; runs as recipe:row:column:seed, where "
-            "what is left out means all there are, or by the beginning of an id.",
-            show_default=False,
-            autocompletion=completion.selectors,
-        ),
-    ],
+    chosen: options.ManyRuns,
     epochs: Annotated[float, typer.Option(help="How much of the training is shown.", min=0)] = 5.0,
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
@@ -40,7 +31,7 @@ def plot_gradients(
 
     This is CoMT's Figure 3, of any runs of image classifiers that logged these norms: those trained with --set
     train.gradient_norms_every=10 (every tenth step). An unfinished run is drawn as far as it is. Writes PNG, PDF,
-    caption and the CSV it was drawn from.
+    caption and the CSV it was drawn from: of one run among its figures, of several under a name of all of them.
 
     Examples:
 
@@ -59,11 +50,14 @@ def plot_gradients(
 
     frame = conv_gradients(directories, epochs)
     figure, drawn = figures.draw_conv_gradients(frame)
-    trained = of_runs(directory.spec() for directory in directories.values())
+    specs = [directory.spec() for directory in directories.values()]
+    trained = of_runs(specs)
     said = caption("conv-gradients", "Gradients of the convolutions over depth and training", trained, drawn)
     figures.sign(figure, trained)
-    folder = out or figure_options.run_figure_folder(next(iter(directories.values())).spec(), results)
-    stem = "conv-gradients" if len(directories) == 1 else f"conv-gradients-of-{len(directories)}-runs"
+    ids = [spec.id for spec in specs]
+    own = figure_options.run_figure_folder(specs[0], results)
+    folder = out or (own if len(ids) == 1 else own.parent)
+    stem = "conv-gradients" if len(ids) == 1 else f"conv-gradients-of-{len(ids)}-runs-{figure_options.of_all(ids)}"
     for path in figures.write_figure(figure, drawn, folder, stem, said):
         typer.echo(path)
 

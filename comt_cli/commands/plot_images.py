@@ -70,6 +70,8 @@ def plot_images(
     frame["class"] = [dataset.class_names[label] for label in frame["label"]]
     figure, drawn = figures.draw_image_samples(pictures, frame, dataset.class_names)
     stem = f"{data.images}-{data.size}" + ("" if data.augmentation == "none" else f"-{data.augmentation}")
+    if data.images == "imagenet" and folder is not None:  # another folder has other pictures
+        stem += f"-{dataset.content_hash[:8]}"
     said = Caption(
         f"Images of the training split of {data.images}, a row a class",
         f"{data.size} pixels, augmentation {data.augmentation}, the first of each class in the order of seed {_SEED}",

@@ -15,6 +15,7 @@ from comt_cli.exchange.sources import no_checkpoint
 from comt_cli.tasks import tasks
 
 _KEPT = re.compile(r"weights-(\d+)\.pt")
+KEEPING = "A run that is trained with --set train.keep_every=0.1 keeps the weights of every tenth of its steps"
 
 
 def kept_weights(run: Path) -> dict[int, Path]:
@@ -52,29 +53,27 @@ def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None)
     return {name: typed[shared.get(name, name)] for name in likes}
 
 
-def average(run: Path, last: int, out: Path) -> list[int]:
+def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
     """Write the mean of the `last` weights that a run keeps, by step, as a checkpoint that every verb reads: what
-    belongs to the model besides is that of the run's checkpoint. Returns the steps.
+    belongs to the model besides is that of the run's checkpoint. Returns the file and the steps.
 
     Raises:
         UserError: so many are not kept; or as `mean_weights`.
         StorageError: the disk is full or the folder gone.
     """
-    if not run.is_dir():
-        raise UserError(f"{run} is no run directory", "Give the folder that holds checkpoint.pt.")
     if not (run / "checkpoint.pt").is_file():
         raise no_checkpoint(run)
     kept = kept_weights(run)
     if not kept and (run / "result.json").is_file():
         raise UserError(
             f"{run} has ended, and keeps the weights of its last step, or their average, alone",
-            "checkpoint.pt has them. Others can be averaged while the run trains, if train.average_last is set.",
+            f"checkpoint.pt has them. {KEEPING}; --fresh trains this one anew.",
         )
     if len(kept) < last:
         listed = f" (steps {', '.join(f'{step:,}' for step in kept)})" if kept else ""
         raise UserError(
             f"{run} keeps the weights of {len(kept)} steps{listed}; {last} cannot be averaged",
-            "A run keeps those that train.average_last and train.average_every ask for.",
+            f"{KEEPING}. While it trains it has those that train.average_last asks for, too.",
         )
     chosen = list(kept)[-last:]
     state = read_state(run / "checkpoint.pt")
@@ -84,8 +83,9 @@ def average(run: Path, last: int, out: Path) -> list[int]:
     task = tasks().get(command_in(state))
     belongs: dict[str, Any] = {key: state[key] for key in (task.checkpoint_parts if task else ())}
     about = {"spec": state["spec"], "id": state.get("id"), "averaged_steps": chosen}
+    out = out or run / f"average-{chosen[0]}-{chosen[-1]}.pt"
     write_state(out, {**about, **belongs, "model": mean})
-    return chosen
+    return out, chosen
 
 
 def _shared(weights: dict[str, Tensor]) -> dict[str, str]:

@@ -99,8 +99,8 @@ class Training(Section):
     devices. A run knows whole steps alone: the keys of `moments` may be given as shares of `steps`, in the types that
     stand there."""
 
-    moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare}
-    later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic"})
+    moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "keep_every": StepsOrShare | None}
+    later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every"})
 
     steps: Count
     batch_size: Count
@@ -120,6 +120,7 @@ class Training(Section):
     evaluation_batch_size: Count | None = None
     select: Literal["last", "best"] = "last"
     save_every: Count = 1000
+    keep_every: Count | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -142,6 +143,10 @@ class Training(Section):
         if wrong:
             raise ValueError(*wrong)  # all at once: `validate` makes a problem of each
         return self
+
+    def keeps(self, step: int) -> bool:
+        """Whether the weights after a step stay in the run's directory, for `comt average`."""
+        return self.keep_every is not None and step % self.keep_every == 0
 
     @property
     def averaged_steps(self) -> tuple[int, ...]:

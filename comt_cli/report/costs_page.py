@@ -17,7 +17,8 @@ def write_costs(
 ) -> tuple[list[Path], list[str]]:
     """Write what was measured and its page, rows and columns in these orders; rows that were not measured this time
     stay, where they are of the same device and of the same baseline. A column measured in too few rounds for intervals
-    does not replace rows that have them. Returns the files, and the columns that were not written.
+    does not replace rows that have them, nor one that has not settled rows of more rounds. Returns the files, and the
+    columns that were not written.
 
     Raises:
         UserError: the file that is there is none of these.
@@ -35,8 +36,7 @@ def write_costs(
     lesser = {
         line["column"]
         for line in measured
-        if (older := lines.get((line["row"], line["column"])))
-        and any(older.get(name) and line[ratio] and not line[name] for name, ratio in intervals.items())
+        if (older := lines.get((line["row"], line["column"]))) and _is_lesser(line, older, intervals)
     }
     measured = [line for line in measured if line["column"] not in lesser]
     if not measured:
@@ -50,6 +50,15 @@ def write_costs(
     write_text(path, csv_text(found))
     write_text(page, _page(found, title))
     return [path, page], sorted(lesser)
+
+
+def _is_lesser(line: Mapping[str, str], older: Mapping[str, str], intervals: Mapping[str, str]) -> bool:
+    """Whether a ratio lacks the interval of the older one, or has not settled in fewer rounds. Old files have none."""
+    fewer = int(line.get("rounds") or 0) < int(older.get("rounds") or 0)
+    return any(
+        line[ratio] and ((older.get(name) and not line[name]) or (fewer and line.get(f"{ratio}_settled") == "False"))
+        for name, ratio in intervals.items()
+    )
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:

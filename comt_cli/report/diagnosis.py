@@ -106,8 +106,10 @@ def parts(
             "Gradient at the input against depth",
             "The norm of the gradient of a random linear functional of the output: at the input, over that at the "
             "output. 1: all of it gets through. Mean ± standard deviation over the seeds; `plain` has no skip paths. "
-            "The initialisation that belongs to a connection (DeepNorm, scaled-init) is applied in `llama` alone: the "
-            "chapter's branches start as PyTorch has it.",
+            "In `llama` x has the size of embeddings (standard deviation 0.02); a norm makes it 50 times as large, and "
+            "with it the gradient: there about 50 is all of it, and 1 of ReZero, which has no norm. The initialisation "
+            "that belongs to a connection (DeepNorm, scaled-init) is applied in `llama` alone: the chapter's branches "
+            "start as PyTorch has it.",
             _across(by_depth[by_depth["depth"].isin(shown)], ["setup", "connection"], "depth", "passed"),
             "gradient-by-depth",
         ),

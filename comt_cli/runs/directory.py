@@ -10,7 +10,8 @@ gradients.jsonl    one line per step whose gradient norms were asked for (`train
                    classifier): {"step": n, "norms": {convolution's weight: L2 norm}}
 timings.jsonl      one line per logged step: seconds, tokens or images per second (these do differ)
 metrics.csv        metrics.jsonl as a table, written at the end
-best-*.pt, weights-*.pt   while it trains, weights that it may end with (`train.select`, `train.average_last`)
+best-*.pt, weights-*.pt   while it trains, weights that it may end with (`train.select`, `train.average_last`); of the
+                   latter those stay that `train.keep_every` asks for
 outputs/<weights>/  what evaluations put out sample by sample, such as translations; `final` has those of the weights
                    that the run ends with
 checkpoint.pt      the newest complete checkpoint, with the tokenizer or the classes, so that it can be used by itself
@@ -28,7 +29,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
@@ -162,10 +163,13 @@ class RunDirectory:
         """The weights after a step, which are averaged in the end."""
         return self.path / f"weights-{step}.pt"
 
-    def remove_weights(self) -> None:
-        """Remove the weights that a run might have ended with; its checkpoint has those that it did."""
-        for pattern in ("best-*.pt", "weights-*.pt"):
-            for path in self.path.glob(pattern):
+    def remove_weights(self, keeps: Callable[[int], bool]) -> None:
+        """Remove the weights that a run might have ended with, but those of steps that it keeps; its checkpoint has
+        those that it did end with."""
+        self.keep_best(None)
+        for path in self.path.glob("weights-*.pt"):
+            step = path.stem.removeprefix("weights-")
+            if not (step.isdigit() and keeps(int(step))):
                 path.unlink(missing_ok=True)
 
     def keep_best(self, step: int | None) -> None:

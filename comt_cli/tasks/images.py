@@ -53,7 +53,7 @@ class ImageClassification(Task["ImageSettings"]):
     plain: ClassVar = "the plain network of the same size"
     differs: ClassVar = "whose width and classes may be other ones"
     runtime_keys: ClassVar = {
-        "train": frozenset({"save_every", "kernels", "cuda_graphs"}),
+        "train": frozenset({"save_every", "keep_every", "kernels", "cuda_graphs"}),
         "data": frozenset({"folder"}),
     }
     """The number of devices, which is no setting, does no more than that to a language model. To an image classifier it

@@ -27,7 +27,7 @@ class TokenTask(Task[S]):
     unit: ClassVar = Unit("tokens", "tok")
     differs: ClassVar = "whose width and vocabulary are other ones"
     runtime_keys: ClassVar = {
-        "train": frozenset({"save_every", "sharding", "kernels", "cuda_graphs"}),
+        "train": frozenset({"save_every", "keep_every", "sharding", "kernels", "cuda_graphs"}),
         "data": frozenset({"folder"}),
     }
     checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")

@@ -47,6 +47,7 @@ class Training:
 
     Attributes:
         began: whether `run` came as far as training.
+        outputs: the folder for what evaluations put out sample by sample.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Training:
         self.local_rows = share_of_batch(self.settings.batch_size, world)
         check_graphs(self.settings.captures, world.size)
         self.counters = Counters()
+        self.outputs = directory.path / "outputs"
         self.saved_step = 0
         self.began = False
 
@@ -101,7 +103,7 @@ class Training:
             return refused
         result = self.directory.result()
         if result is not None:
-            self.directory.remove_weights()
+            self.directory.remove_weights(self.settings.keeps)
         return result
 
     def _stale_plan(self) -> UserError:
@@ -110,7 +112,18 @@ class Training:
             "It was changed, or files came or went. The same command plans runs of the data as it is now.",
         )
 
-    def _set_up(self, resources: contextlib.ExitStack) -> None:
+    def evaluations(self) -> dict[str, Evaluation]:
+        """Of a run that is done, by split, without changing its directory. Raises `UserError` where its checkpoint is
+        not that of the last step."""
+        self.task.captured = False
+        self._load()
+        if self.counters.step != self.settings.steps:
+            raise UserError(f"{self.directory.checkpoint_file} is not there, or not of the last step")
+        splits = {"validation": self.task.validation, **self.task.tests}
+        return {name: self._evaluate(split, "final") for name, split in splits.items()}
+
+    def _load(self) -> dict[str, Choice]:
+        """Make the model, in the state of its checkpoint if there is one. Returns what computes its operations."""
         prepare_process(self.world.device, deterministic=self.settings.deterministic)
         torch.manual_seed(self.spec.seed)
         task = self.task
@@ -118,11 +131,16 @@ class Training:
         self.model = task.model
         kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
-        if task.captured:
-            resources.callback(torch._dynamo.reset)  # frees the graphs' memory for the next run of this process
         self.optimizer = task.optimizer(task.model, self.spec.settings)
         self.counters = resume(self.directory.checkpoint_file, task, self.optimizer)
         self.saved_step = self.counters.step
+        return kernels
+
+    def _set_up(self, resources: contextlib.ExitStack) -> None:
+        task = self.task
+        if task.captured:
+            resources.callback(torch._dynamo.reset)  # frees the graphs' memory for the next run of this process
+        kernels = self._load()
         if self.world.is_main:
             counters = self.counters
             is_final = counters.step == self.settings.steps and (self._ends_with_last or bool(counters.chosen))
@@ -180,9 +198,9 @@ class Training:
                 is_last = counters.step == settings.steps
                 is_evaluated = self._is_evaluated()
                 is_saved = counters.step % settings.save_every == 0 or is_last
-                is_averaged = counters.step in settings.averaged_steps
+                is_kept = counters.step in settings.averaged_steps or settings.keeps(counters.step)
                 stops = self._is_stopped(asked=is_logged or is_saved or counters.step % ASK_EVERY == 0) and not is_last
-                if is_logged or is_observed or is_saved or is_averaged or is_evaluated or stops:
+                if is_logged or is_observed or is_saved or is_kept or is_evaluated or stops:
                     self.clock.lap(batches.waited_seconds)
                     if not unseen.all_finite(counters):
                         return self._diverged()
@@ -190,7 +208,7 @@ class Training:
                     self._log(update)
                 if update.observed_norms is not None:
                     self.writer.gradients(update.observed_norms)
-                if is_averaged:  # before the step is saved: a run that resumes there has no more of it
+                if is_kept:  # before the step is saved: a run that resumes there has no more of it
                     self.writer.weights(self.directory.weights_file(counters.step))
                 if stops:
                     self._interrupt()
@@ -198,7 +216,7 @@ class Training:
                     self._save(final=is_last)
                 if is_evaluated:
                     self._judge()
-                if is_saved or is_averaged or is_evaluated:
+                if is_saved or is_kept or is_evaluated:
                     self.clock.start(batches.waited_seconds)
         return self._finish()
 
@@ -289,7 +307,7 @@ class Training:
                 yield batch
                 self.listener(Evaluating(number, len(every)))
 
-        self.task.outputs = self.directory.path / "outputs" / (weights or f"step-{self.counters.step}")
+        self.task.outputs = self.outputs / (weights or f"step-{self.counters.step}")
         self.listener(Evaluating(0, len(every)))
         evaluation = self.task.evaluate(batches(), split)
         return replace(evaluation, extent={"samples": every.used, **evaluation.extent})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from pydantic import ValidationError
 from same_bits import Reason, assert_same_bits, differ
 from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
+from typer.testing import CliRunner
 
+from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory
@@ -128,6 +131,33 @@ def test_weights_that_are_gone_are_named(tiny_corpus, tmp_path):
     with pytest.raises(UserError, match=r"there is no checkpoint .*weights-4\.pt") as told:
         train(spec, tmp_path)
     assert "--fresh" in str(told.value.hint)
+
+
+def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tiny_corpus, tmp_path, monkeypatch):
+    plain, keeping = (tiny_spec(tiny_corpus, **SHORT, **more) for more in ({}, {"keep_every": 3}))
+    assert keeping.id == plain.id
+    expected = train(plain, tmp_path / "plain")
+    assert not [*expected.path.glob("weights-*.pt")]
+    with pytest.raises(Stopped):
+        train(keeping, tmp_path, listener=StopAt(8))
+    directory = train(keeping, tmp_path)
+    for name in ("metrics_file", "metrics_table"):
+        assert getattr(directory, name).read_bytes() == getattr(expected, name).read_bytes()
+    same = {"loss", "perplexity", "bits_per_byte", "step", "train_loss"}
+    assert {key: directory.result()[key] for key in same} == {key: expected.result()[key] for key in same}
+    train(keeping, tmp_path)  # what is done already keeps them, too
+    assert {path.name for path in directory.path.glob("weights-*.pt")} == {f"weights-{n}.pt" for n in (3, 6, 9, 12)}
+    done = CliRunner().invoke(app, ["average", keeping.id[:6], "--last", "2", "--runs", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    mean = read_state(directory.path / "average-9-12.pt")["model"]
+    kept = [read_state(directory.weights_file(step), parts=False)["model"] for step in (9, 12)]
+    for name, weight in mean.items():
+        expected_mean = torch.stack([each[name].double() for each in kept]).mean(0)
+        assert torch.allclose(weight.double(), expected_mean, rtol=1e-6, atol=1e-9), name
+    shutil.copytree(expected.path, tmp_path / "other" / "by-id" / plain.id)
+    refused = CliRunner().invoke(app, ["average", plain.id[:6], "--last", "2", "--runs", str(tmp_path / "other")])
+    assert isinstance(refused.exception, UserError)
+    assert "--set train.keep_every=0.1" in refused.exception.hint
 
 
 def test_a_run_that_keeps_its_last_weights_is_the_run_that_it_was(tiny_corpus):

@@ -208,3 +208,6 @@ def _fit(values: np.ndarray) -> float:
     """The share of the variance of `values` along their index that a straight line explains."""
     index = np.arange(len(values))
     return float(np.corrcoef(index, values)[0, 1] ** 2)
+
+
+CLAIMS = arithmetic_claims, zero_branch_claims, transformer_claims, scaling_claims

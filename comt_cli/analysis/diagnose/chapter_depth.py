@@ -213,3 +213,6 @@ def _alike(y: Tensor) -> float:
     """Mean cosine between the outputs of all pairs of tokens."""
     y_TD = F.normalize(y.flatten(0, -2), dim=-1)
     return (y_TD @ y_TD.T).mean().item()
+
+
+CLAIMS = norm_place_claims, flexible_block_claims, thirty_layer_claims

@@ -214,12 +214,4 @@ def summary(frame: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(columns).reset_index()
 
 
-_MEASURED = (
-    "gradient_norm",
-    "passed",
-    "output_norm",
-    "output_mean",
-    "output_std",
-    "activation_norm",
-    "growth",
-)
+_MEASURED = ("gradient_norm", "passed", "output_norm", "output_mean", "output_std", "activation_norm", "growth")

@@ -17,18 +17,16 @@ from torch import Tensor, nn
 from comt_cli.errors import UserError
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, stream_of
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import methods
 from comt_cli.methods.base import DECODER_SITES, RESIDUAL_CONNECTIONS, Wiring, residual_connection
-from comt_cli.models.build import materialise
-from comt_cli.models.llama import Block
+from comt_cli.models.build import empty_network, materialise
 from comt_cli.recipe.problems import nearest
 from comt_cli.tasks.settings.llama import ModelSettings
 
-_HEAD_WIDTH = 16
-"""Of the attention in the set-up `llama`; its width is a multiple of it."""
+_HEAD_WIDTH, _VOCABULARY = 16, 64
+"""Of the language models in the set-up `llama`, whose width is a multiple of the former."""
 
 
 class Network(nn.Module):
@@ -112,31 +110,28 @@ class Stack(Network):
 
 
 class LlamaStack(Network):
-    """The blocks and the final norm of our language models, attention and SwiGLU with a connection each."""
+    """A language model of ours but for its head: the entry behind the embedding, blocks of attention and SwiGLU with a
+    connection each, and the final norm."""
 
     def __init__(self, wiring: Wiring, depth: int, width: int) -> None:
         super().__init__()
-        self.settings = ModelSettings(
-            size="tiny", width=width, ffn_width=width * 8 // 3, layers=depth, heads=width // _HEAD_WIDTH
-        )
-        self.entry = nn.Identity() if wiring.entry is None else wiring.entry(width)
-        blocks = [Block(self.settings, wiring, layer) for layer in range(depth)]
-        self.blocks = nn.ModuleList(blocks)
-        has_norm = blocks[-1].mlp_connection.keeps_final_norm
-        place = NormPlace(width, self.settings.norm_eps, "final")
-        self.final_norm = wiring.norm(place, rms_norm) if has_norm else nn.Identity()
+        shape = {"width": width, "ffn_width": width * 8 // 3, "layers": depth, "heads": width // _HEAD_WIDTH}
+        # Tied: a head of its own would never be read.
+        settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
+        self.model = empty_network(settings, wiring, vocabulary=_VOCABULARY)
 
     def streams(self, x: Tensor) -> list[Tensor]:
-        rotation = rotation_table(x.shape[-2], _HEAD_WIDTH, self.settings.rope_theta, x)
-        state: State = self.entry(x)
+        model = self.model
+        rotation = rotation_table(x.shape[-2], _HEAD_WIDTH, model.settings.rope_theta, x)
+        state: State = model.entry(x)
         found = [stream_of(state)]
-        for block in self.blocks:
+        for block in model.blocks:
             state = block(state, rotation)
             found.append(stream_of(state))
         return found
 
     def output(self, stream: Tensor) -> Tensor:
-        y: Tensor = self.final_norm(stream)
+        y: Tensor = self.model.final_norm(stream)
         return y
 
 
@@ -153,7 +148,8 @@ class Setup:
     """Of a width; None: the block of our language models, which has branches and norms of its own."""
 
     def build(self, wiring: Wiring, depth: int, seed: int, width: int | None = None) -> tuple[Network, Tensor, Tensor]:
-        """A network at its start, its input x and a random tensor like x, both N(0, 1).
+        """A network at its start, its input x and a random tensor like x, N(0, 1). So is x, but of language models,
+        where it is their own embedding of random tokens: beside a larger one their branches would vanish.
 
         A pure function of the arguments; drawn from PyTorch's global stream in the chapter's order (blocks, then x), so
         that a seed gives the chapter's numbers. The stream of the caller is left as it was.
@@ -163,13 +159,13 @@ class Setup:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if self.branch is None:
-                with torch.device("meta"):
-                    network = LlamaStack(wiring, depth, D)
-                materialise(network, torch.device("cpu"), seed)
+                network = LlamaStack(wiring, depth, D)
+                materialise(network.model, torch.device("cpu"), seed)
+                x = network.model.embedding(torch.randint(_VOCABULARY, self.leading)).detach()
             else:
                 network = Stack(wiring, depth, D, self.norm, self.branch)
                 network.initialise(seed)
-            x = torch.randn(*self.leading, D)
+                x = torch.randn(*self.leading, D)
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
@@ -205,7 +201,12 @@ GELU_MLP = Setup(
     branch=gelu_mlp,
 )
 """The chapter's FlexibleResidualBlock."""
-LLAMA = Setup("llama", "attention and SwiGLU, two connections a block, RMSNorm, x of 2 x 16 tokens", (2, 16), 64)
+LLAMA = Setup(
+    "llama",
+    "attention and SwiGLU, two connections a block, RMSNorm, x the model's own embedding of 2 x 16 tokens",
+    (2, 16),
+    64,
+)
 """The block that this program's connections are put into."""
 RELU_MLP = Setup(
     "relu-mlp",

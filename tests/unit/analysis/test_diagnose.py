@@ -37,6 +37,24 @@ def test_a_seed_gives_the_very_network_that_plain_pytorch_does():
     torch.testing.assert_close(network.streams(ours)[-1], h)
 
 
+@pytest.mark.parametrize("name", ["pre-norm", "comt", "rezero"])
+def test_the_set_up_llama_is_a_language_model_on_its_own_embedding(name):
+    network, x, _ = LLAMA.build(wiring_named(name), 4, 3)
+    model = network.model
+    assert x.std().item() == pytest.approx(model.settings.embedding_init_std, rel=0.05)
+    tokens = torch.cdist(x.flatten(0, 1), model.embedding.weight).argmin(1).view(x.shape[:-1])
+    assert_same_bits(model.embedding(tokens), x, Reason.MOVED)
+    torch.testing.assert_close(network.output(network.streams(x)[-1]), model.hidden(tokens))
+
+
+def test_branches_of_language_models_are_not_lost_beside_the_stream():
+    grown = measure.along_layers(LLAMA, measure.scalings(8), 8, [1, 2], None).groupby(["connection", "layer"])["growth"]
+    ends = grown.mean().xs(8, level="layer")
+    assert ends["1"] > 2
+    assert ends["1"] > 1.5 * ends["0.5"] > 1.5 * ends["0.1"]
+    assert ends["0.1"] < 1.1
+
+
 def test_building_leaves_the_callers_random_stream_alone():
     before = torch.get_rng_state()
     for setup in (LINEAR_RELU, LLAMA):

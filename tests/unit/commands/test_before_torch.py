@@ -36,6 +36,7 @@ WRONG = {
     "translate": (["translate", NOWHERE], "there is no model"),
     "translate of no file": (["translate", "owner/model", "-i", "gone"], "--input gone cannot be read"),
     "average": (["average", NOWHERE], "there is no run"),
+    "evaluate": (["evaluate", "empty"], "is not a run directory"),
     "export over another": (["export", "owner/model", "unfinished"], "not an empty folder"),
     "diagnose": (["diagnose", "--depths", "deep"], "--depths deep"),
     "diagnose of nothing": (["diagnose", "--connections", "nonsense"], "no residual connection or method 'nonsense'"),

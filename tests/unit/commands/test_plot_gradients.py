@@ -57,14 +57,24 @@ def test_one_run_and_several_are_drawn(runs, tmp_path) -> None:
     twice = run("plot-gradients", *several, "--out", tmp_path / "x")
     assert twice.exit_code == 0
     assert f"{runs['plain'].path} is left out: it is the same run as {runs['plain'].path}" in twice.stderr
-    drawn = pd.read_csv(tmp_path / "x" / "conv-gradients-of-2-runs.csv")
+    (drawn,) = map(pd.read_csv, (tmp_path / "x").glob("conv-gradients-of-2-runs-*.csv"))
     assert drawn["row"].unique().tolist() == ["a-row-tiny-seed1 (addition)", "a-row-tiny-seed1 (comt-pixel)"]
+
+
+def test_one_comparison_is_not_drawn_over_another(runs, tmp_path) -> None:
+    for others in (["plain", "pixel"], ["plain", "sas"], ["pixel", "plain"]):
+        arguments = ("plot-gradients", *(runs[name].path for name in others), "--results", tmp_path)
+        assert run(*arguments).exit_code == 0
+    drawn = [pd.read_csv(path) for path in (tmp_path / "smoke/comt/figures").glob("*.csv")]
+    shown = {frozenset(name.partition("(")[2].rstrip(")") for name in frame["row"]) for frame in drawn}
+    assert len(drawn) == 2, "the third is the first in another order"
+    assert shown == {frozenset({"addition", "comt-pixel"}), frozenset({"addition", "sas-resnet"})}
 
 
 def test_runs_of_one_name_are_told_apart_by_their_id(runs, tmp_path) -> None:
     other = train(image_spec(steps=2, gradient_norms_every=1), tmp_path)
     assert run("plot-gradients", runs["plain"].path, other.path, "--out", tmp_path / "x").exit_code == 0
-    drawn = pd.read_csv(tmp_path / "x" / "conv-gradients-of-2-runs.csv")
+    (drawn,) = map(pd.read_csv, (tmp_path / "x").glob("conv-gradients-of-2-runs-*.csv"))
     names = [f"a-row-tiny-seed1 (addition) {each.spec().id}" for each in (runs["plain"], other)]
     assert drawn["row"].unique().tolist() == names
 

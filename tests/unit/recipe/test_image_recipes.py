@@ -214,14 +214,18 @@ OTHER = {
         "gradient_clipping": {"gradient_clipping": 1.0}, "precision": {"precision": "bf16-mixed"},
         "compile": {"compile": True}, "kernels": {"kernels": "fused"}, "log_every": {"log_every": 5},
         "evaluate_every": {"evaluate_every": 50}, "evaluation_batch_size": {"evaluation_batch_size": 4},
-        "save_every": {"save_every": 50}, "milestones": {"milestones": [5], "schedule": "step", "min_lr_ratio": None},
+        "save_every": {"save_every": 50}, "keep_every": {"keep_every": 50},
+        "milestones": {"milestones": [5], "schedule": "step", "min_lr_ratio": None},
         "warmup_learning_rate": {"warmup_learning_rate": 0.1, "warmup_steps": 5}, "momentum": {"momentum": 0.5},
         "nesterov": {"nesterov": True}, "gradient_norms_every": {"gradient_norms_every": 5},
         "select": {"select": "best", "evaluate_every": 50}, "deterministic": {"deterministic": False},
         "cuda_graphs": {"cuda_graphs": True},
     },
 }  # fmt: skip
-NOT_PART_OF_THE_ID = {("train", "save_every"), ("train", "kernels"), ("train", "cuda_graphs"), ("data", "folder")}
+NOT_PART_OF_THE_ID = {
+    *(("train", key) for key in ("save_every", "keep_every", "kernels", "cuda_graphs")),
+    ("data", "folder"),
+}
 ALL_SETTINGS = [
     (section, key)
     for section, kind in (("model", ResNetSettings), ("data", ImageDataSettings), ("train", ImageTrainSettings))

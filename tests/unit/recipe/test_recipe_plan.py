@@ -53,13 +53,13 @@ OTHER = {
         "weight_decay": 0.1, "gradient_clipping": 1.0, "precision": "bf16-mixed", "compile": True, "kernels": "fused",
         "deterministic": False, "cuda_graphs": True,
         "activation_checkpointing": True, "sharding": "fsdp", "log_every": 5, "evaluate_every": 50,
-        "evaluation_batch_size": 4, "evaluation_tokens": 1000, "test_share": 0.5, "save_every": 50,
+        "evaluation_batch_size": 4, "evaluation_tokens": 1000, "test_share": 0.5, "save_every": 50, "keep_every": 50,
         "select": "best", "average_last": 2, "average_every": 5,
     },
 }  # fmt: skip
 ONLY_ONE_VALUE = {("model", "family")}  # no other model yet
 NOT_PART_OF_THE_ID = {
-    *(("train", key) for key in ("save_every", "sharding", "kernels", "cuda_graphs")),
+    *(("train", key) for key in ("save_every", "keep_every", "sharding", "kernels", "cuda_graphs")),
     ("data", "folder"),
 }
 ALL_SETTINGS = [

@@ -105,7 +105,7 @@ def test_the_command_draws_what_is_there_and_says_from_when_on_rows_differ(bench
     done = CliRunner().invoke(app, ["curves", str(bench.recipe), "--seeds", "1-3", *options])
     assert done.exit_code == 0, done.output
     assert f"{OURS}: resolved as lower from step 3, 1.5 k tokens to step 4, so far." in done.output
-    (table,) = bench.results.glob("smoke/*/*-curves.csv")
+    (table,) = bench.results.glob("smoke/*/*-curves-*.csv")
     with table.open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 8

@@ -99,6 +99,18 @@ def test_fewer_rounds_replace_no_interval(trained: Bench) -> None:
     assert path.read_text(encoding="utf-8") == before
 
 
+@pytest.mark.parametrize(
+    ("settled", "turns", "before", "written"),
+    [(False, 15, 30, []), (True, 15, 30, ["tiny"]), (False, 30, 15, ["tiny"]), (False, 15, None, ["tiny"])],
+    ids=["cut short", "settled sooner", "longer", "older file"],
+)
+def test_what_was_cut_short_replaces_no_more_rounds(trained: Bench, settled, turns, before, written) -> None:
+    write(trained, measured(trained, **({} if before is None else {"rounds": before})))
+    path = costs_file(trained.results, "smoke", trained.loaded())
+    rows = measured(trained, rounds=turns, step_ratio_settled=settled, compiled_step_ratio_settled=settled)
+    assert write_costs(path, rows, "A title", list(STEPS), ["tiny"])[1] == ([] if written else ["tiny"])
+
+
 def test_what_is_no_longer_compiled_replaces_what_was(trained: Bench) -> None:
     write(trained, measured(trained))
     path = costs_file(trained.results, "smoke", trained.loaded())

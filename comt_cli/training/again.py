@@ -1,0 +1,91 @@
+"""Finished runs, evaluated again: what a result lacks, such as a metric that came later, is added to it."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from comt_cli import __version__
+from comt_cli.errors import UserError
+from comt_cli.files import write_json
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.training.devices import device_name
+from comt_cli.training.evaluation import Evaluation, finite
+from comt_cli.training.loop import Training
+from comt_cli.training.parallel import World
+from comt_cli.training.processes import StopSignal
+from comt_cli.training.record import git_commit
+
+
+class NotAsBefore(UserError):
+    """What a finished run comes to is not what its result says."""
+
+    exit_status = 1
+
+
+def evaluate_again(directory: RunDirectory, world: World) -> list[str]:
+    """Evaluate the weights that a run has ended with, and add to its result what that lacks, with when and by what.
+    Returns the keys of that. Nothing that is there changes, and texts that the network puts out are not kept.
+
+    Raises:
+        NotAsBefore: values do not come out as before; names them. Nothing is added.
+        UserError: the run is not done, or its data or checkpoint is not what it was.
+        BeingTrained, StorageError: the result cannot be written.
+    """
+    spec = directory.spec()
+    if (result := directory.result()) is None or result["state"] != "done":
+        said = "has not ended" if result is None else f"has {result['state']}"
+        raise UserError(f"{directory.shown} {said}", "Only what is done has weights to evaluate again.")
+    dataset = spec.task.prepare(spec.settings)
+    if dataset.content_hash != spec.data_content:
+        name = spec.task.data_name(spec.settings)
+        raise UserError(f"{name} is not the data any more that {directory.shown} was trained on", "It was changed.")
+    with directory.lock(), tempfile.TemporaryDirectory() as outputs:
+        training = Training(spec, directory, dataset, world, lambda _: None, StopSignal())
+        training.outputs = Path(outputs)
+        # Other processors and versions round otherwise.
+        tolerance = 1e-4 if training.settings.precision == "fp32" else 1e-2
+        added, differing = merge(result, training.evaluations(), tolerance)
+        if differing:
+            raise NotAsBefore(
+                f"{directory.shown} does not come out as before, and nothing is added: {'; '.join(differing)}",
+                f"Trained on {result.get('device')}, processes: {result.get('processes')}, {result.get('git_commit')}.",
+            )
+        if added:
+            when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            origin = {"comt": __version__, "git_commit": git_commit(), "torch": torch.__version__}
+            again = {"when": when, "added": added, "device": device_name(world.device), **origin}
+            result["evaluated_again"] = [*result.get("evaluated_again", []), again]
+            write_json(directory.result_file, result)
+    return added
+
+
+def merge(result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: float) -> tuple[list[str], list[str]]:
+    """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, and a
+    phrase for each value that is off by more than the part `tolerance` of it."""
+    added: list[str] = []
+    differing: list[str] = []
+    for split, each in found.items():
+        begins, told = "", result
+        if split != "validation":
+            begins, told = f"{split}_", result.setdefault(f"{split}_evaluation", dict(each.extent))
+        for key, value in {"loss": finite(each.loss), **each.metrics}.items():
+            before = result.get(begins + key)
+            if value is None:  # it needs what is not here, or is not finite
+                continue
+            if before is None:
+                result[begins + key] = value
+                added.append(begins + key)
+                if key in each.signatures:
+                    told.setdefault("signature", each.signed["signature"])
+                    told["signatures"] = {**told.get("signatures", {}), key: each.signatures[key]}
+                told.get("missing", {}).pop(key, None)
+            elif not math.isclose(before, value, rel_tol=tolerance):
+                differing.append(f"{begins}{key} was {before:.6g} and is {value:.6g}")
+    return added, differing

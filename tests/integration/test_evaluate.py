@@ -1,0 +1,145 @@
+"""`comt evaluate`: a finished run of any task comes to what it came to, and gets what its result lacks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from caption_cases import caption_spec
+from glue_cases import glue_spec
+from tiny_runs import image_spec, masked_spec, pair_spec, pictures, tiny_spec, train
+from typer.testing import CliRunner
+
+from comt_cli.app import app
+from comt_cli.errors import UserError
+from comt_cli.tasks.images import ImageClassification
+from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.tasks.language import LanguageRun
+
+SHORT = {"steps": 4, "warmup_steps": 1}
+TASKS = {
+    "train-lm": lambda corpus: tiny_spec(corpus, **SHORT, test_share=0.5),
+    "train-bert": lambda corpus: masked_spec(corpus, **SHORT, select="best", evaluate_every=2),
+    "finetune": lambda corpus: glue_spec(corpus, **SHORT),
+    "train-resnet": lambda _: image_spec(steps=4),
+    "train-mt": lambda _: pair_spec(**SHORT, average_last=2, average_every=2),
+    "train-caption": lambda _: caption_spec(**SHORT),
+}
+LACKS = {
+    "train-lm": ("bits_per_byte", "test_perplexity"),
+    "train-bert": ("masked_accuracy",),
+    "finetune": ("score", "test_accuracy"),
+    "train-resnet": ("top5_accuracy",),
+    "train-mt": ("bleu", "test_chrf"),
+    "train-caption": ("cider", "test_bleu4"),
+}
+
+
+def evaluate(*arguments: object):
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments), "--device", "cpu"])
+
+
+def without(result: dict, keys: tuple[str, ...]) -> dict:
+    """A result as it was before these metrics were there, and one of them for want of a program."""
+    left = json.loads(json.dumps({key: value for key, value in result.items() if key not in keys}))
+    for key in keys:
+        told = left["test_evaluation"] if key.startswith("test_") else left
+        metric = key.removeprefix("test_")
+        told.get("signatures", {}).pop(metric, None)
+        told.setdefault("missing", {})[metric] = "needs Java"
+    return left
+
+
+@pytest.mark.parametrize("command", TASKS)
+def test_what_a_result_lacks_is_added_and_nothing_else_changes(command, tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(ImageClassification, "prepare", lambda *_: pictures())
+    directory = train(TASKS[command](tiny_corpus), tmp_path)
+    files = [path for path in directory.path.rglob("*") if path.is_file() and path.name not in (".lock", "result.json")]
+    before, kept = {path: path.read_bytes() for path in files}, directory.result()
+    assert set(LACKS[command]) <= kept.keys()
+
+    done = evaluate(directory.path)
+    assert done.exit_code == 0, done.output
+    assert "added: nothing" in done.stdout
+    assert directory.result() == kept
+
+    directory.result_file.write_text(json.dumps(without(kept, LACKS[command])))
+    done = evaluate(kept["id"][:8], "--runs", tmp_path)
+    assert done.exit_code == 0, done.output
+    found = directory.result()
+    (again,) = found.pop("evaluated_again")
+    assert sorted(again["added"]) == sorted(LACKS[command])
+    assert again.keys() == {"when", "added", "comt", "git_commit", "torch", "device"}
+    for told in (found, found.get("test_evaluation", {})):
+        if told.get("missing") == {}:
+            del told["missing"]
+    assert found == kept
+    assert {path: path.read_bytes() for path in files} == before
+    assert {path.name for path in directory.path.iterdir() if path.is_file()} == {
+        *(path.name for path in files if path.parent == directory.path),
+        "result.json",
+        ".lock",
+    }
+
+
+@pytest.fixture(scope="module")
+def language(tmp_path_factory, tiny_corpus):
+    folder = tmp_path_factory.mktemp("runs")
+    return folder, train(tiny_spec(tiny_corpus, **SHORT, test_share=0.5), folder)
+
+
+def test_a_metric_that_came_later_is_computed(language, monkeypatch):
+    evaluated = LanguageRun.evaluate
+
+    def more(run, batches, split) -> Evaluation:
+        found = evaluated(run, batches, split)
+        return Evaluation(found.loss, {**found.metrics, "nats": found.loss}, found.extent, {"nats": "base:e"})
+
+    monkeypatch.setattr(LanguageRun, "evaluate", more)
+    folder, directory = language
+    text = directory.result_file.read_text()
+    assert evaluate(directory.path).exit_code == 0
+    found = directory.result()
+    assert (found["nats"], found["test_nats"]) == (found["loss"], found["test_loss"])
+    assert found["signatures"] == found["test_evaluation"]["signatures"] == {"nats": "base:e"}
+    assert CliRunner().invoke(app, ["runs", "--runs", str(folder)]).exit_code == 0
+    directory.result_file.write_text(text)
+
+
+def test_a_value_that_comes_out_otherwise_is_named_and_nothing_is_added(language, tiny_corpus):
+    folder, directory = language
+    text, kept = directory.result_file.read_text(), directory.result()
+    wrong = without(kept | {"test_perplexity": kept["test_perplexity"] * 1.01}, ("bits_per_byte",))
+    directory.result_file.write_text(json.dumps(wrong))
+    refused = evaluate(directory.path)
+    assert isinstance(refused.exception, UserError)
+    assert refused.exception.exit_status == 1
+    assert "test_perplexity was" in refused.exception.message
+    assert directory.result() == wrong
+    directory.result_file.write_text(text)
+
+    other = train(tiny_spec(tiny_corpus, **SHORT, seed=2), folder)
+    other.checkpoint_file.unlink()
+    both = evaluate(other.path, directory.path)
+    assert both.exit_code == 1
+    assert "checkpoint.pt is not there" in both.output
+    assert f"{directory.path}: all as before" in both.output, "the other is evaluated all the same"
+    other.result_file.write_text(json.dumps(other.result() | {"state": "diverged"}))
+    assert "has diverged" in evaluate(other.path).exception.message
+    other.result_file.unlink()
+    assert "has not ended" in evaluate(other.path).exception.message
+
+
+def test_other_data_is_refused(language, monkeypatch):
+    task = language[1].spec().task
+    prepare = task.prepare
+
+    def changed(*arguments):
+        dataset = prepare(*arguments)
+        dataset.content_hash = "another"
+        return dataset
+
+    monkeypatch.setattr(type(task), "prepare", staticmethod(changed))
+    error = evaluate(language[1].path).exception
+    assert isinstance(error, UserError)
+    assert "is not the data any more" in error.message
