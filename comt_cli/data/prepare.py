@@ -18,7 +18,7 @@ from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.data.settings import DataSettings, TextSettings
 from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
-from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress, refuse_changed
 from comt_cli.data.t5 import t5_tokenizer
 from comt_cli.data.tokenise import tokenise
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
@@ -87,7 +87,8 @@ def _write(data: DataSettings, corpus: Corpus, name: str, progress: ProgressCall
     writer = PartWriter(folder, dtype, part_bytes)
     _check_room(data, corpus, folder, writer, dtype)
     tokenise(data, corpus, tokenizer, writer, progress)
-    check_rows(data, writer.parts)
+    refuse_changed(folder, data.corpus, name, corpus_fingerprint(data, corpus, progress))
+    check_rows(data, writer.parts, corpus, tokenizer)
     Manifest(
         format=FORMAT,
         fingerprint=name,

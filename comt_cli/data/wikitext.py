@@ -9,6 +9,7 @@ The corpus was not downloaded where this was written: the reader is tested on fi
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from comt_cli.data.hub import HubCorpus, HubSource, RemoteFiles, open_on_hub
 from comt_cli.data.local_files import KnownHashes
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.errors import UserError
+from comt_cli.files import open_file
 
 NAME = "wikitext-103"
 REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
@@ -87,7 +89,7 @@ class _LinesOfFile:
         return 1
 
     def texts(self, file: int) -> Iterator[str]:
-        with self._path.open(encoding="utf-8") as lines:
+        with io.TextIOWrapper(open_file(self._path), encoding="utf-8-sig") as lines:
             yield from lines
 
 

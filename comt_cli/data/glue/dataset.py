@@ -20,7 +20,7 @@ from comt_cli.data.glue.corpus import Example, GlueSource, GlueSplitName, divide
 from comt_cli.data.glue.settings import OF_SCENES, OF_TEXT, GlueData
 from comt_cli.data.identity import vocabulary_identity
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, PreparedFolder, content_hash, damaged, verify
-from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress, refuse_changed
 from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
@@ -174,6 +174,7 @@ def _write(data: GlueData, folder: Path, name: str, progress: ProgressCallback) 
     tokenizer_for(data, corpus_for(data), progress).save(folder / TOKENIZER)
     for split, examples in splits.items():
         write_json(folder / _file_of(split), examples)
+    refuse_changed(folder, data.task, name, fingerprint(data, progress))
     paths = [folder / each for each in (TOKENIZER, *map(_file_of, splits))]
     GlueManifest(
         fingerprint=name,

@@ -165,7 +165,7 @@ class FolderExamples:
 def _lines(path: Path, form: Form) -> Iterator[Example]:
     """The examples of a file. Raises `UserError` where it is not of GLUE's form."""
     try:
-        lines = read_text(path, _LARGEST).removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
+        lines = read_text(path, _LARGEST).replace("\r\n", "\n").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise _wrong(path, str(error)) from error
     places, begin = _places(path, form, lines[0])
