@@ -10,6 +10,7 @@ import typer
 from comt_cli.commands import completion, options
 from comt_cli.commands.loading import loading
 from comt_cli.errors import UserError
+from comt_cli.files import refuse_same
 
 
 def average(
@@ -50,7 +51,9 @@ def average(
     from comt_cli.exchange.average import average as write_average
     from comt_cli.exchange.average import kept_weights
 
-    if out is None:
+    if out is not None:
+        refuse_same(out, folder / "checkpoint.pt", *kept_weights(folder).values())
+    else:
         steps = list(kept_weights(folder))[-last:]
         out = folder / (f"average-{steps[0]}-{steps[-1]}.pt" if steps else "average.pt")
     chosen = write_average(folder, last, out)
