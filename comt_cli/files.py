@@ -139,17 +139,13 @@ def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise Unreadable(f"it is {encoding_of(content) or 'not UTF-8'} text (line {line})") from error
-
-
-def encoding_of(begin: bytes) -> str | None:
-    """What the first bytes of a file say that its encoding is: `UTF-16`, or None where they say nothing."""
-    return "UTF-16" if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None
+        raise Unreadable(f"it is not UTF-8 text (line {line})") from error
 
 
 def conversion(path: Path, begin: bytes) -> str:
     """The command that makes UTF-8 of a file that is not, and begins with these bytes."""
-    return f"iconv -f {(encoding_of(begin) or 'latin1').lower()} -t utf-8 {path.name}"
+    is_wide = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return f"iconv -f {'utf-16' if is_wide else 'latin1'} -t utf-8 {path.name}"
 
 
 def read_json(path: Path, largest: int = LARGEST_FILE) -> Any:

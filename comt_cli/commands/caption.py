@@ -73,11 +73,9 @@ def caption(
 
     wrong: dict[Path, UserError] = {}
     for path in images:
-        try:
-            check_image(path)
-        except UserError as error:
+        if error := check_image(path):
             wrong[path] = error
-    if len(wrong) == len(set(images)):
+    if len(wrong) == len({*images}):  # else the others are captioned first
         raise _together(wrong)
     checkpoint = model_source(checkpoint, runs, scale)
     loading_model(checkpoint, device)
@@ -96,8 +94,6 @@ def caption(
         )
     using = ImageCaptioner(loaded, where)
     for number, path in enumerate(images, 1):
-        if path in wrong:
-            continue
         try:
             image = look_at(path, loaded.data)
         except UserError as error:

@@ -172,9 +172,9 @@ def _lines(given: Path) -> Iterator[str]:
                 try:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 except UnicodeDecodeError:
-                    name = "the standard input" if is_standard else str(given)
-                    mend = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
-                    raise UserError(f"{name} is not UTF-8 text (line {number:,})", mend) from None
+                    name = "the standard input" if is_standard else given
+                    hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
+                    raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
     except OSError as error:
         hint = "What comes through a pipe is read from the standard input: -i -"
         raise UserError(f"--input {given} cannot be read: {error.strerror or error}", hint) from None

@@ -87,10 +87,8 @@ def _instead(data: DataSettings, split: SplitName, corpus: Corpus, tokenizer: To
         held += len(tokenizer.encode(text)) + 1
         share = math.floor(1000 * place_of(text) + 1) / 1000
         if held >= needed and share < 1:
-            return (
-                f"Hold out more: --set data.validation_fraction={share:.3f} is enough (or validation_fraction: "
-                f"{share:.3f} below data in the recipe), or use more documents."
-            )
+            said = f"--set data.validation_fraction={share:.3f}, which a recipe says below settings: data"
+            return f"Enough is held out by {said}; or use more documents."
     return "Use more (or more, smaller) documents, or another validation_fraction."
 
 

@@ -78,10 +78,7 @@ class LocalFiles:
         files = []
         for number, path in enumerate(paths):
             progress("hashing files", number, len(paths))
-            try:
-                files.append(_File(path.relative_to(root).as_posix(), path, known.of(path)))
-            except OSError as error:
-                raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
+            files.append(_File(path.relative_to(root).as_posix(), path, known.of(path)))
         progress("hashing files", len(paths), len(paths))
         known.save()
         return files
@@ -130,8 +127,7 @@ def _match(pattern: str) -> tuple[Path, list[Path]]:
 
 def _why_none(pattern: str) -> str:
     """What may be wrong with a pattern that nothing matches."""
-    path = Path(pattern).expanduser()
-    if path.is_dir():
+    if (path := Path(pattern).expanduser()).is_dir():
         return f"it is a folder: say which files in it, as in files:{pattern.rstrip('/')}/**/*.txt"
     if path.exists():
         return "what is there is no ordinary file"
@@ -157,8 +153,14 @@ class KnownHashes:
             return {}
         return stored if isinstance(stored, dict) else {}
 
-    def of(self, path: Path) -> str:
-        """SHA-256 of the file. Raises `OSError`."""
+    def of(self, path: Path, key: str = "corpus", hint: str | None = None) -> str:
+        """SHA-256 of the file. Raises `UserError` of a recipe's `key` where it cannot be read."""
+        try:
+            return self._of(path)
+        except OSError as error:
+            raise UserError(f"{key}: cannot read {path}: {error.strerror or error}", hint) from error
+
+    def _of(self, path: Path) -> str:
         status = path.stat()
         state = state_of(status)
         known = self._old.get(str(path))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
+from comt_cli import __version__ as comt_version
 from comt_cli.data.corpus import SplitName
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
 from comt_cli.errors import StorageError, UserError
@@ -30,6 +32,11 @@ class FileRecord(_Record):
     name: str
     bytes: NonNegativeInt
     sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """As it is. Raises `OSError`."""
+        return cls(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path))
 
 
 class SplitPart(_Record):
@@ -65,6 +72,12 @@ class PreparedFolder(_Record):
     """The record of a prepared folder. It is written last: its presence means that the folder is complete."""
 
     fingerprint: str
+
+    @staticmethod
+    def made_with(*packages: str) -> dict[str, str]:
+        """The versions of comt, Python and these packages."""
+        own = {"comt": comt_version, "python": platform.python_version()}
+        return own | {package: metadata.version(package) for package in packages}
 
     def write(self, folder: Path) -> None:
         """Write the manifest with its own hash, so that a damaged one is recognised. Raises `StorageError`."""

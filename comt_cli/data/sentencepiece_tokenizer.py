@@ -51,10 +51,6 @@ space if there is any. No line of the embedded corpora has 200 characters, so th
 version above stays too, since raising it would part runs of all other texts from their data."""
 
 
-class NoVocabulary(UserError):
-    """Texts cannot carry a vocabulary of the size that is asked for."""
-
-
 class SentencePieceTokenizer:
     """A SentencePiece model. `vocabulary_size` and the special ids are the model's own."""
 
@@ -133,7 +129,7 @@ class SentencePieceTokenizer:
 
 
 def train_sentencepiece(
-    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = ()
+    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary"
 ) -> SentencePieceTokenizer:
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`.
 
@@ -144,7 +140,7 @@ def train_sentencepiece(
     of cores. At most `TRAINING_CHARACTERS` are read.
 
     Raises:
-        NoVocabulary: the texts cannot carry a vocabulary of this size; the hint says which size they can.
+        UserError: the texts cannot carry a vocabulary of this size; the hint says to what a recipe's `key` must be set.
         Exception: what reading the texts raises.
     """
     import sentencepiece
@@ -167,8 +163,8 @@ def train_sentencepiece(
     except RuntimeError as error:
         if failed:  # told in words of SentencePiece's
             raise failed[0] from None
-        raise NoVocabulary(
-            f"vocabulary: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", _mend(error)
+        raise UserError(
+            f"{key}: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", _mend(error, key)
         ) from error
     return SentencePieceTokenizer(model.getvalue())
 
@@ -196,11 +192,11 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
             return
 
 
-def _mend(error: RuntimeError) -> str:
+def _mend(error: RuntimeError, key: str) -> str:
     """Turn SentencePiece's C++ message into advice."""
     reason = str(error)
     if found := re.search(r"value <= (\d+)", reason):
-        return f"The corpus is small: set vocabulary to {found[1]} or less, or use more text or tokenizer: bytes."
+        return f"The corpus is small: set {key} to {found[1]} or less, or use more text or tokenizer: bytes."
     if "required_chars" in reason or "smaller than" in reason:
-        return "The special tokens, 256 bytes and the corpus's characters must fit: set a larger vocabulary."
+        return f"The special tokens, 256 bytes and the corpus's characters must fit: set a larger {key}."
     return f"SentencePiece says: {reason}"

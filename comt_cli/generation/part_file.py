@@ -31,30 +31,26 @@ class PartFile:
             first, *stored = read_text(self.part).split("\n")[:-1]  # what has no line break was cut short
         except (OSError, ValueError):
             first, stored = "", []
-        found = [line.partition(" ")[2] for line in stored] if first == self.key else []
-        wrong = (place for place, line in enumerate(found) if self._stored(place, line) != stored[place])
-        whole = next(wrong, len(found))
-        self.lines = found[: whole // piece * piece]
-        write_text(self.part, f"{self.key}\n{self._text(0)}")
+        lines = [line.partition(" ")[2] for line in stored] if first == self.key else []
+        fits = [one == f"{other}\n" for one, other in zip(self._stored(lines), stored, strict=False)]
+        self.lines = lines[: [*fits, False].index(False) // piece * piece]
+        write_text(self.part, "".join([f"{self.key}\n", *self._stored(self.lines)]))
         return len(self.lines)
 
-    def _text(self, first: int) -> str:
-        """The lines from number `first` on as they stand in the part."""
-        return "".join(f"{self._stored(place, line)}\n" for place, line in enumerate(self.lines[first:], first))
-
-    def _stored(self, place: int, line: str) -> str:
-        return f"{zlib.crc32(f'{self.key} {place} {line}'.encode()):08x} {line}"
+    def _stored(self, lines: Sequence[str], first: int = 0) -> list[str]:
+        """Lines, of which the first is number `first`, as they stand in the part."""
+        return [f"{zlib.crc32(f'{self.key} {n} {line}'.encode()):08x} {line}\n" for n, line in enumerate(lines, first)]
 
     def add(self, lines: Sequence[str]) -> None:
         """Write more lines, flushed to the disk. Raises `StorageError`."""
-        first, self.lines = len(self.lines), [*self.lines, *lines]
         try:
             with os.fdopen(open_own(self.part, os.O_WRONLY | os.O_APPEND), "ab") as handle:
-                handle.write(self._text(first).encode())
+                handle.write("".join(self._stored(lines, len(self.lines))).encode())
                 handle.flush()
                 os.fsync(handle.fileno())
         except OSError as error:
             raise StorageError(f"cannot write {self.part}: {error.strerror or error}") from error
+        self.lines += lines
 
     def finish(self) -> None:
         """Write `path` and remove the part. Raises `StorageError`."""

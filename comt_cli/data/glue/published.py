@@ -146,10 +146,7 @@ class FolderExamples:
         hashes = {}
         for split, path in self._files.items():
             progress(f"hashing {path.name}", 0, None)
-            try:
-                hashes[split] = known.of(path)
-            except OSError as error:
-                raise UserError(f"glue_folder: cannot read {path}: {error.strerror or error}", hint) from error
+            hashes[split] = known.of(path, "glue_folder", hint)
         known.save()
         return ["glue-folder", hashes]
 

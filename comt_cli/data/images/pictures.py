@@ -24,27 +24,22 @@ CAPTIONED = "PNG and JPEG files can be captioned, or .npy and .npz files of feat
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
-def check_image(path: Path) -> None:
-    """Look at the begin of a file that is to be captioned, a picture or one of features, before a model is loaded.
-    Raises `UserError`."""
-    if path.suffix in (".npy", ".npz"):
-        try:
-            open_file(path).close()
-        except OSError as error:
-            raise UserError(f"{path}: its features cannot be read: {error.strerror or error}") from error
-    else:
-        with open_picture(path, CAPTIONED):
-            pass
+def check_image(path: Path) -> UserError | None:
+    """What the begin of a file shows to be wrong with a picture, or with a file of features, before a model is loaded
+    to caption it."""
+    try:
+        with open_file(path) if path.suffix in (".npy", ".npz") else open_picture(path, CAPTIONED):
+            return None
+    except OSError as error:
+        return UserError(f"{path}: its features cannot be read: {error.strerror or error}")
+    except UserError as error:
+        return error
 
 
 @contextlib.contextmanager
 def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
-    """The picture in a file, closed afterwards.
-
-    Raises:
-        UserError: it is no ordinary file, no picture of `FORMATS`, larger than Pillow's limit, or damaged, which is
-            seen when its pixels are used.
-    """
+    """The picture in a file. Raises `UserError` where it is no ordinary file, none of `FORMATS`, larger than Pillow's
+    limit, or damaged, which is seen when its pixels are used."""
     Image.init()
     built = [each for each in FORMATS if each in Image.OPEN]
     try:
@@ -52,10 +47,8 @@ def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
             yield image
     except Image.DecompressionBombError as error:
         pixels, most = (f"{int(number):,}" for number in re.findall(r"\d+", str(error))[:2])
-        raise UserError(
-            f"cannot read the image {path}: it has {pixels} pixels; {most} are the most that are read",
-            "Make it smaller first.",
-        ) from None
+        reason = f"it has {pixels} pixels; {most} are the most that are read"
+        raise UserError(f"cannot read the image {path}: {reason}", "Make it smaller first.") from None
     except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: Pillow's, for some broken files
         reason = getattr(error, "strerror", None) or first_line(error)
         if isinstance(error, UnidentifiedImageError):

@@ -147,11 +147,10 @@ class TextFiles:
 
     def _pairs(self, paths: FilePair) -> Iterator[tuple[str, str]]:
         """Pairs of lines. A side of which nothing can be seen is empty; the published corpora stay as they are."""
-        for source, target in zip(*(_lines(path) for path in paths), strict=True):
-            if self._data.folder is not None:
-                yield source, target
-            else:
-                yield "" if is_blank(source) else source, "" if is_blank(target) else target
+        pairs = zip(*(_lines(path) for path in paths), strict=True)
+        if self._data.folder is not None:
+            return pairs
+        return (("" if is_blank(one) else one, "" if is_blank(other) else other) for one, other in pairs)
 
     def _known(self, path: Path) -> KnownHashes:
         return KnownHashes(path.parent.absolute(), f"pairs:{path.name}")
@@ -160,10 +159,7 @@ class TextFiles:
         """The file's name and its hash, which is remembered while the file does not change."""
         known = self._known(path)
         progress(f"hashing {path.name}", 0, None)
-        try:
-            digest = known.of(path)
-        except OSError as error:
-            raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
+        digest = known.of(path)
         known.save()
         return [path.name, digest]
 

@@ -271,7 +271,7 @@ class TestLocalFiles:
         keys = {"corpus": f"files:{texts}/**/*.txt", "tokenizer": "bytes", "sequence_length": 16, "rows": rows}
         with pytest.raises(UserError, match="is in the validation split") as refused:
             prepare(DataSettings(**keys, validation_fraction=0.0001))
-        (share,) = re.findall(r"--set data\.validation_fraction=(0\.\d+) is enough", str(refused.value.hint))
+        (share,) = re.findall(r"--set data\.validation_fraction=(0\.\d+),", str(refused.value.hint))
         assert prepare(DataSettings(**keys, validation_fraction=float(share))).validation.documents >= 1
 
     def test_a_file_that_is_not_utf8_is_named(self, texts: Path, cache: Path) -> None:
